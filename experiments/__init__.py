@@ -1,0 +1,1 @@
+"""Specs that ship with the testbed: YAML only, no machinery."""

@@ -1,0 +1,1 @@
+"""The laboratory: spec -> plan -> deploy -> calibrate -> run -> record -> report."""

@@ -1,0 +1,40 @@
+"""What can go wrong in the laboratory, by whose fault it is, and the exit code that says so.
+
+    TestbedError
+    +-- SpecError            2    the spec or the command line; names the field and what is allowed
+    +-- EnvironmentLacksError  3  this machine lacks something, or did not take a setting; names the cure
+    +-- CalibrationError     4    a link does not do what it says
+    +-- RunFailedError       1    a process of the run died, hung or raised
+"""
+
+from typing import ClassVar
+
+
+class TestbedError(Exception):
+    """The root of every error this package raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SpecError(TestbedError):
+    """The spec or the command line is wrong; the message names the field and what is allowed."""
+
+    exit_code = 2
+
+
+class EnvironmentLacksError(TestbedError):
+    """This machine lacks something, or did not take a setting; the message names the cure."""
+
+    exit_code = 3
+
+
+class CalibrationError(TestbedError):
+    """A link does not do what it says; the numbers would describe a network nobody asked for."""
+
+    exit_code = 4
+
+
+class RunFailedError(TestbedError):
+    """A process of the run died, hung or raised; the message carries its traceback."""
+
+    exit_code = 1

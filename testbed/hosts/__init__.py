@@ -1,0 +1,1 @@
+"""The host axis: what a worker runs in. One file per runtime."""

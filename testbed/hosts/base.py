@@ -1,0 +1,100 @@
+"""A host runs processes: it enters, starts, streams, limits and stops them. Workers, servers and aggregators alike.
+
+A runtime (namespace now, docker later) implements :class:`Host` and nothing else has to change.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessSpec:
+    """A process to start in a host."""
+
+    name: str
+    """Unique within the run; its log is `<name>.log`."""
+    entry: str | None = None
+    """`module:function` to call with `arguments` in a fork of the fork server (torch already imported) ..."""
+    argv: tuple[str, ...] = ()
+    """... or a command line to execute. Exactly one of the two."""
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the run's own environment."""
+
+    def __post_init__(self) -> None:
+        """Exactly one of entry and argv."""
+        assert (self.entry is None) != (not self.argv), f"process {self.name}: give entry or argv, not both"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a host may use."""
+
+    cpu_cores: float | None = None
+    """CPU bandwidth in cores (0.5 is half a core); None: no limit."""
+    memory_bytes: int | None = None
+    """None: no limit."""
+
+
+class Process(Protocol):
+    """A started process."""
+
+    @property
+    def name(self) -> str:
+        """As in its spec."""
+
+    @property
+    def pid(self) -> int:
+        """In the root pid namespace."""
+
+    @property
+    def log_path(self) -> Path:
+        """Where its standard output and error go."""
+
+    def poll(self) -> int | None:
+        """The exit status (negative: the signal that ended it), or None while it runs. Never blocks."""
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; None if it still runs after the timeout."""
+
+    def send_signal(self, signal: int) -> None:
+        """Send a signal; does nothing if the process has ended."""
+
+    def stop(self, timeout_s: float) -> int:
+        """SIGTERM, then SIGKILL after the timeout; returns the exit status."""
+
+
+class Host(Protocol):
+    """One node that runs processes."""
+
+    @property
+    def name(self) -> str:
+        """`w0`, `ps0`, `s0`."""
+
+    @property
+    def pid(self) -> int:
+        """A process that holds the host's namespaces."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Within it, the calling thread's new sockets belong to the host's network namespace."""
+
+    def start(self, process: ProcessSpec, *, on_output: Callable[[str], None] | None = None) -> Process:
+        """Start a process in the host; each line of its output goes to its log and to `on_output`.
+
+        Raises EnvironmentLacksError when it cannot be started.
+        """
+
+    def execute(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = 30.0) -> str:
+        """Run a short command in the host's network namespace and return its output.
+
+        Raises EnvironmentLacksError with argv, exit status and stderr when it fails.
+        """
+
+    def limit(self, limits: Limits) -> None:
+        """Apply limits to every process started after this, through the host's own cgroup, and read them back."""
+
+    def stop(self) -> None:
+        """Stop every process of the host and release what `limit` made. Idempotent."""

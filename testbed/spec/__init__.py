@@ -1,0 +1,1 @@
+"""The experiment as the user writes it: pydantic models and YAML."""

@@ -1,0 +1,1 @@
+"""The topology axis: nodes and links as pure data. One file per topology."""

@@ -1,0 +1,1 @@
+"""The workload axis: what the workers do. One file per kind."""

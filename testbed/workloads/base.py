@@ -1,0 +1,75 @@
+"""What workers do. A workload is an option set in the spec (read by the plan) and an entry point in each worker.
+
+The plan reads it without torch: how big the gradients are, in which buckets, how many iterations. The worker calls
+:meth:`Workload.work` in a process forked from the fork server, which has imported `preload` already.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from transports.registry import Options, Registry
+
+
+class WorkerConfiguration(BaseModel):
+    """Everything a worker is told when it registers. Plain data: JSON over the control plane."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    rank: int
+    num_workers: int
+    host: str
+    interface: str
+    """The emulated interface: `w0-eth0`."""
+    address: str
+    """Its IPv4 address."""
+    seed: int
+    workload: dict[str, object]
+    collective: dict[str, object]
+    channel: dict[str, object]
+    stack: str | None
+    """A whole stack (`gloo`) instead of collective x channel, or None."""
+    bucket_bytes: int
+    dilation: float
+    timeout_s: float
+    store_path: str
+    """A file for torch's FileStore; it lies in the run's directory, never on the emulated links."""
+    num_threads: int
+    """torch's intra-op threads."""
+
+
+class Workload(Options):
+    """A value on the workload axis."""
+
+    preload: ClassVar[Sequence[str]] = ()
+    """Modules the fork server imports before it forks workers of this kind."""
+
+    @abstractmethod
+    def parameter_counts(self) -> Sequence[int]:
+        """Elements of each float32 parameter tensor, in the order the model registers them. Pure, without torch."""
+
+    @abstractmethod
+    def num_iterations(self) -> int:
+        """Measured iterations."""
+
+    @abstractmethod
+    def work(self, configuration: WorkerConfiguration, control: "WorkerControl") -> None:
+        """The worker's whole life between registration and exit; runs in the worker's process."""
+
+
+class WorkerControl:
+    """The worker's side of the control plane; implemented in `testbed/control/agent.py`."""
+
+    @abstractmethod
+    def barrier(self, name: str) -> None:
+        """Return when every worker has come to the barrier of that name."""
+
+    @abstractmethod
+    def report(self, event: object) -> None:
+        """Queue one `control_pb2.Event` (its rank is filled in); returns at once."""
+
+
+WORKLOADS: Final[Registry[Workload]] = Registry("workload", "testbed.workloads")

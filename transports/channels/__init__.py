@@ -1,0 +1,1 @@
+"""The channel axis: how the bytes get there. One file per transport."""

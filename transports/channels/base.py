@@ -1,0 +1,124 @@
+"""How the bytes get there: a channel opens one endpoint per process group; an endpoint moves framed messages.
+
+An endpoint is driven by exactly one thread (the communicator's). It never blocks outside :meth:`Endpoint.progress`.
+Messages between a pair arrive in the order they were posted; every one carries a :class:`Header`, and a receive whose
+posted header differs from the one that arrives raises FrameMismatchError naming both sides.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from transports.registry import Options, Registry
+
+
+class Header(NamedTuple):
+    """What a message is; both sides must agree on every field."""
+
+    group: int
+    """Identifies the process group (a hash of its name)."""
+    sequence: int
+    """The number of the operation within the group."""
+    operation: int
+    """Index of the operation's name."""
+    dtype: int
+    """Index of the element type."""
+    count: int
+    """Elements in this message."""
+    phase: int
+    """The number of the message within the operation, per peer and direction."""
+
+
+Token = int
+"""Names a posted send or receive until its completion."""
+
+
+class Completion(NamedTuple):
+    """A posted send has left its buffer (it may be reused), or a posted receive has filled it."""
+
+    token: Token
+
+
+class ForwardReverse(NamedTuple):
+    """Bytes on the wire, Ethernet headers included, with the data and against it (acknowledgements)."""
+
+    forward: int
+    reverse: int
+
+
+@dataclass(kw_only=True, slots=True)
+class PeerStatistics:
+    """What the connection to one peer has carried since it was opened, as the kernel counts it."""
+
+    payload_bytes_sent: int = 0
+    payload_bytes_received: int = 0
+    acknowledgement_bytes_sent: int = 0
+    """Wire bytes of pure acknowledgements this side sent."""
+    retransmitted_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """What a channel needs to connect the members of one process group."""
+
+    name: str
+    rank: int
+    size: int
+    address: str
+    """This member's own address to listen on (never from gethostname())."""
+    store: "Store"
+    timeout_s: float
+
+
+class Store(Protocol):
+    """The rendezvous: torch's Store satisfies it, and so does the in-process one of the memory channel's tests."""
+
+    def set(self, key: str, value: str) -> None:
+        """Publish a value."""
+
+    def get(self, key: str) -> bytes:
+        """Wait for the key and return its value. Raises when the store's own timeout passes."""
+
+
+class Endpoint(Protocol):
+    """One member's side of a group. Driven by one thread only."""
+
+    def post_send(self, peer: int, header: Header, view: memoryview) -> Token:
+        """Queue a message; `view` must stay untouched until the token completes."""
+
+    def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
+        """Expect a message; `view` is filled when the token completes."""
+
+    def progress(self, deadline_s: float) -> Sequence[Completion]:
+        """Move bytes until something completes; returns all that has. `deadline_s` is on time.monotonic().
+
+        Raises PeerLostError when any member of the group is gone, PeerTimeoutError at the deadline,
+        FrameMismatchError when sides disagree.
+        """
+
+    def statistics(self) -> dict[int, PeerStatistics]:
+        """By peer. Callable from any thread."""
+
+    def close(self) -> None:
+        """Close every connection; peers notice. Idempotent, callable from any thread."""
+
+
+class Channel(Options):
+    """A value on the channel axis."""
+
+    @abstractmethod
+    def open(self, group: Group) -> Endpoint:
+        """Connect to every other member. Raises PeerTimeoutError when one does not appear in time."""
+
+    @abstractmethod
+    def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
+        """Bytes on the wire for a long stream of that payload at this MTU (frame headers of ours excluded:
+        `HEADER_BYTES` per message is payload here)."""
+
+    @abstractmethod
+    def goodput_fraction(self, mtu: int) -> float:
+        """Payload bytes per wire byte at full utilisation: 1448/1514 for TCP at MTU 1500."""
+
+
+CHANNELS: Final[Registry[Channel]] = Registry("channel", "transports.channels")

@@ -1,0 +1,1 @@
+"""The collective axis: who sends what to whom. One file per algorithm."""

@@ -1,0 +1,41 @@
+"""What can go wrong when gradients travel.
+
+    TransportError
+    +-- OptionError            the user asked for something that does not exist or cannot be combined
+    +-- UnsupportedError       this machine lacks something; the message names the cure
+    +-- PeerLostError          a peer's connection closed or was reset; `.peer` is its rank
+    +-- PeerTimeoutError       a peer said nothing within the timeout; `.peer` is its rank
+    +-- FrameMismatchError     two ranks disagree about what they are exchanging; the message names both sides
+"""
+
+
+class TransportError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class OptionError(TransportError, ValueError):
+    """The user asked for something that does not exist or cannot be combined."""
+
+
+class UnsupportedError(TransportError):
+    """This machine lacks something; the message names the cure."""
+
+
+class PeerLostError(TransportError):
+    """A peer's connection closed or was reset."""
+
+    def __init__(self, peer: int, reason: str) -> None:
+        super().__init__(f"rank {peer} is lost: {reason}")
+        self.peer = peer
+
+
+class PeerTimeoutError(TransportError, TimeoutError):
+    """A peer said nothing within the timeout."""
+
+    def __init__(self, peer: int, waited_s: float, what: str) -> None:
+        super().__init__(f"no progress with rank {peer} for {waited_s:.1f} s while waiting for {what}")
+        self.peer = peer
+
+
+class FrameMismatchError(TransportError):
+    """Two ranks disagree about what they are exchanging."""

@@ -1,0 +1,103 @@
+"""Axes of the experiment space: a folder is an axis, a file in it is one value on it.
+
+Each value is a frozen pydantic model whose fields are its options in a spec. A spec names it by `kind`, or by
+`{kind: ..., option: ...}`; a plain string stands for `{kind: string}`.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+
+from transports.errors import OptionError
+
+
+class Options(BaseModel):
+    """A value on an axis: frozen, its fields are its options, unknown options are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def kind(self) -> str:
+        """The name a spec uses: the name of the file that defines the value."""
+        return type(self).__module__.rpartition(".")[2]
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+class Registry(Generic[OptionsT]):
+    """Every value on one axis, by kind. Listing it imports the axis' folder, so files there import lightly."""
+
+    def __init__(self, axis: str, package: str) -> None:
+        self.axis = axis
+        self._package = package
+        self._classes: dict[str, type[OptionsT]] = {}
+        self._loaded = False
+
+    def register(self, cls: type[OptionsT]) -> type[OptionsT]:
+        """Class decorator; the kind is the defining file's name."""
+        kind = cls.__module__.rpartition(".")[2]
+        assert kind not in self._classes, f"two {self.axis} values in one file: {kind}"
+        self._classes[kind] = cls
+        return cls
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            if not module.name.startswith("_"):
+                importlib.import_module(f"{self._package}.{module.name}")
+        self._loaded = True
+
+    def kinds(self) -> list[str]:
+        """The known kinds, sorted."""
+        self._load()
+        return sorted(self._classes)
+
+    def __iter__(self) -> Iterator[type[OptionsT]]:
+        self._load()
+        return iter([self._classes[kind] for kind in sorted(self._classes)])
+
+    def __getitem__(self, kind: str) -> type[OptionsT]:
+        self._load()
+        if kind not in self._classes:
+            raise OptionError(f"{kind!r} is not a {self.axis}; allowed: {', '.join(self.kinds())}")
+        return self._classes[kind]
+
+    def parse(self, value: object) -> OptionsT:
+        """`"ring"` or `{"kind": "ring", ...}` -> the value. Raises OptionError or pydantic's ValidationError."""
+        self._load()
+        if isinstance(value, tuple(self._classes.values())):
+            return value
+        if isinstance(value, str):
+            value = {"kind": value}
+        if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+            raise OptionError(f"a {self.axis} is a name or a mapping with a `kind`; allowed: {', '.join(self.kinds())}")
+        options = {str(key): item for key, item in value.items() if key != "kind"}
+        return self[value["kind"]].model_validate(options)
+
+    def dump(self, value: OptionsT) -> dict[str, Any]:
+        """The inverse of :meth:`parse`: every option spelled out."""
+        return {"kind": value.kind, **value.model_dump(mode="json")}
+
+    def json_schema(self) -> dict[str, Any]:
+        """What a spec may write for this axis, as JSON schema."""
+        variants: list[dict[str, Any]] = [{"enum": self.kinds()}]
+        for cls in self:
+            schema = cls.model_json_schema()
+            schema["properties"] = {"kind": {"const": cls.__module__.rpartition(".")[2]}, **schema.get("properties", {})}
+            schema["required"] = ["kind", *schema.get("required", [])]
+            variants.append(schema)
+        return {"anyOf": variants}
+
+    def field(self) -> tuple[Any, ...]:
+        """Annotations that make a pydantic field of this axis: `Annotated[Collective, *COLLECTIVES.field()]`."""
+        return (
+            BeforeValidator(self.parse),
+            PlainSerializer(self.dump),
+            WithJsonSchema(self.json_schema()),
+        )
