@@ -1,0 +1,228 @@
+"""Remove exactly what a dead run has left: its processes, namespaces, control groups, files; nothing else.
+
+Namespaces, the veth pairs in them and their tc settings have no owner but the processes inside: they vanish
+with them, so cleaning ends processes and waits until none is left in any network namespace of the run.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from testbed.hosts.cgroups import remove_cgroup
+from testbed.kernel import network_namespace
+from testbed.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
+from testbed.state import RUN_ROOT, RunState, abandoned_directories, run_ids
+
+_log: Final = logging.getLogger(__name__)
+
+_GRACE_S: Final = 1.0
+_COORDINATOR_GRACE_S: Final = 15.0
+"""A coordinator that is told to end tears its run down itself."""
+_TIMEOUT_S: Final = 10.0
+
+Kind = Literal["coordinator", "process", "namespace", "interface", "cgroup", "path"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leftover:
+    """One thing of a run that still exists."""
+
+    run_id: str
+    kind: Kind
+    what: str
+    """A path, an interface's name, `<pid> (<command>)`, or `net:[<inode>]`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleanReport:
+    """What cleaning did, or with `dry_run` would do."""
+
+    removed: Sequence[Leftover]
+    remaining: Sequence[Leftover]
+    """What withstood: a process in an uninterruptible call, a foreign process in one of the namespaces."""
+    live_run_ids: Sequence[str]
+    """Runs that were left alone because their coordinator lives."""
+
+
+def leftovers(run_id: str | None = None, *, root: Path = RUN_ROOT) -> list[Leftover]:
+    """What exists of the run, dead or alive; of every dead run if none is named."""
+    if run_id is not None:
+        return _Cleaning(run_id, root).leftovers()
+    found = [left for dead in _dead_run_ids(root) for left in _Cleaning(dead, root).leftovers()]
+    return found + [
+        Leftover(run_id="", kind="path", what=str(path)) for path in abandoned_directories(root=root)
+    ]
+
+
+def clean(run_id: str | None = None, *, dry_run: bool = False, root: Path = RUN_ROOT) -> CleanReport:
+    """Remove what dead runs have left; with a run id, that run, even if it lives. Idempotent.
+
+    The calling process is never touched: a coordinator may clean its own run.
+    """
+    chosen = [run_id] if run_id is not None else _dead_run_ids(root)
+    before = leftovers(run_id, root=root)
+    live = [other for other in run_ids(root=root) if other not in chosen]
+    if dry_run:
+        return CleanReport(removed=before, remaining=[], live_run_ids=live)
+    remaining: list[Leftover] = []
+    for each in chosen:
+        _log.info("cleaning run %s", each)
+        remaining += _Cleaning(each, root).clean()
+    if run_id is None:
+        for path in abandoned_directories(root=root):
+            shutil.rmtree(path, ignore_errors=True)
+    return CleanReport(
+        removed=[left for left in before if left not in remaining], remaining=remaining, live_run_ids=live
+    )
+
+
+def clean_stale(*, root: Path = RUN_ROOT) -> CleanReport:
+    """Clean up after every dead run; called at the start of each run."""
+    report = clean(root=root)
+    for left in report.removed:
+        _log.info("removed what run %s had left: %s %s", left.run_id, left.kind, left.what)
+    for left in report.remaining:
+        _log.warning(
+            "run %s has left something that cannot be removed: %s %s", left.run_id, left.kind, left.what
+        )
+    return report
+
+
+def _dead_run_ids(root: Path) -> list[str]:
+    return [
+        run_id for run_id in run_ids(root=root) if not RunState.load(run_id, root=root).coordinator_alive()
+    ]
+
+
+class _Cleaning:
+    """One run's things, found and removed."""
+
+    def __init__(self, run_id: str, root: Path) -> None:
+        self._run_id = run_id
+        try:
+            self._state: RunState | None = RunState.load(run_id, root=root)
+        except FileNotFoundError:
+            # Nothing is recorded any more, but processes that carry the run's id may live on.
+            self._state = None
+        self._namespaces: set[int] = set()
+
+    def _coordinator(self) -> ProcessIdentity | None:
+        if self._state is None or not self._state.coordinator_alive():
+            return None
+        identity = self._state.owned().coordinator.identity
+        return None if identity.pid == os.getpid() else identity
+
+    def _processes(self) -> list[ProcessIdentity]:
+        """By mark, by record and by control group; and, for later, remembers their network namespaces."""
+        found = set(processes_of_run(self._run_id))
+        if self._state is not None:
+            found.update(self._state.processes())
+            for group in self._existing_cgroups():
+                found.update(_members(group))
+        found.discard(ProcessIdentity.own())
+        coordinator = self._coordinator()
+        if coordinator is not None:
+            found.discard(coordinator)
+        shared = {network_namespace(1), network_namespace(os.getpid())}
+        self._namespaces.update(
+            inode
+            for inode in (network_namespace(identity.pid) for identity in found)
+            if inode is not None and inode not in shared
+        )
+        return sorted(found, key=lambda identity: identity.pid)
+
+    def _existing_cgroups(self) -> list[Path]:
+        """Children before their parents."""
+        recorded = [] if self._state is None else self._state.owned().cgroups
+        return sorted(
+            (path for path in set(recorded) if path.exists()), key=lambda path: (-len(path.parts), path)
+        )
+
+    def _existing_interfaces(self) -> list[str]:
+        recorded = [] if self._state is None else self._state.owned().interfaces
+        return [name for name in recorded if Path("/sys/class/net", name).exists()]
+
+    def _existing_paths(self) -> list[Path]:
+        if self._state is None:
+            return []
+        candidates = [*self._state.owned().paths, self._state.directory]
+        return [path for path in candidates if path.exists() or path.is_symlink()]
+
+    def _leftovers(self) -> Iterator[tuple[Kind, str]]:
+        coordinator = self._coordinator()
+        if coordinator is not None:
+            yield "coordinator", coordinator.describe()
+        processes = self._processes()
+        for identity in processes:
+            yield "process", identity.describe()
+        holders = set(processes_in_network(self._namespaces)) - set(processes)
+        for identity in sorted(holders, key=lambda identity: identity.pid):
+            yield (
+                "namespace",
+                f"net:[{network_namespace(identity.pid)}] held by foreign process {identity.describe()}",
+            )
+        for name in self._existing_interfaces():
+            yield "interface", name
+        for path in self._existing_cgroups():
+            yield "cgroup", str(path)
+        for path in self._existing_paths():
+            yield "path", str(path)
+
+    def leftovers(self) -> list[Leftover]:
+        return [Leftover(run_id=self._run_id, kind=kind, what=what) for kind, what in self._leftovers()]
+
+    def clean(self) -> list[Leftover]:
+        """Returns what could not be removed."""
+        coordinator = self._coordinator()
+        if coordinator is not None:
+            end_processes([coordinator], grace_s=_COORDINATOR_GRACE_S)
+        self._end_processes()
+        for name in self._existing_interfaces():
+            subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+        for group in self._existing_cgroups():
+            try:
+                remove_cgroup(group)
+            except OSError as error:
+                _log.warning("cannot remove %s: %s", group, error)
+        if self._state is not None and not any(kind != "path" for kind, _ in self._leftovers()):
+            # Only now: as long as anything is left, the record of it is kept.
+            self._remove_paths(self._state)
+        return self.leftovers()
+
+    def _end_processes(self) -> None:
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            processes = self._processes()
+            if processes:
+                # Anything they fork meanwhile carries the mark and is found the next time round.
+                end_processes(processes, grace_s=_GRACE_S, timeout_s=_TIMEOUT_S)
+            elif processes_in_network(self._namespaces):
+                time.sleep(0.02)
+            else:
+                return
+
+    def _remove_paths(self, state: RunState) -> None:
+        for path in state.owned().paths:
+            try:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                _log.warning("cannot remove %s: %s", path, error)
+                return
+        state.remove()
+
+
+def _members(group: Path) -> list[ProcessIdentity]:
+    try:
+        pids = (group / "cgroup.procs").read_text().split()
+    except OSError:
+        return []
+    return [identity for pid in pids if (identity := ProcessIdentity.of(int(pid))) is not None]

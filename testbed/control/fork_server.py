@@ -1,0 +1,209 @@
+"""The fork server: one process that has imported torch and forks every worker into its host's namespaces.
+
+Run as `python -m testbed.control.fork_server <socket descriptor> <parent pid> <module>...` by
+testbed.control.fork_client. It stays single-threaded, since a fork copies only the calling thread but every
+lock; so it never computes with torch and never touches gRPC. It ends with the thread that started it, and its
+children end with it.
+
+The socket is SOCK_SEQPACKET and carries one JSON object per packet. In: a :class:`ForkRequest` with the
+descriptor of its output. Out: `{"ready": seconds}`, `{"forked": name, "pid": pid}`,
+`{"refused": name, "error": text}`, `{"exited": name, "pid": pid, "status": status}`.
+"""
+
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NoReturn
+
+from testbed.kernel import die_with_parent, join_namespace
+
+MAX_PACKET_BYTES: Final = 128 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForkRequest:
+    """What a child is to become."""
+
+    name: str
+    namespace_pid: int
+    """The child enters the network and mount namespaces of this process."""
+    entry: str
+    """`module:function`"""
+    arguments: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    procs_files: list[str] = field(default_factory=list)
+    """cgroup.procs files of the groups it joins."""
+    directory: str = "/"
+    """Its working directory."""
+
+    def encode(self) -> bytes:
+        """One packet."""
+        packet = json.dumps(asdict(self)).encode()
+        assert len(packet) <= MAX_PACKET_BYTES, (
+            f"{self.name}: arguments and environment take {len(packet)} bytes"
+        )
+        return packet
+
+
+class _Server:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._children: dict[int, str] = {}
+        # SIGCHLD only has to wake poll(); the byte in the pipe does, the handler does nothing.
+        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Until the coordinator closes its end."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        poll.register(self._wakeup_read, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._wakeup_read:
+                    os.read(self._wakeup_read, 4096)
+                    self._reap()
+                elif not self._answer():
+                    return
+
+    def tell(self, **message: object) -> None:
+        # A coordinator that is gone is noticed where requests are read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send(json.dumps(message).encode())
+
+    def kill_children(self) -> None:
+        for pid in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self.tell(exited=self._children.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status))
+
+    def _answer(self) -> bool:
+        """Handle one request; False when the coordinator is gone."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._connection, MAX_PACKET_BYTES, 1)
+        except ConnectionResetError:
+            return False
+        if not packet:
+            return False
+        (output,) = descriptors
+        request = ForkRequest(**json.loads(packet))
+        threads = os.listdir("/proc/self/task")  # noqa: PTH208
+        if len(threads) != 1:
+            self.tell(
+                refused=request.name, error=f"an import started {len(threads) - 1} threads; forking is unsafe"
+            )
+        else:
+            parent_pid = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                self._become(request, output, parent_pid)
+            self._children[pid] = request.name
+            self.tell(forked=request.name, pid=pid)
+        os.close(output)
+        return True
+
+    def _become(self, request: ForkRequest, output: int, parent_pid: int) -> NoReturn:
+        """The child's whole life."""
+        status = 1
+        try:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            _reset_signals()
+            for descriptor in (self._connection.detach(), self._wakeup_read, self._wakeup_write):
+                os.close(descriptor)
+            os.setsid()
+            die_with_parent(parent_pid)
+            _enter(request)
+            # Lines reach the log when they are written, not when a buffer is full: the process may be killed.
+            _buffer_lines()
+            gc.enable()
+            module, _, function = request.entry.partition(":")
+            getattr(importlib.import_module(module), function)(*request.arguments)
+            status = 0
+        except SystemExit as exit_:
+            status = _exit_status(exit_.code)
+        except BaseException:  # noqa: BLE001 - the process boundary: whatever it is, it goes to the log
+            traceback.print_exc()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # Not sys.exit(): the parent's atexit handlers and open files are not this process' to finish.
+        os._exit(status)
+
+
+def _buffer_lines() -> None:
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=True)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _enter(request: ForkRequest) -> None:
+    # Control groups first: a host's mount namespace hides them.
+    for path in request.procs_files:
+        with open(path, "w") as file:  # noqa: PTH123
+            file.write(str(os.getpid()))
+    join_namespace(request.namespace_pid, "net")
+    join_namespace(request.namespace_pid, "mnt")
+    os.chdir(request.directory)
+    os.environ.update(request.environment)
+
+
+def _exit_status(code: Any) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def main() -> None:
+    """See the module's docstring."""
+    descriptor, parent_pid, *modules = sys.argv[1:]
+    server = _Server(socket.socket(fileno=int(descriptor)))
+    die_with_parent(int(parent_pid))
+    # Ctrl-C is the coordinator's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_s = time.monotonic()
+    gc.disable()
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    # A collection in a child then leaves these objects alone; it would write to, so unshare, all their pages.
+    gc.freeze()
+    server.tell(ready=time.monotonic() - start_s)
+    try:
+        server.serve()
+    finally:
+        server.kill_children()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The default runtime: a host is a network and mount namespace, held by a process (Mininet's shell)."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from testbed.control.fork_client import ForkServer
+from testbed.errors import EnvironmentLacksError
+from testbed.hosts.base import Limits, ProcessSpec
+from testbed.hosts.cgroups import HostCgroup
+from testbed.hosts.spawn import Output, StartedProcess, spawn
+from testbed.kernel import in_network_of, network_namespace
+from testbed.processes import (
+    RUN_ID_VARIABLE,
+    ProcessIdentity,
+    end_processes,
+    processes_in_network,
+    processes_of_run,
+)
+from testbed.state import RunState
+
+_STOP_TIMEOUT_S: Final = 2.0
+
+# "$@" is: cgroup.procs files, --, the command. The process joins its control groups before it becomes the
+# command, so that nothing it starts can escape them.
+_JOIN_AND_EXECUTE: Final = (
+    'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
+)
+
+
+class NamespaceHost:
+    """Implements testbed.hosts.base.Host over the namespaces of a process."""
+
+    def __init__(
+        self,
+        name: str,
+        pid: int,
+        *,
+        state: RunState,
+        log_directory: Path,
+        fork_server: ForkServer | None = None,
+    ) -> None:
+        self.name = name
+        self.pid = pid
+        self._state = state
+        self._log_directory = log_directory
+        self._fork_server = fork_server
+        self._cgroup = HostCgroup(name, state)
+        self._processes: list[StartedProcess] = []
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Within it, the calling thread's new sockets belong to the host's network namespace."""
+        return in_network_of(self.pid)
+
+    def execute(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = 30.0) -> str:
+        """Run a short command in the host's network namespace and return its output."""
+        self._check_held()
+        command = f"{' '.join(argv)} (in {self.name})"
+        try:
+            done = subprocess.run(
+                ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--", *argv],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+                env=self._environment(),
+            )
+        except FileNotFoundError as error:
+            raise EnvironmentLacksError(f"{command}: {error}; install util-linux") from error
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentLacksError(f"{command}: has not ended within {timeout_s:g} s") from error
+        if done.returncode != 0:
+            raise EnvironmentLacksError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def start(
+        self, process: ProcessSpec, *, on_output: Callable[[str], None] | None = None
+    ) -> StartedProcess:
+        """Start a process in the host; `on_output` is called on a thread of the process' own."""
+        self._check_held()
+        if process.argv and shutil.which(process.argv[0]) is None:
+            raise EnvironmentLacksError(
+                f"cannot start {process.name}: there is no {process.argv[0]}; install it"
+            )
+        output = Output(self._log_directory / f"{process.name}.log", on_output)
+        started = self._fork(process, output) if process.entry else self._spawn(process, output)
+        self._processes.append(started)
+        return started
+
+    def _fork(self, process: ProcessSpec, output: Output) -> StartedProcess:
+        assert process.entry is not None
+        assert self._fork_server is not None, f"{process.name}: an entry needs the fork server"
+        return self._fork_server.fork(
+            process.name,
+            process.entry,
+            process.arguments,
+            namespace_pid=self.pid,
+            output=output,
+            environment=dict(process.environment),
+            procs_files=self._cgroup.procs_files,
+        )
+
+    def _spawn(self, process: ProcessSpec, output: Output) -> StartedProcess:
+        groups = [str(path) for path in self._cgroup.procs_files]
+        enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", f"--wdns={Path.cwd()}", "--"]
+        started = spawn(
+            process.name,
+            ["sh", "-c", _JOIN_AND_EXECUTE, "sh", *groups, "--", *enter, *process.argv, *process.arguments],
+            output,
+            environment={**self._environment(), **process.environment},
+        )
+        self._state.add_process(process.name, started.pid)
+        return started
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, RUN_ID_VARIABLE: self._state.run_id}
+
+    def _check_held(self) -> None:
+        if network_namespace(self.pid) is None:
+            raise EnvironmentLacksError(
+                f"the process {self.pid} that held the namespaces of {self.name} has ended"
+            )
+
+    def limit(self, limits: Limits) -> None:
+        """Limit every process started after this, and read back. Raises EnvironmentLacksError."""
+        self._cgroup.limit(limits)
+
+    def stop(self) -> None:
+        """Stop every process of the host and release what `limit` made. The namespaces stay. Idempotent."""
+        for process in self._processes:
+            process.stop(_STOP_TIMEOUT_S)
+        self._processes.clear()
+        self._end_strays()
+        self._cgroup.remove()
+
+    def _end_strays(self) -> None:
+        """End what the stopped processes had started in sessions of their own."""
+        namespace = network_namespace(self.pid)
+        if namespace is None or namespace == network_namespace(os.getpid()):
+            return
+        inside = set(processes_in_network([namespace])) & set(processes_of_run(self._state.run_id))
+        inside.discard(ProcessIdentity.of(self.pid) or ProcessIdentity.own())
+        end_processes(inside, grace_s=_STOP_TIMEOUT_S)

@@ -1,0 +1,66 @@
+"""The system calls that Python 3.11 does not have: setns(2) and prctl(2)'s parent-death signal."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+Namespace = Literal["net", "mnt"]
+
+_CLONE_FLAGS: Final[dict[Namespace, int]] = {"mnt": 0x00020000, "net": 0x40000000}
+_PR_SET_PDEATHSIG: Final = 1
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+
+
+def join_namespace(pid: int, kind: Namespace) -> None:
+    """Move the calling thread into a namespace of that process.
+
+    Entering a mount namespace also changes the working directory to its root. Raises OSError.
+    """
+    descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(descriptor, _CLONE_FLAGS[kind]), f"setns to the {kind} namespace of process {pid}")
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def in_network_of(pid: int) -> Iterator[None]:
+    """Within it, the calling thread's new sockets belong to the network namespace of that process."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        join_namespace(pid, "net")
+        try:
+            yield
+        finally:
+            _check(_libc.setns(home, _CLONE_FLAGS["net"]), "setns back to the own network namespace")
+    finally:
+        os.close(home)
+
+
+def network_namespace(pid: int) -> int | None:
+    """The inode of a process' network namespace; None if it is gone, or may not be looked at."""
+    try:
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when the *thread* that forked it ends (prctl(2), PR_SET_PDEATHSIG).
+
+    Raises ProcessLookupError if the parent ended before the kernel was told.
+    """
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:
+        raise ProcessLookupError(f"the parent process {parent_pid} is gone")

@@ -1,0 +1,129 @@
+"""Processes by identity: a pid alone may have been reused, a pid with its start time has not.
+
+Every process of a run carries `TESTBED_RUN_ID=<run id>` in the environment it was executed with (forks
+inherit it), so it can be found even if whoever started it died before writing anything down.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from testbed.kernel import network_namespace
+
+RUN_ID_VARIABLE: Final = "TESTBED_RUN_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, never another one that got its pid later (until the next boot)."""
+
+    pid: int
+    start_time: int
+    """Clock ticks from boot to its start: field 22 of /proc/<pid>/stat, see proc_pid_stat(5)."""
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """The identity of a living process; None if there is none, or only a zombie."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        # The command's name may contain spaces and parentheses; the fields after it may not.
+        fields = stat.rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    @classmethod
+    def own(cls) -> Self:
+        """This process."""
+        identity = cls.of(os.getpid())
+        assert identity is not None
+        return identity
+
+    def alive(self) -> bool:
+        """Whether it still runs; a zombie does not."""
+        return ProcessIdentity.of(self.pid) == self
+
+    def describe(self) -> str:
+        """`12345 (bash -is mininet:w0)`."""
+        try:
+            command = (
+                Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+        except (FileNotFoundError, ProcessLookupError):
+            command = "gone"
+        return f"{self.pid} ({command.strip()[:80]})"
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def processes_of_run(run_id: str) -> list[ProcessIdentity]:
+    """Every living process whose environment names the run, except the calling one."""
+    mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
+    found = []
+    for pid in _pids():
+        # Start time first: if the pid changes hands in between, this identity is the old process, dead.
+        identity = ProcessIdentity.of(pid)
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if identity is not None and pid != os.getpid() and mark in environment.split(b"\0"):
+            found.append(identity)
+    return found
+
+
+def processes_in_network(namespaces: Iterable[int]) -> list[ProcessIdentity]:
+    """Every living process whose network namespace is one of these (inodes)."""
+    wanted = set(namespaces)
+    found = []
+    for pid in _pids():
+        identity = ProcessIdentity.of(pid)
+        if identity is not None and network_namespace(pid) in wanted:
+            found.append(identity)
+    return found
+
+
+def _open(identity: ProcessIdentity) -> int | None:
+    """A pidfd of exactly that process; None if it is gone."""
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return None
+    if identity.alive():
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def end_processes(identities: Iterable[ProcessIdentity], *, grace_s: float, timeout_s: float = 10.0) -> None:
+    """SIGTERM, after the grace SIGKILL; waits until all have ended, at most the timeout after SIGKILL."""
+    poll = select.poll()
+    descriptors = set()
+    try:
+        for identity in identities:
+            descriptor = _open(identity)
+            if descriptor is not None:
+                descriptors.add(descriptor)
+                poll.register(descriptor, select.POLLIN)
+        left = set(descriptors)
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, timeout_s)):
+            for descriptor in left:
+                try:
+                    signal.pidfd_send_signal(descriptor, number)
+                except ProcessLookupError:
+                    continue
+            deadline_s = time.monotonic() + patience_s
+            while left and (remaining_s := deadline_s - time.monotonic()) > 0:
+                for descriptor, _ in poll.poll(remaining_s * 1000):
+                    poll.unregister(descriptor)
+                    left.discard(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
