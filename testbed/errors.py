@@ -38,3 +38,7 @@ class RunFailedError(TestbedError):
     """A process of the run died, hung or raised; the message carries its traceback."""
 
     exit_code = 1
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM: unwinds everything that was made. Not an error: nothing that handles errors may stop it."""

@@ -101,3 +101,11 @@ class Registry(Generic[OptionsT]):
             PlainSerializer(self.dump),
             WithJsonSchema(self.json_schema()),
         )
+
+    def optional_field(self) -> tuple[Any, ...]:
+        """The same for a field that may be None."""
+        return (
+            BeforeValidator(lambda value: None if value is None else self.parse(value)),
+            PlainSerializer(lambda value: None if value is None else self.dump(value)),
+            WithJsonSchema({"anyOf": [{"type": "null"}, *self.json_schema()["anyOf"]]}),
+        )

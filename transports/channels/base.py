@@ -8,7 +8,7 @@ posted header differs from the one that arrives raises FrameMismatchError naming
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from transports.registry import Options, Registry
 
@@ -19,15 +19,16 @@ class Header(NamedTuple):
     group: int
     """Identifies the process group (a hash of its name)."""
     sequence: int
-    """The number of the operation within the group."""
+    """The number of the collective operation within the group; point to point, of the message within its pair and
+    direction."""
     operation: int
-    """Index of the operation's name."""
+    """Index of the operation's name in `transports.framing.OPERATIONS`."""
     dtype: int
-    """Index of the element type."""
+    """Index of the element type in `transports.framing.DTYPES`."""
     count: int
     """Elements in this message."""
     phase: int
-    """The number of the message within the operation, per peer and direction."""
+    """The number of the message within the operation, per peer and direction; point to point, the tag."""
 
 
 Token = int
@@ -72,7 +73,7 @@ class Group:
 
 
 class Store(Protocol):
-    """The rendezvous: torch's Store satisfies it, and so does the in-process one of the memory channel's tests."""
+    """The rendezvous: torch's Store satisfies it, and so does the memory channel's MemoryStore."""
 
     def set(self, key: str, value: str) -> None:
         """Publish a value."""
@@ -94,18 +95,36 @@ class Endpoint(Protocol):
         """Move bytes until something completes; returns all that has. `deadline_s` is on time.monotonic().
 
         Raises PeerLostError when any member of the group is gone, PeerTimeoutError at the deadline,
-        FrameMismatchError when sides disagree.
+        FrameMismatchError when sides disagree. After an error the endpoint can only be closed.
         """
+
+    def wake(self) -> None:
+        """Make a waiting :meth:`progress` return early, perhaps with nothing. Callable from any thread."""
 
     def statistics(self) -> dict[int, PeerStatistics]:
         """By peer. Callable from any thread."""
 
+    def congestion(self) -> dict[int, str]:
+        """By peer, the congestion control the kernel reports; empty where no kernel controls it."""
+
     def close(self) -> None:
-        """Close every connection; peers notice. Idempotent, callable from any thread."""
+        """Close every connection; peers notice. Idempotent, callable from any thread.
+
+        A member that closes with nothing under way leaves in good order: peers that are still busy with an operation
+        it has finished go on, and lose it (PeerLostError) at the next. One that closes in the middle is lost at once.
+        """
 
 
 class Channel(Options):
     """A value on the channel axis."""
+
+    header_bytes: ClassVar[int]
+    """Of the frame header that goes before each message's payload."""
+
+    @property
+    def congestion_control(self) -> str | None:
+        """The kernel's congestion control to set on the route, or None for channels that are not the kernel's TCP."""
+        return None
 
     @abstractmethod
     def open(self, group: Group) -> Endpoint:

@@ -1,0 +1,46 @@
+# Two commands matter: `make demo` and `make test`. Both do all set-up themselves.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+
+.PHONY: help setup demo test check format bench proto constraints
+
+help: ## say what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## install what is missing: system packages, .venv, this package (TORCH_INDEX=url names an index for torch)
+	@tools/setup.sh
+
+demo: setup ## train a real model over an emulated network and say where the time went (root)
+	@[ "$$(id -u)" = 0 ] || { echo "make demo needs root for network namespaces: run 'sudo make demo'" >&2; exit 3; }
+	@$(BIN)/testbed run experiments/quickstart.yaml
+
+check: setup ## the fast gate, without root: ruff, mypy, import-linter, tests that touch no namespace
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q -m "not privileged"
+
+test: setup ## the whole check: everything above and the tests on real namespaces (root)
+	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for network namespaces: run 'sudo make test' (or 'make check' without)" >&2; exit 3; }
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q
+
+format: setup ## format and mend what ruff can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup ## measure against gloo and theory: bench.json and a table (root, about ten minutes)
+	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root for network namespaces: run 'sudo make bench'" >&2; exit 3; }
+	@$(BIN)/testbed bench all --output bench.json
+
+proto: setup ## regenerate the control plane's code from control.proto
+	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. testbed/control/control.proto
+
+constraints: ## pin what is installed now as what is tested
+	@{ echo "# What is tested, exactly. \`make setup\` installs with it. Made with: make constraints"; \
+	   $(BIN)/pip list --format=freeze --exclude-editable --exclude pip | sed 's/+cpu//'; } > constraints.txt

@@ -1,0 +1,276 @@
+"""The commands: thin. Each parses its line, calls one function and prints; heavy imports happen inside.
+
+Exit codes: 0 ok, 1 the run failed, 2 usage or spec error, 3 this machine lacks something, 4 ran but the result is
+invalid, 130 interrupted and cleaned.
+"""
+
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from testbed.errors import Interrupted, SpecError, TestbedError
+
+EXIT_INVALID: Final = 4
+EXIT_INTERRUPTED: Final = 130
+_EPILOG: Final = (
+    "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 this machine lacks something, "
+    "4 ran but the result is invalid, 130 interrupted and cleaned."
+)
+
+app = typer.Typer(
+    name="testbed",
+    help="Emulate the network of distributed training: real gradients over measured links, and a verdict on whether "
+    "the numbers can be trusted.\n\nStart with: testbed run experiments/quickstart.yaml",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+bench_app = typer.Typer(
+    help="Micro-benchmarks: all stacks interleaved on the same links in one run.", no_args_is_help=True
+)
+app.add_typer(bench_app, name="bench")
+
+Spec = Annotated[Path, typer.Argument(help="A YAML spec; `testbed schema` describes it.", show_default=False)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override one value, such as --set link.rate=1gbit. Repeatable.", metavar="PATH=VALUE"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]
+Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.")]
+
+
+def _logging(verbose: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+
+
+def _emit(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+@app.command(epilog=_EPILOG)
+def run(
+    spec: Spec,
+    overrides: Set = None,
+    output: Annotated[
+        Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)
+    ] = Path("results"),
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run a spec: deploy its network, measure every link, train over it, and say where the time went.
+
+    Needs root. The record (spec, measurements, samples, report.html) goes to a new directory below --output.
+
+    Examples:
+
+      testbed run experiments/quickstart.yaml
+
+      testbed run experiments/quickstart.yaml --set link.rate=1gbit --set workload.iterations=100 --json
+    """
+    from testbed.results.terminal import LiveProgress, render_summary
+    from testbed.run import run_experiment
+    from testbed.spec.experiment import load
+
+    _logging(verbose)
+    experiment = load(spec, overrides or [])
+    progress = LiveProgress(Console(stderr=True), enabled=not as_json)
+    try:
+        summary = run_experiment(experiment, output=output, progress=progress)
+    finally:
+        progress.close()
+    if as_json:
+        _emit(summary.model_dump(mode="json", by_alias=True))
+    else:
+        render_summary(summary, Console())
+    if summary.outcome == "invalid":
+        raise typer.Exit(EXIT_INVALID)
+
+
+@app.command(epilog=_EPILOG)
+def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verbose = 0) -> None:
+    """Print what a run would do, without root and without doing it.
+
+    Nodes, addresses, every ip and tc command, processes, the bytes each link must carry and the time theory predicts.
+    """
+    from testbed.plan import make_plan
+    from testbed.results.plan_text import render_plan
+    from testbed.spec.experiment import load
+
+    _logging(verbose)
+    made = make_plan(load(spec, overrides or []))
+    if as_json:
+        _emit(made.to_json())
+    else:
+        render_plan(made, Console())
+
+
+@app.command(epilog=_EPILOG)
+def report(
+    record: Annotated[Path, typer.Argument(help="The directory of a record.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Write report.html of a record again, and print its summary."""
+    from testbed.results.record import load as load_record
+    from testbed.results.report import write_report
+    from testbed.results.terminal import render_summary
+
+    loaded = load_record(record)
+    path = write_report(loaded)
+    if as_json:
+        _emit({"report": str(path), "summary": loaded.summary.model_dump(mode="json", by_alias=True)})
+    else:
+        render_summary(loaded.summary, Console())
+
+
+@app.command(epilog=_EPILOG)
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine can do, by trying it in a throw-away namespace, and the cure for what it lacks."""
+    from testbed.doctor import examine
+
+    checks = examine()
+    if as_json:
+        _emit([{key: getattr(check, key) for key in ("name", "severity", "ok", "found", "cure")} for check in checks])
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("", "what", "found", "cure"):
+            table.add_column(column, overflow="fold")
+        for check in checks:
+            mark = "[green]ok[/]" if check.ok else "[red]no[/]" if check.severity == "needed" else "[yellow]--[/]"
+            table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
+        Console().print(table)
+    if any(not check.ok and check.severity == "needed" for check in checks):
+        raise typer.Exit(3)
+
+
+@app.command(epilog=_EPILOG)
+def clean(
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Only this run, even if it is alive.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, remove nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what dead runs left behind, by id, and nothing else. The next run does the same by itself."""
+    from testbed.clean import clean as remove
+
+    done = remove(run_id, dry_run=dry_run)
+    if as_json:
+        _emit(done.to_json())
+    else:
+        Console().print(done.describe(), highlight=False)
+
+
+@app.command(epilog=_EPILOG)
+def schema() -> None:
+    """Print the JSON schema of a spec, so that editors complete it."""
+    from testbed.spec.experiment import Experiment
+
+    _emit(Experiment.model_json_schema(by_alias=True))
+
+
+@bench_app.command("allreduce", epilog=_EPILOG)
+def bench_allreduce(
+    workers: Annotated[int, typer.Option(help="How many workers, in a star.", min=2, max=64)] = 4,
+    link: Annotated[str, typer.Option(help="RATE[,DELAY[,LOSS]] of every link.")] = "1gbit,0s",
+    sizes: Annotated[str, typer.Option(help="Comma-separated buffer sizes.")] = "64KiB,1MiB,25MB",
+    stack: Annotated[str, typer.Option(help="Comma-separated COLLECTIVE/CHANNEL or whole stacks.")] = "ring/tcp,gloo",
+    repeat: Annotated[int, typer.Option(help="Samples of each size and stack.", min=1, max=10_000)] = 10,
+    congestion: Annotated[str, typer.Option(help="Congestion control on the routes, for every stack.")] = "cubic",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Time all-reduce of each size on each stack, interleaved on the same links, every result checked.
+
+    time is that of the slowest worker; busbw is nccl-tests' bus bandwidth; the bound is 2(N-1)/N x size over the
+    links' goodput.
+    """
+    from testbed.bench import allreduce_rows, parse_link, render_allreduce
+
+    _logging(verbose)
+    rows = allreduce_rows(
+        num_workers=workers,
+        link=parse_link(link),
+        sizes=sizes.split(","),
+        stacks=stack.split(","),
+        repeat=repeat,
+        congestion=congestion,
+    )
+    if as_json:
+        _emit({"schema_version": 1, "rows": rows})
+    else:
+        render_allreduce(rows, Console())
+
+
+@bench_app.command("links", epilog=_EPILOG)
+def bench_links(
+    link: Annotated[
+        list[str] | None, typer.Option(help="RATE[,DELAY[,LOSS]]; repeatable. Default: 10mbit, 100mbit, 1gbit.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(help="Measurements of each.", min=1, max=1000)] = 5,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure emulated links: TCP goodput and one-way delay against what was asked."""
+    from testbed.bench import link_rows, parse_link, render_links
+
+    _logging(verbose)
+    rows = link_rows([parse_link(text) for text in link or ["10mbit", "100mbit", "1gbit"]], repeat=repeat)
+    if as_json:
+        _emit({"schema_version": 1, "rows": rows})
+    else:
+        render_links(rows, Console())
+
+
+@bench_app.command("all", epilog=_EPILOG)
+def bench_all(
+    output: Annotated[Path, typer.Option("--output", help="Where the rows go, as JSON.", dir_okay=False)] = Path(
+        "bench.json"
+    ),
+    verbose: Verbose = 0,
+) -> None:
+    """The project's own benchmark set, with its targets: what `make bench` runs."""
+    from testbed.bench import run_all
+
+    _logging(verbose)
+    run_all(output, Console())
+
+
+def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
+    # A second signal must not interrupt the cleaning that the first one started.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Interrupted(signal.Signals(signum).name)
+
+
+def main() -> None:
+    """The console script: commands, and errors as one readable text and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
+    errors = Console(stderr=True)
+    try:
+        app()
+    except Interrupted as interrupted:
+        errors.print(f"{interrupted}: interrupted; everything this run made has been removed", style="yellow")
+        sys.exit(EXIT_INTERRUPTED)
+    except TestbedError as error:
+        kind = "spec error" if isinstance(error, SpecError) else "error"
+        errors.print(f"[bold red]{kind}:[/] ", end="")
+        errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Plan -> a running network. Owns only what it makes, removes exactly that.
+
+Every setting is read back from the kernel after it is made, and again after the run: `tc -j`, `ip -j` and netlink must
+say what the plan said, or the run ends (exit 3).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from testbed.control.fork_client import ForkServer
+from testbed.errors import EnvironmentLacksError
+from testbed.hosts.base import Host
+from testbed.hosts.namespace import NamespaceHost
+from testbed.links.netlink import LinkMonitor
+from testbed.plan import NodePlan, Plan
+from testbed.state import RunState
+
+Result = TypeVar("Result")
+
+
+class Deployment:
+    """The nodes and links of a plan, made and read back."""
+
+    def __init__(self, plan: Plan, hosts: dict[str, Host]) -> None:
+        self.plan = plan
+        self.hosts = hosts
+
+    def monitor(self, node: str) -> LinkMonitor:
+        """A netlink socket inside the node's namespace."""
+        with self.hosts[node].entered():
+            return LinkMonitor()
+
+    def differences(self) -> list[str]:
+        """Everything the kernel says that the plan did not ask for; empty when all is as asked."""
+        return [line for lines in self._for_each_node(self._differences) for line in lines]
+
+    def read_back(self) -> dict[str, Any]:
+        """What the kernel says now, by node: for the record."""
+        return dict(zip((node.name for node in self.plan.nodes), self._for_each_node(self._state), strict=True))
+
+    def apply(self) -> None:
+        """Run the plan's commands. Raises EnvironmentLacksError with what the kernel said."""
+        self._for_each_node(self._apply)
+
+    def _for_each_node(self, do: Callable[[NodePlan], Result]) -> list[Result]:
+        # Each is a few short processes in its own namespace; a small pool hides their start-up.
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(do, self.plan.nodes))
+
+    def _apply(self, node: NodePlan) -> None:
+        host = self.hosts[node.name]
+        host.execute(["sysctl", "-q", "-w", *(f"{key}={value}" for key, value in node.sysctls.items())])
+        host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
+        host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
+
+    def _state(self, node: NodePlan) -> dict[str, Any]:
+        host = self.hosts[node.name]
+
+        def ask(*argv: str) -> Any:
+            return json.loads(host.execute(argv) or "[]")
+
+        with self.monitor(node.name) as monitor:
+            indices = monitor.interfaces()
+            classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
+        return {
+            "qdiscs": ask("tc", "-j", "qdisc", "show"),
+            "classes": classes,
+            "addresses": ask("ip", "-j", "address", "show"),
+            "routes": ask("ip", "-j", "-d", "route", "show"),
+            "neighbours": ask("ip", "-j", "neighbour", "show"),
+            "sysctls": dict(
+                line.split(" = ", 1) for line in host.execute(["sysctl", *node.sysctls]).splitlines() if " = " in line
+            ),
+        }
+
+    def _differences(self, node: NodePlan) -> list[str]:
+        state = self._state(node)
+        found = [
+            f"{node.name}: sysctl {key} is {state['sysctls'].get(key)}, asked for {value}"
+            for key, value in node.sysctls.items()
+            if state["sysctls"].get(key) != value
+        ]
+        for direction in self.plan.directions:
+            if direction.sender.node == node.name:
+                interface = direction.sender.interface
+                qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
+                found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
+                found += _address_differences(interface, direction.sender.address, state["addresses"])
+            if direction.receiver.node == node.name and direction.delay_stage:
+                device = direction.delay_stage.device
+                found += direction.delay_stage.differences(
+                    [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == device]
+                )
+        return found + _route_differences(node, self.plan.congestion, state["routes"])
+
+
+def _address_differences(interface: str, address: str, links: Sequence[dict[str, Any]]) -> list[str]:
+    link = next((link for link in links if link.get("ifname") == interface), None)
+    if link is None:
+        return [f"{interface}: absent"]
+    found = [] if "UP" in link.get("flags", []) else [f"{interface}: is not up"]
+    known = [item.get("local") for item in link.get("addr_info", [])]
+    return found if known == [address] else [*found, f"{interface}: addresses are {known}, asked for only {address}"]
+
+
+def _route_differences(node: NodePlan, congestion: str, routes: Sequence[dict[str, Any]]) -> list[str]:
+    found = []
+    if node.role == "worker" and not any(route.get("dst") == "default" for route in routes):
+        found.append(f"{node.name}: no default route")
+    for route in routes:
+        # iproute2 prints the route's metrics as a list with one mapping.
+        controls = [metric.get("congestion") for metric in route.get("metrics", [])]
+        if controls != [congestion]:
+            found.append(
+                f"{node.name}: congestion control on the route to {route.get('dst')} is {controls or 'unset'}, "
+                f"asked for {congestion}"
+            )
+    return found
+
+
+@contextmanager
+def deploy(
+    plan: Plan, state: RunState, *, log_directory: Path, fork_server: ForkServer | None = None
+) -> Iterator[Deployment]:
+    """Make the plan's nodes and links, apply and read back every setting; undo all of it at the end.
+
+    Raises EnvironmentLacksError when something cannot be made or the kernel's answer differs from the plan.
+    """
+    from testbed.mininet_nodes import mininet_of  # Mininet is an extra of the package
+
+    network = mininet_of(plan, state)
+    hosts: dict[str, Host] = {}
+    try:
+        network.build()
+        network.start()
+        for node in plan.nodes:
+            pid = network.get(node.name).pid
+            hosts[node.name] = NamespaceHost(
+                node.name, pid, state=state, log_directory=log_directory, fork_server=fork_server
+            )
+        deployment = Deployment(plan, hosts)
+        deployment.apply()
+        differences = deployment.differences()
+        if differences:
+            raise EnvironmentLacksError(
+                "the kernel did not take what was asked:\n  " + "\n  ".join(differences) + "\n"
+                "run `testbed doctor` to see what this machine can do"
+            )
+        yield deployment
+    finally:
+        for host in hosts.values():
+            host.stop()
+        network.stop()

@@ -1,0 +1,221 @@
+"""What this machine can do, found out by trying it in a throw-away network namespace, and the cure for what it lacks.
+
+Works without root: what needs root is then tried inside an unprivileged user namespace where the kernel allows it.
+"""
+
+import importlib.metadata
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from testbed.errors import EnvironmentLacksError
+from testbed.plan import Plan
+
+Severity = Literal["needed", "optional"]
+APT_PACKAGES: Final = {
+    "mnexec": "mininet",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "sysctl": "procps",
+}
+PYTHON_PACKAGES: Final = {
+    "mininet": "emulation",
+    "torch": "training",
+    "scikit-learn": "training",
+    "grpcio": "control",
+    "prometheus-client": "metrics",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One thing that was tried."""
+
+    name: str
+    severity: Severity
+    ok: bool
+    found: str
+    cure: str = ""
+
+
+def _try_in_namespace(commands: Sequence[str]) -> str:
+    """Run tc/ip commands in a fresh network namespace; returns what went wrong, or nothing."""
+    argv = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
+    script = "set -e\n" + "\n".join(commands)
+    try:
+        done = subprocess.run([*argv, "sh"], input=script, capture_output=True, text=True, timeout=20, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1]
+
+
+_VETH: Final = "ip link add v0 type veth peer name v1"
+_HTB: Final = (
+    "tc qdisc add dev v0 root handle 1: htb default 1",
+    "tc class add dev v0 parent 1: classid 1:1 htb rate 100mbit burst 15000 quantum 60000",
+    "tc qdisc add dev v0 parent 1:1 handle 10: bfifo limit 1000000",
+)
+_IFB: Final = (
+    "ip link add ifb9 type ifb",
+    "tc qdisc add dev v0 handle ffff: ingress",
+    "tc filter add dev v0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb9",
+)
+
+
+def has_netem() -> bool:
+    """Whether links may have delay, jitter and loss on this kernel: netem behind an IFB."""
+    return not _try_in_namespace([_VETH, *_IFB, "tc qdisc add dev ifb9 root netem delay 1ms"])
+
+
+def congestion_controls() -> list[str]:
+    """What the kernel offers now; more may come as modules."""
+    path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    return path.read_text().split() if path.exists() else []
+
+
+def examine() -> list[Check]:
+    """Try everything."""
+    checks = [
+        Check(
+            name="root",
+            severity="needed",
+            ok=os.geteuid() == 0,
+            found=f"uid {os.geteuid()}",
+            cure="run with sudo (plan, report, schema and doctor need no root)",
+        ),
+        Check(
+            name="python",
+            severity="needed",
+            ok=sys.version_info >= (3, 11),
+            found=sys.version.split()[0],
+            cure="install Python 3.11 or newer",
+        ),
+    ]
+    for program, package in APT_PACKAGES.items():
+        path = shutil.which(program)
+        checks.append(
+            Check(
+                name=program,
+                severity="needed",
+                ok=path is not None,
+                found=path or "missing",
+                cure=f"apt-get install --no-install-recommends {package}",
+            )
+        )
+    for package, extra in PYTHON_PACKAGES.items():
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found = "missing"
+        checks.append(
+            Check(
+                name=package,
+                severity="needed",
+                ok=found != "missing",
+                found=found,
+                cure=f"pip install 'ina-testbed[{extra}]', or make setup in a clone",
+            )
+        )
+    checks += _kernel_checks()
+    checks.append(_port_check(9464))
+    return checks
+
+
+def _kernel_checks() -> list[Check]:
+    shaping = _try_in_namespace([_VETH, *_HTB])
+    available = congestion_controls()
+    default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    netem = has_netem()
+    cgroup = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    return [
+        Check(
+            name="veth + htb + bfifo",
+            severity="needed",
+            ok=not shaping,
+            found=shaping or "works",
+            cure="a kernel with CONFIG_VETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
+        ),
+        Check(
+            name="netem behind ifb",
+            severity="optional",
+            ok=netem,
+            found="works" if netem else "missing: links cannot have delay, jitter or loss",
+            cure="modprobe sch_netem ifb act_mirred; on RHEL install kernel-modules-extra; WSL2's kernel has none",
+        ),
+        Check(
+            name="congestion control",
+            severity="needed",
+            ok="cubic" in available,
+            found=f"{', '.join(available)} (default {default})",
+            cure="modprobe tcp_cubic",
+        ),
+        Check(
+            name="cgroup",
+            severity="optional",
+            ok=Path("/sys/fs/cgroup").exists(),
+            found="v2" if cgroup else "v1" if Path("/sys/fs/cgroup/cpu").exists() else "missing",
+            cure="mount cgroups to limit hosts",
+        ),
+        Check(
+            name="cores",
+            severity="optional",
+            ok=(os.cpu_count() or 1) >= 2,
+            found=str(os.cpu_count()),
+            cure="with one core, computing and communicating share it: expect `degraded` verdicts",
+        ),
+    ]
+
+
+def _port_check(port: int) -> Check:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            free = True
+        except OSError:
+            free = False
+    return Check(
+        name=f"metrics port {port}",
+        severity="optional",
+        ok=free,
+        found="free" if free else "in use",
+        cure="--set metrics.port=0 takes any free port, --set metrics.port=null switches the endpoint off",
+    )
+
+
+def require(plan: Plan) -> None:
+    """Raise EnvironmentLacksError for everything this plan needs and this machine lacks, before anything is made."""
+    if os.geteuid() != 0:
+        raise EnvironmentLacksError(
+            "running needs root, for network namespaces and tc: use sudo (plan, report, schema and doctor do not)"
+        )
+    missing = [
+        f"{name} is missing: apt-get install --no-install-recommends {package}"
+        for name, package in APT_PACKAGES.items()
+        if shutil.which(name) is None
+    ]
+    for package, extra in PYTHON_PACKAGES.items():
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
+    if plan.congestion not in congestion_controls():
+        missing.append(
+            f"channel.congestion: this kernel has no {plan.congestion} (it has {', '.join(congestion_controls())}): "
+            f"modprobe tcp_{plan.congestion}, or choose one it has"
+        )
+    if plan.needs_netem and not has_netem():
+        missing.append(
+            "link: delay, jitter and loss need netem, which this kernel lacks: modprobe sch_netem ifb act_mirred, "
+            "or a kernel that has them; without, leave them at 0"
+        )
+    if missing:
+        raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))

@@ -1,0 +1,115 @@
+"""Reads every link's counters at a fixed interval, and on demand at the borders of the measured window."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from testbed.deploy import Deployment
+from testbed.errors import EnvironmentLacksError
+from testbed.links.netlink import LinkMonitor, NetlinkError
+from testbed.links.tc import CLASS_HANDLE
+from testbed.measure.connections import Connection, ConnectionMonitor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkSample:
+    """One direction of one link at one moment. Counters are cumulative since the link was made."""
+
+    at_s: float
+    """time.monotonic() when this direction was read."""
+    link: str
+    node: str
+    """The sending node."""
+    port: str
+    rate_bps: float
+    class_bytes: int
+    class_packets: int
+    drops: int
+    overlimits: int
+    backlog_bytes: int
+    interface_bytes: int
+
+
+class LinkSampler:
+    """A thread that samples all links; use as a context manager."""
+
+    def __init__(
+        self, deployment: Deployment, *, interval_s: float, on_sample: Callable[[Sequence[LinkSample]], None]
+    ) -> None:
+        self._deployment = deployment
+        self._interval_s = interval_s
+        self._on_sample = on_sample
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._monitors: dict[str, LinkMonitor] = {}
+        self._connections: dict[str, ConnectionMonitor] = {}
+        for node in deployment.plan.nodes:
+            with deployment.hosts[node.name].entered():
+                self._monitors[node.name] = LinkMonitor()
+                if node.role == "worker":
+                    self._connections[node.name] = ConnectionMonitor()
+        self._indices = {name: monitor.interfaces() for name, monitor in self._monitors.items()}
+        self._thread = threading.Thread(target=self._run, name="link-sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for monitor in (*self._monitors.values(), *self._connections.values()):
+            monitor.close()
+
+    def sample(self) -> list[LinkSample]:
+        """Read every link now. Raises EnvironmentLacksError if a link or its shaper has gone."""
+        samples: list[LinkSample] = []
+        with self._lock:
+            for direction in self._deployment.plan.directions:
+                port = direction.sender
+                monitor, index = self._monitors[port.node], self._indices[port.node].get(port.interface, 0)
+                try:
+                    shaped = next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
+                    interface_bytes = monitor.transmitted_bytes(index)
+                except (NetlinkError, StopIteration) as error:
+                    raise EnvironmentLacksError(f"{port.interface}: its shaper cannot be read: {error}") from error
+                samples.append(
+                    LinkSample(
+                        at_s=time.monotonic(),
+                        link=direction.link,
+                        node=port.node,
+                        port=port.interface,
+                        rate_bps=direction.rate_bps,
+                        class_bytes=shaped.num_bytes,
+                        class_packets=shaped.num_packets,
+                        drops=shaped.num_drops,
+                        overlimits=shaped.num_overlimits,
+                        backlog_bytes=shaped.backlog_bytes,
+                        interface_bytes=interface_bytes,
+                    )
+                )
+        return samples
+
+    def connections(self) -> dict[str, list[Connection]]:
+        """Every TCP connection of every worker's node now."""
+        with self._lock:
+            return {node: monitor.connections() for node, monitor in self._connections.items()}
+
+    def check(self) -> None:
+        """Raise what stopped the sampling thread, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        next_s = time.monotonic()
+        while not self._stop.wait(max(0.0, next_s - time.monotonic())):
+            try:
+                self._on_sample(self.sample())
+            except Exception as error:  # noqa: BLE001 - handed to check(), which the run calls
+                self._error = error
+                return
+            # A late tick is not made up for: two samples at once say no more than one.
+            next_s = max(next_s + self._interval_s, time.monotonic())

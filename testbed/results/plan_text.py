@@ -1,0 +1,64 @@
+"""A plan as a person reads it."""
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.plan import Plan
+from transports.units import format_rate, format_size, format_time
+
+
+def render_plan(plan: Plan, console: Console) -> None:
+    """Nodes, addresses, links, commands, processes, predictions."""
+    experiment, prediction = plan.experiment, plan.prediction
+    console.print(f"[bold]{experiment.name}[/]  spec {experiment.sha256()[:12]}", highlight=False)
+    console.print(
+        f"{experiment.workers} workers, {experiment.topology.kind}, {experiment.stack.kind if experiment.stack else ''}"
+        f"{'' if experiment.stack else f'{experiment.collective.kind} over {experiment.channel.kind}'}, "
+        f"TCP {plan.congestion}",
+        highlight=False,
+    )
+    table = Table(title="links, per direction", title_justify="left", box=None, pad_edge=False)
+    for column, justify in (
+        ("from", "left"),
+        ("address", "left"),
+        ("to", "left"),
+        ("rate", "right"),
+        ("delay", "right"),
+        ("queue", "right"),
+        ("expected bytes / iteration", "right"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for direction in plan.directions:
+        table.add_row(
+            direction.sender.interface,
+            direction.sender.address,
+            direction.receiver.interface,
+            format_rate(direction.rate_bps),
+            format_time(direction.delay_s),
+            format_size(direction.shaper.queue_bytes),
+            f"{direction.expected_bytes:,}",
+        )
+    console.print(table)
+    console.print("\n[bold]commands[/], in each node's namespace")
+    for node in plan.nodes:
+        console.print(f"[cyan]{node.name}[/] ({node.role})")
+        lines = [f"sysctl -w {key}={value}" for key, value in node.sysctls.items()]
+        lines += [f"ip {line}" for line in node.ip_commands] + [f"tc {line}" for line in node.tc_commands]
+        for line in lines:
+            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    console.print("\n[bold]processes[/]")
+    console.print("  root: coordinator, fork server (imports torch once)", highlight=False)
+    for rank in range(experiment.workers):
+        console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
+    sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
+    console.print("\n[bold]prediction[/], per iteration")
+    console.print(
+        f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",
+        highlight=False,
+    )
+    console.print(
+        f"  all-reduce at least {prediction.bound_s * 1e3:.1f} ms (bound), "
+        f"{prediction.alpha_beta_s * 1e3:.1f} ms by the alpha-beta model, "
+        f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
+        highlight=False,
+    )

@@ -1,0 +1,216 @@
+"""The experiment as the user writes it. Every key but `name` has a default; `testbed schema` prints it as JSON schema.
+
+A spec is a YAML file or an :class:`Experiment`; both are the same thing. Quantities carry their unit in the file and
+become SI base units here, in fields whose names say so (`link.rate` -> `link.rate_bps`).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from testbed.errors import SpecError
+from testbed.links.spec import LinkSpec
+from testbed.topologies.base import TOPOLOGIES, Topology
+from testbed.workloads.base import WORKLOADS, Workload
+from transports.baselines.base import STACKS, Stack
+from transports.channels.base import CHANNELS, Channel
+from transports.collectives.base import COLLECTIVES, Collective
+from transports.units import Size, Time
+
+RESERVED: Final = {
+    "workers_per_host": "every worker has a host of its own",
+    "links": "every link is of the one class that `link` describes",
+    "changes": "links keep their settings during the run",
+    "hosts": "hosts share the machine's cores without limits",
+    "placement": "worker i is on host i",
+    "background": "there is no background traffic",
+    "packet_mode": "packets are super-frames, as the kernel makes them",
+    "sweep": "one spec is one run",
+    "repeat": "one spec is one run",
+}
+"""Keys that later versions give a meaning; until then they are refused, saying what holds instead."""
+
+
+class Fusion(BaseModel):
+    """How gradients are joined into buckets before they are exchanged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    bucket_bytes: Size = Field(2**20, alias="bytes", ge=1024, le=2**31)
+    """A bucket is closed when its gradients exceed this size; 1KiB to 2GiB."""
+
+
+class Metrics(BaseModel):
+    """The Prometheus endpoint, on loopback, off the emulated links."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    port: int | None = Field(9464, ge=0, le=65535)
+    """TCP port on 127.0.0.1; 0 takes any free one, null switches the endpoint off."""
+    interval_s: Time = Field(0.1, alias="interval", ge=0.01, le=10)
+    """Between two samples of every link."""
+
+
+class Experiment(BaseModel):
+    """One run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, title="testbed experiment")
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")
+    """Lower-case letters, digits, `_`, `.`, `-`; at most 63."""
+    seed: int = Field(1, ge=0, le=2**32 - 1)
+    """Decides initial weights, batches and every random draw."""
+    workers: int = Field(4, ge=1, le=64)
+    topology: Annotated[Topology, *TOPOLOGIES.field()] = Field(default_factory=lambda: TOPOLOGIES.parse("star"))
+    link: LinkSpec = Field(default_factory=lambda: LinkSpec.model_validate({}))
+    switch: Literal["routed"] = "routed"
+    """Switches forward at layer 3: queues and incast behave as they do in reality."""
+    runtime: Literal["namespace"] = "namespace"
+    """What a worker runs in."""
+    workload: Annotated[Workload, *WORKLOADS.field()] = Field(default_factory=lambda: WORKLOADS.parse("training"))
+    collective: Annotated[Collective, *COLLECTIVES.field()] = Field(default_factory=lambda: COLLECTIVES.parse("ring"))
+    channel: Annotated[Channel, *CHANNELS.field()] = Field(default_factory=lambda: CHANNELS.parse("tcp"))
+    compression: Literal["none"] = "none"
+    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
+    stack: Annotated[Stack | None, *STACKS.optional_field()] = None
+    """A whole stack (`gloo`) instead of collective x channel."""
+    dilation: Literal[1] = 1
+    """The factor by which time is stretched."""
+    timeout_s: Time = Field(30.0, alias="timeout", ge=1, le=3600)
+    """A peer that says nothing for this long is lost."""
+    metrics: Metrics = Field(default_factory=lambda: Metrics.model_validate({}))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_reserved(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key, instead in RESERVED.items():
+                if key in data:
+                    raise ValueError(f"`{key}` is reserved for a later version; leave it out ({instead})")
+        return data
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        if self.channel.kind == "memory":
+            raise ValueError("channel `memory` joins ranks of one process and cannot cross a link; allowed: tcp")
+        return self
+
+    def dump(self) -> dict[str, Any]:
+        """Every default spelled out, as a spec would write it."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_yaml(self) -> str:
+        """The resolved spec; loads back to an equal experiment."""
+        return yaml.safe_dump(self.dump(), sort_keys=False)
+
+    def sha256(self) -> str:
+        """Identifies the question: the hash of the resolved spec."""
+        return hashlib.sha256(json.dumps(self.dump(), sort_keys=True).encode()).hexdigest()
+
+
+def validate(data: object) -> Experiment:
+    """Check a spec given as plain data. Raises SpecError naming every wrong field and what is allowed."""
+    if not isinstance(data, Mapping):
+        raise SpecError(f"a spec is a mapping with at least a `name`; this is {_describe(data)}")
+    try:
+        return Experiment.model_validate(dict(data))
+    except ValidationError as error:
+        raise SpecError("\n".join(_explanations(error, ()))) from None
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read a YAML spec and apply `path=value` overrides. Raises SpecError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecError(f"cannot read {path}: {reason}") from None
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: a spec is a mapping with at least a `name`; this is {_describe(data)}")
+    for override in overrides:
+        apply_override(data, override)
+    try:
+        return validate(data)
+    except SpecError as error:
+        raise SpecError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+def apply_override(data: dict[Any, Any], override: str) -> None:
+    """`link.rate=1gbit` on plain data, in place; the value is YAML. Raises SpecError."""
+    key, separator, text = override.partition("=")
+    if not separator or not all(key.split(".")):
+        raise SpecError(f"--set {override}: write path=value, such as link.rate=1gbit")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SpecError(f"--set {override}: {text!r} is not YAML") from None
+    *parents, last = key.split(".")
+    for part in parents:
+        child = data.get(part)
+        if isinstance(child, str):  # `collective: ring` stands for `collective: {kind: ring}`
+            child = {"kind": child}
+        elif not isinstance(child, dict):
+            child = _default_kind(part)
+        data[part] = child
+        data = child
+    data[last] = value
+
+
+def _default_kind(key: str) -> dict[str, Any]:
+    """An axis that the spec leaves at its default keeps its kind when one of its options is set."""
+    field = Experiment.model_fields.get(key)
+    default = field.get_default(call_default_factory=True) if field else None
+    return {"kind": default.kind} if hasattr(default, "kind") else {}
+
+
+def _describe(data: object) -> str:
+    return "empty" if data is None else f"a {type(data).__name__}"
+
+
+def _explanations(error: ValidationError, prefix: tuple[int | str, ...]) -> list[str]:
+    """Every error as one line; an axis value's own validation happens inside the field's and nests."""
+    lines: list[str] = []
+    for item in error.errors(include_url=False):
+        path = (*prefix, *item["loc"])
+        nested = item.get("ctx", {}).get("error")
+        if isinstance(nested, ValidationError):
+            lines.extend(_explanations(nested, path))
+        else:
+            lines.append(_explain(path, item, error.title))
+    return lines
+
+
+def _explain(path: tuple[int | str, ...], item: Any, title: str) -> str:
+    """One pydantic error as `field.path: what is wrong; what is allowed`."""
+    shown = ".".join(str(part) for part in path) or "spec"
+    if item["type"] == "missing":
+        return f"{shown}: required"
+    if item["type"] == "extra_forbidden":
+        return f"{shown}: unknown key; allowed: {', '.join(_allowed_keys(path[:-1]))}"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    given = item.get("input")
+    known = isinstance(given, str | int | float | bool) or given is None
+    return f"{shown}: {message}{f' (got {given!r})' if known and repr(given) not in message else ''}"
+
+
+def _allowed_keys(path: tuple[int | str, ...]) -> list[str]:
+    """The keys of the mapping at that path."""
+    if not path:
+        return [field.alias or name for name, field in Experiment.model_fields.items()]
+    schema = Experiment.model_json_schema(by_alias=True)
+    found = schema["properties"].get(path[0], {})
+    variants = [found, *found.get("anyOf", []), *found.get("allOf", [])]
+    keys: list[str] = []
+    for variant in variants:
+        name = variant.get("$ref", "").rpartition("/")[2]
+        keys.extend((schema["$defs"][name] if name else variant).get("properties", {}))
+    return sorted(set(keys))

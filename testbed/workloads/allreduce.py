@@ -1,0 +1,118 @@
+"""All-reduce and nothing else: every size on every stack, interleaved on the same links, every result checked."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field, field_validator
+
+from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from transports.units import Size
+
+if TYPE_CHECKING:
+    import torch
+
+RELATIVE_ERROR_MAX = 1e-6
+"""Of a float32 sum against the float64 sum, in the L2 norm."""
+
+
+@WORKLOADS.register
+class AllReduce(Workload):
+    """The micro-benchmark behind `testbed bench allreduce`."""
+
+    preload: ClassVar[Sequence[str]] = ("torch", "torch.distributed")
+
+    sizes_bytes: tuple[Size, ...] = Field((25_000_000,), alias="sizes")
+    """Buffer sizes; float32, so multiples of 4."""
+    stacks: tuple[str, ...] = ("ring/tcp", "gloo")
+    """COLLECTIVE/CHANNEL, or the name of a whole stack."""
+    repeat: int = Field(10, ge=1, le=10_000)
+    """Samples of each size and stack, after one that warms up."""
+
+    @field_validator("sizes_bytes")
+    @classmethod
+    def _whole_elements(cls, sizes_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        for size_bytes in sizes_bytes:
+            if size_bytes % 4 or not 4 <= size_bytes <= 2**31:
+                raise ValueError(f"{size_bytes} bytes: sizes are multiples of 4 (float32), 4B to 2GiB")
+        return sizes_bytes
+
+    def parameter_counts(self) -> Sequence[int]:
+        """No model: no gradients per iteration."""
+        return ()
+
+    def num_iterations(self) -> int:
+        """One sample of each size and stack is an iteration."""
+        return self.repeat
+
+    def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+        """Open every stack, then time them in turn; reports one Result with a row per sample."""
+        import torch
+        import torch.distributed as dist
+
+        from testbed.control.control_pb2 import Event, Result
+        from transports.channels.base import Group
+        from transports.stacks import parse_stack
+
+        torch.set_num_threads(configuration.num_threads)
+        store = dist.FileStore(configuration.store_path, configuration.num_workers)
+        communicators = {
+            name: parse_stack(name).open(
+                Group(
+                    name=name,
+                    rank=configuration.rank,
+                    size=configuration.num_workers,
+                    address=configuration.address,
+                    store=dist.PrefixStore(name, store),
+                    timeout_s=configuration.timeout_s,
+                )
+            )
+            for name in self.stacks
+        }
+        control.barrier("measure")
+        rows: list[dict[str, object]] = []
+        for size_bytes in self.sizes_bytes:
+            own, expected = _operands(size_bytes // 4, configuration)
+            work = torch.empty_like(own)
+            for sample in range(self.repeat + 1):
+                for name, communicator in communicators.items():
+                    work.copy_(own)
+                    communicator.barrier().wait()
+                    cpu_s, start_s = time.process_time(), time.monotonic()
+                    communicator.all_reduce(work).wait()
+                    duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
+                    _check(work, expected, f"{name}, {size_bytes} bytes, sample {sample}")
+                    if sample > 0:
+                        rows.append(
+                            {"stack": name, "size_bytes": size_bytes, "sample": sample}
+                            | {"duration_s": duration_s, "cpu_s": cpu_s}
+                        )
+        control.barrier("done")
+        for communicator in communicators.values():
+            communicator.close()
+        control.report(Event(result=Result(json=json.dumps(rows))))
+
+
+def _operands(num_elements: int, configuration: WorkerConfiguration) -> "tuple[torch.Tensor, torch.Tensor]":
+    """This worker's input and the float64 sum over all workers' inputs, which every worker can derive by itself."""
+    import torch
+
+    generator = torch.Generator()
+    expected = torch.zeros(num_elements, dtype=torch.float64)
+    own = torch.empty(0)
+    for rank in range(configuration.num_workers):
+        generator.manual_seed(configuration.seed * 1000 + rank)
+        values = torch.empty(num_elements).uniform_(0.5, 1.5, generator=generator)
+        expected += values
+        if rank == configuration.rank:
+            own = values
+    return own, expected
+
+
+def _check(result: "torch.Tensor", expected: "torch.Tensor", what: str) -> None:
+    error = float((result.double() - expected).norm() / expected.norm())
+    if not error <= RELATIVE_ERROR_MAX:
+        raise ValueError(
+            f"{what}: the sum is wrong, relative L2 error {error:.2e} (allowed {RELATIVE_ERROR_MAX:.0e})"
+        )

@@ -1,0 +1,179 @@
+"""Specs: valid, or an error that names the field and what is allowed. Never a traceback."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.errors import SpecError
+from testbed.plan import make_plan
+from testbed.spec.experiment import RESERVED, Experiment, apply_override, load, validate
+
+
+def wrong(**keys: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        validate({"name": "x", **keys})
+    return str(caught.value)
+
+
+def test_every_key_but_the_name_has_a_default() -> None:
+    assert validate({"name": "x"}).workers == 4
+    with pytest.raises(SpecError, match="name: required"):
+        validate({})
+
+
+def test_quantities_become_base_units() -> None:
+    experiment = validate({"name": "x", "link": {"rate": "2.5gbit", "delay": "50us", "queue": "1MiB"}})
+    assert (experiment.link.rate_bps, experiment.link.delay_s, experiment.link.queue_bytes) == (2.5e9, 5e-5, 2**20)
+
+
+def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
+    assert "wrokers: unknown key; allowed: name, seed, workers" in wrong(wrokers=4)
+    message = wrong(link={"rat": "1gbit"})
+    assert "link.rat: unknown key" in message
+    assert "rate" in message
+    assert "delay" in message
+    assert "channel.streems: unknown key" in wrong(channel={"kind": "tcp", "streems": 3})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"link": {"rate": "100"}}, ["link.rate", "100mbit"]),
+        ({"link": {"rate": 100}}, ["link.rate", "number and a unit"]),
+        ({"link": {"rate": "10ms"}}, ["link.rate", "'ms' is not a unit of rate"]),
+        ({"link": {"rate": "1tbit"}}, ["link.rate", "100000000000"]),
+        ({"link": {"delay": "-1ms"}}, ["link.delay"]),
+        ({"link": {"delay": "1ms", "jitter": "2ms"}}, ["link", "jitter may not exceed delay"]),
+        ({"link": {"loss": "120%"}}, ["link.loss"]),
+        ({"link": "fast"}, ["link"]),
+        ({"workers": 0}, ["workers", "greater than or equal to 1"]),
+        ({"workers": "four"}, ["workers"]),
+        ({"collective": "rign"}, ["collective", "'rign' is not a collective", "ring"]),
+        ({"channel": "memory"}, ["memory"]),
+        ({"workload": {"kind": "training", "batch_size": 0}}, ["workload.batch_size"]),
+        ({"workload": {"kind": "training", "model": "resnet"}}, ["workload.model"]),
+        ({"stack": "nccl"}, ["stack", "gloo"]),
+        ({"compression": "top_k"}, ["compression", "none"]),
+        ({"dilation": 2}, ["dilation", "1"]),
+        ({"metrics": {"port": 70000}}, ["metrics.port"]),
+        ({"name": "Bad Name"}, ["name"]),
+        ({"seed": -1}, ["seed"]),
+    ],
+)
+def test_errors_name_the_field_and_what_is_allowed(keys: dict[str, Any], words: list[str]) -> None:
+    message = wrong(**keys)
+    for word in words:
+        assert word in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("key", sorted(RESERVED))
+def test_reserved_keys_are_refused_and_say_what_holds_instead(key: str) -> None:
+    message = wrong(**{key: 1})
+    assert f"`{key}` is reserved" in message
+    assert RESERVED[key] in message
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    lines = wrong(workers=0, link={"rate": "x", "color": "red"}).splitlines()
+    assert len(lines) == 3
+
+
+def test_resolved_spec_loads_back_to_an_equal_experiment() -> None:
+    experiment = validate({"name": "x", "link": {"rate": "25gbit", "delay": "7us"}, "fusion": {"bytes": "25MB"}})
+    again = validate(yaml.safe_load(experiment.to_yaml()))
+    assert again == experiment
+    assert again.sha256() == experiment.sha256()
+    assert validate({"name": "x", "link": {"rate": "25gbit", "delay": "8us"}}).sha256() != experiment.sha256()
+
+
+def test_overrides_address_the_same_paths_as_the_file() -> None:
+    data: dict[str, Any] = {"name": "x", "collective": "ring"}
+    for override in ("link.rate=1gbit", "collective.segment_bytes=64KiB", "workload.iterations=7", "workers=2"):
+        apply_override(data, override)
+    experiment = validate(data)
+    assert experiment.link.rate_bps == 1e9
+    assert experiment.workers == 2
+    assert experiment.workload.num_iterations() == 7
+
+
+@pytest.mark.parametrize("override", ["link.rate", "=1", "link..rate=1gbit", "link.rate=[1"])
+def test_a_malformed_override_is_a_spec_error(override: str) -> None:
+    with pytest.raises(SpecError, match="--set"):
+        apply_override({"name": "x"}, override)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "- 1\n- 2", "\x00", "name: [x]", "&a [*a]"])
+def test_files_that_are_no_specs_are_spec_errors(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match="spec.yaml"):
+        load(path)
+
+
+def test_a_missing_file_is_a_spec_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot read"):
+        load(tmp_path / "none.yaml")
+
+
+def test_the_quickstart_is_valid_and_its_schema_knows_every_key() -> None:
+    experiment = load(Path("experiments/quickstart.yaml"))
+    schema = Experiment.model_json_schema(by_alias=True)
+    assert set(experiment.dump()) <= set(schema["properties"])
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**40), 2**40),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["100mbit", "1gbit", "5ms", "1%", "1MiB", "ring", "tcp", "gloo", "training", "star", "0", "1e400gbit"]),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    max_leaves=6,
+)
+KNOWN = st.sampled_from([*Experiment.model_json_schema(by_alias=True)["properties"], *RESERVED])
+NESTED = st.dictionaries(
+    st.sampled_from(
+        ["kind", "rate", "delay", "jitter", "loss", "queue", "bytes", "port", "interval", "batch_size", "iterations"]
+        + ["warmup", "segment_bytes", "model", "dataset", "learning_rate"]
+    ),
+    LEAVES,
+    max_size=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(KNOWN | st.text(max_size=8), VALUES | NESTED, max_size=6))
+def test_any_spec_is_valid_or_a_spec_error(data: dict[str, Any]) -> None:
+    try:
+        experiment = validate({"name": "fuzz", **data})
+    except SpecError as error:
+        assert str(error)
+        return
+    assert validate(yaml.safe_load(experiment.to_yaml())) == experiment
+    if experiment.workers <= 8:
+        try:
+            assert make_plan(experiment).nodes
+        except SpecError:
+            pass
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_is_valid_or_a_spec_error(text: str) -> None:
+    path = Path("/dev/shm") / "fuzzed-spec.yaml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        load(path)
+    except SpecError:
+        pass
+    finally:
+        path.unlink()

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Everything a fresh Debian 12 (or Ubuntu) machine needs: system packages, .venv, the package itself.
+# Idempotent: a stamp over the files that decide the installation makes the second call return at once.
+#
+#   TORCH_INDEX=<url>   an extra package index for torch's CPU wheels (optional)
+#   PYTHON=<python>     the interpreter for .venv (default: the first python3.11 or newer on PATH)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() { printf 'setup: %s\n' "$1" >&2; exit 3; }
+
+stamp=.venv/.setup-stamp
+wanted=$(cat tools/setup.sh pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)
+programs=(mnexec ethtool tc ip nsenter sysctl ifconfig)
+missing=()
+for program in "${programs[@]}"; do
+  command -v "$program" >/dev/null || missing+=("$program")
+done
+if [ "${#missing[@]}" -eq 0 ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
+
+if [ "${#missing[@]}" -gt 0 ]; then
+  packages=(mininet iproute2 ethtool net-tools procps util-linux)
+  [ "$(id -u)" -eq 0 ] || fail "missing ${missing[*]}; as root run: apt-get install --no-install-recommends ${packages[*]}"
+  command -v apt-get >/dev/null || fail "missing ${missing[*]} and no apt-get; install your system's packages of ${packages[*]}"
+  printf 'setup: installing system packages: %s\n' "${packages[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >.setup-apt.log 2>&1 \
+    || fail "apt-get could not install ${packages[*]} (see .setup-apt.log); check the network and /etc/apt/sources.list"
+  rm -f .setup-apt.log
+fi
+
+find_python() {
+  for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+    if "$candidate" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$candidate"; return
+    fi
+  done
+  fail "Python 3.11 or newer is needed; install it or name one with PYTHON=..."
+}
+python=$(find_python)
+if [ ! -x .venv/bin/pip ]; then
+  if ! "$python" -m venv .venv >/dev/null 2>&1; then
+    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null \
+      || fail "$python cannot make a virtual environment; as root run: apt-get install python3-venv"
+    apt-get install -y -qq --no-install-recommends python3-venv >/dev/null 2>&1 \
+      || fail "$python cannot make a virtual environment and python3-venv could not be installed"
+    "$python" -m venv .venv >/dev/null || fail "$python -m venv .venv failed"
+  fi
+fi
+printf 'setup: installing Python packages into .venv (a minute the first time)\n'
+index=()
+[ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
+.venv/bin/python -m pip install --quiet --disable-pip-version-check "${index[@]}" -c constraints.txt -e '.[all,dev]' \
+  || fail "pip could not install the packages of pyproject.toml; the lines above say which (TORCH_INDEX=<url> names an index for torch)"
+printf '%s' "$wanted" > "$stamp"
