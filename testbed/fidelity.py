@@ -1,0 +1,168 @@
+"""Did the emulation keep up? A pure judgement of evidence: valid, degraded or invalid, with reasons.
+
+The verdict rests on invariants of the links (what crossed them, how fast) and on how long the threads that
+move gradients waited for a core. Idle CPU never decides: a busy machine whose links and communication
+threads were on time has measured the network, and an idle one that missed them has not.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # the record's module imports polars
+    from testbed.results.record import Outcome
+
+# Every threshold of the verdict, in one place.
+BYTES_TOLERANCE: Final = 0.01
+"""Measured against expected bytes. Headers are computed from the segment size, so on a healthy link the two
+agree to well under 0.1 %; 1 % is the smallest error that could be read as an effect of a collective or a
+channel."""
+BYTES_FLOOR: Final = 20_000
+"""Connection set-up, keep-alives and ARP are not in the schedule: about a dozen full frames are always
+allowed."""
+RATE_TOLERANCE: Final = 0.01
+"""Above nominal. A shaped link errs by at most 0.1 % (HTB with a burst of 1 ms); a faster one flatters the
+network."""
+RUN_QUEUE_DEGRADED: Final = 0.05
+RUN_QUEUE_INVALID: Final = 0.20
+"""Run-queue delay of the communication threads over the time their buckets were in service. A share d of
+waiting can stretch the transfer by a factor of up to 1 / (1 - d): 5 % is the size of the differences
+between transports that experiments look for, and at 20 % (x 1.25) the numbers describe the machine's
+scheduler rather than the network."""
+STEAL_DEGRADED: Final = 0.02
+"""CPU time the hypervisor gave to others, over all cores. Above 2 % the same run repeated no longer agrees
+with itself to within the 1 to 2 % the other limits work with."""
+RETRANSMITTED_DEGRADED: Final = 0.001
+"""Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
+below; more means timers fired because a receiver did not get to run."""
+
+_NUM_NAMED: Final = 3
+"""Links named in one sentence; the rest are counted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkEvidence:
+    """One direction of one link over the measured iterations."""
+
+    name: str
+    """As people read it: `w0 → s0`."""
+    rate_bps: float
+    """Nominal; virtual, like every rate here."""
+    measured_rate_bps: float | None
+    """The highest rate seen, in calibration or over the run; None: not measured."""
+    bytes: int
+    """With headers and retransmissions, without pure acknowledgements."""
+    expected_bytes: int | None
+    """None: the stack's schedule is not known."""
+    retransmitted_bytes: int
+    drops: int
+    may_drop: bool
+    """The spec sets a loss or a queue limit, so drops and retransmissions belong to the experiment."""
+    read_back_difference: str | None = None
+    """What `tc` says after the run where it differs from what was set: `rate 90mbit instead of 100mbit`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Everything the verdict looks at."""
+
+    links: Sequence[LinkEvidence]
+    run_queue_share: float | None
+    """Run-queue delay of the communication threads / time their buckets were in service; None: no bucket
+    moved."""
+    steal_share: float
+    """CPU steal over the measured iterations, as a share of all cores' time."""
+
+
+def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
+    """The verdict, and every reason as a readable sentence, the gravest first.
+
+    A valid run may carry notes: things a reader should know that do not call the numbers in question.
+    """
+    invalid, degraded, notes = _judge_links(evidence.links)
+    share = evidence.run_queue_share
+    if share is not None and share > RUN_QUEUE_DEGRADED:
+        grave = share > RUN_QUEUE_INVALID
+        limit = RUN_QUEUE_INVALID if grave else RUN_QUEUE_DEGRADED
+        (invalid if grave else degraded).append(
+            f"the threads that move gradients waited for a core during {share:.1%} of the time buckets "
+            f"were in service (limit {limit:.0%}): part of the communication time is this machine's, not the "
+            "network's; use fewer workers, a lower rate or a larger dilation"
+        )
+    if evidence.steal_share > STEAL_DEGRADED:
+        degraded.append(
+            f"the hypervisor took {evidence.steal_share:.1%} of the CPU time (limit {STEAL_DEGRADED:.0%}): "
+            "repeat the run when the host is quieter"
+        )
+    outcome: Outcome = "invalid" if invalid else "degraded" if degraded else "valid"
+    return outcome, [*invalid, *degraded, *notes]
+
+
+def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], list[str]]:
+    """Reasons that make the run invalid, that degrade it, and notes."""
+    invalid = [
+        *_sentence(
+            [link for link in links if link.read_back_difference],
+            "the kernel's settings differ after the run from what was set",
+            lambda link: f"{link.read_back_difference}",
+        ),
+        *_sentence(
+            sorted((link for link in links if _bytes_error(link)), key=lambda link: -abs(_bytes_error(link))),
+            f"bytes on the wire differ from the collective's schedule by more than {BYTES_TOLERANCE:.0%}",
+            lambda link: f"{link.bytes:,} bytes instead of {link.expected_bytes:,}{_percent(link)}",
+        ),
+        *_sentence(
+            [link for link in links if (link.measured_rate_bps or 0) > link.rate_bps * (1 + RATE_TOLERANCE)],
+            f"measured rate is more than {RATE_TOLERANCE:.0%} above what was asked",
+            lambda link: (
+                f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}"
+            ),
+        ),
+    ]
+    spurious = [
+        link
+        for link in links
+        if not link.may_drop
+        and not link.drops
+        and link.retransmitted_bytes
+        > max(RETRANSMITTED_DEGRADED * (link.expected_bytes or link.bytes), BYTES_FLOOR)
+    ]
+    degraded = _sentence(
+        spurious,
+        "bytes were sent again although nothing was dropped (timers fired: a process did not get to run)",
+        lambda link: f"{link.retransmitted_bytes:,} bytes",
+    )
+    notes = _sentence(
+        [link for link in links if link.drops and not link.may_drop],
+        "packets were dropped although the spec sets neither a loss nor a queue limit",
+        lambda link: f"{link.drops:,} packets",
+    )
+    return invalid, degraded, notes
+
+
+def _bytes_error(link: LinkEvidence) -> int:
+    """Bytes outside the tolerance, signed; 0 within it.
+
+    The link counts a retransmission that follows a loss further on, but not one that follows a drop in its
+    own queue, so anything from none to all of the retransmitted bytes may have been counted.
+    """
+    if link.expected_bytes is None:
+        return 0
+    slack = max(int(BYTES_TOLERANCE * link.expected_bytes), BYTES_FLOOR)
+    if link.bytes < link.expected_bytes - slack:
+        return link.bytes - link.expected_bytes
+    surplus = link.bytes - link.retransmitted_bytes - link.expected_bytes
+    return surplus if surplus > slack else 0
+
+
+def _percent(link: LinkEvidence) -> str:
+    return f", {link.bytes / link.expected_bytes - 1:+.1%}" if link.expected_bytes else ""
+
+
+def _sentence(links: Sequence[LinkEvidence], what: str, number: Callable[[LinkEvidence], str]) -> list[str]:
+    """No sentence for no link, else one: what is wrong, where, by how much."""
+    if not links:
+        return []
+    named = "; ".join(f"{link.name}: {number(link)}" for link in links[:_NUM_NAMED])
+    rest = f"; and {len(links) - _NUM_NAMED} more" if len(links) > _NUM_NAMED else ""
+    return [f"{what} ({named}{rest})"]

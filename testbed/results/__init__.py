@@ -1,0 +1,1 @@
+"""Records of runs, and what people read of them."""

@@ -1,0 +1,365 @@
+"""The record of a run: one directory that says what was asked, what was measured and how far to trust it.
+
+    <record>/
+      spec.yaml           the resolved spec: every default spelled out
+      plan.json           nodes, addresses, tc commands, expected bytes, predicted times
+      environment.json    commit, versions, kernel, CPU, sysctls, tc read-back
+      calibration.json    what each link was measured to do before the run
+      iterations.parquet  one row per worker and iteration (ITERATION_SCHEMA)
+      buckets.parquet     one row per worker, iteration and bucket (BUCKET_SCHEMA)
+      links.parquet       one row per link direction and sample (LINK_SCHEMA)
+      summary.json        the contract for scripts: see Summary
+      report.html         the same for people
+      logs/<process>.log
+
+Times in the frames are wall seconds since the run's epoch (`summary.epoch_s` on CLOCK_MONOTONIC); with
+dilation k, virtual time is wall time divided by k. Everything in `summary.json` is in virtual seconds.
+
+:class:`RecordWriter` writes a record while the run goes on, :func:`load` reads a finished one.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from testbed.errors import SpecError
+
+Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
+SCHEMA_VERSION: Final = 1
+
+ITERATION_SCHEMA: Final[dict[str, Any]] = {
+    "rank": pl.Int32,
+    "phase": pl.String,
+    "index": pl.Int32,
+    "start_s": pl.Float64,
+    "forward_end_s": pl.Float64,
+    "backward_compute_end_s": pl.Float64,
+    "backward_end_s": pl.Float64,
+    "optimizer_end_s": pl.Float64,
+    "end_s": pl.Float64,
+    "loss": pl.Float64,
+    "num_samples": pl.Int32,
+    "cpu_s": pl.Float64,
+    "run_queue_delay_s": pl.Float64,
+    "communication_run_queue_delay_s": pl.Float64,
+}
+BUCKET_SCHEMA: Final[dict[str, Any]] = {
+    "rank": pl.Int32,
+    "phase": pl.String,
+    "index": pl.Int32,
+    "sequence": pl.Int64,
+    "size_bytes": pl.Int64,
+    "enqueued_s": pl.Float64,
+    "started_s": pl.Float64,
+    "first_byte_s": pl.Float64,
+    "done_s": pl.Float64,
+}
+LINK_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,
+    "link": pl.String,  # "w0-s0"
+    "node": pl.String,  # the sending node of this direction
+    "port": pl.String,  # its interface
+    "class_bytes": pl.Int64,  # HTB class, cumulative
+    "class_packets": pl.Int64,
+    "drops": pl.Int64,
+    "overlimits": pl.Int64,
+    "backlog_bytes": pl.Int64,
+    "interface_bytes": pl.Int64,
+}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Quantiles(_Part):
+    """Of a sample, in virtual seconds."""
+
+    median: float
+    p10: float
+    p90: float
+
+
+class LossValues(_Part):
+    """Mean over workers."""
+
+    first: float | None
+    """None where the loss is not a finite number: training has diverged."""
+    last: float | None
+
+
+class LinkSummary(_Part):
+    """One direction of one link over the measured iterations."""
+
+    name: str
+    from_: str = Field(alias="from")
+    to: str
+    rate_bps: float
+    delay_s: float
+    measured_rate_bps: float | None
+    measured_delay_s: float | None
+    bytes: int
+    """Counted by the HTB class, headers included, pure acknowledgements taken out."""
+    expected_bytes: int | None
+    """What the collective's schedule sends, with headers; None: a whole stack runs and its schedule is not
+    known."""
+    acknowledgement_bytes: int
+    """Pure acknowledgements, from the kernel's count of segments without data."""
+    retransmitted_bytes: int
+    utilization_mean: float
+    """class bytes x 8 / (rate x measured time): 0 to 1."""
+    utilization_busy: float
+    """The same while at least one bucket is in service on any worker."""
+    drops: int
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class AllReduceSummary(_Part):
+    """One iteration's worth of all-reduce, all buckets together."""
+
+    size_bytes: int
+    """Sum of the buckets."""
+    time_s: float
+    """Median over iterations of the time during which at least one bucket was in service on the slowest
+    worker."""
+    bound_s: float
+    """The physical bound of the collective at the goodput of the links."""
+    predicted_s: float
+    """The alpha-beta prediction."""
+
+
+class Summary(_Part):
+    """summary.json, and what `testbed run --json` prints. Times are virtual seconds."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    run_id: str
+    spec_sha256: str
+    started_at: str
+    """Date and time of the start, ISO 8601 with its offset."""
+    epoch_s: float
+    """CLOCK_MONOTONIC at the zero of the frames' times."""
+    outcome: Outcome
+    reasons: list[str]
+    num_workers: int
+    num_iterations: int
+    dilation: float
+    iteration_time_s: Quantiles | None
+    compute_time_s: float | None
+    """Median over iterations of the mean over workers: forward, backward until the last gradient,
+    optimizer."""
+    exposed_communication_s: float | None
+    """The same: from the last gradient computed to the last gradient reduced."""
+    other_time_s: float | None
+    """The same: data, bookkeeping, waiting at the end of the iteration."""
+    compute_only_time_s: float | None
+    """Median iteration of the same workers computing at the same time without communicating."""
+    samples_per_s: float | None
+    scaling_factor: float | None
+    """compute_only_time_s / iteration_time_s.median; not capped, so noise may carry it past 1."""
+    loss: LossValues | None
+    parameters_sha256: str | None
+    """Of the final parameters; the same on every worker, else the run has failed."""
+    links: list[LinkSummary]
+    allreduce: AllReduceSummary | None
+    overhead_s: dict[str, float]
+    """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
+    record: str
+    """Path of the record."""
+
+
+FRAMES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "iterations": ITERATION_SCHEMA,
+    "buckets": BUCKET_SCHEMA,
+    "links": LINK_SCHEMA,
+}
+DOCUMENTS: Final = ("plan", "environment", "calibration")
+
+_FLUSH_INTERVAL_S: Final = 5.0
+# Flushing rewrites the whole file; in a long run this bounds its share of the time to 2 %.
+_FLUSH_SPACING: Final = 50.0
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write so that a reader, or a crash, sees the old text or the new one and nothing between."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+class RecordWriter:
+    """Writes a record while the run goes on. Any thread may append; a crash loses the last seconds."""
+
+    def __init__(self, directory: Path, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.directory = directory
+        self.logs = directory / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._now_s = now_s
+        self._rows: dict[str, list[Mapping[str, object]]] = {name: [] for name in FRAMES}
+        self._frames = {name: pl.DataFrame(schema=dict(schema)) for name, schema in FRAMES.items()}
+        self._num_written = dict.fromkeys(FRAMES, -1)  # rows on disk; -1: no file yet
+        self._rows_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._next_flush_s = now_s() + _FLUSH_INTERVAL_S
+
+    def write_spec(self, text: str) -> None:
+        """The resolved spec as YAML."""
+        _replace_text(self.directory / "spec.yaml", text)
+
+    def write_plan(self, plan: Mapping[str, object]) -> None:
+        """Plain JSON data."""
+        self._write_json("plan", plan)
+
+    def write_environment(self, environment: Mapping[str, object]) -> None:
+        """Plain JSON data."""
+        self._write_json("environment", environment)
+
+    def write_calibration(self, calibration: Mapping[str, object]) -> None:
+        """Plain JSON data."""
+        self._write_json("calibration", calibration)
+
+    def append_iterations(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with exactly the keys of ITERATION_SCHEMA."""
+        self._append("iterations", rows)
+
+    def append_buckets(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with exactly the keys of BUCKET_SCHEMA."""
+        self._append("buckets", rows)
+
+    def append_links(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with exactly the keys of LINK_SCHEMA."""
+        self._append("links", rows)
+
+    def frame(self, name: Literal["iterations", "buckets", "links"]) -> pl.DataFrame:
+        """Everything appended so far."""
+        with self._flush_lock:
+            self._absorb(name)
+            return self._frames[name]
+
+    def flush(self) -> None:
+        """Write every frame to its file."""
+        with self._flush_lock:
+            started_s = self._now_s()
+            for name in FRAMES:
+                self._absorb(name)
+                if self._num_written[name] != self._frames[name].height:
+                    temporary = self.directory / f".{name}.parquet.new"
+                    self._frames[name].write_parquet(temporary, compression="zstd")
+                    temporary.replace(self.directory / f"{name}.parquet")
+                    self._num_written[name] = self._frames[name].height
+            ended_s = self._now_s()
+            self._next_flush_s = ended_s + max(_FLUSH_INTERVAL_S, _FLUSH_SPACING * (ended_s - started_s))
+
+    def finish(self, summary: Summary) -> None:
+        """Complete the record. A document never written becomes `{}`: the run ended before it was known."""
+        self.flush()
+        for name in DOCUMENTS:
+            if not (self.directory / f"{name}.json").exists():
+                self._write_json(name, {})
+        _replace_text(
+            self.directory / "summary.json", summary.model_dump_json(by_alias=True, indent=2) + "\n"
+        )
+
+    def _append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
+        new = list(rows)
+        for row in new:
+            assert row.keys() == FRAMES[name].keys(), f"a row of {name} has the keys {sorted(row)}"
+        with self._rows_lock:
+            self._rows[name] += new
+        # Whoever finds a flush in progress leaves it alone: a sampler must not wait for the disk.
+        if self._now_s() >= self._next_flush_s and not self._flush_lock.locked():
+            self.flush()
+
+    def _absorb(self, name: str) -> None:
+        with self._rows_lock:
+            rows, self._rows[name] = self._rows[name], []
+        if rows:
+            self._frames[name] = self._frames[name].vstack(pl.DataFrame(rows, schema=dict(FRAMES[name])))
+
+    def _write_json(self, name: str, document: Mapping[str, object]) -> None:
+        text = json.dumps(document, indent=2, allow_nan=False)
+        _replace_text(self.directory / f"{name}.json", text + "\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A finished run, read from its directory."""
+
+    path: Path
+    summary: Summary
+    spec_yaml: str
+    plan: dict[str, Any]
+    environment: dict[str, Any]
+    calibration: dict[str, Any]
+    iterations: pl.DataFrame
+    buckets: pl.DataFrame
+    links: pl.DataFrame
+
+
+def load(path: Path) -> Record:
+    """Read a record. Raises SpecError that says what the directory lacks or which file cannot be read."""
+    if not path.is_dir():
+        raise SpecError(
+            f"{path}: no such directory; give the directory of a record, as `testbed run` prints it"
+        )
+    frames, documents = [f"{name}.parquet" for name in FRAMES], [f"{name}.json" for name in DOCUMENTS]
+    needed = ["spec.yaml", "summary.json", *documents, *frames]
+    missing = [name for name in needed if not (path / name).is_file()]
+    if len(missing) == len(needed):
+        raise SpecError(f"{path} is not a record: it has neither spec.yaml nor summary.json")
+    if "summary.json" in missing and "spec.yaml" not in missing:
+        raise SpecError(f"{path}: the run did not finish (no summary.json); its logs are in {path / 'logs'}")
+    if missing:
+        raise SpecError(f"{path} is not a whole record: {', '.join(missing)} missing")
+    return Record(
+        path=path,
+        summary=_load_summary(path / "summary.json"),
+        spec_yaml=(path / "spec.yaml").read_text(encoding="utf-8"),
+        plan=_load_json(path / "plan.json"),
+        environment=_load_json(path / "environment.json"),
+        calibration=_load_json(path / "calibration.json"),
+        iterations=_load_frame(path / "iterations.parquet", ITERATION_SCHEMA),
+        buckets=_load_frame(path / "buckets.parquet", BUCKET_SCHEMA),
+        links=_load_frame(path / "links.parquet", LINK_SCHEMA),
+    )
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise SpecError(f"{path} cannot be read: it holds no JSON object")
+    return document
+
+
+def _load_summary(path: Path) -> Summary:
+    document = _load_json(path)
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise SpecError(f"{path}: schema_version is {version!r}; this version reads {SCHEMA_VERSION}")
+    try:
+        return Summary.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise SpecError(f"{path}: {field}: {first['msg']}") from error
+
+
+def _load_frame(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from error
+    if dict(frame.schema) != dict(schema):
+        raise SpecError(f"{path} has other columns than a record of this version: {', '.join(frame.columns)}")
+    return frame

@@ -1,0 +1,344 @@
+"""From frames and facts to the summary: pure arithmetic, every definition in one place.
+
+Frames carry wall seconds since the run's epoch; results are virtual seconds, wall / dilation. Rates and
+delays of links are virtual too: what the spec asks for.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from testbed.fidelity import LinkEvidence
+from testbed.results.record import AllReduceSummary, LinkSummary, LossValues, Outcome, Quantiles, Summary
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkFacts:
+    """One direction of one link: what was asked, what was calibrated, its counters around the measured
+    iterations."""
+
+    name: str
+    from_: str
+    to: str
+    rate_bps: float
+    delay_s: float
+    measured_rate_bps: float | None
+    measured_delay_s: float | None
+    expected_bytes: int | None
+    """What the schedule sends over this direction in all measured iterations, headers included; None: not
+    known."""
+    class_bytes_start: int
+    class_bytes_end: int
+    drops_start: int
+    drops_end: int
+    acknowledgement_bytes: int
+    """Pure acknowledgements counted by the class in between."""
+    retransmitted_bytes: int
+
+    @property
+    def class_bytes(self) -> int:
+        """Everything the HTB class counted."""
+        return self.class_bytes_end - self.class_bytes_start
+
+    @property
+    def bytes(self) -> int:
+        """The same without pure acknowledgements: what `expected_bytes` is compared with."""
+        return self.class_bytes - self.acknowledgement_bytes
+
+    @property
+    def drops(self) -> int:
+        """Packets dropped in between."""
+        return self.drops_end - self.drops_start
+
+    def evidence(self, *, may_drop: bool, read_back_difference: str | None) -> LinkEvidence:
+        """What the verdict looks at; see :class:`LinkEvidence` for the arguments."""
+        return LinkEvidence(
+            name=f"{self.from_} → {self.to}",
+            rate_bps=self.rate_bps,
+            measured_rate_bps=self.measured_rate_bps,
+            bytes=self.bytes,
+            expected_bytes=self.expected_bytes,
+            retransmitted_bytes=self.retransmitted_bytes,
+            drops=self.drops,
+            may_drop=may_drop,
+            read_back_difference=read_back_difference,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllReduceFacts:
+    """What theory says about one iteration's all-reduce, all buckets together; virtual seconds."""
+
+    size_bytes: int
+    bound_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """Everything a summary is made from."""
+
+    name: str
+    run_id: str
+    spec_sha256: str
+    started_at: str
+    epoch_s: float
+    outcome: Outcome
+    reasons: Sequence[str]
+    num_workers: int
+    dilation: float
+    record: str
+    iterations: pl.DataFrame
+    """ITERATION_SCHEMA; may be empty or end early where the run failed."""
+    buckets: pl.DataFrame
+    """BUCKET_SCHEMA."""
+    samples: pl.DataFrame
+    """LINK_SCHEMA."""
+    links: Sequence[LinkFacts] = ()
+    allreduce: AllReduceFacts | None = None
+    overhead_s: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds by phase."""
+    parameters_sha256: Sequence[str] = ()
+    """Of each worker's final parameters."""
+
+
+def summarize(inputs: Inputs) -> Summary:
+    """The summary of a run, whole or cut short. What cannot be known is None, never a made-up number."""
+    outcome, reasons = inputs.outcome, list(inputs.reasons)
+    digests = set(inputs.parameters_sha256)
+    if len(digests) > 1:
+        outcome = "failed"
+        reasons.insert(
+            0, f"the workers ended with {len(digests)} different sets of parameters; they must be the same"
+        )
+    iterations = per_iteration(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation)
+    times = iterations["time_s"].to_numpy()
+    whole = len(times) > 0
+    median_s = float(np.median(times)) if whole else None
+    compute_only_s = compute_only_time_s(
+        inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation
+    )
+    scaling = compute_only_s / median_s if compute_only_s is not None and median_s else None
+    return Summary(
+        name=inputs.name,
+        run_id=inputs.run_id,
+        spec_sha256=inputs.spec_sha256,
+        started_at=inputs.started_at,
+        epoch_s=inputs.epoch_s,
+        outcome=outcome,
+        reasons=reasons,
+        num_workers=inputs.num_workers,
+        num_iterations=len(times),
+        dilation=inputs.dilation,
+        iteration_time_s=quantiles(times) if whole else None,
+        compute_time_s=_median(iterations, "compute_s"),
+        exposed_communication_s=_median(iterations, "exposed_s"),
+        other_time_s=_median(iterations, "other_s"),
+        compute_only_time_s=compute_only_s,
+        samples_per_s=_samples_per_s(iterations, median_s),
+        scaling_factor=scaling,
+        loss=_losses(iterations),
+        parameters_sha256=next(iter(digests)) if len(digests) == 1 else None,
+        links=_links(inputs),
+        allreduce=_allreduce(inputs),
+        overhead_s=dict(inputs.overhead_s),
+        record=inputs.record,
+    )
+
+
+def per_iteration(
+    iterations: pl.DataFrame, *, num_workers: int, dilation: float, phase: str = "measured"
+) -> pl.DataFrame:
+    """One row per iteration that every worker finished: index, start_s and end_s (wall), and in virtual
+    seconds time_s = compute_s + exposed_s + other_s; num_samples, loss.
+
+    time_s is from the first worker's start to the last worker's end. compute_s (forward, backward until the
+    last gradient, optimizer) and exposed_s (from the last gradient computed to the last one reduced) are
+    means over workers; other_s is the rest: loading data, bookkeeping, waiting for the slowest worker.
+    """
+    compute = (
+        pl.col("backward_compute_end_s")
+        - pl.col("start_s")
+        + pl.col("optimizer_end_s")
+        - pl.col("backward_end_s")
+    )
+    exposed = pl.col("backward_end_s") - pl.col("backward_compute_end_s")
+    return (
+        iterations.filter(pl.col("phase") == phase)
+        .group_by("index")
+        .agg(
+            pl.len().alias("num_rows"),
+            pl.col("start_s").min(),
+            pl.col("end_s").max(),
+            (compute.mean() / dilation).alias("compute_s"),
+            (exposed.mean() / dilation).alias("exposed_s"),
+            pl.col("num_samples").sum(),
+            pl.col("loss").mean(),
+        )
+        .filter(pl.col("num_rows") == num_workers)
+        .drop("num_rows")
+        .sort("index")
+        .with_columns(((pl.col("end_s") - pl.col("start_s")) / dilation).alias("time_s"))
+        .with_columns((pl.col("time_s") - pl.col("compute_s") - pl.col("exposed_s")).alias("other_s"))
+    )
+
+
+def compute_only_time_s(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> float | None:
+    """Median iteration of the workers computing at the same time without communicating, in virtual seconds.
+
+    An iteration takes as long as its slowest worker, from that worker's own start: nothing keeps the
+    workers in step here, so their drift apart must not count. None without such a phase.
+    """
+    slowest = (
+        iterations.filter(pl.col("phase") == "compute_only")
+        .group_by("index")
+        .agg(pl.len().alias("num_rows"), (pl.col("end_s") - pl.col("start_s")).max().alias("time_s"))
+        .filter(pl.col("num_rows") == num_workers)
+    )
+    median_s = _median(slowest, "time_s")
+    return None if median_s is None else median_s / dilation
+
+
+def run_queue_share(iterations: pl.DataFrame, buckets: pl.DataFrame) -> float | None:
+    """Of the time buckets were in service, the share during which their communication thread waited for a
+    core.
+
+    Both summed over workers and measured iterations. None if no bucket was in service.
+    """
+    measured = buckets.filter(pl.col("phase") == "measured")
+    service_s = 0.0
+    for _, rows in measured.group_by("rank"):
+        starts, ends = union(rows["started_s"].to_numpy(), rows["done_s"].to_numpy())
+        service_s += float(np.sum(ends - starts))
+    if service_s == 0:
+        return None
+    waited_s = iterations.filter(pl.col("phase") == "measured")["communication_run_queue_delay_s"].sum()
+    return float(waited_s) / service_s
+
+
+def quantiles(values: Floats) -> Quantiles:
+    """Of at least one value."""
+    p10, median, p90 = (float(value) for value in np.percentile(values, [10, 50, 90]))
+    return Quantiles(median=median, p10=p10, p90=p90)
+
+
+def union(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
+    """The same set of times as disjoint intervals in order."""
+    order = np.argsort(starts)
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    opens = np.ones(len(starts), dtype=bool)
+    opens[1:] = starts[1:] > reach[:-1]
+    closes = np.append(opens[1:], True)[: len(starts)]
+    return starts[opens], reach[closes]
+
+
+def bytes_while_busy(at_s: Floats, counter: Floats, busy: tuple[Floats, Floats]) -> float:
+    """Bytes of a cumulative counter that passed during the busy times (disjoint, in order).
+
+    Between two samples the counter is taken to have moved evenly over the busy part of the interval and not
+    at all in the rest: only buckets in service put bytes on these links. Interpolating over the whole
+    interval would smear 10 Hz samples across gaps shorter than 100 ms and hide exactly the difference this
+    number is for.
+    """
+    starts, ends = busy
+    knots = np.column_stack([starts, ends]).ravel()
+    busy_until = np.repeat(np.cumsum(ends - starts), 2)
+    busy_until[0::2] -= ends - starts
+    busy_s = np.diff(np.interp(at_s, knots, busy_until))
+    return float(np.sum(np.diff(counter)[busy_s > 0]))
+
+
+def _median(frame: pl.DataFrame, column: str) -> float | None:
+    return float(np.median(frame[column].to_numpy())) if frame.height else None
+
+
+def _samples_per_s(iterations: pl.DataFrame, median_s: float | None) -> float | None:
+    return float(np.median(iterations["num_samples"].to_numpy())) / median_s if median_s else None
+
+
+def _losses(iterations: pl.DataFrame) -> LossValues | None:
+    """None where no iteration has a loss: the workload has none."""
+    losses = iterations["loss"].to_list()
+    if all(loss is None or not math.isfinite(loss) for loss in losses):
+        return None
+    first, last = (
+        loss if loss is not None and math.isfinite(loss) else None for loss in (losses[0], losses[-1])
+    )
+    return LossValues(first=first, last=last)
+
+
+def _allreduce(inputs: Inputs) -> AllReduceSummary | None:
+    facts = inputs.allreduce
+    measured = inputs.buckets.filter(pl.col("phase") == "measured")
+    if facts is None or measured.is_empty():
+        return None
+    longest: dict[int, float] = {}
+    for (index, _), rows in measured.group_by("index", "rank"):
+        starts, ends = union(rows["started_s"].to_numpy(), rows["done_s"].to_numpy())
+        key = int(str(index))
+        longest[key] = max(longest.get(key, 0.0), float(np.sum(ends - starts)))
+    return AllReduceSummary(
+        size_bytes=facts.size_bytes,
+        time_s=float(np.median(list(longest.values()))) / inputs.dilation,
+        bound_s=facts.bound_s,
+        predicted_s=facts.predicted_s,
+    )
+
+
+def _links(inputs: Inputs) -> list[LinkSummary]:
+    measured = inputs.iterations.filter(pl.col("phase") == "measured")
+    if measured.is_empty():
+        window = (0.0, 0.0)
+    else:
+        window = (float(measured["start_s"].to_numpy().min()), float(measured["end_s"].to_numpy().max()))
+    buckets = inputs.buckets.filter(pl.col("phase") == "measured")
+    busy = union(buckets["started_s"].to_numpy(), buckets["done_s"].to_numpy())
+    busy_s = float(np.sum(busy[1] - busy[0])) / inputs.dilation
+    window_s = (window[1] - window[0]) / inputs.dilation
+    rows = []
+    for link in inputs.links:
+        busy_bytes = bytes_while_busy(*_counter(inputs.samples, link, window), busy) if busy_s else 0.0
+        rows.append(
+            LinkSummary(
+                name=link.name,
+                from_=link.from_,
+                to=link.to,
+                rate_bps=link.rate_bps,
+                delay_s=link.delay_s,
+                measured_rate_bps=link.measured_rate_bps,
+                measured_delay_s=link.measured_delay_s,
+                bytes=link.bytes,
+                expected_bytes=link.expected_bytes,
+                acknowledgement_bytes=link.acknowledgement_bytes,
+                retransmitted_bytes=link.retransmitted_bytes,
+                utilization_mean=_utilization(link.class_bytes, link.rate_bps, window_s),
+                utilization_busy=_utilization(busy_bytes, link.rate_bps, busy_s),
+                drops=link.drops,
+            )
+        )
+    return rows
+
+
+def _counter(samples: pl.DataFrame, link: LinkFacts, window: tuple[float, float]) -> tuple[Floats, Floats]:
+    """Times and class bytes over the measured window: its samples, and the counters read at both ends."""
+    mine = samples.filter(
+        (pl.col("link") == link.name)
+        & (pl.col("node") == link.from_)
+        & (pl.col("at_s") > window[0])
+        & (pl.col("at_s") < window[1])
+    ).sort("at_s")
+    at_s = np.concatenate([[window[0]], mine["at_s"].to_numpy(), [window[1]]])
+    counter = np.concatenate(
+        [[link.class_bytes_start], mine["class_bytes"].to_numpy(), [link.class_bytes_end]]
+    )
+    return at_s, counter.astype(np.float64)
+
+
+def _utilization(num_bytes: float, rate_bps: float, time_s: float) -> float:
+    return num_bytes * 8 / (rate_bps * time_s) if time_s > 0 else 0.0
