@@ -1,0 +1,119 @@
+"""The worker's side of the control plane: `main` is the entry that the fork server calls in each worker.
+
+gRPC is imported here after the fork, never in the fork server; everything else this module needs may be
+imported before the fork and is then shared by all workers.
+"""
+
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from testbed.control import control_pb2 as messages
+from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl
+
+if TYPE_CHECKING:
+    from grpc import RpcError
+
+_REGISTER_TIMEOUT_S: Final = 30.0
+_DELIVERY_TIMEOUT_S: Final = 10.0
+
+
+def main(socket_path: str, rank: str) -> None:
+    """Register with the coordinator, do the workload's work, report how it ended.
+
+    Whatever the work raises is reported with its traceback and raised again: the process ends with status 1.
+    """
+    control = AgentControl(socket_path, int(rank))
+    try:
+        configuration = control.configuration
+        WORKLOADS.parse(configuration.workload).work(configuration, control)
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}"
+        control.report(messages.Event(failure=messages.Failure(error=text, traceback=traceback.format_exc())))
+        control.close()
+        raise
+    control.close()
+
+
+class AgentControl(WorkerControl):
+    """Registered once made. Ends the process when the coordinator says stop or is lost."""
+
+    def __init__(self, socket_path: str, rank: int) -> None:
+        import grpc
+
+        from testbed.control.control_pb2_grpc import ControlStub
+
+        self._rank = rank
+        self._rpc_error: type[RpcError] = grpc.RpcError
+        self._concluded = False
+        self._events: queue.SimpleQueue[messages.Event | None] = queue.SimpleQueue()
+        self._channel = grpc.insecure_channel(
+            f"unix:{socket_path}", options=[("grpc.max_send_message_length", -1)]
+        )
+        self._stub = ControlStub(self._channel)
+        reply = self._stub.Register(
+            messages.RegisterRequest(rank=rank, pid=os.getpid()),
+            timeout=_REGISTER_TIMEOUT_S,
+            wait_for_ready=True,
+        )
+        self.configuration = WorkerConfiguration.model_validate_json(reply.configuration_json)
+        self._report = self._stub.Report.future(self._queued())
+        threading.Thread(target=self._watch, name="control watch", daemon=True).start()
+
+    def barrier(self, name: str) -> None:
+        """Return when every worker has come to the barrier of that name."""
+        try:
+            self._stub.Barrier(messages.BarrierRequest(rank=self._rank, name=name))
+        except self._rpc_error as error:
+            _leave(f"barrier {name} was cancelled: {error}")
+
+    def report(self, event: object) -> None:
+        """Queue one event (its rank is filled in); returns at once."""
+        assert isinstance(event, messages.Event)
+        event.rank = self._rank
+        if event.HasField("finished"):
+            event.finished.unshared_memory_bytes = unshared_memory_bytes()
+        self._concluded = self._concluded or event.WhichOneof("kind") in {"finished", "failure"}
+        self._events.put(event)
+
+    def close(self) -> None:
+        """Say that the work is finished, unless its end has been said, and wait until all has arrived."""
+        if not self._concluded:
+            self.report(messages.Event(finished=messages.Finished()))
+        self._events.put(None)
+        try:
+            self._report.result(timeout=_DELIVERY_TIMEOUT_S)
+        except self._rpc_error as error:
+            _leave(f"the coordinator is lost: {error}")
+
+    def _queued(self) -> Iterator[messages.Event]:
+        while (event := self._events.get()) is not None:
+            yield event
+
+    def _watch(self) -> None:
+        try:
+            for command in self._stub.Watch(messages.WatchRequest(rank=self._rank)):
+                if command.kind == messages.Command.STOP:
+                    _leave(f"told to stop: {command.reason}")
+        except self._rpc_error as error:
+            _leave(f"the coordinator is lost: {error}")
+        _leave("the coordinator has ended the control plane")
+
+
+def _leave(reason: str) -> NoReturn:
+    """End the process at once, whatever its other threads are doing."""
+    sys.stderr.write(f"{reason}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def unshared_memory_bytes() -> int:
+    """Memory of this process that no other shares: Private_* in /proc/self/smaps_rollup, see proc(5)."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))

@@ -1,0 +1,269 @@
+"""Drives the workers of a run, and is the one place where their failures are noticed.
+
+Everything here, the listener's methods included, happens on the thread that calls the `wait_...` methods;
+gRPC's threads only queue what arrives (testbed.control.service).
+"""
+
+import queue
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from testbed.control import control_pb2 as messages
+from testbed.control.fork_client import ForkServer
+from testbed.control.service import Arrival, Arrived, ControlService, Registered
+from testbed.errors import RunFailedError
+from testbed.hosts.base import Process
+from testbed.hosts.spawn import log_tail
+from testbed.workloads.base import WorkerConfiguration
+
+_TICK_S: Final = 0.1
+_SETTLE_S: Final = 0.5
+"""So long others are heard after the first failure: who complains first has seldom failed first."""
+_STOP_GRACE_S: Final = 2.0
+
+
+class Listener:
+    """What a run wants to know. Nothing happens by default."""
+
+    def on_barrier(self, name: str) -> None:
+        """Every worker has come to the barrier, and none has been released yet."""
+
+    def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
+        """A worker has done an iteration."""
+
+    def on_result(self, rank: int, json: str) -> None:
+        """A workload other than training has measured something."""
+
+    def on_finished(self, rank: int, finished: messages.Finished) -> None:
+        """A worker has done its work and is about to exit."""
+
+    def on_failure(self, rank: int, failure: messages.Failure) -> None:
+        """A worker has raised; the wait ends with RunFailedError soon after."""
+
+    def on_tick(self) -> None:
+        """About ten times a second."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What is known of a worker."""
+
+    configuration: WorkerConfiguration
+    process: Process | None = None
+    registered: bool = False
+    finished: bool = False
+    exited: bool = False
+    failed: bool = False
+    barrier: str | None = None
+    """The barrier it waits in."""
+    heard_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def title(self) -> str:
+        return f"worker {self.configuration.rank} on {self.configuration.host}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Problem:
+    """One sign that the run has failed."""
+
+    priority: int
+    """0 is surely a cause; 3 is most likely the consequence of another worker's failure."""
+    summary: str
+    details: str = ""
+
+
+class Coordinator:
+    """Serves the workers of one run; as a context manager it leaves none of them alive."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        configurations: Sequence[WorkerConfiguration],
+        *,
+        timeout_s: float,
+        listener: Listener,
+        fork_server: ForkServer | None = None,
+    ) -> None:
+        """A worker that says nothing for `timeout_s`, outside a barrier, has failed."""
+        assert [each.rank for each in configurations] == list(range(len(configurations)))
+        self._timeout_s = timeout_s
+        self._listener = listener
+        self._fork_server = fork_server
+        self._workers = [_Worker(configuration) for configuration in configurations]
+        self._barriers: dict[str, list[Arrived]] = {}
+        self._problems: list[_Problem] = []
+        self._fork_server_failed = False
+        self._service = ControlService(socket_path, [each.model_dump_json() for each in configurations])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop("the run is over" if error is None else f"the run has failed: {type(error).__name__}")
+        self._service.close()
+
+    def attach(self, rank: int, process: Process) -> None:
+        """Watch the process of a worker: its exit status is part of the outcome."""
+        self._workers[rank].process = process
+
+    def wait_registered(self, timeout_s: float) -> None:
+        """Until every worker has registered. Raises RunFailedError, having stopped all workers."""
+        self._wait("register", timeout_s, lambda worker: worker.registered)
+
+    def wait_finished(self, timeout_s: float) -> None:
+        """Until every worker has finished and exited with 0. Raises RunFailedError, having stopped all."""
+        self._wait("finish", timeout_s, lambda worker: worker.finished and worker.exited)
+
+    def stop(self, reason: str) -> None:
+        """Tell every worker to stop, and end those that do not. Idempotent."""
+        self._service.stop(reason)
+        processes = [worker.process for worker in self._workers if worker.process is not None]
+        deadline_s = time.monotonic() + _STOP_GRACE_S
+        for process in processes:
+            process.wait(max(0.0, deadline_s - time.monotonic()))
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + _STOP_GRACE_S
+        for process in processes:
+            process.stop(max(0.0, deadline_s - time.monotonic()))
+
+    def _wait(self, what: str, timeout_s: float, done: Callable[[_Worker], bool]) -> None:
+        try:
+            self._wait_for(what, time.monotonic() + timeout_s, done)
+        except BaseException as error:
+            self.stop(f"the run has failed: {type(error).__name__}")
+            raise
+
+    def _wait_for(self, what: str, deadline_s: float, done: Callable[[_Worker], bool]) -> None:
+        while not all(done(worker) for worker in self._workers):
+            self._advance()
+            if time.monotonic() > deadline_s:
+                for worker in self._workers:
+                    if not done(worker) and not worker.failed:
+                        self._fail(worker, 2, f"did not {what} in time", _log_tail(worker))
+            if self._problems:
+                self._settle()
+                raise RunFailedError(self._explain())
+
+    def _advance(self) -> None:
+        """Handle everything that has arrived, waiting at most one tick for it, then look for failures."""
+        # Statuses first: what a worker said before it exited has then arrived before its exit is judged.
+        statuses = [worker.process.poll() if worker.process else None for worker in self._workers]
+        try:
+            self._handle(self._service.arrivals.get(timeout=_TICK_S))
+            while True:
+                self._handle(self._service.arrivals.get_nowait())
+        except queue.Empty:
+            pass
+        for worker, status in zip(self._workers, statuses, strict=True):
+            self._judge(worker, status)
+        failure = self._fork_server.failure if self._fork_server is not None else None
+        if failure is not None and not self._fork_server_failed:
+            self._fork_server_failed = True
+            self._problems.insert(0, _Problem(priority=0, summary=failure))
+        self._listener.on_tick()
+
+    def _handle(self, arrival: Arrival) -> None:
+        worker = self._workers[arrival.rank]
+        worker.heard_s = time.monotonic()
+        if isinstance(arrival, Registered):
+            if worker.registered:
+                self._fail(worker, 0, "registered twice")
+            worker.registered = True
+        elif isinstance(arrival, Arrived):
+            self._enter_barrier(worker, arrival)
+        else:
+            self._handle_event(worker, arrival)
+
+    def _enter_barrier(self, worker: _Worker, arrived: Arrived) -> None:
+        if worker.barrier is not None:
+            self._fail(worker, 0, f"came to barrier {arrived.name!r} while it waits in {worker.barrier!r}")
+            return
+        worker.barrier = arrived.name
+        waiting = self._barriers.setdefault(arrived.name, [])
+        waiting.append(arrived)
+        if len(waiting) < len(self._workers):
+            return
+        self._listener.on_barrier(arrived.name)
+        del self._barriers[arrived.name]
+        released_s = time.monotonic()
+        for each in waiting:
+            self._workers[each.rank].barrier = None
+            self._workers[each.rank].heard_s = released_s
+            if each.released.set_running_or_notify_cancel():
+                each.released.set_result(released_s)
+
+    def _handle_event(self, worker: _Worker, event: messages.Event) -> None:
+        kind = event.WhichOneof("kind")
+        if kind == "iteration":
+            self._listener.on_iteration(event.rank, event.iteration)
+        elif kind == "result":
+            self._listener.on_result(event.rank, event.result.json)
+        elif kind == "finished":
+            worker.finished = True
+            self._listener.on_finished(event.rank, event.finished)
+        elif kind == "failure":
+            self._listener.on_failure(event.rank, event.failure)
+            consequence = "PeerLostError" in event.failure.error or "PeerTimeoutError" in event.failure.error
+            self._fail(
+                worker, 3 if consequence else 1, f"raised {event.failure.error}", event.failure.traceback
+            )
+
+    def _judge(self, worker: _Worker, status: int | None) -> None:
+        """A worker that ended too early, or says nothing any more, has failed."""
+        if status is not None and not worker.exited:
+            worker.exited = True
+            if worker.failed:
+                return
+            if status < 0:
+                # Nobody but the outside world sends signals while the run goes on.
+                self._fail(worker, 0, f"was killed by signal {-status} ({signal.strsignal(-status)})", _log_tail(worker))
+            elif status > 0 or not worker.finished:
+                self._fail(worker, 1, f"ended with status {status} before it was finished", _log_tail(worker))
+        silent_s = time.monotonic() - worker.heard_s
+        listening = worker.registered and not (worker.exited or worker.failed or worker.barrier)
+        if listening and silent_s > self._timeout_s:
+            self._fail(worker, 2, f"has said nothing for {silent_s:.1f} s", _log_tail(worker))
+
+    def _fail(self, worker: _Worker, priority: int, summary: str, details: str = "") -> None:
+        worker.failed = True
+        self._problems.append(
+            _Problem(priority=priority, summary=f"{worker.title} {summary}", details=details)
+        )
+
+    def _settle(self) -> None:
+        """Hear the others for a moment."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline_s and not all(
+            worker.failed or worker.exited for worker in self._workers
+        ):
+            self._advance()
+
+    def _explain(self) -> str:
+        """The likeliest cause with its traceback or log, then what else was noticed."""
+        ordered = sorted(self._problems, key=lambda problem: problem.priority)
+        cause, others = ordered[0], [f"also: {problem.summary}" for problem in ordered[1:]]
+        now_s = time.monotonic()
+        for worker in self._workers:
+            if not (worker.failed or worker.exited):
+                where = f"waits in barrier {worker.barrier!r}, " if worker.barrier else ""
+                others.append(
+                    f"still running: {worker.title} ({where}last heard {now_s - worker.heard_s:.1f} s ago)"
+                )
+        return "\n".join(filter(None, [cause.summary, cause.details.rstrip(), *others]))
+
+
+def _log_tail(worker: _Worker) -> str:
+    if worker.process is None:
+        return ""
+    worker.process.wait(0.0)  # if it has ended, its log is then complete
+    path = worker.process.log_path
+    return f"the end of {path.name}:\n{log_tail(path)}"
