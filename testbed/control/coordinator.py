@@ -225,7 +225,8 @@ class Coordinator:
                 return
             if status < 0:
                 # Nobody but the outside world sends signals while the run goes on.
-                self._fail(worker, 0, f"was killed by signal {-status} ({signal.strsignal(-status)})", _log_tail(worker))
+                name = signal.strsignal(-status)
+                self._fail(worker, 0, f"was killed by signal {-status}, {name}", _log_tail(worker))
             elif status > 0 or not worker.finished:
                 self._fail(worker, 1, f"ended with status {status} before it was finished", _log_tail(worker))
         silent_s = time.monotonic() - worker.heard_s

@@ -24,8 +24,6 @@ _ENVIRONMENT: Final[Mapping[str, str]] = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # glibc gives each thread a heap of its own; with gRPC's threads that is memory for nothing.
-    "MALLOC_ARENA_MAX": "2",
     # gRPC must not hook into fork(): nothing forks once it is imported.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
