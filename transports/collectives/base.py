@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
 
     buffer: Buffer
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
 
 
 class Step(NamedTuple):
@@ -57,13 +57,21 @@ class Collective(Options):
 
     @abstractmethod
     def schedule(
-        self, operation: Operation, world: World, participant: int, num_elements: int, *, element_bytes: int, root: int = 0
+        self,
+        operation: Operation,
+        world: World,
+        participant: int,
+        num_elements: int,
+        *,
+        element_bytes: int,
+        root: int = 0,
     ) -> Sequence[Step]:
         """The participant's steps, in order. Pure: every participant derives the same world-wide exchange.
 
         Before the first step the executor has copied the operation's input to where the schedule reads it:
-        for all_reduce and broadcast the data lies in `output` (in place); for reduce_scatter in `input`; for
-        all_gather the participant's own part lies at its place in `output`.
+        for all_reduce and broadcast the data lies in `output` (in place); for all_gather the participant's own part
+        lies at its place in `output`; for reduce_scatter all of it lies in `input`, a copy that the schedule may
+        overwrite, and the participant's own part in `output`.
         """
 
 

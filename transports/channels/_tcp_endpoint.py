@@ -1,0 +1,348 @@
+"""One member's TCP connections, driven by one thread through one edge-triggered epoll.
+
+Data is read only when a receive has been posted for it, straight into its view; until then it stays in the kernel,
+whose window tells the peer to wait. The epoll is edge-triggered so that nothing has to be registered anew when a
+socket turns from ready to busy: `readable` and `writable` remember what it last said.
+"""
+
+import array
+import fcntl
+import os
+import select
+import socket
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from transports.channels._tcp_info import read_tcp_info
+from transports.channels._tcp_mesh import Mesh
+from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.framing import (
+    DTYPE_BYTES,
+    GOODBYE,
+    HEADER_BYTES,
+    POINT_TO_POINT,
+    describe,
+    group_id,
+    left,
+    mismatch,
+)
+from transports.framing import pack as pack_header
+from transports.framing import unpack as unpack_header
+
+GATHER_BYTES: Final = 256 * 1024
+"""Short messages to one peer leave in one system call until they are this much together."""
+LOW_WATER_BYTES: Final = 128 * 1024
+"""The kernel wakes us only when so much of the awaited message has come, instead of for every packet."""
+
+_EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+_ENDING: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+@dataclass(kw_only=True, slots=True)
+class _Message:
+    token: Token
+    header: Header
+    packed: bytes
+    view: memoryview
+    moved_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return HEADER_BYTES + len(self.view)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Peer:
+    rank: int
+    socket: socket.socket
+    sends: deque[_Message] = field(default_factory=deque)
+    receives: deque[_Message] = field(default_factory=deque)
+    readable: bool = True
+    writable: bool = True
+    low_water_bytes: int = 1
+    ending: bool = False
+    """It will say nothing more than what the kernel holds of it."""
+    left_after: int | None = None
+    """The last operation it finished before it left in good order."""
+    moved_s: float = 0.0
+    header: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+class TcpEndpoint:
+    """See :class:`transports.channels.base.Endpoint`."""
+
+    def __init__(self, group: Group, mesh: Mesh) -> None:
+        self._group = group
+        self.num_strangers = mesh.num_strangers
+        self._peers = {
+            rank: _Peer(rank=rank, socket=connection) for rank, connection in sorted(mesh.sockets.items())
+        }
+        self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
+        self._epoll = select.epoll()
+        self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_descriptor, select.EPOLLIN)
+        for peer in self._peers.values():
+            peer.socket.setblocking(False)
+            self._epoll.register(peer.socket.fileno(), _EVENTS)
+        self._num_tokens = 0
+        self._completions: list[Completion] = []
+        self._sequence = 0
+        self._error: TransportError | None = None
+        self._woken = False
+        self._closing = False
+        self._closed = False
+        self._driving = threading.Lock()  # held inside progress(): close() waits until the driver has left it
+        self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
+        self._last_statistics: dict[int, PeerStatistics] = {}
+        self._last_congestion: dict[int, str] = {}
+
+    def post_send(self, peer: int, header: Header, view: memoryview) -> Token:
+        """See :class:`Endpoint`."""
+        state = self._peers[peer]
+        message = self._message(state, header, view)
+        state.sends.append(message)
+        return message.token
+
+    def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
+        """See :class:`Endpoint`."""
+        state = self._peers[peer]
+        message = self._message(state, header, view)
+        state.receives.append(message)
+        return message.token
+
+    def _message(self, peer: _Peer, header: Header, view: memoryview) -> _Message:
+        assert len(view) == header.count * DTYPE_BYTES[header.dtype], (
+            f"{len(view)} bytes for {describe(header)}"
+        )
+        if header.operation != POINT_TO_POINT:
+            self._sequence = header.sequence
+        if not peer.sends and not peer.receives:
+            peer.moved_s = time.monotonic()
+        self._num_tokens += 1
+        return _Message(token=self._num_tokens, header=header, packed=pack_header(header), view=view)
+
+    def progress(self, deadline_s: float) -> Sequence[Completion]:
+        """See :class:`Endpoint`."""
+        with self._driving:
+            try:
+                return self._progress(deadline_s)
+            except TransportError as error:
+                self._error = error
+                raise
+
+    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+        wait_s = 0.0
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._closing:
+                raise TransportError(f"rank {self._group.rank} closed the group itself")
+            self._poll(wait_s)
+            for peer in self._peers.values():
+                if peer.left_after is not None:
+                    self._check_departure(peer, peer.left_after)
+                if peer.writable and peer.sends:
+                    self._write(peer)
+                if peer.readable and peer.receives:
+                    self._read(peer)
+            if self._completions or self._woken:
+                completions, self._completions = self._completions, []
+                self._woken = False
+                return completions
+            wait_s = deadline_s - time.monotonic()
+            if wait_s <= 0:
+                raise self._timeout()
+
+    def _poll(self, wait_s: float) -> None:
+        for descriptor, event in self._epoll.poll(wait_s):
+            peer = self._by_descriptor.get(descriptor)
+            if peer is None:
+                os.eventfd_read(self._wake_descriptor)
+                self._woken = True
+                continue
+            if event & select.EPOLLIN:
+                peer.readable = True
+            if event & select.EPOLLOUT:
+                peer.writable = True
+            if event & _ENDING:
+                peer.ending = peer.readable = True
+                self._examine(peer)
+
+    def _write(self, peer: _Peer) -> None:
+        buffers: list[bytes | memoryview] = []
+        num_bytes = 0
+        for message in peer.sends:
+            moved = message.moved_bytes
+            buffers.append(message.packed[moved:])
+            buffers.append(message.view[max(moved - HEADER_BYTES, 0) :])
+            num_bytes += message.total_bytes - moved
+            if num_bytes >= GATHER_BYTES:
+                break
+        try:
+            sent = peer.socket.sendmsg(buffers)
+        except BlockingIOError:
+            peer.writable = False
+            return
+        except OSError as error:
+            raise PeerLostError(peer.rank, error.strerror or str(error)) from error
+        peer.writable = (
+            sent == num_bytes
+        )  # less: the socket's buffer is full, and epoll will say when it is not
+        peer.sent_bytes += sent
+        peer.moved_s = time.monotonic()
+        while sent:
+            message = peer.sends[0]
+            moved = min(sent, message.total_bytes - message.moved_bytes)
+            message.moved_bytes += moved
+            sent -= moved
+            if message.moved_bytes == message.total_bytes:
+                peer.sends.popleft()
+                self._completions.append(Completion(message.token))
+
+    def _read(self, peer: _Peer) -> None:
+        """Read at most one message, so that it is used while it is in the cache."""
+        message = peer.receives[0]
+        moved = message.moved_bytes
+        wanted = message.total_bytes - moved
+        try:
+            if moved >= HEADER_BYTES:
+                got = peer.socket.recv_into(message.view[moved - HEADER_BYTES :])
+            else:
+                got = peer.socket.recvmsg_into([memoryview(peer.header)[moved:], message.view])[0]
+        except BlockingIOError:
+            self._await(peer, wanted)
+            return
+        except OSError as error:
+            raise PeerLostError(peer.rank, error.strerror or str(error)) from error
+        if got == 0:
+            raise PeerLostError(peer.rank, "it closed the connection")
+        message.moved_bytes += got
+        peer.received_bytes += got
+        peer.moved_s = time.monotonic()
+        if moved < HEADER_BYTES <= message.moved_bytes and peer.header != message.packed:
+            raise self._mismatch(peer, message.header)
+        if got == wanted:
+            peer.receives.popleft()
+            self._completions.append(Completion(message.token))
+            if peer.ending and not peer.receives:
+                self._examine(peer)
+            return
+        self._await(peer, wanted - got)  # a short read: the kernel has no more for now
+
+    def _await(self, peer: _Peer, num_bytes: int) -> None:
+        """Nothing to read until epoll says so; it must do so when the rest of the message is there."""
+        peer.readable = peer.ending
+        low_water_bytes = min(num_bytes, LOW_WATER_BYTES)
+        if low_water_bytes != peer.low_water_bytes:
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_bytes)
+            peer.low_water_bytes = low_water_bytes
+
+    def _mismatch(self, peer: _Peer, expected: Header) -> TransportError:
+        try:
+            sent = unpack_header(peer.header)
+        except FrameMismatchError as error:
+            return FrameMismatchError(
+                f"rank {peer.rank} sends what is {error}; rank {self._group.rank} expects {describe(expected)}"
+            )
+        if sent.operation == GOODBYE:
+            return left(peer.rank, sent.sequence)
+        return mismatch(sender=peer.rank, sent=sent, receiver=self._group.rank, expected=expected)
+
+    def _examine(self, peer: _Peer) -> None:
+        """A peer has ended its side. Lost, or gone in good order? While receives are posted, reading them tells."""
+        if peer.receives or peer.left_after is not None:
+            return
+        unread = array.array("i", [0])
+        fcntl.ioctl(peer.socket.fileno(), termios.FIONREAD, unread)
+        if unread[0] == HEADER_BYTES:
+            with suppress(FrameMismatchError):
+                last = unpack_header(peer.socket.recv(HEADER_BYTES, socket.MSG_PEEK))
+                if last.operation == GOODBYE:
+                    peer.left_after = last.sequence
+        elif unread[0] == 0:
+            raise PeerLostError(peer.rank, "it closed the connection")
+
+    def _check_departure(self, peer: _Peer, left_after: int) -> None:
+        if self._sequence > left_after or peer.sends or peer.receives:
+            raise left(peer.rank, left_after)
+
+    def _timeout(self) -> TransportError:
+        """Blame the peer that has been silent longest among those something is expected of."""
+        busy = [peer for peer in self._peers.values() if peer.receives or peer.sends]
+        if not busy:
+            return TransportError("the deadline passed with nothing under way")
+        peer = min(busy, key=lambda candidate: (not candidate.receives, candidate.moved_s))
+        message = (peer.receives or peer.sends)[0]
+        return PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, describe(message.header))
+
+    def wake(self) -> None:
+        """See :class:`Endpoint`."""
+        with self._descriptors:
+            if not self._closed:
+                os.eventfd_write(self._wake_descriptor, 1)
+
+    def statistics(self) -> dict[int, PeerStatistics]:
+        """See :class:`Endpoint`. After `close`, the final counts."""
+        with self._descriptors:
+            return self._last_statistics if self._closed else self._read_statistics()
+
+    def _read_statistics(self) -> dict[int, PeerStatistics]:
+        statistics = {}
+        for peer in self._peers.values():
+            info = read_tcp_info(peer.socket)
+            statistics[peer.rank] = PeerStatistics(
+                payload_bytes_sent=peer.sent_bytes,
+                payload_bytes_received=peer.received_bytes,
+                acknowledgement_bytes_sent=info.acknowledgement_bytes_out,
+                retransmitted_bytes=info.bytes_retransmitted,
+            )
+        return statistics
+
+    def congestion(self) -> dict[int, str]:
+        """See :class:`Endpoint`. After `close`, what it was."""
+        with self._descriptors:
+            return self._last_congestion if self._closed else self._read_congestion()
+
+    def _read_congestion(self) -> dict[int, str]:
+        return {
+            peer.rank: peer.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            .rstrip(b"\0")
+            .decode()
+            for peer in self._peers.values()
+        }
+
+    def close(self) -> None:
+        """See :class:`Endpoint`."""
+        self._closing = True
+        self.wake()
+        with self._driving:
+            if self._closed:
+                return
+            busy = any(peer.sends or peer.receives for peer in self._peers.values())
+            if self._error is None and not busy:
+                self._say_goodbye()
+            with self._descriptors:
+                self._last_statistics = self._read_statistics()
+                self._last_congestion = self._read_congestion()
+                self._closed = True
+                for peer in self._peers.values():
+                    peer.socket.close()
+                self._epoll.close()
+                os.close(self._wake_descriptor)
+
+    def _say_goodbye(self) -> None:
+        goodbye = pack_header(Header(group_id(self._group.name), self._sequence, GOODBYE, 0, 0, 0))
+        for peer in self._peers.values():
+            if not peer.ending:
+                with suppress(OSError):  # it may be gone, or its buffer full of what it never read
+                    peer.socket.settimeout(self._group.timeout_s)
+                    peer.socket.sendall(goodbye)

@@ -1,0 +1,47 @@
+"""What the kernel counts of a TCP connection: `struct tcp_info` of linux/tcp.h."""
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+PURE_ACKNOWLEDGEMENT_BYTES: Final = 14 + 20 + 20 + 12
+"""On the wire: Ethernet, IPv4, TCP, timestamps option."""
+
+_SEGMENTS_OUT: Final = struct.Struct("=I")
+_SEGMENTS_OUT_OFFSET: Final = 136
+_DATA_SEGMENTS_OUT_OFFSET: Final = 156
+_BYTES: Final = struct.Struct("=QQ")
+_BYTES_SENT_OFFSET: Final = 200
+_READ_BYTES: Final = 216
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TcpInfo:
+    """Since the connection was opened."""
+
+    segments_out: int
+    """All segments, those without data too."""
+    data_segments_out: int
+    bytes_sent: int
+    """Payload, retransmissions included."""
+    bytes_retransmitted: int
+
+    @property
+    def acknowledgement_bytes_out(self) -> int:
+        """Wire bytes of segments without data: acknowledgements, and one SYN."""
+        return (self.segments_out - self.data_segments_out) * PURE_ACKNOWLEDGEMENT_BYTES
+
+
+def read_tcp_info(connection: socket.socket) -> TcpInfo:
+    """Ask the kernel (Linux 4.19 or later: `tcpi_bytes_retrans`)."""
+    data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _READ_BYTES)
+    (segments_out,) = _SEGMENTS_OUT.unpack_from(data, _SEGMENTS_OUT_OFFSET)
+    (data_segments_out,) = _SEGMENTS_OUT.unpack_from(data, _DATA_SEGMENTS_OUT_OFFSET)
+    bytes_sent, bytes_retransmitted = _BYTES.unpack_from(data, _BYTES_SENT_OFFSET)
+    return TcpInfo(
+        segments_out=segments_out,
+        data_segments_out=data_segments_out,
+        bytes_sent=bytes_sent,
+        bytes_retransmitted=bytes_retransmitted,
+    )

@@ -1,0 +1,183 @@
+"""The rendezvous of TCP groups: one connection between every two members, so that each sees every other's end.
+
+A member listens on its own address, publishes where in the store, connects to all lower ranks and accepts all higher
+ones. Each side of a new connection says who it is; whoever does not belong to the group is counted and closed.
+"""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from transports.channels.base import Group, Header
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.framing import HEADER_BYTES, HELLO, group_id, pack, unpack
+
+Configure = Callable[[socket.socket], None]
+
+
+@dataclass(kw_only=True, slots=True)
+class Mesh:
+    """The connections of one member."""
+
+    sockets: dict[int, socket.socket] = field(default_factory=dict)
+    """By peer. Blocking, with whatever options `configure` set."""
+    num_strangers: int = 0
+    """Connections that were closed because whoever made them does not belong to the group."""
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self.sockets.values():
+            connection.close()
+
+
+def connect_mesh(group: Group, configure: Configure) -> Mesh:
+    """Connect to every other member; `configure` sets the options of each socket before it connects or listens.
+
+    Raises PeerTimeoutError naming a member that did not appear within the group's timeout, PeerLostError when one
+    appeared and went away again.
+    """
+    deadline_s = time.monotonic() + group.timeout_s
+    mesh = Mesh()
+    with _listen(group, configure) as listener:
+        address, port = listener.getsockname()[:2]
+        group.store.set(f"{group.name}/{group.rank}", f"{address}:{port}")
+        try:
+            for peer in range(group.rank):
+                mesh.sockets[peer] = _connect(group, peer, configure, deadline_s)
+            _accept_higher(group, listener, mesh, deadline_s)
+            for peer in range(group.rank):
+                _check_answer(group, peer, mesh.sockets[peer], deadline_s)
+        except BaseException:
+            mesh.close()
+            raise
+    return mesh
+
+
+def _hello(group: Group) -> bytes:
+    return pack(Header(group_id(group.name), 0, HELLO, 0, group.size, group.rank))
+
+
+def _rank_of(hello: bytes, group: Group) -> int | None:
+    """The rank that says hello, or None for a stranger."""
+    try:
+        header = unpack(hello)
+    except FrameMismatchError:
+        return None
+    ours = header.operation == HELLO and header.group == group_id(group.name) and header.count == group.size
+    return header.phase if ours else None
+
+
+def _listen(group: Group, configure: Configure) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(group.address, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        configure(listener)
+        listener.bind(address)
+        listener.listen(max(group.size, 16))
+    except OSError as error:
+        listener.close()
+        raise TransportError(f"rank {group.rank} cannot listen on {group.address}: {error}") from error
+    return listener
+
+
+def _connect(group: Group, peer: int, configure: Configure, deadline_s: float) -> socket.socket:
+    try:
+        published = group.store.get(f"{group.name}/{peer}").decode()
+    except (
+        RuntimeError,
+        OSError,
+    ) as error:  # what torch's stores and ours raise when they have waited long enough
+        raise PeerTimeoutError(peer, group.timeout_s, "its address in the store") from error
+    host, _, port = published.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, kind, protocol)
+    try:
+        configure(connection)
+        connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
+        connection.connect(address)
+        connection.sendall(_hello(group))
+    except TimeoutError as error:
+        connection.close()
+        raise PeerTimeoutError(peer, group.timeout_s, f"a connection to {published}") from error
+    except OSError as error:
+        connection.close()
+        raise PeerLostError(peer, f"{published}: {error.strerror}") from error
+    return connection
+
+
+def _check_answer(group: Group, peer: int, connection: socket.socket, deadline_s: float) -> None:
+    """The lower rank says hello too: who listens at a published address may have changed."""
+    answer = b""
+    try:
+        while len(answer) < HEADER_BYTES:
+            connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
+            data = connection.recv(HEADER_BYTES - len(answer))
+            if not data:
+                raise PeerLostError(peer, "it closed the connection during the rendezvous")
+            answer += data
+    except TimeoutError as error:
+        raise PeerTimeoutError(peer, group.timeout_s, "its answer in the rendezvous") from error
+    except OSError as error:
+        raise PeerLostError(peer, f"during the rendezvous: {error.strerror}") from error
+    if _rank_of(answer, group) != peer:
+        raise PeerLostError(peer, "somebody else listens at its address")
+    connection.settimeout(None)
+
+
+def _accept_higher(group: Group, listener: socket.socket, mesh: Mesh, deadline_s: float) -> None:
+    """Accept until every higher rank is there. A connection that says nothing holds nobody up."""
+    listener.setblocking(False)
+    unknown: dict[socket.socket, bytes] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        try:
+            while len(mesh.sockets) < group.size - 1:
+                ready = selector.select(max(deadline_s - time.monotonic(), 0.0))
+                if not ready and time.monotonic() >= deadline_s:
+                    missing = min(set(range(group.rank + 1, group.size)) - mesh.sockets.keys())
+                    raise PeerTimeoutError(missing, group.timeout_s, "its connection")
+                arrived = [key.fileobj for key, _ in ready if isinstance(key.fileobj, socket.socket)]
+                if listener in arrived:
+                    arrived.remove(listener)
+                    with suppress(OSError):  # it may have gone away again
+                        connection, _ = listener.accept()
+                        connection.setblocking(False)
+                        unknown[connection] = b""
+                        selector.register(connection, selectors.EVENT_READ)
+                for connection in arrived:
+                    complete = _hear(connection, unknown)
+                    if complete is not None:
+                        selector.unregister(connection)
+                        del unknown[connection]
+                        _admit(group, mesh, connection, complete)
+        finally:
+            mesh.num_strangers += len(unknown)
+            for connection in unknown:
+                connection.close()
+
+
+def _hear(connection: socket.socket, unknown: dict[socket.socket, bytes]) -> bytes | None:
+    """What a new connection has said once it has said HEADER_BYTES or left; None while there is more to come."""
+    try:
+        data = connection.recv(HEADER_BYTES - len(unknown[connection]))
+    except BlockingIOError:
+        return None
+    except OSError:
+        data = b""
+    unknown[connection] += data
+    return unknown[connection] if not data or len(unknown[connection]) == HEADER_BYTES else None
+
+
+def _admit(group: Group, mesh: Mesh, connection: socket.socket, hello: bytes) -> None:
+    """Answer a member that is still missing; close anybody else."""
+    rank = _rank_of(hello, group) if len(hello) == HEADER_BYTES else None
+    if rank is None or not group.rank < rank < group.size or rank in mesh.sockets:
+        mesh.num_strangers += 1
+        connection.close()
+        return
+    mesh.sockets[rank] = connection
+    with suppress(OSError):  # if it is gone already, the first operation says so
+        connection.sendall(_hello(group))

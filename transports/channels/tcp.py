@@ -1,0 +1,62 @@
+"""TCP, one connection per pair of members, over the kernel's stack.
+
+Congestion control is not set on the sockets: whoever owns the link sets it on the route (`congctl` in ip-route(8)),
+so that baselines on the same link get the same. The endpoint reports what the kernel used.
+"""
+
+import socket
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from transports.channels._tcp_endpoint import TcpEndpoint
+from transports.channels._tcp_mesh import connect_mesh
+from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group
+from transports.framing import HEADER_BYTES
+from transports.units import Size
+
+ETHERNET_BYTES: Final = 14
+SEGMENT_HEADER_BYTES: Final = 20 + 20 + 12
+"""IPv4, TCP and its timestamps option, which Linux negotiates by default."""
+
+
+@CHANNELS.register
+class Tcp(Channel):
+    """One TCP connection per pair of members."""
+
+    header_bytes: ClassVar[int] = HEADER_BYTES
+
+    congestion: str = Field(
+        default="cubic", min_length=1, description="congestion control to set on the route"
+    )
+    send_buffer: Size | None = Field(default=None, gt=0, description="SO_SNDBUF; null: the kernel adapts it")
+    receive_buffer: Size | None = Field(
+        default=None, gt=0, description="SO_RCVBUF; null: the kernel adapts it"
+    )
+
+    @property
+    def congestion_control(self) -> str:
+        """See :class:`Channel`."""
+        return self.congestion
+
+    def open(self, group: Group) -> TcpEndpoint:
+        """See :class:`Channel`."""
+        return TcpEndpoint(group, connect_mesh(group, self._configure))
+
+    def _configure(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.send_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
+        if self.receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
+
+    def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
+        """Forward: full segments and a last one, exact for one uninterrupted stream. Reverse: an estimate, one
+        acknowledgement for every two segments (RFC 5681, 4.2); receive offloads make it fewer."""
+        segments = -(-payload_bytes // (mtu - SEGMENT_HEADER_BYTES))
+        overhead_bytes = ETHERNET_BYTES + SEGMENT_HEADER_BYTES
+        return ForwardReverse(payload_bytes + segments * overhead_bytes, -(-segments // 2) * overhead_bytes)
+
+    def goodput_fraction(self, mtu: int) -> float:
+        """See :class:`Channel`."""
+        return (mtu - SEGMENT_HEADER_BYTES) / (mtu + ETHERNET_BYTES)

@@ -1,0 +1,66 @@
+"""What a participant's steps wait for: the one reading of a schedule that executor, costs and tests share.
+
+A step waits for earlier steps of the same participant that overlap its chunk and of which at least one writes, and
+for its turn among the sends to (or receives from) its peer. Nothing else: list order alone would serialise a
+full-duplex link.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from transports.collectives.base import Step
+
+Direction = Literal["send", "receive"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dependencies:
+    """The order of one participant's steps; steps are named by their index in the schedule."""
+
+    num_predecessors: tuple[int, ...]
+    """For each step, how many earlier steps must be done before it may touch its chunk."""
+    successors: tuple[tuple[int, ...], ...]
+    """For each step, the later steps that count it among their predecessors."""
+    lanes: dict[tuple[int, Direction], tuple[int, ...]]
+    """For each (peer, direction), its steps in the order in which their messages travel."""
+
+
+def dependencies(steps: Sequence[Step]) -> Dependencies:
+    """Read-after-write, write-after-read and write-after-write on overlapping chunks, and the order per peer."""
+    boundaries: dict[str, list[int]] = {}
+    for step in steps:
+        boundaries.setdefault(step.chunk.buffer, []).extend(
+            (step.chunk.start, step.chunk.start + step.chunk.count)
+        )
+    cuts = {buffer: sorted(set(positions)) for buffer, positions in boundaries.items()}
+    # Between two cuts every chunk covers all or nothing, so one writer and its readers per piece say everything.
+    writers: dict[tuple[str, int], int] = {}
+    readers: dict[tuple[str, int], list[int]] = {}
+
+    num_predecessors = []
+    successors: list[list[int]] = [[] for _ in steps]
+    lanes: dict[tuple[int, Direction], list[int]] = {}
+    for index, step in enumerate(steps):
+        buffer, start, count = step.chunk
+        before: set[int] = set()
+        first = bisect_left(cuts[buffer], start)
+        last = bisect_left(cuts[buffer], start + count)
+        for piece in ((buffer, position) for position in range(first, last)):
+            if piece in writers:
+                before.add(writers[piece])
+            if step.kind == "send":
+                readers.setdefault(piece, []).append(index)
+            else:
+                before.update(readers.pop(piece, ()))
+                writers[piece] = index
+        num_predecessors.append(len(before))
+        for earlier in before:
+            successors[earlier].append(index)
+        lanes.setdefault((step.peer, "send" if step.kind == "send" else "receive"), []).append(index)
+    return Dependencies(
+        num_predecessors=tuple(num_predecessors),
+        successors=tuple(tuple(sorted(later)) for later in successors),
+        lanes={lane: tuple(indices) for lane, indices in lanes.items()},
+    )

@@ -1,0 +1,269 @@
+"""Runs a schedule over an endpoint: every step as early as the steps before it allow.
+
+Sends and receives are posted as soon as their predecessors are done; a message that is to be added is received into a
+scratch slot, whatever its chunk is waiting for, and added at once while it is in the processor's cache. What a schedule
+looks like is worked out once per size and kept, since training repeats the same few sizes for ever.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from transports.channels.base import Endpoint, Header
+from transports.collectives.base import Buffer, Collective, Operation, Step, World
+from transports.collectives.dependencies import dependencies
+from transports.framing import DTYPE_BYTES, OPERATIONS
+
+Reduction = Literal["sum", "product", "min", "max"]
+
+WINDOW: Final = 4
+"""Messages posted at once per peer and direction: enough that the channel never runs dry."""
+NUM_PROGRAMS: Final = 256
+"""Sizes whose schedules are kept."""
+
+_NUMPY_REDUCTIONS: Final[dict[Reduction, Callable[..., Any]]] = {
+    "sum": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+_TORCH_REDUCTIONS: Final[dict[Reduction, Callable[..., Any]]] = {
+    "sum": torch.add,
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lane:
+    """The messages to, or from, one peer, in the order in which they travel."""
+
+    peer: int
+    sends: bool
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Program:
+    """A schedule, ready to run."""
+
+    steps: Sequence[Step]
+    lanes: tuple[_Lane, ...]
+    lane_of: tuple[int, ...]
+    phase_of: tuple[int, ...]
+    num_predecessors: tuple[int, ...]
+    successors: tuple[tuple[int, ...], ...]
+    longest_reduced: int
+    """Elements of the longest message that is to be added."""
+
+
+class _Arithmetic:
+    """One element type: numpy where it has the type (it adds on one thread, whatever torch is set to), else torch."""
+
+    def __init__(self, dtype: torch.dtype, reduction: Reduction) -> None:
+        self._dtype = dtype
+        self._numpy = dtype not in (torch.float16, torch.bfloat16)
+        self.reduce = (_NUMPY_REDUCTIONS if self._numpy else _TORCH_REDUCTIONS)[reduction]
+
+    def array(self, tensor: torch.Tensor) -> Any:
+        """The tensor as `reduce` takes it."""
+        return tensor.numpy() if self._numpy else tensor
+
+    def slot(self, memory: npt.NDArray[np.uint8]) -> Any:
+        """Raw memory as `reduce` takes it."""
+        return self.array(torch.from_numpy(memory).view(self._dtype))
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor (n,)."""
+    return memoryview(tensor.view(torch.uint8).numpy())
+
+
+class Executor:
+    """Runs one participant's part of collectives over one endpoint, on the thread that drives it."""
+
+    def __init__(
+        self, collective: Collective, endpoint: Endpoint, *, world: World, participant: int, group: int
+    ) -> None:
+        self._collective = collective
+        self._endpoint = endpoint
+        self._world = world
+        self._participant = participant
+        self._group = group
+        self._program = lru_cache(maxsize=NUM_PROGRAMS)(self._compile)
+        self._memory: list[npt.NDArray[np.uint8]] = []
+
+    def run(
+        self,
+        operation: Operation,
+        buffers: Mapping[Buffer, torch.Tensor],
+        *,
+        dtype: int,
+        num_elements: int,
+        sequence: int,
+        deadline_s: float,
+        reduction: Reduction = "sum",
+        root: int = 0,
+    ) -> float | None:
+        """Run an operation, in place on contiguous tensors (n,); returns when its first message completed, if any did.
+
+        `dtype` is the index in DTYPES of what is exchanged. Raises what `Endpoint.progress` raises.
+        """
+        program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root)
+        if not program.steps:
+            return None
+        execution = _Execution(
+            program=program,
+            endpoint=self._endpoint,
+            header=Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0),
+            element_bytes=DTYPE_BYTES[dtype],
+            buffers=buffers,
+            arithmetic=_Arithmetic(next(iter(buffers.values())).dtype, reduction),
+            memory=self._slots(program, DTYPE_BYTES[dtype]),
+        )
+        return execution.run(deadline_s)
+
+    def _slots(self, program: _Program, element_bytes: int) -> list[npt.NDArray[np.uint8]]:
+        """Memory for arriving messages, kept from operation to operation."""
+        num_slots = sum(not lane.sends for lane in program.lanes) * WINDOW if program.longest_reduced else 0
+        slot_bytes = program.longest_reduced * element_bytes
+        if len(self._memory) < num_slots or (num_slots and len(self._memory[0]) < slot_bytes):
+            self._memory = [np.empty(slot_bytes, np.uint8) for _ in range(num_slots)]
+        return [memory[:slot_bytes] for memory in self._memory[:num_slots]]
+
+    def _compile(self, operation: Operation, num_elements: int, element_bytes: int, root: int) -> _Program:
+        steps = self._collective.schedule(
+            operation, self._world, self._participant, num_elements, element_bytes=element_bytes, root=root
+        )
+        order = dependencies(steps)
+        lane_of, phase_of = [0] * len(steps), [0] * len(steps)
+        for lane, indices in enumerate(order.lanes.values()):
+            for phase, index in enumerate(indices):
+                lane_of[index], phase_of[index] = lane, phase
+        return _Program(
+            steps=steps,
+            lanes=tuple(
+                _Lane(peer=peer, sends=direction == "send", steps=indices)
+                for (peer, direction), indices in order.lanes.items()
+            ),
+            lane_of=tuple(lane_of),
+            phase_of=tuple(phase_of),
+            num_predecessors=order.num_predecessors,
+            successors=order.successors,
+            longest_reduced=max((step.chunk.count for step in steps if step.kind == "reduce"), default=0),
+        )
+
+
+class _Execution:
+    """One run of a program."""
+
+    def __init__(
+        self,
+        *,
+        program: _Program,
+        endpoint: Endpoint,
+        header: Header,
+        element_bytes: int,
+        buffers: Mapping[Buffer, torch.Tensor],
+        arithmetic: _Arithmetic,
+        memory: list[npt.NDArray[np.uint8]],
+    ) -> None:
+        self._program = program
+        self._endpoint = endpoint
+        self._header = header
+        self._element_bytes = element_bytes
+        self._views = {name: raw(buffer) for name, buffer in buffers.items()}
+        self._arrays = {name: arithmetic.array(buffer) for name, buffer in buffers.items()}
+        self._reduce = arithmetic.reduce
+        self._slots = [(memoryview(place), arithmetic.slot(place)) for place in memory]
+        self._free_slots: dict[int, list[int]] = {}
+        slots = iter(range(len(self._slots)))
+        for number, lane in enumerate(program.lanes):
+            if not lane.sends and self._slots:
+                self._free_slots[number] = [next(slots) for _ in range(WINDOW)]
+        self._waiting = list(program.num_predecessors)
+        self._next = [0] * len(program.lanes)
+        self._num_posted = [0] * len(program.lanes)
+        self._num_left = len(program.steps)
+        self._posted: dict[int, int] = {}
+        self._slot_of: dict[int, int] = {}
+        self._arrived: set[int] = set()
+
+    def run(self, deadline_s: float) -> float | None:
+        """Run all steps; returns when the first message completed."""
+        first_s = None
+        progress, posted = self._endpoint.progress, self._posted
+        for number in range(len(self._program.lanes)):
+            self._advance(number)
+        while self._num_left:
+            completions = progress(deadline_s)
+            if first_s is None and completions:
+                first_s = time.monotonic()
+            for (token,) in completions:
+                self._complete(posted.pop(token))
+        return first_s
+
+    def _advance(self, number: int) -> None:
+        """Post whatever is next in a lane and ready."""
+        lane = self._program.lanes[number]
+        indices, steps = lane.steps, self._program.steps
+        position = self._next[number]
+        while position < len(indices) and self._num_posted[number] < WINDOW:
+            index = indices[position]
+            kind, (buffer, start, count), peer = steps[index]
+            header = self._header._replace(count=count, phase=position)
+            if kind == "reduce":
+                slot = self._free_slots[number].pop()
+                self._slot_of[index] = slot
+                token = self._endpoint.post_receive(
+                    peer, header, self._slots[slot][0][: count * self._element_bytes]
+                )
+            elif self._waiting[index]:
+                break
+            else:
+                view = self._views[buffer][
+                    start * self._element_bytes : (start + count) * self._element_bytes
+                ]
+                post = self._endpoint.post_send if kind == "send" else self._endpoint.post_receive
+                token = post(peer, header, view)
+            self._posted[token] = index
+            self._num_posted[number] += 1
+            position += 1
+        self._next[number] = position
+
+    def _complete(self, index: int) -> None:
+        """A message has left or arrived; do what waited for it."""
+        done = deque((index,))
+        while done:
+            index = done.popleft()
+            if index in self._slot_of:
+                if self._waiting[index]:
+                    self._arrived.add(index)
+                    continue
+                self._add(index)
+            number = self._program.lane_of[index]
+            self._num_posted[number] -= 1
+            self._num_left -= 1
+            for later in self._program.successors[index]:
+                self._waiting[later] -= 1
+                if not self._waiting[later]:
+                    if later in self._arrived:
+                        done.append(later)
+                    else:
+                        self._advance(self._program.lane_of[later])
+            self._advance(number)
+
+    def _add(self, index: int) -> None:
+        buffer, start, count = self._program.steps[index].chunk
+        slot = self._slot_of.pop(index)
+        place = self._arrays[buffer][start : start + count]
+        self._reduce(place, self._slots[slot][1][:count], out=place)
+        self._free_slots[self._program.lane_of[index]].append(slot)

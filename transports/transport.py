@@ -1,0 +1,189 @@
+"""Blocking operations on tensors over one endpoint, for the one thread that drives it.
+
+A job of :meth:`transports.communicator.Communicator.submit` gets a Transport and runs its phases with it.
+"""
+
+from collections.abc import Callable
+from typing import Final, Literal, get_args
+
+import torch
+
+from transports.channels.base import Channel, Endpoint, Group, Header, Token
+from transports.collectives.base import Buffer, Collective, Operation, World
+from transports.collectives.ring import parts
+from transports.errors import OptionError
+from transports.executor import Executor, Reduction, raw
+from transports.framing import DTYPES, POINT_TO_POINT, group_id
+
+ReduceOperation = Literal["sum", "product", "min", "max", "avg"]
+
+_DTYPE_INDEX: Final = {getattr(torch, name): index for index, name in enumerate(DTYPES)}
+_BOOL_REDUCTIONS: Final[dict[ReduceOperation, Reduction]] = {
+    "sum": "max",
+    "max": "max",
+    "product": "min",
+    "min": "min",
+}
+
+
+def check(tensor: torch.Tensor, reduce_operation: str = "sum") -> None:
+    """Raises OptionError for what cannot be exchanged."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise OptionError(f"tensors must be dense and on the CPU, not {tensor.layout} on {tensor.device}")
+    if tensor.dtype not in _DTYPE_INDEX:
+        raise OptionError(f"{tensor.dtype} cannot be exchanged; allowed: {', '.join(DTYPES)}")
+    if reduce_operation not in get_args(ReduceOperation):
+        raise OptionError(
+            f"{reduce_operation!r} is not a reduction; allowed: {', '.join(get_args(ReduceOperation))}"
+        )
+    if tensor.dtype == torch.bool and reduce_operation == "avg":
+        raise OptionError("truth values have no average")
+
+
+def check_parts(whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
+    """Raises OptionError unless `whole` is `size` times as long as `part`, of the same type."""
+    if whole.dtype != part.dtype or whole.numel() != size * part.numel():
+        raise OptionError(
+            f"with {size} ranks {part.numel()} {part.dtype} go with {size * part.numel()}, "
+            f"not with {whole.numel()} {whole.dtype}"
+        )
+
+
+class Transport:
+    """One member's blocking operations. Every member must call the same ones in the same order."""
+
+    def __init__(self, collective: Collective, channel: Channel, group: Group) -> None:
+        """Connect to all members. Raises what :meth:`Channel.open` raises."""
+        self.rank = group.rank
+        self.size = group.size
+        self.endpoint: Endpoint = channel.open(group)
+        self.deadline_s = 0.0
+        """On time.monotonic(); set before each job."""
+        self.first_byte_s: float | None = None
+        """When the first message of the present job completed."""
+        self._operations = collective.operations
+        self._kind = collective.kind
+        self._group = group_id(group.name)
+        self._sequence = 0
+        self._pair_sequences: dict[tuple[int, str], int] = {}
+        self._executor = Executor(
+            collective,
+            self.endpoint,
+            world=World(num_workers=group.size),
+            participant=group.rank,
+            group=self._group,
+        )
+
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> None:
+        """Reduce over all ranks, in place."""
+        check(tensor, op)
+        values, restore = _flat(tensor)
+        self._run("all_reduce", {"output": values}, values.numel(), tensor.dtype, op)
+        _average(values, op, self.size)
+        restore()
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+        """Give all ranks the root's values, in place."""
+        check(tensor)
+        if not 0 <= root < self.size:
+            raise OptionError(f"root {root} is not among {self.size} ranks")
+        values, restore = _flat(tensor)
+        self._run("broadcast", {"output": values}, values.numel(), tensor.dtype, root=root)
+        restore()
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> None:  # noqa: A002 (torch's word)
+        """Rank r's input becomes part r of everybody's output."""
+        check(output)
+        check_parts(output, input, self.size)
+        values, restore = _flat(output)
+        part, _ = _flat(input)
+        start, count = parts(values.numel(), self.size)[self.rank]
+        values[start : start + count].copy_(part)
+        self._run("all_gather", {"output": values}, values.numel(), output.dtype)
+        restore()
+
+    def reduce_scatter(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002 (torch's word)
+        op: ReduceOperation = "sum",
+    ) -> None:
+        """Rank r's output becomes the reduction over all ranks of part r of their inputs."""
+        check(output, op)
+        check_parts(input, output, self.size)
+        values, restore = _flat(output)
+        whole = _flat(input)[0].clone()  # the schedule sums in it, and the caller's input stays as it is
+        start, count = parts(whole.numel(), self.size)[self.rank]
+        values.copy_(whole[start : start + count])
+        self._run("reduce_scatter", {"input": whole, "output": values}, whole.numel(), output.dtype, op)
+        _average(values, op, self.size)
+        restore()
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        self._run("barrier", {"output": torch.zeros(1, dtype=torch.uint8)}, 1, torch.uint8)
+
+    def _run(
+        self,
+        operation: Operation,
+        buffers: dict[Buffer, torch.Tensor],
+        num_elements: int,
+        dtype: torch.dtype,
+        op: ReduceOperation = "sum",
+        root: int = 0,
+    ) -> None:
+        if operation not in self._operations:
+            raise OptionError(
+                f"{self._kind} cannot do {operation}; it can: {', '.join(sorted(self._operations))}"
+            )
+        self._sequence += 1
+        first_s = self._executor.run(
+            operation,
+            buffers,
+            dtype=_DTYPE_INDEX[dtype],
+            num_elements=num_elements,
+            sequence=self._sequence,
+            deadline_s=self.deadline_s,
+            reduction=_BOOL_REDUCTIONS[op] if dtype == torch.bool else "sum" if op == "avg" else op,
+            root=root,
+        )
+        if self.first_byte_s is None:
+            self.first_byte_s = first_s
+
+    def post_send(self, tensor: torch.Tensor, peer: int, tag: int) -> tuple[Token, Callable[[], None]]:
+        """Start sending; the token completes when the tensor may be changed again."""
+        values, _ = _flat(tensor)
+        header = self._pair_header(values, tensor.dtype, peer, "send", tag)
+        return self.endpoint.post_send(peer, header, raw(values)), lambda: None
+
+    def post_receive(self, tensor: torch.Tensor, peer: int, tag: int) -> tuple[Token, Callable[[], None]]:
+        """Start receiving; call the function when the token has completed."""
+        values, restore = _flat(tensor)
+        header = self._pair_header(values, tensor.dtype, peer, "receive", tag)
+        return self.endpoint.post_receive(peer, header, raw(values)), restore
+
+    def _pair_header(
+        self, values: torch.Tensor, dtype: torch.dtype, peer: int, direction: str, tag: int
+    ) -> Header:
+        sequence = self._pair_sequences[peer, direction] = self._pair_sequences.get((peer, direction), 0) + 1
+        return Header(self._group, sequence, POINT_TO_POINT, _DTYPE_INDEX[dtype], values.numel(), tag)
+
+
+def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
+    """The tensor's elements as a contiguous (n,), and what puts them back if that had to be a copy."""
+    tensor = tensor.detach()
+    # Truth values travel, and are compared, as the bytes 0 and 1.
+    plain = tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+    if plain.is_contiguous():
+        return plain.view(-1), lambda: None
+    values = plain.contiguous().view(-1)
+
+    def restore() -> None:
+        plain.copy_(values.view(plain.shape))
+
+    return values, restore
+
+
+def _average(values: torch.Tensor, op: ReduceOperation, size: int) -> None:
+    if op == "avg":
+        values.div_(size, rounding_mode=None if values.is_floating_point() else "trunc")
