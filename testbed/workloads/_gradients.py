@@ -1,0 +1,130 @@
+"""What happens to gradients on their way through DistributedDataParallel: timed, and on request checked.
+
+Both stacks (the testbed's group and gloo) are driven by the same hook, so that the moment at which the last
+gradient of an iteration is handed over means the same for both.
+"""
+
+import threading
+import time
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from transports.trace import OperationTrace
+
+GRADIENT_TOLERANCE: Final = 1e-6
+"""Relative, in the L2 norm, against the float64 mean."""
+
+
+class BucketRecorder:
+    """Collects the traces of one iteration's buckets; written by communication threads, read by the
+    trainer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handed_over_s: list[float] = []
+        self._traces: list[OperationTrace] = []
+
+    def handed_over(self) -> tuple[int, float]:
+        """A bucket goes to communication now; returns its number within the iteration and the time."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._handed_over_s.append(now_s)
+            return len(self._handed_over_s) - 1, now_s
+
+    def completed(self, trace: OperationTrace) -> None:
+        """An operation of the group is done; only all-reduces are buckets."""
+        if trace.operation == "all_reduce":
+            with self._lock:
+                self._traces.append(trace)
+
+    def take(self) -> tuple[float, list[OperationTrace]]:
+        """When the iteration's last bucket was handed over, and the traces of its buckets; then forgets
+        both."""
+        with self._lock:
+            last_s, num_buckets, traces = self._handed_over_s[-1], len(self._handed_over_s), self._traces
+            self._handed_over_s, self._traces = [], []
+        # A trace is written before its operation completes, and backward() has waited for all of them.
+        assert len(traces) == num_buckets, f"{len(traces)} of {num_buckets} buckets left a trace"
+        return last_s, traces
+
+
+class GradientHook:
+    """A DistributedDataParallel communication hook that does what DistributedDataParallel does without one.
+
+    Without a hook torch multiplies by 1/size while it copies a gradient into the bucket (reducer.cpp,
+    mark_variable_ready_dense); with one it leaves the bucket undivided. The same multiplication here keeps
+    the numbers bit for bit.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, recorder: BucketRecorder, *, group_traces: bool, keep_local: bool
+    ) -> None:
+        self._group = group
+        self._recorder = recorder
+        self._group_traces = group_traces
+        self._local: dict[torch.Tensor, torch.Tensor] | None = {} if keep_local else None
+
+    def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """All-reduce the mean; completes with the bucket's buffer."""
+        if self._local is not None:
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                self._local[parameter] = gradient.clone()
+        buffer = bucket.buffer()
+        buffer.mul_(1.0 / self._group.size())
+        number, enqueued_s = self._recorder.handed_over()
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        assert work is not None
+
+        def finish(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            result = future.value()[0]
+            if not self._group_traces:
+                self._recorder.completed(_outside_view(number, buffer, enqueued_s))
+            return result
+
+        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        return reduced
+
+    def verify(self, parameters: list[torch.Tensor]) -> float:
+        """The largest relative error of a synchronised gradient against the float64 mean of all local ones.
+
+        Gathers every worker's local gradients, as the hook saw them. Raises ArithmeticError above the
+        tolerance.
+        """
+        assert self._local is not None, "verification needs the local gradients to be kept"
+        size = self._group.size()
+        worst = 0.0
+        for number, parameter in enumerate(parameters):
+            local = self._local.pop(parameter).contiguous()
+            gathered = [torch.empty_like(local) for _ in range(size)]
+            dist.all_gather(gathered, local, group=self._group)
+            mean = torch.stack([gradient.double() for gradient in gathered]).mean(dim=0)
+            assert parameter.grad is not None
+            difference = torch.linalg.vector_norm(parameter.grad.double() - mean)
+            norm = torch.linalg.vector_norm(mean)
+            # A gradient that is exactly zero (the first iteration's, behind a layer that starts at zero)
+            # stays so.
+            error = float(difference / norm) if norm > 0 else float(difference)
+            if not error <= GRADIENT_TOLERANCE:
+                raise ArithmeticError(
+                    f"the gradient of parameter {number} differs from the float64 mean by {error:.3g} "
+                    f"(relative, L2), allowed is {GRADIENT_TOLERANCE:.0e}"
+                )
+            worst = max(worst, error)
+        return worst
+
+
+def _outside_view(number: int, buffer: torch.Tensor, enqueued_s: float) -> OperationTrace:
+    """gloo does not say when it takes an operation up or when its first byte comes; it counts as busy from
+    the moment it is asked."""
+    return OperationTrace(
+        sequence=number,
+        operation="all_reduce",
+        size_bytes=buffer.numel() * buffer.element_size(),
+        enqueued_s=enqueued_s,
+        started_s=enqueued_s,
+        first_byte_s=enqueued_s,
+        done_s=time.monotonic(),
+    )

@@ -1,0 +1,71 @@
+"""The models that training can name: their shape as data, and the same shape as a torch module.
+
+The plan reads the shape (how many parameters, in what order) without importing torch; the worker builds the
+module.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_KERNEL: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResidualNetwork:
+    """Convolution, residual blocks, a pooling that halves the image, more residual blocks, one linear layer.
+
+    There is no batch normalisation, so the mean of the workers' gradients is the gradient of the whole batch.
+    Each block's second convolution and the last layer start at zero (Zhang, Dauphin, Ma 2019, "Fixup
+    Initialization"): without it and without normalisation, so deep a network amplifies rounding errors until
+    runs that differ only in the order of a sum end in different places.
+    """
+
+    width: int
+    """Channels of every convolution."""
+    blocks_before_pooling: int
+    blocks_after_pooling: int
+    image_side: int
+    """Images are square, of one channel."""
+    num_classes: int
+
+    def parameter_counts(self) -> Sequence[int]:
+        """Elements of each parameter, in the order the module registers them."""
+        convolution = [self.width * self.width * _KERNEL**2, self.width]
+        stem = [self.width * _KERNEL**2, self.width]
+        num_convolutions = 2 * (self.blocks_before_pooling + self.blocks_after_pooling)
+        head = [self.num_classes * self._num_features, self.num_classes]
+        return [*stem, *(convolution * num_convolutions), *head]
+
+    @property
+    def _num_features(self) -> int:
+        return self.width * (self.image_side // 2) ** 2
+
+    def build(self) -> "nn.Module":
+        """The module, its weights drawn from torch's global generator."""
+        from torch import nn
+
+        from testbed.workloads._residual_block import ResidualBlock
+
+        head = nn.Linear(self._num_features, self.num_classes)
+        nn.init.zeros_(head.weight)
+        return nn.Sequential(
+            nn.Conv2d(1, self.width, _KERNEL, padding=1),
+            nn.ReLU(),
+            *(ResidualBlock(self.width, _KERNEL) for _ in range(self.blocks_before_pooling)),
+            nn.MaxPool2d(2),
+            *(ResidualBlock(self.width, _KERNEL) for _ in range(self.blocks_after_pooling)),
+            nn.ReLU(),
+            nn.Flatten(),
+            head,
+        )
+
+
+MODELS: Final = {
+    # 4.8 MB of gradients, no parameter above 0.6 MB, about 0.1 s of one core per iteration of 64 images: next
+    # to a 100 Mbit/s link the two take times of the same order, so that there is overlap to see.
+    "cnn": ResidualNetwork(width=128, blocks_before_pooling=2, blocks_after_pooling=2, image_side=8, num_classes=10),
+}

@@ -1,0 +1,77 @@
+"""Data-parallel training of a real model with torch's own DistributedDataParallel.
+
+A worker goes through four phases, with barriers of the control plane between them:
+
+- compute_only: the same iterations without communication, all workers at once and so under the same
+contention for
+  cores; the model is a copy that is dropped afterwards. It is what the scaling factor compares with.
+- set-up of DistributedDataParallel (it broadcasts the model), then warmup.
+- measured.
+
+What this file leaves to `_trainer.py` is everything that needs torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from testbed.workloads._models import MODELS
+from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+
+
+@WORKLOADS.register
+class Training(Workload):
+    """Stochastic gradient descent with momentum; every worker has its own part of each batch."""
+
+    model: Literal["cnn"] = "cnn"
+    dataset: Literal["digits"] = "digits"
+    batch_size: int = Field(64, ge=1, le=65536)
+    """Images per worker and iteration."""
+    compute_only: int = Field(8, ge=1, le=100_000)
+    """Iterations without communication, before the others."""
+    warmup: int = Field(3, ge=2, le=100_000)
+    """Iterations before the measured ones. At least 2: DistributedDataParallel forms its buckets anew in the
+    second."""
+    iterations: int = Field(30, ge=1, le=1_000_000)
+    """Measured iterations."""
+    learning_rate: float = Field(0.05, gt=0, le=10)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    verify_gradients: bool = False
+    """After each synchronisation compare with the float64 mean of all local gradients and fail the run when
+    they differ by more than 1e-6 (relative, L2). It gathers all gradients over the same links: times mean
+    nothing then."""
+
+    preload: ClassVar[Sequence[str]] = (
+        "torch",
+        "torch.distributed",
+        "torch.nn.parallel",
+        # DistributedDataParallel's constructor would import it in every worker.
+        "torch._dynamo",
+        "sklearn.datasets",
+        "transports.process_group",
+        "testbed.workloads._trainer",
+    )
+
+    def parameter_counts(self) -> Sequence[int]:
+        """Elements of each float32 parameter, in the order the model registers them."""
+        return MODELS[self.model].parameter_counts()
+
+    def num_iterations(self) -> int:
+        """Measured iterations."""
+        return self.iterations
+
+    def phase_lengths(self) -> Mapping[str, int]:
+        """As the worker goes through them."""
+        return {"compute_only": self.compute_only, "warmup": self.warmup, "measured": self.iterations}
+
+    def sends_only_gradients(self) -> bool:
+        """Verifying gradients gathers them over the same links."""
+        return not self.verify_gradients
+
+    def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+        """Train. Raises what torch raises when a peer is lost, and ArithmeticError when a gradient is
+        wrong."""
+        from testbed.workloads._trainer import Trainer
+
+        Trainer(self, configuration, control).run()

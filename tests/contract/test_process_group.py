@@ -1,0 +1,623 @@
+# mypy: disable-error-code="no-untyped-call, no-any-return"
+"""What torch relies on in the `testbed` backend: every trap of a Python process group has a test here."""
+
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.ranks import ADDRESS, Rank, run_ranks
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+NUM_BUCKETS_MIN = 3
+
+
+def _join(rank: Rank, backend: str = "testbed", timeout_s: float = 20.0) -> None:
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
+
+    os.environ["TESTBED_ADDRESS"] = ADDRESS
+    store = FileStore(rank.store_path + backend, rank.size)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank.rank,
+        world_size=rank.size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def _network() -> "nn.Module":
+    """Big enough for several buckets of 0.02 MiB; one layer is for find_unused_parameters to find."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(3)
+    layers = nn.ModuleDict(
+        {
+            "first": nn.Linear(64, 128),
+            "second": nn.Linear(128, 128),
+            "third": nn.Linear(128, 64),
+            "fourth": nn.Linear(64, 10),
+            "unused": nn.Linear(16, 16),
+        }
+    )
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor, use_all: bool = True) -> torch.Tensor:
+            hidden = x
+            for name in ("first", "second", "third"):
+                hidden = torch.relu(self.layers[name](hidden))
+            result: torch.Tensor = self.layers["fourth"](hidden)
+            if use_all:
+                result = result + 0.0 * self.layers["unused"](x[:, :16]).sum()
+            return result
+
+    return Network()
+
+
+def _train(
+    rank: Rank,
+    *,
+    iterations: int = 4,
+    hook: Any = None,
+    use_all: bool = True,
+    bucket_cap_mb: float = 0.02,
+    **options: Any,
+) -> "nn.Module":
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    module = _network()
+    parallel = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, **options)
+    if hook is not None:
+        parallel.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(rank.rank)
+    for _ in range(iterations):
+        images = torch.randn(16, 64, generator=generator)
+        labels = torch.randint(0, 10, (16,), generator=generator)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(parallel(images, use_all), labels).backward()
+        optimizer.step()
+    return module
+
+
+def _flat(module: "nn.Module") -> np.ndarray:
+    import torch
+
+    flat: np.ndarray = torch.cat([value.detach().ravel() for value in module.parameters()]).numpy()
+    return flat.copy()
+
+
+# DistributedDataParallel equals gloo's.
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "gradient_as_bucket_view": {"gradient_as_bucket_view": True},
+    "static_graph": {"static_graph": True},
+    "find_unused_parameters": {"find_unused_parameters": True, "use_all": False},
+}
+
+
+def _all_variants(rank: Rank) -> dict[str, dict[str, np.ndarray]]:
+    import torch.distributed as dist
+
+    results: dict[str, dict[str, np.ndarray]] = {name: {} for name in VARIANTS}
+    for backend in ("testbed", "gloo"):
+        _join(rank, backend)
+        for name, options in VARIANTS.items():
+            results[name][backend] = _flat(_train(rank, **options))
+        dist.destroy_process_group()
+    return results
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def trained(request: pytest.FixtureRequest) -> tuple[int, list[dict[str, dict[str, np.ndarray]]]]:
+    return request.param, [outcome.value for outcome in run_ranks(_all_variants, request.param)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training_ends_with_the_parameters_that_gloo_gives(trained: Any, variant: str) -> None:
+    size, results = trained
+    # Two summands have one order; with three the sums may round differently.
+    tolerance = 0.0 if size == 2 else 1e-6
+    for result in results:
+        ours, gloo = result[variant]["testbed"], result[variant]["gloo"]
+        assert np.abs(ours - gloo).max() <= tolerance
+        assert np.abs(ours).max() > 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parameters_are_bit_identical_across_ranks(trained: Any, variant: str) -> None:
+    _, results = trained
+    for result in results[1:]:
+        assert np.array_equal(result[variant]["testbed"], results[0][variant]["testbed"])
+
+
+# Every operation of torch.distributed.
+
+
+def _reductions(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    results: dict[str, Any] = {}
+    for name in ("SUM", "AVG", "MIN", "MAX", "PRODUCT"):
+        tensor = torch.arange(10, dtype=torch.float64) + rank.rank + 1
+        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, name))
+        results[name] = tensor.numpy().copy()
+    for name in ("BAND", "BOR", "BXOR"):
+        try:
+            dist.all_reduce(torch.ones(3, dtype=torch.int64), op=getattr(dist.ReduceOp, name))
+        except (ValueError, RuntimeError) as error:
+            results[name] = str(error)
+    dist.destroy_process_group()
+    return results
+
+
+def test_every_reduce_operation_does_what_it_says_and_the_others_are_refused() -> None:
+    results = [outcome.value for outcome in run_ranks(_reductions, 3)]
+    inputs = np.stack([np.arange(10.0) + rank + 1 for rank in range(3)])
+    expected = {
+        "SUM": inputs.sum(0),
+        "AVG": inputs.mean(0),
+        "MIN": inputs.min(0),
+        "MAX": inputs.max(0),
+        "PRODUCT": inputs.prod(0),
+    }
+    for result in results:
+        for name, value in expected.items():
+            np.testing.assert_allclose(result[name], value, rtol=1e-15, err_msg=name)
+        for name in ("BAND", "BOR", "BXOR"):
+            assert "SUM, AVG, MIN, MAX, PRODUCT" in result[name]
+
+
+def _operations(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    me, size = rank.rank, rank.size
+    results: dict[str, Any] = {}
+
+    tensor = torch.full((3, 2), float(me))
+    dist.broadcast(tensor, src=1)
+    results["broadcast"] = tensor.tolist()
+
+    parts = [torch.empty(2, 2) for _ in range(size)]
+    dist.all_gather(parts, torch.full((2, 2), float(me)))
+    results["all_gather"] = [part[0, 0].item() for part in parts]
+
+    whole = torch.empty(size * 2)
+    dist.all_gather_single(whole, torch.full((2,), float(me)))
+    results["all_gather_single"] = whole.tolist()
+
+    part = torch.empty(2)
+    dist.reduce_scatter(part, [torch.full((2,), float(peer + me)) for peer in range(size)])
+    results["reduce_scatter"] = part.tolist()
+
+    part = torch.empty(2)
+    dist.reduce_scatter_single(part, torch.arange(2.0 * size) + me)
+    results["reduce_scatter_single"] = part.tolist()
+
+    tensor = torch.full((4,), float(me + 1))
+    dist.reduce(tensor, dst=0)
+    results["reduce"] = tensor.tolist() if me == 0 else None
+
+    gathered = [torch.empty(2) for _ in range(size)] if me == 1 else None
+    dist.gather(torch.full((2,), float(me)), gathered, dst=1)
+    results["gather"] = None if gathered is None else [part.tolist() for part in gathered]
+
+    part = torch.empty(2)
+    dist.scatter(part, [torch.full((2,), 10.0 + peer) for peer in range(size)] if me == 2 else None, src=2)
+    results["scatter"] = part.tolist()
+
+    outputs = [torch.empty(1) for _ in range(size)]
+    dist.all_to_all(outputs, [torch.tensor([10.0 * me + peer]) for peer in range(size)])
+    results["all_to_all"] = [output.item() for output in outputs]
+
+    output = torch.empty(sum(range(1, size + 1)))
+    dist.all_to_all_single(
+        output,
+        torch.full(((me + 1) * size,), float(me)),
+        output_split_sizes=[peer + 1 for peer in range(size)],
+        input_split_sizes=[me + 1] * size,
+    )
+    results["all_to_all_single"] = output.tolist()
+
+    if me == 0:
+        dist.send(torch.arange(5), dst=1, tag=3)
+    elif me == 1:
+        received = torch.empty(5, dtype=torch.int64)
+        results["source"] = dist.recv(received, src=0, tag=3)
+        results["recv"] = received.tolist()
+
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": me})
+    results["all_gather_object"] = objects
+    shared = [{"from": me}]
+    dist.broadcast_object_list(shared, src=2)
+    results["broadcast_object_list"] = shared
+
+    strided = torch.zeros(4, 4)
+    view = strided[:, 1]
+    view.fill_(me + 1.0)
+    dist.all_reduce(view)
+    results["non_contiguous"] = strided.tolist()
+    scalar = torch.tensor(me + 1.0)
+    dist.all_reduce(scalar)
+    results["scalar"] = scalar.item()
+    empty = torch.empty(0)
+    dist.all_reduce(empty)
+
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    assert work is not None
+    work.wait()
+    results["completed"] = work.is_completed()
+    dist.barrier()
+    results["identity"] = (dist.get_backend(), dist.get_rank(), dist.get_world_size())
+    dist.destroy_process_group()
+    return results
+
+
+def test_every_operation_of_torch_distributed_gives_what_it_should() -> None:
+    results = [outcome.value for outcome in run_ranks(_operations, 3)]
+    for me, result in enumerate(results):
+        assert result["broadcast"] == [[1.0, 1.0]] * 3
+        assert result["all_gather"] == [0.0, 1.0, 2.0]
+        assert result["all_gather_single"] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+        assert result["reduce_scatter"] == [3.0 * me + 3] * 2
+        assert result["reduce_scatter_single"] == [3 * (2 * me) + 3, 3 * (2 * me + 1) + 3]
+        assert result["scatter"] == [10.0 + me] * 2
+        assert result["all_to_all"] == [10.0 * peer + me for peer in range(3)]
+        assert result["all_to_all_single"] == [0.0, 1.0, 1.0, 2.0, 2.0, 2.0]
+        assert result["all_gather_object"] == [{"rank": peer} for peer in range(3)]
+        assert result["broadcast_object_list"] == [{"from": 2}]
+        assert result["non_contiguous"] == [[0.0, 6.0, 0.0, 0.0]] * 4
+        assert result["scalar"] == 6.0
+        assert result["completed"] is True
+        assert result["identity"] == ("testbed", me, 3)
+    assert results[0]["reduce"] == [6.0] * 4
+    assert results[1]["gather"] == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+    assert results[1]["recv"] == [0, 1, 2, 3, 4]
+    assert results[1]["source"] == 0
+
+
+def _refusals(rank: Rank) -> dict[str, str]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    messages = {}
+    attempts: dict[str, Any] = {
+        "recv from anyone": lambda: dist.recv(torch.empty(1)),
+        "uneven all_gather": lambda: dist.all_gather([torch.empty(1), torch.empty(2)], torch.empty(1)),
+        "uneven all_to_all_single": lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3)),
+    }
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except (ValueError, NotImplementedError) as error:
+            messages[name] = str(error)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)  # the group is still whole
+    assert tensor.item() == rank.size
+    dist.destroy_process_group()
+    return messages
+
+
+def test_what_is_not_supported_is_refused_by_name_and_harms_nothing() -> None:
+    for outcome in run_ranks(_refusals, 2):
+        assert "src" in outcome.value["recv from anyone"]
+        assert "equal parts" in outcome.value["uneven all_gather"]
+        assert "evenly" in outcome.value["uneven all_to_all_single"]
+
+
+def _coalesced(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    _join(rank)
+    tensors = [torch.full((count,), rank.rank + 1.0) for count in (1, 5, 0, 1000)]
+    with _coalescing_manager() as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    del manager
+    wholes = [torch.empty(rank.size * count) for count in (2, 3)]
+    with _coalescing_manager():
+        for whole in wholes:
+            dist.all_gather_single(whole, torch.full((len(whole) // rank.size,), float(rank.rank)))
+    parts = [torch.empty(count) for count in (2, 3)]
+    with _coalescing_manager():
+        for part in parts:
+            dist.reduce_scatter_single(part, torch.ones(len(part) * rank.size))
+    dist.destroy_process_group()
+    return {
+        "all_reduce": [sorted(set(tensor.tolist())) for tensor in tensors],
+        "all_gather": [whole.tolist() for whole in wholes],
+        "reduce_scatter": [part.tolist() for part in parts],
+    }
+
+
+def test_coalesced_operations_go_through_the_group() -> None:
+    for outcome in run_ranks(_coalesced, 2):
+        assert outcome.value["all_reduce"] == [[3.0], [3.0], [], [3.0]]
+        assert outcome.value["all_gather"] == [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]]
+        assert outcome.value["reduce_scatter"] == [[2.0, 2.0], [2.0, 2.0, 2.0]]
+
+
+def _subgroups(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 2])]
+    sums = []
+    for group, members in zip(groups, ([0, 2], [1, 2]), strict=True):
+        if rank.rank in members:
+            tensor = torch.full((7,), float(rank.rank + 1))
+            dist.all_reduce(tensor, group=group)
+            sums.append(tensor[0].item())
+            assert dist.get_backend(group) == "testbed"
+            dist.broadcast(tensor, src=2, group=group)
+    everyone = torch.ones(1)
+    dist.all_reduce(everyone)
+    dist.destroy_process_group()
+    return {"sums": sums, "everyone": everyone.item()}
+
+
+def test_subgroups_have_connections_of_their_own() -> None:
+    values = [outcome.value for outcome in run_ranks(_subgroups, 3)]
+    assert [value["sums"] for value in values] == [[4.0], [5.0], [4.0, 5.0]]
+    assert {value["everyone"] for value in values} == {3.0}
+
+
+# Errors surface in the script.
+
+
+def _peer_dies_in_backward(rank: Rank) -> dict[str, Any]:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    _join(rank, timeout_s=20.0)
+    parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
+    for _ in range(3):
+        parallel(torch.randn(4, 64)).sum().backward()
+    if rank.rank == 1:
+
+        def die(gradient: torch.Tensor) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        # The last layers' gradients, and so the first buckets, are on their way already.
+        parallel.module.layers["first"].weight.register_hook(die)
+    start_s = time.monotonic()
+    try:
+        parallel(torch.randn(4, 64)).sum().backward()
+    except RuntimeError as error:
+        return {"error": str(error), "waited_s": time.monotonic() - start_s}
+    return {"error": "", "waited_s": time.monotonic() - start_s}
+
+
+def test_a_peer_that_dies_in_backward_raises_on_every_rank_before_the_timeout() -> None:
+    outcomes = run_ranks(_peer_dies_in_backward, 3, check=False)
+    assert outcomes[1].exit_status == -signal.SIGKILL
+    for survivor in (outcomes[0], outcomes[2]):
+        assert not survivor.error
+        assert "lost" in survivor.value["error"]
+        assert survivor.value["waited_s"] < 20.0
+        assert survivor.exit_status == 0
+
+
+def _peer_hangs(rank: Rank, timeout_s: float) -> dict[str, Any]:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    _join(rank, timeout_s=timeout_s)
+    parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
+    parallel(torch.randn(4, 64)).sum().backward()
+    if rank.rank == 1:
+        threading.Event().wait(2 * timeout_s)
+        return {}
+    start_s = time.monotonic()
+    try:
+        parallel(torch.randn(4, 64)).sum().backward()
+    except RuntimeError as error:
+        return {"error": str(error), "waited_s": time.monotonic() - start_s}
+    return {"error": ""}
+
+
+def test_a_peer_that_hangs_raises_at_the_timeout() -> None:
+    outcomes = run_ranks(_peer_hangs, 3, 2.0)
+    for survivor in (outcomes[0], outcomes[2]):
+        assert survivor.value["error"], "backward() returned although a rank took no part"
+        assert survivor.value["waited_s"] < 15.0
+    # At least one waited for the whole timeout; the other may have learnt it from the first.
+    assert max(outcome.value["waited_s"] for outcome in (outcomes[0], outcomes[2])) >= 1.9
+
+
+def _after_failure(rank: Rank) -> list[str]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank, timeout_s=20.0)
+    dist.barrier()
+    if rank.rank == 1:
+        dist.destroy_process_group()
+        return []
+    errors = []
+    for _ in range(2):
+        try:
+            dist.all_reduce(torch.ones(1 << 20))
+        except RuntimeError as error:
+            errors.append(str(error))
+    dist.destroy_process_group()
+    return errors
+
+
+def test_after_a_failure_every_later_operation_fails_at_once() -> None:
+    first = run_ranks(_after_failure, 2)[0]
+    assert len(first.value) == 2
+    assert all("lost" in error for error in first.value)
+
+
+# Hooks.
+
+
+def _waiting_hook(rank: Rank) -> np.ndarray:
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import GradBucket
+
+    _join(rank)
+
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer().div_(rank.size)
+        extra = torch.ones(3)
+
+        def again(future: "torch.futures.Future[list[torch.Tensor]]") -> torch.Tensor:
+            result = future.value()[0]
+            dist.all_reduce(extra)  # waits, in whatever thread completed the first
+            assert extra[0].item() == rank.size
+            return result
+
+        work = dist.all_reduce(buffer, async_op=True)
+        assert work is not None
+        return work.get_future().then(again)
+
+    # One bucket: with more, the order of the second operations could differ between ranks.
+    flat = _flat(_train(rank, hook=hook, bucket_cap_mb=25.0))
+    dist.destroy_process_group()
+    return flat
+
+
+def test_a_hook_may_wait_for_another_operation_in_its_callback() -> None:
+    first, second = (outcome.value for outcome in run_ranks(_waiting_hook, 2))
+    assert np.array_equal(first, second)
+
+
+def _low_rank_hook(rank: Rank, num_buckets: list[int]) -> Any:
+    """PowerSGD (Vogels, Karimireddy, Jaggi 2019) of rank 2: two exchanges that depend on each other, as one job."""
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import GradBucket
+
+    group: Any = dist.group.WORLD
+
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        gradients = bucket.gradients()
+        if bucket.is_last():
+            num_buckets.append(bucket.index() + 1)
+
+        def job(transport: Any) -> None:
+            for gradient in gradients:
+                if gradient.dim() < 2:
+                    transport.all_reduce(gradient)
+                    gradient.div_(rank.size)
+                    continue
+                generator = torch.Generator().manual_seed(gradient.numel())
+                q = torch.randn(gradient.shape[1], 2, generator=generator)
+                p = gradient @ q
+                transport.all_reduce(p)
+                p = torch.linalg.qr(p)[0]
+                q = gradient.t() @ p
+                transport.all_reduce(q)
+                gradient.copy_(p @ (q / rank.size).t())
+
+        return group.submit("powersgd", job, bucket.buffer())
+
+    return hook
+
+
+def _low_rank(rank: Rank) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    _join(rank)
+    num_buckets: list[int] = []
+    flat = _flat(_train(rank, hook=_low_rank_hook(rank, num_buckets), iterations=5))
+    dist.destroy_process_group()
+    return {"parameters": flat, "num_buckets": num_buckets}
+
+
+def test_jobs_of_several_phases_over_many_buckets_leave_ranks_identical() -> None:
+    values = [outcome.value for outcome in run_ranks(_low_rank, 3)]
+    # The first iteration has one bucket: DistributedDataParallel forms the real ones after it.
+    assert min(values[0]["num_buckets"][1:]) >= NUM_BUCKETS_MIN
+    for value in values[1:]:
+        assert np.array_equal(value["parameters"], values[0]["parameters"])
+
+
+def _failing_job(rank: Rank) -> str:
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import GradBucket
+    from torch.nn.parallel import DistributedDataParallel
+
+    _join(rank)
+    group: Any = dist.group.WORLD
+
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def job(transport: Any) -> None:
+            raise ZeroDivisionError("this compressor is broken")
+
+        return group.submit("broken", job, bucket.buffer())
+
+    parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
+    parallel.register_comm_hook(None, hook)
+    try:
+        parallel(torch.randn(4, 64)).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_an_exception_in_a_job_is_raised_by_backward_and_crashes_nothing() -> None:
+    assert any("this compressor is broken" in outcome.value for outcome in run_ranks(_failing_job, 2))
+
+
+def _overlap(rank: Rank) -> int:
+    """Buckets that were handed over before backward had computed its last gradient."""
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import GradBucket
+    from torch.nn.parallel import DistributedDataParallel
+
+    _join(rank)
+    handed_over: list[float] = []
+    last: list[float] = []
+
+    def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        handed_over.append(time.monotonic())
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        assert work is not None
+        return work.get_future().then(lambda future: future.value()[0])
+
+    parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
+    parallel.register_comm_hook(None, hook)
+    parallel.module.layers["first"].weight.register_hook(lambda gradient: last.append(time.monotonic()))
+    for _ in range(2):
+        handed_over.clear()
+        last.clear()
+        parallel(torch.randn(4, 64)).sum().backward()
+    dist.destroy_process_group()
+    return sum(at_s < last[0] for at_s in handed_over)
+
+
+def test_communication_starts_before_backward_ends() -> None:
+    for outcome in run_ranks(_overlap, 2):
+        assert outcome.value >= 1

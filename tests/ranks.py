@@ -1,0 +1,105 @@
+"""Runs a function once per rank, each rank in a process of its own that is forked from one with torch
+imported.
+
+Importing torch takes 1.6 s and must happen once, but pytest's own process may already run threads, after
+which a fork is no longer safe: so the ranks are children of a fork server of their own, which imports and
+does nothing else.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PRELOAD = (
+    "__main__",
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "sklearn.datasets",
+    "transports.process_group",
+    "testbed.workloads._trainer",
+)
+ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank's function is told."""
+
+    rank: int
+    size: int
+    store_path: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended."""
+
+    value: Any
+    error: str
+    """Its traceback, or empty."""
+    exit_status: int | None
+    """Negative: the signal that ended it."""
+
+
+def run_ranks(
+    function: Callable[..., Any], size: int, *arguments: Any, timeout_s: float = 60.0, check: bool = True
+) -> Sequence[Outcome]:
+    """Call `function(Rank, *arguments)` in `size` processes. With `check`, any error fails the test here."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    with tempfile.TemporaryDirectory() as directory:
+        pipes, processes = [], []
+        for rank in range(size):
+            ours, theirs = context.Pipe(duplex=False)
+            told = Rank(rank, size, str(Path(directory) / "store"))
+            process = context.Process(target=_life, args=(function, told, arguments, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        deadline_s = time.monotonic() + timeout_s
+        outcomes = []
+        for pipe, process in zip(pipes, processes, strict=True):
+            value, error = _read(pipe, deadline_s)
+            process.join(max(0.0, deadline_s - time.monotonic()))
+            outcomes.append(Outcome(value, error, process.exitcode))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+    if check:
+        for rank, outcome in enumerate(outcomes):
+            assert not outcome.error, f"rank {rank}:\n{outcome.error}"
+            assert outcome.exit_status == 0, f"rank {rank} ended with {outcome.exit_status}"
+    return outcomes
+
+
+def _read(pipe: Connection, deadline_s: float) -> tuple[Any, str]:
+    if not pipe.poll(max(0.0, deadline_s - time.monotonic())):
+        return None, "said nothing until the deadline"
+    try:
+        value, error = pipe.recv()
+    except EOFError:
+        return None, "ended without a word"
+    return value, error
+
+
+def _life(function: Callable[..., Any], told: Rank, arguments: tuple[Any, ...], pipe: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        value = function(told, *arguments)
+    except Exception:  # noqa: BLE001 - the test decides what an error means
+        pipe.send((None, traceback.format_exc()))
+    else:
+        pipe.send((value, ""))

@@ -1,0 +1,77 @@
+"""Whole stacks: collective and transport in one, as others have written them. They are what ours is compared
+with."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from transports.channels.base import Group
+from transports.registry import Options, Registry
+from transports.trace import OperationTrace
+
+if TYPE_CHECKING:
+    import torch
+
+    from transports.transport import ReduceOperation
+
+OnTrace = Callable[[OperationTrace], None]
+
+
+class WorkLike(Protocol):
+    """An operation under way."""
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when it is done. Raises the operation's error."""
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+
+    def add_done_callback(self, callback: Callable[[BaseException | None], None], /) -> None:
+        """Call with the operation's error, or None, when it has ended."""
+
+
+class CommunicatorLike(Protocol):
+    """One member's side of a group: what a benchmark drives, whichever stack is underneath. Tensors are
+    worked on in place and must not be touched until the work is done."""
+
+    @property
+    def rank(self) -> int:
+        """Of this member."""
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+
+    def all_reduce(self, tensor: "torch.Tensor", op: "ReduceOperation" = "sum") -> WorkLike:
+        """Every member's tensor becomes the reduction of all."""
+
+    def broadcast(self, tensor: "torch.Tensor", root: int) -> WorkLike:
+        """Every member's tensor becomes the root's."""
+
+    def all_gather(self, output: "torch.Tensor", input: "torch.Tensor") -> WorkLike:  # noqa: A002 - torch's word
+        """`output` becomes all members' inputs, by rank."""
+
+    def reduce_scatter(
+        self,
+        output: "torch.Tensor",
+        input: "torch.Tensor",  # noqa: A002 - torch's word
+        op: "ReduceOperation" = "sum",
+    ) -> WorkLike:
+        """`output` becomes this rank's part of the reduction of all inputs."""
+
+    def barrier(self) -> WorkLike:
+        """Done when every member has called it."""
+
+    def close(self) -> None:
+        """Leave the group; the others notice. Idempotent."""
+
+
+class Stack(Options):
+    """A value on the stack axis."""
+
+    @abstractmethod
+    def open(self, group: Group, on_trace: OnTrace | None = None) -> CommunicatorLike:
+        """Connect to every other member. Raises what the stack raises when one does not appear in time."""
+
+
+STACKS: Final[Registry[Stack]] = Registry("stack", "transports.baselines")

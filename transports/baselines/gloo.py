@@ -1,0 +1,148 @@
+# ruff: noqa: SLF001 - torch offers the choice of an address only below its public face
+"""torch's own gloo, bound to one address and given the face of our communicator."""
+
+import itertools
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack, WorkLike
+from transports.channels.base import Group
+from transports.errors import OptionError
+from transports.trace import OperationTrace
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+    from transports.transport import ReduceOperation
+
+_NUM_THREADS: Final = 2
+"""What torch itself gives a gloo group."""
+
+
+@STACKS.register
+class Gloo(Stack):
+    """https://github.com/pytorch/gloo: ring all-reduce in C++ over TCP, two threads per group."""
+
+    def open(self, group: Group, on_trace: OnTrace | None = None) -> CommunicatorLike:
+        """Connect over the group's address. Raises OptionError unless the group's store is one of torch's,
+        and RuntimeError when a member does not appear in time."""
+        return _GlooCommunicator(group, on_trace)
+
+
+class _GlooWork:
+    """torch's work, with our words."""
+
+    def __init__(self, work: "dist.Work") -> None:
+        self._work = work
+        self._future = work.get_future()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        if timeout_s is None:
+            self._work.wait()
+        else:
+            self._work.wait(timedelta(seconds=timeout_s))
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def add_done_callback(self, callback: Callable[[BaseException | None], None], /) -> None:
+        def ended(future: "torch.futures.Future[object]") -> None:
+            try:
+                future.wait()
+            except RuntimeError as error:
+                callback(error)
+            else:
+                callback(None)
+
+        self._future.add_done_callback(ended)
+
+
+class _GlooCommunicator:
+    """A ProcessGroupGloo of its own, outside torch.distributed's default group."""
+
+    def __init__(self, group: Group, on_trace: OnTrace | None) -> None:
+        from torch._C import _distributed_c10d as c10d
+
+        if not isinstance(group.store, c10d.Store):
+            raise OptionError("gloo meets through one of torch's stores (FileStore, TCPStore)")
+        gloo: Any = c10d.ProcessGroupGloo  # its stub lacks nearly everything
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=group.address)]
+        options._timeout = timedelta(seconds=group.timeout_s)
+        options._threads = _NUM_THREADS
+        store = c10d.PrefixStore(f"gloo/{group.name}", group.store)
+        self._gloo = gloo(store, group.rank, group.size, options)
+        self._on_trace = on_trace
+        self._sequence = itertools.count()
+        self.rank: Final = group.rank
+        self.size: Final = group.size
+
+    def all_reduce(self, tensor: "torch.Tensor", op: "ReduceOperation" = "sum") -> WorkLike:
+        """Every member's tensor becomes the reduction of all."""
+        import torch.distributed as dist
+
+        options = dist.AllreduceOptions()
+        options.reduceOp = getattr(dist.ReduceOp, op.upper())
+        return self._start("all_reduce", tensor, lambda: self._gloo.allreduce([tensor], options))
+
+    def broadcast(self, tensor: "torch.Tensor", root: int) -> WorkLike:
+        """Every member's tensor becomes the root's."""
+        import torch.distributed as dist
+
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        return self._start("broadcast", tensor, lambda: self._gloo.broadcast([tensor], options))
+
+    def all_gather(self, output: "torch.Tensor", input: "torch.Tensor") -> WorkLike:  # noqa: A002 - torch's word
+        """`output` becomes all members' inputs, by rank."""
+        return self._start("all_gather", output, lambda: self._gloo._allgather_base(output, input))
+
+    def reduce_scatter(
+        self,
+        output: "torch.Tensor",
+        input: "torch.Tensor",  # noqa: A002 - torch's word
+        op: "ReduceOperation" = "sum",
+    ) -> WorkLike:
+        """`output` becomes this rank's part of the reduction of all inputs."""
+        import torch.distributed as dist
+
+        options = dist.ReduceScatterOptions()
+        options.reduceOp = getattr(dist.ReduceOp, op.upper())
+        return self._start("reduce_scatter", input, lambda: self._gloo._reduce_scatter_base(output, input, options))
+
+    def barrier(self) -> WorkLike:
+        """Done when every member has called it."""
+        return self._start("barrier", None, self._gloo.barrier)
+
+    def close(self) -> None:
+        """Leave the group; pending operations of the others fail."""
+        self._gloo.shutdown()
+
+    def _start(self, operation: str, tensor: "torch.Tensor | None", start: Callable[[], "dist.Work"]) -> WorkLike:
+        enqueued_s = time.monotonic()
+        work = _GlooWork(start())
+        on_trace = self._on_trace
+        if on_trace is not None:
+            size_bytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
+            sequence = next(self._sequence)
+
+            def ended(_: BaseException | None) -> None:
+                # gloo does not say when it takes an operation up or when its first byte comes; it counts as
+                # busy from the moment it is asked.
+                on_trace(
+                    OperationTrace(
+                        sequence=sequence,
+                        operation=operation,
+                        size_bytes=size_bytes,
+                        enqueued_s=enqueued_s,
+                        started_s=enqueued_s,
+                        first_byte_s=enqueued_s,
+                        done_s=time.monotonic(),
+                    )
+                )
+
+            work.add_done_callback(ended)
+        return work

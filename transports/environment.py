@@ -1,0 +1,69 @@
+"""What the torch backend reads from the environment when nobody configured it: see `process_group.py`."""
+
+import fcntl
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from transports.errors import OptionError, UnsupportedError
+
+_SIOCGIFADDR: Final = 0x8915  # linux/sockios.h
+_IFNAMSIZ: Final = 16  # linux/if.h
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def axis_value(environment: Mapping[str, str], name: str, default: str) -> object:
+    """A name, or a mapping written as JSON, for a registry to parse. Raises OptionError naming the
+    variable."""
+    text = environment.get(name, default)
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"{name} is neither a name nor JSON: {error}") from None
+
+
+def own_address(environment: Mapping[str, str]) -> str:
+    """This host's IPv4 address to listen on: TESTBED_ADDRESS, that of TESTBED_INTERFACE, or that of the
+    interface which routes to MASTER_ADDR. Raises UnsupportedError when there is none."""
+    if address := environment.get("TESTBED_ADDRESS"):
+        return address
+    if interface := environment.get("TESTBED_INTERFACE"):
+        return address_of_interface(interface)
+    if master := environment.get("MASTER_ADDR"):
+        return address_towards(master)
+    return _LOOPBACK
+
+
+def address_of_interface(interface: str) -> str:
+    """The first IPv4 address of the interface (netdevice(7)). Raises UnsupportedError when it has none."""
+    request = struct.pack(f"{_IFNAMSIZ}s{_IFNAMSIZ}x", interface.encode()[: _IFNAMSIZ - 1])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+        except OSError as error:
+            raise UnsupportedError(
+                f"TESTBED_INTERFACE: {interface!r} has no IPv4 address ({error.strerror}); "
+                "`ip -4 address` lists those that have"
+            ) from None
+    # struct ifreq: the name, then a sockaddr_in whose address follows family and port.
+    return socket.inet_ntoa(reply[_IFNAMSIZ + 4 : _IFNAMSIZ + 8])
+
+
+def address_towards(host: str) -> str:
+    """Our own address on the way to a host; connecting a datagram socket asks the routing table and sends
+    nothing.
+
+    Raises UnsupportedError when the host is unknown or there is no route.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError as error:
+            raise UnsupportedError(
+                f"no way to MASTER_ADDR {host!r} ({error.strerror}); set TESTBED_ADDRESS to this host's own address"
+            ) from None
+        return str(probe.getsockname()[0])

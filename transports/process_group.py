@@ -1,0 +1,406 @@
+# ruff: noqa: ARG002 - torch hands over its options whether they say anything or not
+# mypy: disable-error-code="override, assignment"
+# (torch's stubs declare overloads whose second forms nobody calls, and camel-case argument names)
+"""The `torch.distributed` backend `testbed`: a thin adapter from torch's process group to a Communicator.
+
+Every byte goes through a collective's schedule over a channel; there is no other backend inside. What to use
+is decided before `init_process_group("testbed")`, in a program by :func:`configure`, otherwise from the
+environment:
+
+    TESTBED_COLLECTIVE   `ring`, or JSON: `{"kind": "ring", "segment_bytes": "64KiB"}`   default: ring
+    TESTBED_CHANNEL      `tcp`, or JSON                                                  default: tcp
+    TESTBED_ADDRESS      this host's own address to listen on
+    TESTBED_INTERFACE    or the interface whose IPv4 address to listen on
+
+With neither address nor interface it is the address of the interface that routes to MASTER_ADDR, and
+127.0.0.1 when there is no MASTER_ADDR. On a host whose own name resolves to 127.0.1.1 (Debian's /etc/hosts)
+name one of them.
+
+Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
+reduce, gather, scatter, all_to_all, barrier, send, recv, subgroups, on CPU tensors; reductions SUM, AVG, MIN,
+MAX, PRODUCT. recv from any source raises NotImplementedError. Errors of the transport surface where torch
+waits for the operation: in `wait()`, or in `backward()`.
+
+Works with torch 2.13. The methods' names, arguments and results are those that torch's C++ trampoline
+(PyProcessGroup.hpp) and `distributed_c10d.py` call.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from transports.autoload import BACKEND
+from transports.baselines.base import OnTrace, WorkLike
+from transports.channels.base import CHANNELS, Channel, Group
+from transports.collectives.base import COLLECTIVES, Collective
+from transports.communicator import Communicator
+from transports.environment import axis_value, own_address
+from transports.transport import ReduceOperation, Transport
+
+_REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
+    (dist.ReduceOp.SUM, "sum"),
+    (dist.ReduceOp.AVG, "avg"),
+    (dist.ReduceOp.MIN, "min"),
+    (dist.ReduceOp.MAX, "max"),
+    (dist.ReduceOp.PRODUCT, "product"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessGroupOptions:
+    """How the groups of this process exchange tensors."""
+
+    collective: Collective
+    channel: Channel
+    address: str
+    """This host's own address to listen on."""
+    on_trace: OnTrace | None = None
+    """Called for every finished operation of every group, on its communication thread."""
+
+    @classmethod
+    def from_environment(cls) -> "ProcessGroupOptions":
+        """From the variables in this module's docstring. Raises OptionError or pydantic's ValidationError."""
+        return cls(
+            collective=COLLECTIVES.parse(axis_value(os.environ, "TESTBED_COLLECTIVE", "ring")),
+            channel=CHANNELS.parse(axis_value(os.environ, "TESTBED_CHANNEL", "tcp")),
+            address=own_address(os.environ),
+        )
+
+
+_configured: ProcessGroupOptions | None = None
+
+
+def configure(options: ProcessGroupOptions | None) -> None:
+    """Set the options of groups that this process creates from now on; None: from the environment again."""
+    global _configured  # noqa: PLW0603 - torch creates groups by name and hands nothing of ours through
+    _configured = options
+
+
+def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
+    """What torch calls for init_process_group and new_group (`register_backend(..., extended_api=True)`)."""
+    options = _configured if _configured is not None else ProcessGroupOptions.from_environment()
+    group = Group(
+        name=backend_options.group_id,
+        rank=backend_options.group_rank,
+        size=backend_options.group_size,
+        address=options.address,
+        # torch has prefixed it with the group's name, so subgroups do not meet each other.
+        store=backend_options.store,
+        timeout_s=backend_options.timeout.total_seconds(),
+    )
+    return TestbedProcessGroup(Communicator(options.collective, options.channel, group, options.on_trace))
+
+
+class TestbedProcessGroup(dist.ProcessGroup):
+    """One process group of torch over one Communicator of ours."""
+
+    __test__ = False  # the name begins like a test class; pytest must not collect it
+
+    def __init__(self, communicator: Communicator) -> None:
+        # The constructor that takes a store cannot be subclassed in torch 2.13.
+        super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
+        self.communicator: Final = communicator
+        self._name = ""
+        self._description = ""
+        self._closed = False
+
+    # Identity. torch's C++ and Python sides ask by different names; without a backend inside, the inherited
+    # ones have nothing to answer from.
+
+    def rank(self) -> int:
+        """This member's rank in the group."""
+        return self.communicator.rank
+
+    def size(self) -> int:
+        """The number of members."""
+        return self.communicator.size
+
+    def name(self) -> str:
+        """The backend's name."""
+        return BACKEND
+
+    getRank = rank  # noqa: N815 - torch's names, here and below
+    getSize = size  # noqa: N815
+    getBackendName = name  # noqa: N815
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """The group's name in this process."""
+        return self._name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """What the group is for."""
+        return self._description
+
+    setGroupName = _set_group_name  # noqa: N815
+    setGroupDesc = _set_group_desc  # noqa: N815
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    # Collectives.
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """Each tensor becomes the reduction of all members'."""
+        operation = _reduce_operation(opts)
+        return _Operation([self._open.all_reduce(tensor, operation) for tensor in tensors], tensors)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        """An all_reduce: what other members than the root then hold is theirs to define, and ours is the
+        result."""
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        """Each tensor becomes the root's."""
+        return _Operation([self._open.broadcast(tensor, opts.rootRank) for tensor in tensors], tensors)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Each output becomes all members' inputs, by rank."""
+        pairs = zip(outputs, inputs, strict=True)
+        return _Operation([self._open.all_gather(output, part) for output, part in pairs], outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        """The output becomes all members' inputs, by rank."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    _allgather_base = all_gather_single
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """outputs[i][r] becomes member r's inputs[i]. Raises ValueError unless all have the same shape."""
+        gathered = []
+        for parts, part in zip(outputs, inputs, strict=True):
+            _require_alike(parts, part, self.size())
+            gathered.append(part.new_empty((self.size(), *part.shape)))
+        works = [self._open.all_gather(flat, part) for flat, part in zip(gathered, inputs, strict=True)]
+
+        def scatter_locally() -> None:
+            for parts, flat in zip(outputs, gathered, strict=True):
+                for part, row in zip(parts, flat, strict=True):
+                    part.copy_(row)
+
+        return _Operation(works, outputs, scatter_locally)
+
+    def allgather_coalesced(
+        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """output_lists[r][i] becomes member r's inputs[i]."""
+        return self.allgather([list(parts) for parts in zip(*output_lists, strict=True)], inputs, opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Each output becomes this member's part of the reduction of all members' inputs."""
+        operation = _reduce_operation(opts)
+        pairs = zip(outputs, inputs, strict=True)
+        return _Operation([self._open.reduce_scatter(output, whole, operation) for output, whole in pairs], outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        """The output becomes this member's part of the reduction of all members' inputs."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> dist.Work:
+        """outputs[i] becomes the reduction of all members' inputs[i][this rank]. Raises ValueError unless all
+        have the same shape."""
+        for output, parts in zip(outputs, inputs, strict=True):
+            _require_alike(parts, output, self.size())
+        return self.reduce_scatter_single_coalesced(outputs, [torch.stack(parts) for parts in inputs], opts)
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Done when every member has called it."""
+        return _Operation([self._open.barrier()], [torch.empty(0)])
+
+    # Point to point, and what is made of it.
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
+        """Send to one member."""
+        return _Operation([self._open.send(tensor, peer, tag) for tensor in tensors], tensors)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
+        """Receive from one member."""
+        return _Operation([self._open.receive(tensor, peer, tag) for tensor in tensors], tensors)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
+        """Not supported."""
+        raise NotImplementedError(f"{BACKEND} receives from a member that is named: give recv() a `src`")
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
+        """On the root outputs[0][r] becomes member r's inputs[0]; the others give an empty list."""
+        (source,) = inputs
+        if self.rank() != opts.rootRank:
+            return _Operation([self._open.send(source, opts.rootRank, 0)], outputs)
+        (parts,) = outputs
+        _require_alike(parts, source, self.size())
+        parts[self.rank()].copy_(source)
+        others = [(peer, part) for peer, part in enumerate(parts) if peer != self.rank()]
+        return _Operation([self._open.receive(part, peer, 0) for peer, part in others], outputs)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
+        """Every outputs[0] becomes the root's inputs[0][this rank]; the others give an empty list."""
+        (target,) = outputs
+        if self.rank() != opts.rootRank:
+            return _Operation([self._open.receive(target, opts.rootRank, 0)], outputs)
+        (parts,) = inputs
+        _require_alike(parts, target, self.size())
+        target.copy_(parts[self.rank()])
+        others = [(peer, part) for peer, part in enumerate(parts) if peer != self.rank()]
+        return _Operation([self._open.send(part, peer, 0) for peer, part in others], outputs)
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """outputs[r] becomes member r's inputs[this rank]; sizes may differ from pair to pair."""
+        outputs[self.rank()].copy_(inputs[self.rank()])
+        works: list[WorkLike] = []
+        for peer in range(self.size()):
+            if peer != self.rank():
+                works.append(self._open.send(inputs[peer], peer, 0))
+                works.append(self._open.receive(outputs[peer], peer, 0))
+        return _Operation(works, outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002 - torch's name
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
+    ) -> dist.Work:
+        """The parts of `output` along its first dimension become the members' parts for this rank; without
+        splits all parts are equal."""
+        received, sent = self._split(output, output_splits), self._split(input, input_splits)
+        return self.alltoall(received, sent, opts)
+
+    alltoall_base = all_to_all_single
+
+    def _split(self, tensor: torch.Tensor, splits: list[int]) -> list[torch.Tensor]:
+        if not splits and tensor.shape[0] % self.size() != 0:
+            raise ValueError(f"{tensor.shape[0]} rows cannot be dealt out evenly to {self.size()} members")
+        return list(torch.split(tensor, splits or tensor.shape[0] // self.size()))
+
+    # The end.
+
+    def shutdown(self) -> None:
+        """Leave the group; what is pending fails, here and at the others. Idempotent."""
+        self._closed = True
+        self.communicator.close()
+
+    abort = shutdown
+
+    def submit(self, name: str, job: Callable[[Transport], None], buffer: torch.Tensor) -> "Future[torch.Tensor]":
+        """Run a job of several phases in one piece on the communication thread, for a DistributedDataParallel
+        hook: the future completes with `buffer`, which the job has changed in place. See
+        Communicator.submit."""
+        work = self._open.submit(name, job, buffer.numel() * buffer.element_size())
+        return _Operation([work], buffer).get_future()
+
+    @property
+    def _open(self) -> Communicator:
+        """The communicator, to start an operation on. Raises DistBackendError after shutdown()."""
+        if self._closed:
+            raise dist.DistBackendError(f"the process group {self._name!r} was shut down")
+        return self.communicator
+
+
+class _Operation(dist.Work):
+    """torch's work for several of ours. Its future completes with `value`, after `finish` has run.
+
+    torch's own `_create_work_from_future` would do but for one thing: its wait() returns when the operation
+    has failed, as if it had not.
+    """
+
+    def __init__(self, works: Sequence[WorkLike], value: Any, finish: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._value = value
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._num_missing = len(works)
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._raw: Future[Any] = Future()
+        # A Python exception set on a future is invisible to C++, which would take the future's value for a
+        # list of tensors and crash; raised again in a callback it becomes a real error there.
+        self._future: Future[Any] = self._raw.then(lambda raw: raw.value())
+        if not works:
+            self._end()
+        for work in works:
+            work.add_done_callback(self._one_ended)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return when the operation is done. Raises DistBackendError, from the transport's own error, when it
+        failed, and when it is not done after the timeout (zero, which is what C++ passes, means none)."""
+        if not self._ended.wait(timeout.total_seconds() if timeout else None):
+            raise dist.DistBackendError(f"the operation is not done after {timeout}")
+        if self._error is not None:
+            raise dist.DistBackendError(str(self._error)) from self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._ended.is_set()
+
+    def get_future(self) -> "Future[Any]":
+        """Completes when the operation does. Its callbacks may wait for other operations."""
+        return self._future
+
+    def _one_ended(self, error: BaseException | None) -> None:
+        with self._lock:
+            self._num_missing -= 1
+            self._error = self._error or error
+            last = self._num_missing == 0
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        if self._error is None and self._finish is not None:
+            try:
+                self._finish()
+            except BaseException as error:  # noqa: BLE001 - not handed on it would leave the waiting side waiting
+                self._error = error
+        self._ended.set()
+        if self._error is None:
+            self._raw.set_result(self._value)
+        else:
+            self._raw.set_exception(self._error)
+
+
+def _reduce_operation(opts: Any) -> ReduceOperation:
+    """Our word for torch's operation. Raises ValueError for those that cannot be had."""
+    if opts is None:
+        return "sum"
+    for operation, name in _REDUCE_OPERATIONS:
+        if opts.reduceOp == operation:
+            return name
+    allowed = ", ".join(name.upper() for _, name in _REDUCE_OPERATIONS)
+    raise ValueError(f"{BACKEND} cannot reduce with {opts.reduceOp}; allowed: {allowed}")
+
+
+def _require_alike(parts: Sequence[torch.Tensor], own: torch.Tensor, size: int) -> None:
+    if len(parts) != size:
+        raise ValueError(f"{len(parts)} tensors for {size} members")
+    for peer, part in enumerate(parts):
+        if part.shape != own.shape or part.dtype != own.dtype:
+            raise ValueError(
+                f"the tensor for rank {peer} is {tuple(part.shape)} of {part.dtype}, this rank's is "
+                f"{tuple(own.shape)} of {own.dtype}: {BACKEND} exchanges equal parts"
+            )
