@@ -85,14 +85,14 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
         grave = share > RUN_QUEUE_INVALID
         limit = RUN_QUEUE_INVALID if grave else RUN_QUEUE_DEGRADED
         (invalid if grave else degraded).append(
-            f"the threads that move gradients waited for a core during {share:.1%} of the time buckets "
-            f"were in service (limit {limit:.0%}): part of the communication time is this machine's, not the "
+            f"the threads that move gradients waited for a core during {100 * share:.1f} % of the time buckets "
+            f"were in service (limit {100 * limit:.0f} %): part of the communication time is this machine's, not the "
             "network's; use fewer workers, a lower rate or a larger dilation"
         )
     if evidence.steal_share > STEAL_DEGRADED:
         degraded.append(
-            f"the hypervisor took {evidence.steal_share:.1%} of the CPU time (limit {STEAL_DEGRADED:.0%}): "
-            "repeat the run when the host is quieter"
+            f"the hypervisor took {100 * evidence.steal_share:.1f} % of the CPU time "
+            f"(limit {100 * STEAL_DEGRADED:.0f} %): repeat the run when the host is quieter"
         )
     outcome: Outcome = "invalid" if invalid else "degraded" if degraded else "valid"
     return outcome, [*invalid, *degraded, *notes]
@@ -108,15 +108,13 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
         ),
         *_sentence(
             sorted((link for link in links if _bytes_error(link)), key=lambda link: -abs(_bytes_error(link))),
-            f"bytes on the wire differ from the collective's schedule by more than {BYTES_TOLERANCE:.0%}",
+            f"bytes on the wire differ from the collective's schedule by more than {100 * BYTES_TOLERANCE:.0f} %",
             lambda link: f"{link.bytes:,} bytes instead of {link.expected_bytes:,}{_percent(link)}",
         ),
         *_sentence(
             [link for link in links if (link.measured_rate_bps or 0) > link.rate_bps * (1 + RATE_TOLERANCE)],
-            f"measured rate is more than {RATE_TOLERANCE:.0%} above what was asked",
-            lambda link: (
-                f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}"
-            ),
+            f"measured rate is more than {100 * RATE_TOLERANCE:.0f} % above what was asked",
+            lambda link: f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}",
         ),
     ]
     spurious = [
@@ -124,8 +122,7 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
         for link in links
         if not link.may_drop
         and not link.drops
-        and link.retransmitted_bytes
-        > max(RETRANSMITTED_DEGRADED * (link.expected_bytes or link.bytes), BYTES_FLOOR)
+        and link.retransmitted_bytes > max(RETRANSMITTED_DEGRADED * (link.expected_bytes or link.bytes), BYTES_FLOOR)
     ]
     degraded = _sentence(
         spurious,
@@ -156,7 +153,7 @@ def _bytes_error(link: LinkEvidence) -> int:
 
 
 def _percent(link: LinkEvidence) -> str:
-    return f", {link.bytes / link.expected_bytes - 1:+.1%}" if link.expected_bytes else ""
+    return f", {100 * (link.bytes / link.expected_bytes - 1):+.1f} %" if link.expected_bytes else ""
 
 
 def _sentence(links: Sequence[LinkEvidence], what: str, number: Callable[[LinkEvidence], str]) -> list[str]:

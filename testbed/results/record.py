@@ -227,15 +227,15 @@ class RecordWriter:
         self._write_json("calibration", calibration)
 
     def append_iterations(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Rows with exactly the keys of ITERATION_SCHEMA."""
+        """Rows with the keys of ITERATION_SCHEMA; others are left out."""
         self._append("iterations", rows)
 
     def append_buckets(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Rows with exactly the keys of BUCKET_SCHEMA."""
+        """Rows with the keys of BUCKET_SCHEMA; others are left out."""
         self._append("buckets", rows)
 
     def append_links(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Rows with exactly the keys of LINK_SCHEMA."""
+        """Rows with the keys of LINK_SCHEMA; others are left out."""
         self._append("links", rows)
 
     def frame(self, name: Literal["iterations", "buckets", "links"]) -> pl.DataFrame:
@@ -264,14 +264,10 @@ class RecordWriter:
         for name in DOCUMENTS:
             if not (self.directory / f"{name}.json").exists():
                 self._write_json(name, {})
-        _replace_text(
-            self.directory / "summary.json", summary.model_dump_json(by_alias=True, indent=2) + "\n"
-        )
+        _replace_text(self.directory / "summary.json", summary.model_dump_json(by_alias=True, indent=2) + "\n")
 
     def _append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
-        new = list(rows)
-        for row in new:
-            assert row.keys() == FRAMES[name].keys(), f"a row of {name} has the keys {sorted(row)}"
+        new = [{column: row[column] for column in FRAMES[name]} for row in rows]
         with self._rows_lock:
             self._rows[name] += new
         # Whoever finds a flush in progress leaves it alone: a sampler must not wait for the disk.
@@ -307,9 +303,7 @@ class Record:
 def load(path: Path) -> Record:
     """Read a record. Raises SpecError that says what the directory lacks or which file cannot be read."""
     if not path.is_dir():
-        raise SpecError(
-            f"{path}: no such directory; give the directory of a record, as `testbed run` prints it"
-        )
+        raise SpecError(f"{path}: no such directory; give the directory of a record, as `testbed run` prints it")
     frames, documents = [f"{name}.parquet" for name in FRAMES], [f"{name}.json" for name in DOCUMENTS]
     needed = ["spec.yaml", "summary.json", *documents, *frames]
     missing = [name for name in needed if not (path / name).is_file()]

@@ -114,16 +114,12 @@ def summarize(inputs: Inputs) -> Summary:
     digests = set(inputs.parameters_sha256)
     if len(digests) > 1:
         outcome = "failed"
-        reasons.insert(
-            0, f"the workers ended with {len(digests)} different sets of parameters; they must be the same"
-        )
+        reasons.insert(0, f"the workers ended with {len(digests)} different sets of parameters; they must be the same")
     iterations = per_iteration(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation)
     times = iterations["time_s"].to_numpy()
     whole = len(times) > 0
     median_s = float(np.median(times)) if whole else None
-    compute_only_s = compute_only_time_s(
-        inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation
-    )
+    compute_only_s = compute_only_time_s(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation)
     scaling = compute_only_s / median_s if compute_only_s is not None and median_s else None
     return Summary(
         name=inputs.name,
@@ -163,10 +159,7 @@ def per_iteration(
     means over workers; other_s is the rest: loading data, bookkeeping, waiting for the slowest worker.
     """
     compute = (
-        pl.col("backward_compute_end_s")
-        - pl.col("start_s")
-        + pl.col("optimizer_end_s")
-        - pl.col("backward_end_s")
+        pl.col("backward_compute_end_s") - pl.col("start_s") + pl.col("optimizer_end_s") - pl.col("backward_end_s")
     )
     exposed = pl.col("backward_end_s") - pl.col("backward_compute_end_s")
     return (
@@ -267,9 +260,7 @@ def _losses(iterations: pl.DataFrame) -> LossValues | None:
     losses = iterations["loss"].to_list()
     if all(loss is None or not math.isfinite(loss) for loss in losses):
         return None
-    first, last = (
-        loss if loss is not None and math.isfinite(loss) else None for loss in (losses[0], losses[-1])
-    )
+    first, last = (loss if loss is not None and math.isfinite(loss) else None for loss in (losses[0], losses[-1]))
     return LossValues(first=first, last=last)
 
 
@@ -334,9 +325,7 @@ def _counter(samples: pl.DataFrame, link: LinkFacts, window: tuple[float, float]
         & (pl.col("at_s") < window[1])
     ).sort("at_s")
     at_s = np.concatenate([[window[0]], mine["at_s"].to_numpy(), [window[1]]])
-    counter = np.concatenate(
-        [[link.class_bytes_start], mine["class_bytes"].to_numpy(), [link.class_bytes_end]]
-    )
+    counter = np.concatenate([[link.class_bytes_start], mine["class_bytes"].to_numpy(), [link.class_bytes_end]])
     return at_s, counter.astype(np.float64)
 
 

@@ -1,0 +1,311 @@
+"""Results and progress in a terminal: one screen at the end, a live display while the run goes on."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rich.bar import Bar
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from testbed.results import wording
+
+if TYPE_CHECKING:  # the record's module imports polars, which progress does not need
+    from testbed.results.record import LinkSummary, Outcome, Summary
+
+_WIDTH: Final = 100
+_STYLES: Final["dict[Outcome, str]"] = {
+    "valid": "bold white on green",
+    "degraded": "bold black on yellow",
+    "invalid": "bold white on red",
+    "failed": "bold white on red",
+    "unsupported": "bold white on red",
+}
+_BAR_WIDTH: Final = 30
+_METER_WIDTH: Final = 25
+_REFRESH_HZ: Final = 4
+_LINE_INTERVAL_S: Final = 5.0
+_NUM_LINKS_APART: Final = 8
+"""More link directions than this are shown as groups, with the range of each number."""
+
+
+def render_summary(summary: "Summary", console: Console) -> None:
+    """The whole result on one screen."""
+    title = Text.assemble((summary.name, "bold"), (f"   run {summary.run_id}", "dim"))
+    parts: list[RenderableType] = [title, _verdict(summary), "", Text(wording.headline(summary)), "", _numbers(summary)]
+    if summary.links:
+        parts += ["", _links(summary.links, wide=console.width >= _WIDTH)]
+    parts += ["", _where(summary)]
+    console.print()
+    for part in parts:
+        console.print(Padding(part, (0, 1)), width=min(console.width, _WIDTH), highlight=False)
+
+
+def _verdict(summary: "Summary") -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    badge = Text(f" {summary.outcome.upper()} ", style=_STYLES[summary.outcome])
+    grid.add_row(badge, wording.OUTCOMES[summary.outcome])
+    for reason in summary.reasons:
+        grid.add_row("", Text(f"• {reason}"))
+    return grid
+
+
+def _numbers(summary: "Summary") -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column()
+    time_s = summary.iteration_time_s
+    if time_s is not None:
+        spread = f"p10 {wording.time_text(time_s.p10)}, p90 {wording.time_text(time_s.p90)}"
+        asked = f"{summary.num_iterations} iterations of {summary.num_workers} workers"
+        grid.add_row("Iteration", wording.time_text(time_s.median), f"median of {asked}; {spread}")
+        for name, part_s, color in (
+            ("  compute", summary.compute_time_s, "blue"),
+            ("  exposed communication", summary.exposed_communication_s, "red"),
+            ("  other", summary.other_time_s, "bright_black"),
+        ):
+            grid.add_row(Text(name, style="not bold"), wording.time_text(part_s), _share(part_s, time_s.median, color))
+    if summary.samples_per_s is not None:
+        grid.add_row("Throughput", f"{wording.digits(summary.samples_per_s)}/s", "samples per second, all workers")
+    if summary.scaling_factor is not None:
+        grid.add_row("Scaling factor", f"{summary.scaling_factor:.3f}", wording.scaling_definition(summary))
+    if summary.allreduce is not None:
+        took = summary.allreduce
+        grid.add_row(
+            "All-reduce",
+            wording.time_text(took.time_s),
+            f"for {wording.size_text(took.size_bytes)}; {took.time_s / took.bound_s:.3f} x the bound "
+            f"({wording.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x the alpha-beta prediction "
+            f"({wording.time_text(took.predicted_s)})",
+        )
+    if summary.loss is not None:
+        first, last = (_loss(value) for value in (summary.loss.first, summary.loss.last))
+        grid.add_row("Loss", last, f"mean over workers; {first} in the first measured iteration")
+    if summary.overhead_s:
+        spent = ", ".join(f"{name.replace('_', ' ')} {value:.1f} s" for name, value in summary.overhead_s.items())
+        total_s = f"{sum(summary.overhead_s.values()):.1f} s"
+        grid.add_row("Around it", total_s, f"{spent} (wall time)")
+    if summary.dilation != 1:
+        text = "times above are virtual: wall time divided by this"
+        grid.add_row("Dilation", f"{summary.dilation:g}", text)
+    return grid
+
+
+def _share(part_s: float | None, whole_s: float, color: str) -> Table:
+    share = (part_s or 0.0) / whole_s
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(f"{100 * share:3.0f} %", Bar(1, 0, share, width=40, color=color))
+    return grid
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
+
+
+def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
+    table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("Link", no_wrap=True)
+    for column in ("rate\nasked", "\nmeasured", "delay\nasked", "\nmeasured", "bytes\nsent", "vs\nschedule"):
+        if wide or column != "bytes\nsent":
+            table.add_column(column, justify="right", no_wrap=True)
+    for column in ("used\nmean", "\nbusy", "drops\n"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for group in _groups(links):
+        cells = [
+            f"{_names([link.from_ for link in group])} → {_names([link.to for link in group])}",
+            wording.rate_text(group[0].rate_bps),
+            _span([link.measured_rate_bps for link in group], wording.rate_text),
+            wording.time_text(group[0].delay_s),
+            _span([link.measured_delay_s for link in group], wording.time_text),
+            *([_span([link.bytes for link in group], wording.size_text)] if wide else []),
+            _span([wording.deviation(link) for link in group], wording.deviation_text),
+            _span([link.utilization_mean for link in group], wording.percent_text),
+            _span([link.utilization_busy for link in group], wording.percent_text),
+            _span([link.drops for link in group], lambda drops: f"{drops or 0:,.0f}"),
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _groups(links: "Sequence[LinkSummary]") -> "list[list[LinkSummary]]":
+    """Directions one by one where they are few, else those alike in rate, delay and kind of nodes together."""
+    if len(links) <= _NUM_LINKS_APART:
+        return [[link] for link in links]
+    groups: dict[tuple[object, ...], list[LinkSummary]] = {}
+    for link in links:
+        kinds = (link.from_.rstrip("0123456789"), link.to.rstrip("0123456789"))
+        groups.setdefault((link.rate_bps, link.delay_s, *kinds), []).append(link)
+    return list(groups.values())
+
+
+def _names(nodes: Sequence[str]) -> str:
+    """`w0`, or `w0..w15` for several."""
+    distinct = list(dict.fromkeys(nodes))
+    return distinct[0] if len(distinct) == 1 else f"{distinct[0]}..{distinct[-1]}"
+
+
+def _span(values: Sequence[float | None], text: Callable[[float | None], str]) -> str:
+    """One line, or two where the values differ: the lowest and the highest."""
+    known = [value for value in values if value is not None]
+    low, high = (text(min(known)), text(max(known))) if known else (text(None), text(None))
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number if unit == high.partition(' ')[2] else low} to\n{high}"
+
+
+def _where(summary: "Summary") -> Text:
+    text = Text.assemble(("Record  ", "bold"), summary.record, "\n", ("Report  ", "bold"))
+    return text.append(f"{summary.record}/report.html", style=f"link file://{summary.record}/report.html").append(
+        "  (one file; opens in any browser, offline)", style="dim"
+    )
+
+
+class LiveProgress:
+    """What the run is doing: a live display on a terminal, plain lines elsewhere, nothing when not enabled.
+
+    Give it a console on standard error, so that standard output stays the result's. Any thread may call it.
+    """
+
+    def __init__(self, console: Console, *, enabled: bool = True, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._enabled = enabled
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._done: list[tuple[str, float]] = []
+        """Phases that are over and the seconds they took."""
+        self._phase = ""
+        self._phase_start_s = now_s()
+        self._position: _Position | None = None
+        self._links: list[tuple[str, float]] = []
+        self._line_s = 0.0
+        self._live: Live | None = None
+
+    def phase(self, name: str) -> None:
+        """A phase begins: deploy, calibrate, start, compute-only, warmup, measured, ..."""
+        if not self._enabled or name == self._phase:
+            return
+        with self._lock:
+            self._end_phase()
+            self._phase, self._phase_start_s, self._position = name, self._now_s(), None
+        if not self._console.is_terminal:
+            self._console.print(f"{name} ...", highlight=False)
+        elif self._live is None:
+            # Standard output is left alone: it carries the result.
+            self._live = Live(
+                self, console=self._console, refresh_per_second=_REFRESH_HZ, transient=True, redirect_stdout=False
+            )
+            self._live.start()
+
+    def iteration(self, phase: str, index: int, total: int, loss: float) -> None:
+        """Iteration `index` (from 1) of `total` is over."""
+        if not self._enabled:
+            return
+        now_s = self._now_s()
+        with self._lock:
+            before = self._position
+            fresh = before is None or before.phase != phase
+            first_s = now_s if fresh or before is None else before.first_s
+            first_number = index if fresh or before is None else before.first_number
+            self._position = _Position(phase, index, total, loss, first_number, first_s, now_s)
+            # One line every few seconds, and the last.
+            due = not self._console.is_terminal and (index == total or now_s - self._line_s >= _LINE_INTERVAL_S)
+            line = self._line(self._position)
+            self._line_s = now_s if due else self._line_s
+        if due:
+            self._console.print(f"{phase.replace('_', '-')}: {line}", highlight=False)
+
+    def links(self, utilizations: Sequence[tuple[str, float]]) -> None:
+        """Name and utilisation, 0 to 1, of every link direction since the last sample."""
+        with self._lock:
+            self._links = list(utilizations)
+
+    def close(self) -> None:
+        """End the display. Idempotent."""
+        with self._lock:
+            self._end_phase()
+            self._phase = ""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with self._lock:
+            yield self._phases()
+            if self._position is not None:
+                grid = Table.grid(padding=(0, 1))
+                share = self._position.number / self._position.total
+                grid.add_row(Bar(1, 0, share, width=_BAR_WIDTH, color="green"), self._line(self._position))
+                yield grid
+            if self._links:
+                yield self._meters(options.max_width)
+
+    def _end_phase(self) -> None:
+        if self._phase:
+            self._done.append((self._phase, self._now_s() - self._phase_start_s))
+
+    def _phases(self) -> Text:
+        text = Text()
+        for name, took_s in self._done:
+            text.append("✓ ", style="green").append(f"{name} ").append(f"{took_s:.1f} s   ", style="dim")
+        if self._phase:
+            elapsed_s = self._now_s() - self._phase_start_s
+            text.append("▸ ", style="yellow").append(f"{self._phase} ", style="bold").append(f"{elapsed_s:.0f} s")
+        return text
+
+    def _line(self, position: "_Position") -> str:
+        parts = [f"iteration {position.number}/{position.total}"]
+        if math.isfinite(position.loss):
+            parts.append(f"loss {position.loss:.4g}")
+        if self._links:
+            parts.append(f"links {sum(used for _, used in self._links) / len(self._links) * 100:.0f} %")
+        if position.iteration_s is not None:
+            parts.append(f"{wording.time_text(position.iteration_s)} each")
+            parts.append(f"{(position.total - position.number) * position.iteration_s:.0f} s to go")
+        return ", ".join(parts)
+
+    def _meters(self, width: int) -> RenderableType:
+        """A bar for each direction while there is room, else one character."""
+        if len(self._links) > _NUM_LINKS_APART:
+            names = f"{self._links[0][0]} .. {self._links[-1][0]}"
+            return Text.assemble(("".join(_level(used) for _, used in self._links), "cyan"), f"  {names}")
+        columns = max(1, min(4, width // _METER_WIDTH))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        cells = [
+            Text.assemble(f"{name:<9}", ("█" * round(8 * min(used, 1.0))).ljust(8, "·"), f"{100 * used:4.0f} %")
+            for name, used in self._links
+        ]
+        for start in range(0, len(cells), columns):
+            grid.add_row(*cells[start : start + columns])
+        return grid
+
+
+def _level(used: float) -> str:
+    """One of eight heights."""
+    return "▁▂▃▄▅▆▇█"[min(max(round(used * 7), 0), 7)]
+
+
+class _Position(NamedTuple):
+    """Where a phase is."""
+
+    phase: str
+    number: int
+    total: int
+    loss: float
+    first_number: int
+    first_s: float
+    now_s: float
+
+    @property
+    def iteration_s(self) -> float | None:
+        """Mean over the phase so far; None before its second iteration."""
+        num_done = self.number - self.first_number
+        return (self.now_s - self.first_s) / num_done if num_done > 0 else None

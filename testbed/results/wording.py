@@ -1,0 +1,105 @@
+"""What results are called and how numbers are written for people: one wording for the terminal and the
+report."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
+    from testbed.results.record import LinkSummary, Outcome, Summary
+
+OUTCOMES: Final["Mapping[Outcome, str]"] = {
+    "valid": "Bytes, rates and settings of every link hold, and the machine kept up.",
+    "degraded": "The numbers stand, with reservations.",
+    "invalid": "The emulation did not hold; do not draw conclusions from these numbers.",
+    "failed": "The run did not complete.",
+    "unsupported": "This machine cannot run the experiment.",
+}
+DEFINITIONS: Final[Mapping[str, str]] = {
+    "iteration": "From the first worker's start to the last worker's end: median, 10th and 90th percentile.",
+    "compute": "Forward, backward until the last gradient, optimizer: mean over workers, median iteration.",
+    "exposed": "Communication that computing did not hide: last gradient computed to last reduced.",
+    "other": "The rest: loading data, bookkeeping, waiting for the slowest worker.",
+    "scaling": "The same {num_workers} workers computing without communicating, under the same contention "
+    "for cores, over the measured iteration.",
+    "utilization_mean": "What the link carried over what it could have carried in the measured iterations.",
+    "utilization_busy": "The same while at least one bucket was in service.",
+    "bytes": "Counted by the link's HTB class with headers, pure acknowledgements taken out, next to what "
+    "the collective's schedule sends.",
+    "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
+    "iteration together.",
+    "bound": "Least time for these bytes at the links' goodput.",
+    "predicted": "Alpha-beta model: latency of every round, then bytes at the links' goodput.",
+}
+DASH: Final = "\u2013"
+"""Stands where a number is not known."""
+
+_TIME_UNITS: Final = ((600.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (0.0, 1e-6, "µs"))
+_RATE_UNITS: Final = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (0.0, "bit/s"))
+_SIZE_UNITS: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
+
+
+def digits(value: float, num_digits: int = 3) -> str:
+    """Significant digits without an exponent: `0.0412`, `4.12`, `412`, `4120`."""
+    text = f"{value:.{num_digits}g}"
+    return f"{float(text):.0f}" if "e" in text and abs(value) >= 1 else text
+
+
+def time_text(time_s: float | None) -> str:
+    """`412 ms`; a dash for None."""
+    if time_s is None:
+        return DASH
+    if time_s == 0:
+        return "0 s"
+    scale, unit = next((scale, unit) for least, scale, unit in _TIME_UNITS if abs(time_s) >= least)
+    return f"{digits(time_s / scale)} {unit}"
+
+
+def rate_text(rate_bps: float | None) -> str:
+    """`95.68 Mbit/s`, four digits because links are held to 0.1 %; a dash for None."""
+    return DASH if rate_bps is None else _scaled(rate_bps, _RATE_UNITS, num_digits=4)
+
+
+def size_text(size_bytes: float | None) -> str:
+    """`4.19 MB` (powers of 1000, as link rates use); a dash for None."""
+    return DASH if size_bytes is None else _scaled(size_bytes, _SIZE_UNITS)
+
+
+def percent_text(share: float | None) -> str:
+    """`94.6 %`; a dash for None."""
+    return DASH if share is None else f"{100 * share:.1f} %"
+
+
+def deviation(link: "LinkSummary") -> float | None:
+    """Measured over expected bytes, less one; None where nothing can be compared."""
+    return link.bytes / link.expected_bytes - 1 if link.expected_bytes else None
+
+
+def deviation_text(share: float | None) -> str:
+    """`+0.02 %`; a dash for None."""
+    return DASH if share is None else f"{100 * share:+.2f} %".replace("-0.00", "+0.00")
+
+
+def scaling_definition(summary: "Summary") -> str:
+    """The definition with the run's own numbers."""
+    text = DEFINITIONS["scaling"].format(num_workers=summary.num_workers)
+    if summary.iteration_time_s is None or summary.compute_only_time_s is None:
+        return text
+    median = time_text(summary.iteration_time_s.median)
+    return f"{text.removesuffix('.')}: {time_text(summary.compute_only_time_s)} / {median}."
+
+
+def headline(summary: "Summary") -> str:
+    """The answer to the laboratory's question in one sentence."""
+    if summary.iteration_time_s is None or summary.exposed_communication_s is None:
+        return "No iteration was completed."
+    share = summary.exposed_communication_s / summary.iteration_time_s.median
+    workers = f"{summary.num_workers} workers"
+    text = f"{workers} spend {100 * share:.0f} % of every iteration on communication that computing does not hide"
+    if summary.scaling_factor is None:
+        return f"{text}."
+    return f"{text} and train at {100 * summary.scaling_factor:.0f} % of the speed they would have without a network."
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...], *, num_digits: int = 3) -> str:
+    scale, unit = next((least or 1.0, unit) for least, unit in units if abs(value) >= least)
+    return f"{digits(value / scale, num_digits)} {unit}"
