@@ -93,6 +93,7 @@ class RunState:
             state._write()
             state.directory = nascent.rename(root / run_id)
         except OSError as error:
+            shutil.rmtree(nascent, ignore_errors=True)
             raise EnvironmentLacksError(f"cannot make {root / run_id}: {error}; run as root") from error
         return state
 

@@ -52,9 +52,7 @@ class AgentControl(WorkerControl):
         self._rpc_error: type[RpcError] = grpc.RpcError
         self._concluded = False
         self._events: queue.SimpleQueue[messages.Event | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(
-            f"unix:{socket_path}", options=[("grpc.max_send_message_length", -1)]
-        )
+        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.max_send_message_length", -1)])
         self._stub = ControlStub(self._channel)
         reply = self._stub.Register(
             messages.RegisterRequest(rank=rank, pid=os.getpid()),
@@ -70,7 +68,7 @@ class AgentControl(WorkerControl):
         try:
             self._stub.Barrier(messages.BarrierRequest(rank=self._rank, name=name))
         except self._rpc_error as error:
-            _leave(f"barrier {name} was cancelled: {error}")
+            _leave(f"barrier {name} was cancelled: {_details(error)}")
 
     def report(self, event: object) -> None:
         """Queue one event (its rank is filled in); returns at once."""
@@ -89,7 +87,7 @@ class AgentControl(WorkerControl):
         try:
             self._report.result(timeout=_DELIVERY_TIMEOUT_S)
         except self._rpc_error as error:
-            _leave(f"the coordinator is lost: {error}")
+            _leave(f"the coordinator is lost: {_details(error)}")
 
     def _queued(self) -> Iterator[messages.Event]:
         while (event := self._events.get()) is not None:
@@ -101,8 +99,14 @@ class AgentControl(WorkerControl):
                 if command.kind == messages.Command.STOP:
                     _leave(f"told to stop: {command.reason}")
         except self._rpc_error as error:
-            _leave(f"the coordinator is lost: {error}")
+            _leave(f"the coordinator is lost: {_details(error)}")
         _leave("the coordinator has ended the control plane")
+
+
+def _details(error: "RpcError") -> str:
+    import grpc
+
+    return (error.details() or "") if isinstance(error, grpc.Call) else str(error)
 
 
 def _leave(reason: str) -> NoReturn:

@@ -213,9 +213,7 @@ class Coordinator:
         elif kind == "failure":
             self._listener.on_failure(event.rank, event.failure)
             consequence = "PeerLostError" in event.failure.error or "PeerTimeoutError" in event.failure.error
-            self._fail(
-                worker, 3 if consequence else 1, f"raised {event.failure.error}", event.failure.traceback
-            )
+            self._fail(worker, 3 if consequence else 1, f"raised {event.failure.error}", event.failure.traceback)
 
     def _judge(self, worker: _Worker, status: int | None) -> None:
         """A worker that ended too early, or says nothing any more, has failed."""
@@ -236,16 +234,12 @@ class Coordinator:
 
     def _fail(self, worker: _Worker, priority: int, summary: str, details: str = "") -> None:
         worker.failed = True
-        self._problems.append(
-            _Problem(priority=priority, summary=f"{worker.title} {summary}", details=details)
-        )
+        self._problems.append(_Problem(priority=priority, summary=f"{worker.title} {summary}", details=details))
 
     def _settle(self) -> None:
         """Hear the others for a moment."""
         deadline_s = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline_s and not all(
-            worker.failed or worker.exited for worker in self._workers
-        ):
+        while time.monotonic() < deadline_s and not all(worker.failed or worker.exited for worker in self._workers):
             self._advance()
 
     def _explain(self) -> str:
@@ -256,9 +250,7 @@ class Coordinator:
         for worker in self._workers:
             if not (worker.failed or worker.exited):
                 where = f"waits in barrier {worker.barrier!r}, " if worker.barrier else ""
-                others.append(
-                    f"still running: {worker.title} ({where}last heard {now_s - worker.heard_s:.1f} s ago)"
-                )
+                others.append(f"still running: {worker.title} ({where}last heard {now_s - worker.heard_s:.1f} s ago)")
         return "\n".join(filter(None, [cause.summary, cause.details.rstrip(), *others]))
 
 

@@ -140,9 +140,7 @@ class ForkServer:
         try:
             process = forked.result(_FORK_TIMEOUT_S)
         except TimeoutError:
-            raise RunFailedError(
-                f"the fork server has not forked {name} within {_FORK_TIMEOUT_S:g} s"
-            ) from None
+            raise RunFailedError(f"the fork server has not forked {name} within {_FORK_TIMEOUT_S:g} s") from None
         self._state.add_process(name, process.pid)
         return process
 

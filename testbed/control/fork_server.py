@@ -49,9 +49,7 @@ class ForkRequest:
     def encode(self) -> bytes:
         """One packet."""
         packet = json.dumps(asdict(self)).encode()
-        assert len(packet) <= MAX_PACKET_BYTES, (
-            f"{self.name}: arguments and environment take {len(packet)} bytes"
-        )
+        assert len(packet) <= MAX_PACKET_BYTES, f"{self.name}: arguments and environment take {len(packet)} bytes"
         return packet
 
 
@@ -108,9 +106,7 @@ class _Server:
         request = ForkRequest(**json.loads(packet))
         threads = os.listdir("/proc/self/task")  # noqa: PTH208
         if len(threads) != 1:
-            self.tell(
-                refused=request.name, error=f"an import started {len(threads) - 1} threads; forking is unsafe"
-            )
+            self.tell(refused=request.name, error=f"an import started {len(threads) - 1} threads; forking is unsafe")
         else:
             parent_pid = os.getpid()
             pid = os.fork()
@@ -191,8 +187,8 @@ def main() -> None:
     # Ctrl-C is the coordinator's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_s = time.monotonic()
-    # The collector stays on: with it off, the garbage of the imports left holes in every page, and what children
-    # put there unshared 8 MB more in each (measured with torch and torch._dynamo).
+    # The collector stays on: with it off, the garbage of the imports left holes in all pages, and what
+    # children put there unshared 8 MB more in each (measured with torch and torch._dynamo).
     for module in modules:
         importlib.import_module(module)
     gc.collect()

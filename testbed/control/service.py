@@ -88,7 +88,7 @@ class ControlService(ControlServicer):
         try:
             return messages.BarrierReply(released_s=arrived.released.result())
         except CancelledError:
-            context.abort(grpc.StatusCode.CANCELLED, "the run is being stopped")
+            context.abort(grpc.StatusCode.CANCELLED, self._reason())
 
     def Report(  # noqa: N802
         self, request_iterator: Iterator[messages.Event], context: grpc.ServicerContext
@@ -109,7 +109,10 @@ class ControlService(ControlServicer):
         with contextlib.suppress(CancelledError):
             self._until_over(context).result()
         if self._stopping.done():
-            yield messages.Command(kind=messages.Command.STOP, reason=self._stopping.result())
+            yield messages.Command(kind=messages.Command.STOP, reason=self._reason())
+
+    def _reason(self) -> str:
+        return self._stopping.result() if self._stopping.done() else "the worker went away"
 
     def _until_over(self, context: grpc.ServicerContext) -> Future[float]:
         """A future that is cancelled when the worker goes away or the run is stopped."""

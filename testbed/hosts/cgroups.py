@@ -4,6 +4,7 @@ A host's groups are `<mount point of the controller>/testbed-<run id>/<host>`. K
 admin-guide/cgroup-v1, scheduler/sched-bwc and admin-guide/cgroup-v2.
 """
 
+import errno
 import math
 import mmap
 import time
@@ -103,9 +104,7 @@ class HostCgroup:
             for file, value in settings(controller, limits).items():
                 (group / file).write_text(value)
                 if (read := (group / file).read_text().strip()) != value:
-                    raise EnvironmentLacksError(
-                        f"{group / file} reads {read!r} after {value!r} was written to it"
-                    )
+                    raise EnvironmentLacksError(f"{group / file} reads {read!r} after {value!r} was written to it")
         except OSError as error:
             raise EnvironmentLacksError(
                 f"cannot limit {name} of host {self._host}: {error}; this needs root and a writable "
@@ -151,8 +150,8 @@ def remove_cgroup(path: Path, *, timeout_s: float = 5.0) -> None:
             path.rmdir()
         except FileNotFoundError:
             return
-        except OSError:
-            if time.monotonic() > deadline_s:
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline_s:
                 raise
             time.sleep(0.01)
         else:

@@ -1,0 +1,93 @@
+"""A workload that does what a test asks of one of its workers: finish, raise, exit, hang, fall silent.
+
+A worker's entry is `probe_workload:main`; importing this module adds the workload.
+"""
+
+import os
+import signal
+import sys
+import time
+
+from testbed.control import agent
+from testbed.control import control_pb2 as messages
+from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from transports.errors import PeerLostError
+
+
+@WORKLOADS.register
+class Probe(Workload):
+    action: str = "finish"
+    actor: int = 0
+    """The rank that does it; the others wait in a barrier that never completes, or finish if it does."""
+
+    def parameter_counts(self) -> list[int]:
+        return [1]
+
+    def num_iterations(self) -> int:
+        return 2
+
+    def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+        control.barrier("ready")
+        sys.stdout.write(f"rank {configuration.rank} works\n")
+        for index in range(self.num_iterations()):
+            control.report(messages.Event(iteration=messages.Iteration(index=index, loss=0.5)))
+        if configuration.rank == self.actor:
+            self._act(configuration, control)
+        elif self.action == "die_and_be_missed":
+            time.sleep(0.05)
+            raise PeerLostError(self.actor, "connection reset")
+        control.barrier("end")
+
+    def _act(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+        if self.action == "raise":
+            raise ValueError("the probe was asked to raise")
+        if self.action == "exit":
+            sys.exit(7)
+        if self.action == "vanish":
+            os._exit(0)
+        if self.action in {"die", "die_and_be_missed"}:
+            # Late, so that its peers complain first.
+            time.sleep(0.15 if self.action == "die_and_be_missed" else 0.0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.action == "hang":
+            time.sleep(60)
+        if self.action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self.action == "report":
+            control.report(messages.Event(result=messages.Result(json='{"x": 1}')))
+            control.report(messages.Event(finished=messages.Finished(parameters_sha256="abc")))
+
+
+def configurations(num_workers: int, run_id: str, **probe: object) -> list[WorkerConfiguration]:
+    return [
+        WorkerConfiguration(
+            run_id=run_id,
+            rank=rank,
+            num_workers=num_workers,
+            host=f"w{rank}",
+            interface=f"w{rank}-eth0",
+            address="127.0.0.1",
+            seed=1,
+            workload={"kind": "probe_workload", **probe},
+            collective={"kind": "ring"},
+            channel={"kind": "tcp"},
+            stack=None,
+            bucket_bytes=1 << 20,
+            dilation=1.0,
+            timeout_s=5.0,
+            store_path="/nowhere",
+            num_threads=1,
+        )
+        for rank in range(num_workers)
+    ]
+
+
+def main(socket_path: str, rank: str) -> None:
+    agent.main(socket_path, rank)
+
+
+if __name__ == "__main__":
+    # Run by path, this module would be a second one: the workload must be of the module that the registry knows.
+    import probe_workload
+
+    probe_workload.main(*sys.argv[1:])

@@ -1,0 +1,278 @@
+"""The coordinator with real gRPC and real worker processes; forks and namespaces are in tests/integration."""
+
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+
+from testbed.control import control_pb2 as messages
+from testbed.control.control_pb2_grpc import ControlStub
+from testbed.control.coordinator import Coordinator, Listener
+from testbed.errors import RunFailedError
+from testbed.hosts.spawn import Output, SpawnedProcess, spawn
+from testbed.workloads.base import WorkerConfiguration
+
+TESTS = Path(__file__).parents[3]
+Configure = Callable[..., list[WorkerConfiguration]]
+
+
+class Recorder(Listener):
+    def __init__(self) -> None:
+        self.events: list[tuple[object, ...]] = []
+        self.ticks = 0
+        self.threads: set[int] = set()
+
+    def note(self, *event: object) -> None:
+        self.threads.add(threading.get_ident())
+        self.events.append(event)
+
+    def on_barrier(self, name: str) -> None:
+        self.note("barrier", name)
+
+    def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
+        self.note("iteration", rank, iteration.index)
+
+    def on_result(self, rank: int, json: str) -> None:
+        self.note("result", rank, json)
+
+    def on_finished(self, rank: int, finished: messages.Finished) -> None:
+        self.note("finished", rank, finished.parameters_sha256)
+
+    def on_failure(self, rank: int, failure: messages.Failure) -> None:
+        self.note("failure", rank, failure.error)
+
+    def on_tick(self) -> None:
+        self.ticks += 1
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    # Short: a Unix socket's path has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="tb") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def make_configurations(monkeypatch: pytest.MonkeyPatch) -> Configure:
+    monkeypatch.syspath_prepend(str(TESTS))
+    return cast("Configure", importlib.import_module("probe_workload").configurations)
+
+
+class Bench:
+    """A coordinator and its workers, each a process of its own."""
+
+    def __init__(self, directory: Path, configurations: list[WorkerConfiguration], timeout_s: float = 20.0) -> None:
+        self.listener = Recorder()
+        self.socket_path = directory / "control.sock"
+        self.coordinator = Coordinator(self.socket_path, configurations, timeout_s=timeout_s, listener=self.listener)
+        self.workers = [self._start(directory, each.rank) for each in configurations]
+
+    def _start(self, directory: Path, rank: int) -> SpawnedProcess:
+        process = spawn(
+            f"w{rank}",
+            [sys.executable, str(TESTS / "probe_workload.py"), str(self.socket_path), str(rank)],
+            Output(directory / f"w{rank}.log", None),
+            environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self.coordinator.attach(rank, process)
+        return process
+
+    def run(self) -> None:
+        with self.coordinator:
+            self.coordinator.wait_registered(30.0)
+            self.coordinator.wait_finished(30.0)
+
+    def failure(self) -> str:
+        begun_s = time.monotonic()
+        with pytest.raises(RunFailedError) as caught:
+            self.run()
+        assert time.monotonic() - begun_s < 25.0
+        assert all(worker.poll() is not None for worker in self.workers)
+        return str(caught.value)
+
+
+def test_a_run_goes_from_registration_to_the_end(directory: Path, make_configurations: Configure) -> None:
+    bench = Bench(directory, make_configurations(3, "r", action="report", actor=1))
+    bench.run()
+    events = bench.listener.events
+    assert [event for event in events if event[0] == "barrier"] == [("barrier", "ready"), ("barrier", "end")]
+    for rank in range(3):
+        mine = [event for event in events if event[0] != "barrier" and event[1] == rank]
+        iterations = [("iteration", rank, 0), ("iteration", rank, 1)]
+        extra = [("result", 1, '{"x": 1}'), ("finished", 1, "abc")] if rank == 1 else [("finished", rank, "")]
+        assert mine == iterations + extra
+    assert [worker.poll() for worker in bench.workers] == [0, 0, 0]
+    assert bench.listener.ticks > 0
+
+
+def test_the_listener_is_called_on_the_thread_that_waits(directory: Path, make_configurations: Configure) -> None:
+    bench = Bench(directory, make_configurations(2, "r"))
+    bench.run()
+    assert bench.listener.threads == {threading.get_ident()}
+
+
+def test_the_socket_is_not_for_everybody(directory: Path, make_configurations: Configure) -> None:
+    with Bench(directory, make_configurations(1, "r")).coordinator:
+        assert (directory / "control.sock").stat().st_mode & 0o777 == 0o660
+
+
+def test_the_traceback_of_a_worker_that_raises_is_in_the_error(directory: Path, make_configurations: Configure) -> None:
+    bench = Bench(directory, make_configurations(3, "r", action="raise", actor=2))
+    message = bench.failure()
+    assert message.startswith("worker 2 on w2 raised ValueError: the probe was asked to raise\nTraceback")
+    assert 'raise ValueError("the probe was asked to raise")' in message
+    assert ("failure", 2, "ValueError: the probe was asked to raise") in bench.listener.events
+    assert "waits in barrier 'end'" in message
+
+
+def test_a_worker_that_is_killed_is_the_cause_even_if_its_peers_complain_first(
+    directory: Path, make_configurations: Configure
+) -> None:
+    message = Bench(directory, make_configurations(3, "r", action="die_and_be_missed", actor=1)).failure()
+    assert message.startswith("worker 1 on w1 was killed by signal 9, Killed\n")
+    assert "the end of w1.log:\nrank 1 works" in message
+    assert "also: worker 0 on w0 raised PeerLostError: rank 1 is lost: connection reset" in message
+
+
+@pytest.mark.parametrize(("action", "reported"), [("exit", "raised SystemExit: 7"), ("vanish", "ended with status 0")])
+def test_a_worker_that_ends_before_it_is_finished_has_failed(
+    directory: Path, make_configurations: Configure, action: str, reported: str
+) -> None:
+    message = Bench(directory, make_configurations(2, "r", action=action, actor=1)).failure()
+    assert message.startswith(f"worker 1 on w1 {reported}")
+
+
+@pytest.mark.parametrize("action", ["hang", "stop"])
+def test_a_worker_that_falls_silent_has_failed_within_the_timeout(
+    directory: Path, make_configurations: Configure, action: str
+) -> None:
+    bench = Bench(directory, make_configurations(2, "r", action=action, actor=0), timeout_s=1.0)
+    message = bench.failure()
+    assert message.startswith("worker 0 on w0 has said nothing for 1.")
+    assert "still running: worker 1 on w1 (waits in barrier 'end'" in message
+
+
+def test_a_worker_that_never_registers_is_named(directory: Path, make_configurations: Configure) -> None:
+    bench = Bench(directory, make_configurations(1, "r"))
+    bench.workers[0].send_signal(signal.SIGSTOP)
+    with bench.coordinator, pytest.raises(RunFailedError, match="worker 0 on w0 did not register in time"):
+        bench.coordinator.wait_registered(0.5)
+    assert bench.workers[0].poll() == -signal.SIGKILL
+
+
+def test_workers_end_when_the_coordinator_stops(directory: Path, make_configurations: Configure) -> None:
+    bench = Bench(directory, make_configurations(2, "r", action="hang", actor=0))
+    with bench.coordinator:
+        bench.coordinator.wait_registered(30.0)
+        bench.coordinator.stop("enough")
+    for worker in bench.workers:
+        assert worker.poll() == 1, "told over the control plane, not by a signal"
+        assert "enough" in worker.log_path.read_text()
+
+
+def test_an_error_in_the_listener_stops_the_workers_and_is_raised(
+    directory: Path, make_configurations: Configure
+) -> None:
+    bench = Bench(directory, make_configurations(2, "r", action="hang", actor=0))
+
+    def fail(rank: int, iteration: messages.Iteration) -> None:
+        raise KeyError("listener")
+
+    bench.listener.on_iteration = fail  # type: ignore[method-assign]
+    with pytest.raises(KeyError, match="listener"):
+        bench.run()
+    assert all(worker.poll() is not None for worker in bench.workers)
+
+
+class Clients:
+    """Stubs in this process, to see the order of things at a barrier."""
+
+    def __init__(self, socket_path: Path, num_workers: int) -> None:
+        self.channel = grpc.insecure_channel(f"unix:{socket_path}")
+        self.stub = ControlStub(self.channel)
+        for rank in range(num_workers):
+            self.stub.Register(messages.RegisterRequest(rank=rank))
+
+    def arrive(self, rank: int, name: str) -> "grpc.CallFuture[messages.BarrierReply]":
+        return self.stub.Barrier.future(messages.BarrierRequest(rank=rank, name=name), timeout=20.0)
+
+
+class Hook(Listener):
+    """Ends the wait once `num_completed` barriers have been passed by all."""
+
+    def __init__(self, num_completed: int = 1) -> None:
+        self.num_completed = num_completed
+        self.calls: list[grpc.CallFuture[messages.BarrierReply]] = []
+        self.log: list[tuple[str, list[bool]]] = []
+        self.completed_s = 0.0
+
+    def on_barrier(self, name: str) -> None:
+        self.log.append((name, [call.done() for call in self.calls]))
+        self.completed_s = time.monotonic()
+
+    def on_tick(self) -> None:
+        if len(self.log) == self.num_completed and all(call.done() for call in self.calls):
+            raise StopIteration
+
+
+def test_the_hook_runs_once_before_anyone_is_released(directory: Path, make_configurations: Configure) -> None:
+    hook = Hook()
+    socket_path = directory / "control.sock"
+    with Coordinator(socket_path, make_configurations(3, "r"), timeout_s=20.0, listener=hook) as coordinator:
+        clients = Clients(socket_path, 3)
+        hook.calls = [clients.arrive(rank, "start") for rank in range(3)]
+        with pytest.raises(StopIteration):
+            coordinator.wait_finished(20.0)
+        assert hook.log == [("start", [False, False, False])]
+        released_s = {call.result().released_s for call in hook.calls}
+        assert len(released_s) == 1, "all are released at one time"
+        assert released_s.pop() >= hook.completed_s
+        clients.channel.close()
+
+
+def test_a_barrier_can_be_used_again(directory: Path, make_configurations: Configure) -> None:
+    hook = Hook(num_completed=2)
+    socket_path = directory / "control.sock"
+    with Coordinator(socket_path, make_configurations(2, "r"), timeout_s=20.0, listener=hook) as coordinator:
+        clients = Clients(socket_path, 2)
+
+        def arrive_again(rank: int, _: object) -> None:
+            hook.calls.append(clients.arrive(rank, "iteration"))
+
+        for rank in range(2):
+            clients.arrive(rank, "iteration").add_done_callback(partial(arrive_again, rank))
+        with pytest.raises(StopIteration):
+            coordinator.wait_finished(20.0)
+        assert [name for name, _ in hook.log] == ["iteration", "iteration"]
+        clients.channel.close()
+
+
+def test_a_stop_cancels_those_who_wait_in_a_barrier(directory: Path, make_configurations: Configure) -> None:
+    socket_path = directory / "control.sock"
+    with Coordinator(socket_path, make_configurations(2, "r"), timeout_s=20.0, listener=Listener()) as coordinator:
+        clients = Clients(socket_path, 2)
+        call = clients.arrive(0, "start")
+        coordinator.stop("enough")
+        assert call.code() == grpc.StatusCode.CANCELLED
+        assert clients.arrive(1, "start").code() == grpc.StatusCode.CANCELLED, "also those who come later"
+        command = next(iter(clients.stub.Watch(messages.WatchRequest(rank=1), timeout=20.0)))
+        assert (command.kind, command.reason) == (messages.Command.STOP, "enough")
+        clients.channel.close()
+
+
+def test_a_rank_that_does_not_exist_is_refused(directory: Path, make_configurations: Configure) -> None:
+    socket_path = directory / "control.sock"
+    with Coordinator(socket_path, make_configurations(1, "r"), timeout_s=20.0, listener=Listener()):
+        with pytest.raises(grpc.RpcError) as caught:
+            Clients(socket_path, 2)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT

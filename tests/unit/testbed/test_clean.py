@@ -1,0 +1,164 @@
+"""Cleaning after coordinators that died, without namespaces: those are in tests/integration/test_crashes.py."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.clean import clean, clean_stale, leftovers
+from testbed.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes
+from testbed.state import RunState, new_run_id
+
+# A coordinator with a recorded process, an unrecorded one (as if it died between fork and record) and a file.
+COORDINATOR = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from testbed.state import RunState
+run_id, root, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+state = RunState.create(run_id, root=root)
+environment = {**os.environ, "TESTBED_RUN_ID": run_id}
+children = [subprocess.Popen(["sleep", "60"], env=environment) for _ in range(2)]
+state.add_process("recorded", children[0].pid)
+state.add_path(path)
+path.mkdir()
+(path / "file").touch()
+print(json.dumps([child.pid for child in children]), flush=True)
+time.sleep(60)
+"""
+
+
+class Run:
+    """A run of another process."""
+
+    def __init__(self, root: Path, path: Path) -> None:
+        self.run_id = new_run_id()
+        self.path = path
+        argv = [sys.executable, "-c", COORDINATOR, self.run_id, str(root), str(path)]
+        self.coordinator = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        assert self.coordinator.stdout is not None
+        found = [ProcessIdentity.of(pid) for pid in json.loads(self.coordinator.stdout.readline())]
+        self.children = [identity for identity in found if identity]
+
+    def kill_coordinator(self) -> None:
+        self.coordinator.kill()
+        self.coordinator.wait()
+
+    def end(self) -> None:
+        self.kill_coordinator()
+        assert self.coordinator.stdout is not None
+        self.coordinator.stdout.close()
+        end_processes(self.children, grace_s=1.0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def run(root: Path, tmp_path: Path) -> Iterator[Run]:
+    run = Run(root, tmp_path / "outside")
+    yield run
+    run.end()
+
+
+@pytest.fixture
+def innocent() -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(["sleep", "60"], env={**os.environ, RUN_ID_VARIABLE: "another-run"})
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_everything_a_killed_coordinator_left_is_removed_and_nothing_else(
+    run: Run, root: Path, tmp_path: Path, innocent: "subprocess.Popen[bytes]"
+) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.touch()
+    run.kill_coordinator()
+    assert [child.alive() for child in run.children] == [True, True]
+    report = clean(root=root)
+    assert sorted(left.kind for left in report.removed) == ["path", "path", "process", "process"]
+    assert not report.remaining
+    assert [child.alive() for child in run.children] == [False, False]
+    assert not run.path.exists()
+    assert list(root.iterdir()) == []
+    assert innocent.poll() is None
+    assert foreign.exists()
+
+
+def test_a_live_run_is_left_alone_unless_it_is_named(run: Run, root: Path) -> None:
+    report = clean_stale(root=root)
+    assert (list(report.removed), list(report.live_run_ids)) == ([], [run.run_id])
+    assert run.coordinator.poll() is None
+    assert all(child.alive() for child in run.children)
+    report = clean(run.run_id, root=root)
+    assert not report.remaining
+    assert run.coordinator.wait(5) == -signal.SIGTERM
+    assert not any(child.alive() for child in run.children)
+
+
+def test_a_dry_run_says_what_would_go_and_touches_nothing(run: Run, root: Path) -> None:
+    run.kill_coordinator()
+    report = clean(dry_run=True, root=root)
+    assert sorted(left.kind for left in report.removed) == ["path", "path", "process", "process"]
+    assert all(child.alive() for child in run.children)
+    assert run.path.exists()
+    assert leftovers(root=root) == list(report.removed)
+
+
+def test_cleaning_twice_is_cleaning_once(run: Run, root: Path) -> None:
+    run.kill_coordinator()
+    clean(root=root)
+    assert leftovers(run.run_id, root=root) == []
+    for run_id in (None, run.run_id):
+        report = clean(run_id, root=root)
+        assert (list(report.removed), list(report.remaining)) == ([], [])
+
+
+def test_processes_are_found_even_when_the_state_is_gone(run: Run, root: Path) -> None:
+    run.kill_coordinator()
+    RunState.load(run.run_id, root=root).remove()
+    report = clean(run.run_id, root=root)
+    assert [left.kind for left in report.removed] == ["process", "process"]
+    assert not any(child.alive() for child in run.children)
+
+
+def test_a_coordinator_can_clean_its_own_run_and_survives(root: Path) -> None:
+    state = RunState.create(new_run_id(), root=root)
+    process = subprocess.Popen(["sleep", "60"], env={**os.environ, RUN_ID_VARIABLE: state.run_id})
+    report = clean(state.run_id, root=root)
+    assert process.wait(5) == -signal.SIGTERM
+    assert not report.remaining
+    assert list(root.iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_reported_and_its_record_kept(root: Path, tmp_path: Path) -> None:
+    state = RunState.create(new_run_id(), root=root)
+    group = tmp_path / "group"
+    state.add_cgroup(group)
+    (group / "busy").mkdir(parents=True)
+    report = clean(state.run_id, root=root)
+    assert [left.what for left in report.remaining] == [str(group), str(state.directory)]
+    (group / "busy").rmdir()
+    assert not clean(state.run_id, root=root).remaining
+    assert not group.exists()
+
+
+def test_directories_of_creations_that_were_cut_short_are_removed(root: Path) -> None:
+    own = ProcessIdentity.own()
+    dead = root / f".r1.{own.pid}.{own.start_time - 1}"
+    dead.mkdir(parents=True)
+    report = clean(root=root)
+    assert [left.what for left in report.removed] == [str(dead)]
+    assert not dead.exists()
+
+
+def test_nothing_to_clean_is_no_error(tmp_path: Path) -> None:
+    report = clean(root=tmp_path / "never-made")
+    assert (list(report.removed), list(report.remaining), list(report.live_run_ids)) == ([], [], [])

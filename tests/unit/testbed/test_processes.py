@@ -1,0 +1,75 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes, processes_of_run
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+
+
+@contextmanager
+def running(*argv: str, run_id: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(argv, env={**os.environ, RUN_ID_VARIABLE: run_id}, stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_identity_is_of_one_process_only() -> None:
+    with running("sleep", "60") as process:
+        identity = ProcessIdentity.of(process.pid)
+        assert identity is not None
+        assert identity.alive()
+        assert not ProcessIdentity(identity.pid, identity.start_time - 1).alive()
+        assert "sleep 60" in identity.describe()
+    assert not identity.alive()
+    assert ProcessIdentity.of(identity.pid) is None
+
+
+def test_a_zombie_is_not_alive() -> None:
+    with running("true") as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ProcessIdentity.of(process.pid) is None
+
+
+def test_a_command_name_may_contain_what_separates_fields(tmp_path: Path) -> None:
+    program = tmp_path / "a) R 1 (b"
+    shutil.copy(shutil.which("sleep") or "", program)
+    with running(str(program), "60") as process:
+        identity, other = ProcessIdentity.of(process.pid), ProcessIdentity.own()
+        assert identity is not None
+        assert identity.start_time >= other.start_time
+
+
+def test_processes_are_found_by_the_run_they_were_executed_for() -> None:
+    with running("sleep", "60", run_id="r-one") as one, running("sleep", "60", run_id="r-one-more"):
+        found = processes_of_run("r-one")
+        assert [identity.pid for identity in found] == [one.pid]
+
+
+def test_ending_asks_first_and_then_insists() -> None:
+    with running("sleep", "60") as meek, running(sys.executable, "-c", STUBBORN) as stubborn:
+        assert stubborn.stdout is not None
+        stubborn.stdout.readline()
+        identities = [ProcessIdentity.of(process.pid) for process in (meek, stubborn)]
+        end_processes([identity for identity in identities if identity], grace_s=0.2)
+        assert meek.wait(0) == -signal.SIGTERM
+        assert stubborn.wait(0) == -signal.SIGKILL
+
+
+def test_ending_leaves_a_process_that_got_the_pid_later_alone() -> None:
+    with running("sleep", "60") as process:
+        identity = ProcessIdentity.of(process.pid)
+        assert identity is not None
+        begun_s = time.monotonic()
+        end_processes([ProcessIdentity(identity.pid, identity.start_time - 1)], grace_s=5.0)
+        assert time.monotonic() - begun_s < 4.0
+        assert process.poll() is None
