@@ -8,6 +8,7 @@ import json
 import logging
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, NoReturn
@@ -81,22 +82,29 @@ def run(
       testbed run experiments/quickstart.yaml --set link.rate=1gbit --set workload.iterations=100 --json
     """
     from testbed.results.terminal import LiveProgress, render_summary
-    from testbed.run import run_experiment
+    from testbed.run import RunStoppedError, run_experiment
     from testbed.spec.experiment import load
 
     _logging(verbose)
     experiment = load(spec, overrides or [])
     progress = LiveProgress(Console(stderr=True), enabled=not as_json)
+    stopped: BaseException | None = None
     try:
         summary = run_experiment(experiment, output=output, progress=progress)
+    except RunStoppedError as error:
+        summary, stopped = error.summary, error.__cause__
     finally:
         progress.close()
     if as_json:
         _emit(summary.model_dump(mode="json", by_alias=True))
-    else:
+    elif stopped is None:
         render_summary(summary, Console())
+    if stopped is not None:
+        raise stopped
     if summary.outcome == "invalid":
         raise typer.Exit(EXIT_INVALID)
+    if summary.outcome == "failed":
+        raise typer.Exit(1)
 
 
 @app.command(epilog=_EPILOG)
@@ -142,7 +150,7 @@ def doctor(as_json: Json = False) -> None:
 
     checks = examine()
     if as_json:
-        _emit([{key: getattr(check, key) for key in ("name", "severity", "ok", "found", "cure")} for check in checks])
+        _emit([asdict(check) for check in checks])
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("", "what", "found", "cure"):
@@ -168,9 +176,19 @@ def clean(
 
     done = remove(run_id, dry_run=dry_run)
     if as_json:
-        _emit(done.to_json())
+        _emit(asdict(done))
     else:
-        Console().print(done.describe(), highlight=False)
+        console = Console(highlight=False, soft_wrap=True)
+        for leftover in done.removed:
+            console.print(f"{'would remove' if dry_run else 'removed'} {leftover.kind} {leftover.what}", markup=False)
+        for leftover in done.remaining:
+            console.print(f"could not remove {leftover.kind} {leftover.what} of run {leftover.run_id}", markup=False)
+        for live in done.live_run_ids:
+            console.print(f"run {live} is alive and was left alone (--run-id {live} ends it)")
+        if not (done.removed or done.remaining or done.live_run_ids):
+            console.print("nothing to clean")
+    if done.remaining:
+        raise typer.Exit(1)
 
 
 @app.command(epilog=_EPILOG)
@@ -217,7 +235,8 @@ def bench_allreduce(
 @bench_app.command("links", epilog=_EPILOG)
 def bench_links(
     link: Annotated[
-        list[str] | None, typer.Option(help="RATE[,DELAY[,LOSS]]; repeatable. Default: 10mbit, 100mbit, 1gbit.")
+        list[str] | None,
+        typer.Option(help="RATE[,DELAY[,LOSS]]; repeatable. Default: 10mbit, 100mbit, 1gbit."),
     ] = None,
     repeat: Annotated[int, typer.Option(help="Measurements of each.", min=1, max=1000)] = 5,
     as_json: Json = False,

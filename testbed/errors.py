@@ -1,10 +1,10 @@
 """What can go wrong in the laboratory, by whose fault it is, and the exit code that says so.
 
-    TestbedError
-    +-- SpecError            2    the spec or the command line; names the field and what is allowed
-    +-- EnvironmentLacksError  3  this machine lacks something, or did not take a setting; names the cure
-    +-- CalibrationError     4    a link does not do what it says
-    +-- RunFailedError       1    a process of the run died, hung or raised
+TestbedError
++-- SpecError            2    the spec or the command line; names the field and what is allowed
++-- EnvironmentLacksError  3  this machine lacks something, or did not take a setting; names the cure
++-- CalibrationError     4    a link does not do what it says
++-- RunFailedError       1    a process of the run died, hung or raised
 """
 
 from typing import ClassVar

@@ -87,7 +87,19 @@ class EmulatedLink(Link):  # type: ignore[misc]
         """Make the pair. Raises EnvironmentLacksError with what `ip` said."""
         assert node1 is not None
         assert node2 is not None
-        argv = ["ip", "link", "add", "name", intfname1, "address", addr1, "netns", str(node1.pid), "type", "veth"]
+        argv = [
+            "ip",
+            "link",
+            "add",
+            "name",
+            intfname1,
+            "address",
+            addr1,
+            "netns",
+            str(node1.pid),
+            "type",
+            "veth",
+        ]
         argv += ["peer", "name", intfname2, "address", addr2, "netns", str(node2.pid)]
         done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -100,7 +112,7 @@ class EmulatedLink(Link):  # type: ignore[misc]
 class _PlannedTopo(Topo):  # type: ignore[misc]
     """The plan as Mininet reads it."""
 
-    def build(self, plan: Plan, state: RunState) -> None:  # type: ignore[override]
+    def build(self, plan: Plan, state: RunState) -> None:
         """Nodes and links in the plan's order."""
         for node in plan.nodes:
             (self.addSwitch if node.role == "switch" else self.addHost)(node.name, state=state)

@@ -272,9 +272,7 @@ def _node(
                 f"congctl {congestion}"
             )
             if role == "worker":
-                ip_commands.append(
-                    f"route add default via {other.address} dev {own.interface} congctl {congestion}"
-                )
+                ip_commands.append(f"route add default via {other.address} dev {own.interface} congctl {congestion}")
     for direction in directions:
         if direction.sender.node == name:
             tc_commands += direction.shaper.commands()

@@ -82,14 +82,17 @@ class Registry(Generic[OptionsT]):
 
     def dump(self, value: OptionsT) -> dict[str, Any]:
         """The inverse of :meth:`parse`: every option spelled out."""
-        return {"kind": value.kind, **value.model_dump(mode="json")}
+        return {"kind": value.kind, **value.model_dump(mode="json", by_alias=True)}
 
     def json_schema(self) -> dict[str, Any]:
         """What a spec may write for this axis, as JSON schema."""
         variants: list[dict[str, Any]] = [{"enum": self.kinds()}]
         for cls in self:
             schema = cls.model_json_schema()
-            schema["properties"] = {"kind": {"const": cls.__module__.rpartition(".")[2]}, **schema.get("properties", {})}
+            schema["properties"] = {
+                "kind": {"const": cls.__module__.rpartition(".")[2]},
+                **schema.get("properties", {}),
+            }
             schema["required"] = ["kind", *schema.get("required", [])]
             variants.append(schema)
         return {"anyOf": variants}

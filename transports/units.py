@@ -6,42 +6,61 @@ except 0 and fractions.
 """
 
 import re
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-zA-Z%/]+)\s*", re.IGNORECASE)
 
-_RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
-_TIME_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_SIZE_UNITS: Final = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
+# Decimal: 50 x 1e-6 in binary is not 5e-05, and a spec must load back to the same numbers.
+_Units = Mapping[str, Decimal]
+_RATE_UNITS: Final[_Units] = {
+    "bit": Decimal(1),
+    "kbit": Decimal(10**3),
+    "mbit": Decimal(10**6),
+    "gbit": Decimal(10**9),
+    "tbit": Decimal(10**12),
+}
+_TIME_UNITS: Final[_Units] = {
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+}
+_SIZE_UNITS: Final[_Units] = {
+    "b": Decimal(1),
+    "kb": Decimal(10**3),
+    "mb": Decimal(10**6),
+    "gb": Decimal(10**9),
+    "kib": Decimal(2**10),
+    "mib": Decimal(2**20),
+    "gib": Decimal(2**30),
 }
 
 
-def _parse(text: object, units: dict[str, float], what: str, example: str) -> float:
+def _parse(text: object, units: _Units, what: str, example: str) -> float:
     if isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0:
         return 0.0
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is not a {what}; write a number and a unit, such as {example!r}")
-    unit = match.group(2).lower().removesuffix("/s").removesuffix("ps")
+    unit = match.group(2).lower()
+    if units is _RATE_UNITS:
+        unit = unit.removesuffix("/s")  # not "bps": to tc that is bytes
     if unit not in units:
         raise ValueError(f"{match.group(2)!r} is not a unit of {what}; allowed: {', '.join(units)}")
-    value = float(match.group(1)) * units[unit]
+    value = float(Decimal(match.group(1)) * units[unit])
     if value == float("inf"):
         raise ValueError(f"{text!r} is too large for a {what}")
     return value
 
 
 def parse_rate_bps(text: object) -> float:
-    """Bits per second from `100mbit`, `2.5gbit`, `10Gbit/s`, `10gbps`."""
+    """Bits per second from `100mbit`, `2.5gbit`, `10Gbit/s`."""
     return _parse(text, _RATE_UNITS, "rate", "100mbit")
 
 
@@ -52,26 +71,25 @@ def parse_time_s(text: object) -> float:
 
 def parse_size_bytes(text: object) -> int:
     """Bytes from `64KiB`, `25MB`, `1500B`, `0`."""
-    return int(round(_parse(text, _SIZE_UNITS, "size", "64KiB")))
+    return round(_parse(text, _SIZE_UNITS, "size", "64KiB"))
 
 
 def parse_fraction(text: object) -> float:
     """A fraction from `1%` or a plain number such as 0.01."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
-    return _parse(text, {"%": 0.01}, "fraction", "1%")
+    return _parse(text, {"%": Decimal("0.01")}, "fraction", "1%")
 
 
-def _shortest(value: float, units: dict[str, float]) -> str:
+def _shortest(value: float, units: _Units) -> str:
     """The quantity in the largest unit that keeps the number at 1 or more; parses back to the same float."""
     if value == 0:
         return "0" + next(iter(units))
-    best = min(units, key=lambda unit: (units[unit] > value, abs(value / units[unit])))
-    for unit in (best, *units):
-        text = f"{value / units[unit]:.12g}"
-        if float(text) * units[unit] == value:
-            return text + unit
-    return f"{value!r}{next(unit for unit, scale in units.items() if scale == 1)}"
+    exact = Decimal(repr(value))
+    unit = max(
+        (unit for unit in units if units[unit] <= exact), key=lambda unit: units[unit], default=next(iter(units))
+    )
+    return f"{(exact / units[unit]).normalize():f}{unit}"
 
 
 def format_rate(rate_bps: float) -> str:
@@ -86,7 +104,14 @@ def format_time(time_s: float) -> str:
 
 def format_size(size_bytes: int) -> str:
     """`64KiB` or `25MB`, whichever is exact; else plain bytes."""
-    for unit, scale in (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3)):
+    for unit, scale in (
+        ("GiB", 2**30),
+        ("GB", 10**9),
+        ("MiB", 2**20),
+        ("MB", 10**6),
+        ("KiB", 2**10),
+        ("kB", 10**3),
+    ):
         if size_bytes >= scale and size_bytes % scale == 0:
             return f"{size_bytes // scale}{unit}"
     return f"{size_bytes}B"
@@ -99,10 +124,11 @@ def _schema(description: str, example: str, *, plain_number: bool = False) -> Wi
 
 
 Rate = Annotated[
-    float, BeforeValidator(parse_rate_bps), PlainSerializer(format_rate), _schema("bits per second", "100mbit")
+    float,
+    BeforeValidator(parse_rate_bps),
+    PlainSerializer(format_rate),
+    _schema("bits per second", "100mbit"),
 ]
 Time = Annotated[float, BeforeValidator(parse_time_s), PlainSerializer(format_time), _schema("seconds", "50us")]
 Size = Annotated[int, BeforeValidator(parse_size_bytes), PlainSerializer(format_size), _schema("bytes", "1MiB")]
-Fraction = Annotated[
-    float, BeforeValidator(parse_fraction), _schema("a fraction, 0 to 1", "1%", plain_number=True)
-]
+Fraction = Annotated[float, BeforeValidator(parse_fraction), _schema("a fraction, 0 to 1", "1%", plain_number=True)]

@@ -45,8 +45,10 @@ class Shaper:
         rate, burst = f"{self.rate_bps:.0f}bit", f"{self.burst_bytes}b"
         return [
             f"qdisc add dev {self.interface} root handle {ROOT_HANDLE} htb default 1",
-            f"class add dev {self.interface} parent {ROOT_HANDLE} classid {CLASS_ID} htb "
-            f"rate {rate} ceil {rate} burst {burst} cburst {burst} quantum {QUANTUM_BYTES}",
+            (
+                f"class add dev {self.interface} parent {ROOT_HANDLE} classid {CLASS_ID} htb "
+                f"rate {rate} ceil {rate} burst {burst} cburst {burst} quantum {QUANTUM_BYTES}"
+            ),
             f"qdisc add dev {self.interface} parent {CLASS_ID} handle {LEAF_HANDLE} bfifo limit {self.queue_bytes}",
         ]
 
@@ -110,8 +112,10 @@ class DelayStage:
             netem += f" loss random {self.loss * 100:.6g}%"
         return [
             f"qdisc add dev {self.interface} handle ffff: ingress",
-            f"filter add dev {self.interface} parent ffff: protocol all u32 match u32 0 0 "
-            f"action mirred egress redirect dev {self.device}",
+            (
+                f"filter add dev {self.interface} parent ffff: protocol all u32 match u32 0 0 "
+                f"action mirred egress redirect dev {self.device}"
+            ),
             f"qdisc add dev {self.device} root handle {NETEM_HANDLE} netem limit {self.limit_packets} {netem}",
         ]
 

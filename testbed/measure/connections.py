@@ -54,7 +54,9 @@ class ConnectionMonitor:
     """Reads the network namespace that the calling thread was in when the monitor was made."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
+        )
         self._socket.settimeout(5.0)
 
     def close(self) -> None:
@@ -64,7 +66,12 @@ class ConnectionMonitor:
     def connections(self) -> list[Connection]:
         """Every IPv4 TCP connection of the namespace. Raises EnvironmentLacksError."""
         request = _REQUEST.pack(
-            socket.AF_INET, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, ESTABLISHED_AND_CLOSING, bytes(48)
+            socket.AF_INET,
+            socket.IPPROTO_TCP,
+            1 << (INET_DIAG_INFO - 1),
+            0,
+            ESTABLISHED_AND_CLOSING,
+            bytes(48),
         )
         header = _NLMSG.pack(_NLMSG.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 1, 0)
         self._socket.send(header + request)
@@ -79,7 +86,9 @@ class ConnectionMonitor:
                 if kind == 3:  # NLMSG_DONE
                     return
                 if kind == 2:  # NLMSG_ERROR
-                    raise EnvironmentLacksError("the kernel has no inet_diag: load tcp_diag (modprobe tcp_diag)")
+                    raise EnvironmentLacksError(
+                        "the kernel has no inet_diag: load tcp_diag (modprobe tcp_diag)"
+                    )
                 yield data[offset + _NLMSG.size : offset + length]
                 offset += (length + 3) & ~3
 

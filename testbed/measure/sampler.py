@@ -61,8 +61,10 @@ class LinkSampler:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        for monitor in (*self._monitors.values(), *self._connections.values()):
+        for monitor in self._monitors.values():
             monitor.close()
+        for connections in self._connections.values():
+            connections.close()
 
     def sample(self) -> list[LinkSample]:
         """Read every link now. Raises EnvironmentLacksError if a link or its shaper has gone."""
@@ -75,7 +77,9 @@ class LinkSampler:
                     shaped = next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
                     interface_bytes = monitor.transmitted_bytes(index)
                 except (NetlinkError, StopIteration) as error:
-                    raise EnvironmentLacksError(f"{port.interface}: its shaper cannot be read: {error}") from error
+                    raise EnvironmentLacksError(
+                        f"{port.interface}: its shaper cannot be read: {error}"
+                    ) from error
                 samples.append(
                     LinkSample(
                         at_s=time.monotonic(),

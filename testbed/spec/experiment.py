@@ -20,6 +20,7 @@ from testbed.workloads.base import WORKLOADS, Workload
 from transports.baselines.base import STACKS, Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
+from transports.registry import Options
 from transports.units import Size, Time
 
 RESERVED: Final = {
@@ -169,7 +170,7 @@ def _default_kind(key: str) -> dict[str, Any]:
     """An axis that the spec leaves at its default keeps its kind when one of its options is set."""
     field = Experiment.model_fields.get(key)
     default = field.get_default(call_default_factory=True) if field else None
-    return {"kind": default.kind} if hasattr(default, "kind") else {}
+    return {"kind": default.kind} if isinstance(default, Options) else {}
 
 
 def _describe(data: object) -> str:
@@ -185,11 +186,11 @@ def _explanations(error: ValidationError, prefix: tuple[int | str, ...]) -> list
         if isinstance(nested, ValidationError):
             lines.extend(_explanations(nested, path))
         else:
-            lines.append(_explain(path, item, error.title))
+            lines.append(_explain(path, item))
     return lines
 
 
-def _explain(path: tuple[int | str, ...], item: Any, title: str) -> str:
+def _explain(path: tuple[int | str, ...], item: Any) -> str:
     """One pydantic error as `field.path: what is wrong; what is allowed`."""
     shown = ".".join(str(part) for part in path) or "spec"
     if item["type"] == "missing":

@@ -43,20 +43,24 @@ class AllReduce(Workload):
         return ()
 
     def num_iterations(self) -> int:
-        """One sample of each size and stack is an iteration."""
+        """Samples of each size and stack."""
         return self.repeat
+
+    def sends_only_gradients(self) -> bool:
+        """It reports samples, not iterations."""
+        return False
 
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         """Open every stack, then time them in turn; reports one Result with a row per sample."""
         import torch
-        import torch.distributed as dist
+        from torch.distributed import FileStore, PrefixStore
 
         from testbed.control.control_pb2 import Event, Result
         from transports.channels.base import Group
         from transports.stacks import parse_stack
 
         torch.set_num_threads(configuration.num_threads)
-        store = dist.FileStore(configuration.store_path, configuration.num_workers)
+        store = FileStore(configuration.store_path, configuration.num_workers)
         communicators = {
             name: parse_stack(name).open(
                 Group(
@@ -64,7 +68,7 @@ class AllReduce(Workload):
                     rank=configuration.rank,
                     size=configuration.num_workers,
                     address=configuration.address,
-                    store=dist.PrefixStore(name, store),
+                    store=PrefixStore(name, store),
                     timeout_s=configuration.timeout_s,
                 )
             )
@@ -113,6 +117,4 @@ def _operands(num_elements: int, configuration: WorkerConfiguration) -> "tuple[t
 def _check(result: "torch.Tensor", expected: "torch.Tensor", what: str) -> None:
     error = float((result.double() - expected).norm() / expected.norm())
     if not error <= RELATIVE_ERROR_MAX:
-        raise ValueError(
-            f"{what}: the sum is wrong, relative L2 error {error:.2e} (allowed {RELATIVE_ERROR_MAX:.0e})"
-        )
+        raise ValueError(f"{what}: the sum is wrong, relative L2 error {error:.2e} (allowed {RELATIVE_ERROR_MAX:.0e})")

@@ -5,7 +5,7 @@ The plan reads it without torch: how big the gradients are, in which buckets, ho
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -54,6 +54,15 @@ class Workload(Options):
     @abstractmethod
     def num_iterations(self) -> int:
         """Measured iterations."""
+
+    def phase_lengths(self) -> Mapping[str, int]:
+        """Iterations in each phase that the worker reports, for whoever watches."""
+        return {"measured": self.num_iterations()}
+
+    def sends_only_gradients(self) -> bool:
+        """Whether the links carry the gradients' all-reduces and nothing else while iterations are measured, so that
+        their bytes can be expected."""
+        return True
 
     @abstractmethod
     def work(self, configuration: WorkerConfiguration, control: "WorkerControl") -> None:

@@ -132,7 +132,9 @@ LEAVES = st.one_of(
     st.integers(-(2**40), 2**40),
     st.floats(),
     st.text(max_size=8),
-    st.sampled_from(["100mbit", "1gbit", "5ms", "1%", "1MiB", "ring", "tcp", "gloo", "training", "star", "0", "1e400gbit"]),
+    st.sampled_from(
+        ["100mbit", "1gbit", "5ms", "1%", "1MiB", "ring", "tcp", "gloo", "training", "star", "0", "1e400gbit"]
+    ),
 )
 VALUES = st.recursive(
     LEAVES,

@@ -1,0 +1,316 @@
+"""Micro-benchmarks: ratios measured side by side in one run, never absolute times judged alone."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.calibrate import goodput_fraction, measure
+from testbed.control.coordinator import Listener
+from testbed.deploy import deploy
+from testbed.doctor import require
+from testbed.environment import cpu_ticks
+from testbed.errors import RunFailedError, SpecError
+from testbed.links.spec import LinkSpec
+from testbed.links.tc import MTU
+from testbed.plan import make_plan
+from testbed.spec.experiment import validate
+from testbed.state import RunState, new_run_id
+from testbed.workbench import workbench
+from transports.collectives.cost import bound_s
+from transports.errors import OptionError
+from transports.stacks import parse_stack
+from transports.units import format_rate, format_size, format_time
+
+MAX_STEAL_SHARE: Final = 0.02
+"""A sample with more CPU steal than this is thrown away and repeated."""
+Row = dict[str, Any]
+
+
+def parse_link(text: str) -> dict[str, str]:
+    """`RATE[,DELAY[,LOSS]]` as the `link` section of a spec. Raises SpecError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not 1 <= len(parts) <= 3 or not all(parts):
+        raise SpecError(f"--link {text}: write RATE[,DELAY[,LOSS]], such as 1gbit,50us")
+    return dict(zip(("rate", "delay", "loss"), parts, strict=False))
+
+
+class _Results(Listener):
+    """Collects what each worker measured."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def on_result(self, rank: int, json: str) -> None:
+        self.rows += [{"rank": rank, **row} for row in _rows(json)]
+
+
+def _rows(text: str) -> list[Row]:
+    rows: list[Row] = json.loads(text)
+    return rows
+
+
+def allreduce_rows(
+    *,
+    num_workers: int,
+    link: dict[str, str],
+    sizes: Sequence[str],
+    stacks: Sequence[str],
+    repeat: int,
+    congestion: str,
+) -> list[Row]:
+    """Time all-reduce of each size on each stack over one star. A sample's time is that of its slowest worker."""
+    for stack in stacks:
+        try:
+            parse_stack(stack)
+        except OptionError as error:
+            raise SpecError(f"--stack: {error}") from None
+    experiment = validate(
+        {
+            "name": "bench-allreduce",
+            "workers": num_workers,
+            "link": link,
+            "channel": {"kind": "tcp", "congestion": congestion},
+            "workload": {"kind": "allreduce", "sizes": list(sizes), "stacks": list(stacks), "repeat": repeat},
+            "metrics": {"port": None},
+            "timeout": "120s",
+        }
+    )
+    plan = make_plan(experiment)
+    require(plan)
+    results = _Results()
+    with (
+        tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
+        workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
+    ):
+        bench.work(results, timeout_s=24 * 3600.0)
+    if not results.rows:
+        raise RunFailedError("the workers measured nothing")
+    goodput_bps = experiment.link.rate_bps * goodput_fraction(MTU)
+    return _summarise(results.rows, num_workers=num_workers, link=experiment.link, goodput_bps=goodput_bps)
+
+
+def _summarise(samples: list[Row], *, num_workers: int, link: LinkSpec, goodput_bps: float) -> list[Row]:
+    rows: list[Row] = []
+    for stack, size_bytes in dict.fromkeys((sample["stack"], sample["size_bytes"]) for sample in samples):
+        chosen = [s for s in samples if (s["stack"], s["size_bytes"]) == (stack, size_bytes)]
+        times_s = [
+            max(s["duration_s"] for s in chosen if s["sample"] == number)
+            for number in sorted({s["sample"] for s in chosen})
+        ]
+        cpu_s = statistics.median(
+            sum(s["cpu_s"] for s in chosen if s["sample"] == number) for number in sorted({s["sample"] for s in chosen})
+        )
+        median_s = statistics.median(times_s)
+        least_s = bound_s("all_reduce", num_workers=num_workers, size_bytes=size_bytes, goodput_bps=goodput_bps)
+        algbw_bps = size_bytes * 8 / median_s
+        rows.append(
+            {
+                "stack": stack,
+                "num_workers": num_workers,
+                "rate_bps": link.rate_bps,
+                "delay_s": link.delay_s,
+                "size_bytes": size_bytes,
+                "num_samples": len(times_s),
+                "time_s": {
+                    "median": median_s,
+                    "p10": _quantile(times_s, 0.1),
+                    "p90": _quantile(times_s, 0.9),
+                },
+                "algbw_bps": algbw_bps,
+                "busbw_bps": algbw_bps * 2 * (num_workers - 1) / num_workers,
+                "bound_s": least_s,
+                "ratio_to_bound": median_s / least_s,
+                "cpu_s": cpu_s,
+            }
+        )
+    return rows
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
+
+
+def render_allreduce(rows: Sequence[Row], console: Console) -> None:
+    """In the manner of nccl-tests."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("size", "stack", "time ms", "p10", "p90", "algbw Mbit/s", "busbw", "bound ms", "time/bound", "CPU ms"):
+        table.add_column(column, justify="left" if column == "stack" else "right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: row["size_bytes"]):
+        time_s = row["time_s"]
+        table.add_row(
+            format_size(row["size_bytes"]),
+            row["stack"],
+            *(f"{time_s[key] * 1e3:.2f}" for key in ("median", "p10", "p90")),
+            f"{row['algbw_bps'] / 1e6:.1f}",
+            f"{row['busbw_bps'] / 1e6:.1f}",
+            f"{row['bound_s'] * 1e3:.2f}",
+            f"{row['ratio_to_bound']:.3f}",
+            f"{row['cpu_s'] * 1e3:.1f}",
+        )
+    console.print(table)
+
+
+def link_rows(links: Sequence[dict[str, str]], *, repeat: int) -> list[Row]:
+    """Measure one direction of an emulated link of each kind, repeatedly, against what was asked."""
+    return [row for link in links for row in _link_row(link, repeat)]
+
+
+def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
+    experiment = validate({"name": "bench-links", "workers": 2, "link": link, "metrics": {"port": None}})
+    plan = make_plan(experiment)
+    require(plan)
+    state = RunState.create(new_run_id())
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
+            deploy(plan, state, log_directory=Path(logs)) as deployment,
+        ):
+            measured = [measure(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
+    finally:
+        state.remove()
+    asked = experiment.link
+    goodput_bps = statistics.median(m.goodput_bps for m in measured)
+    return [
+        {
+            "rate_bps": asked.rate_bps,
+            "delay_s": asked.delay_s,
+            "loss": asked.loss,
+            "backend": "netem" if plan.needs_netem else "none",
+            "num_samples": len(measured),
+            "measured_goodput_bps": goodput_bps,
+            "expected_goodput_bps": asked.rate_bps * goodput_fraction(MTU),
+            "goodput_ratio": goodput_bps / (asked.rate_bps * goodput_fraction(MTU)),
+            "measured_rate_bps": goodput_bps / goodput_fraction(MTU),
+            "measured_delay_s": statistics.median(m.delay_s for m in measured),
+        }
+    ]
+
+
+def render_links(rows: Sequence[Row], console: Console) -> None:
+    """Asked against measured."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("rate", "measured", "goodput/expected", "delay", "measured", "backend"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            format_rate(row["rate_bps"]),
+            f"{row['measured_rate_bps'] / 1e6:.3f} Mbit/s",
+            f"{row['goodput_ratio']:.4f}",
+            format_time(row["delay_s"]),
+            f"{row['measured_delay_s'] * 1e6:.0f} us",
+            row["backend"],
+        )
+    console.print(table)
+
+
+def overhead_rows(*, workers: Sequence[int], repeat: int) -> list[Row]:
+    """Wall seconds around the iterations of a short quickstart: the whole command less its iterations.
+
+    Each is a process of its own, as a user starts it; samples with CPU steal are repeated.
+    """
+    rows: list[Row] = []
+    for num_workers in workers:
+        samples: list[Row] = []
+        for _ in range(repeat * 4):
+            before = cpu_ticks()
+            sample = _overhead_sample(num_workers)
+            total, stolen = (after - earlier for after, earlier in zip(cpu_ticks(), before, strict=True))
+            if stolen <= MAX_STEAL_SHARE * total:
+                samples.append(sample)
+            if len(samples) == repeat:
+                break
+        if not samples:
+            raise RunFailedError("every sample had more than 2 % of CPU steal: repeat on a quieter host")
+        middle = sorted(samples, key=lambda each: each["overhead_s"])[len(samples) // 2]
+        rows.append({"num_workers": num_workers, "num_samples": len(samples), **middle})
+    return rows
+
+
+def _overhead_sample(num_workers: int) -> Row:
+    quickstart = Path(__file__).resolve().parent.parent / "experiments" / "quickstart.yaml"
+    with tempfile.TemporaryDirectory(prefix="testbed-bench-") as output:
+        argv = [sys.executable, "-m", "testbed", "run", str(quickstart), "--json", "--output", output]
+        for override in (
+            f"workers={num_workers}",
+            "workload.iterations=3",
+            "metrics.port=0",
+            "link.rate=1gbit",
+        ):
+            argv += ["--set", override]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ})
+    if not done.stdout.strip():
+        raise RunFailedError(f"a run of {num_workers} workers failed:\n{done.stderr}")
+    summary = json.loads(done.stdout)
+    phases = summary["overhead_s"]
+    return {
+        "overhead_s": sum(phases.values()),
+        "phases_s": phases,
+        "unshared_memory_bytes": max(summary["unshared_memory_bytes"], default=None),
+        "outcome": summary["outcome"],
+    }
+
+
+def run_all(output: Path, console: Console) -> None:
+    """The project's own benchmark set: every target of the README's table, measured in one go."""
+    rows: list[Row] = []
+
+    def add(what: str, value: float, target: float, **facts: Any) -> None:
+        rows.append({"what": what, "value": value, "target": target, "holds": value <= target, **facts})
+
+    console.print("[bold]links[/]")
+    links = link_rows([parse_link(rate) for rate in ("10mbit", "100mbit", "1gbit")], repeat=5)
+    render_links(links, console)
+    for row in links:
+        error = abs(row["goodput_ratio"] - 1)
+        add(f"goodput error at {format_rate(row['rate_bps'])}", error, 0.01, **row)
+
+    console.print("\n[bold]all-reduce, 4 workers, 1 Gbit/s[/]")
+    reduced = allreduce_rows(
+        num_workers=4,
+        link=parse_link("1gbit"),
+        sizes=["64KiB", "1MiB", "25MB"],
+        stacks=["ring/tcp", "gloo"],
+        repeat=15,
+        congestion="cubic",
+    )
+    render_allreduce(reduced, console)
+    ours, theirs = (
+        next(row for row in reduced if row["stack"] == stack and row["size_bytes"] == 25_000_000)
+        for stack in ("ring/tcp", "gloo")
+    )
+    add("25 MB ring/tcp over the bound", ours["ratio_to_bound"], 1.05, **ours)
+    add("25 MB ring/tcp over gloo", ours["time_s"]["median"] / theirs["time_s"]["median"], 1.02)
+    rows.extend({"what": "all-reduce", "target": None, "holds": None, **row} for row in reduced)
+
+    console.print("\n[bold]around the iterations[/]")
+    for row, target_s in zip(overhead_rows(workers=(4, 16), repeat=3), (10.0, 20.0), strict=True):
+        phases = ", ".join(f"{name} {value:.1f} s" for name, value in row["phases_s"].items())
+        memory = row["unshared_memory_bytes"]
+        console.print(f"{row['num_workers']} workers: {row['overhead_s']:.1f} s ({phases}), {memory / 1e6:.0f} MB each")
+        add(f"seconds around the iterations, {row['num_workers']} workers", row["overhead_s"], target_s, **row)
+        add(f"unshared MB per worker, {row['num_workers']} workers", memory / 1e6, 60.0)
+
+    output.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    table = Table(title="targets", title_justify="left", box=None, pad_edge=False)
+    for column in ("what", "measured", "target", "holds"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for row in rows:
+        if row["target"] is not None:
+            mark = "[green]yes[/]" if row["holds"] else "[red]no[/]"
+            table.add_row(row["what"], f"{row['value']:.4g}", f"{row['target']:g}", mark)
+    console.print()
+    console.print(table)
+    console.print(f"rows: {output}")

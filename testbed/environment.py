@@ -1,0 +1,90 @@
+"""What a result was measured on: commit, versions, kernel, CPU, settings. Recorded beside every number."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+PACKAGES: Final = (
+    "torch",
+    "numpy",
+    "grpcio",
+    "mininet",
+    "polars",
+    "prometheus-client",
+    "pydantic",
+    "ina-testbed",
+)
+SYSCTLS: Final = (
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_limit_output_bytes",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "kernel.sched_autogroup_enabled",
+)
+
+
+def describe() -> dict[str, Any]:
+    """Everything that may explain a difference between two machines."""
+    return {
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "tools": {name: _said([name, "-V"]) for name in ("tc", "ip")},
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "num_cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load_average": os.getloadavg(),
+        "sysctls": {name: _sysctl(name) for name in SYSCTLS},
+    }
+
+
+def cpu_ticks() -> tuple[int, int]:
+    """(all, stolen by the hypervisor) of all cores since boot, in clock ticks: proc_stat(5)."""
+    fields = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(fields), fields[7]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit this code was run from, `+` if the tree differs from it; None outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    commit = _said(["git", "-C", str(root), "rev-parse", "HEAD"])
+    changed = _said(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
+    return f"{commit}+" if commit and changed else commit
+
+
+def _said(argv: list[str]) -> str | None:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _cpu_model() -> str | None:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return None
+
+
+def _sysctl(name: str) -> str | None:
+    path = Path("/proc/sys", *name.split("."))
+    return " ".join(path.read_text().split()) if path.is_file() else None

@@ -1,0 +1,138 @@
+"""Takes what workers and sampler say while a run goes on to the record, the metrics endpoint and the screen."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Final
+
+from testbed.control import control_pb2 as messages
+from testbed.control.coordinator import Listener
+from testbed.environment import cpu_ticks
+from testbed.measure.connections import Connection
+from testbed.measure.prometheus import Exporter
+from testbed.measure.sampler import LinkSample, LinkSampler
+from testbed.plan import Plan
+from testbed.results.record import RecordWriter
+from testbed.results.terminal import LiveProgress
+
+MEASURED: Final = "measured"
+_DURATIONS: Final = frozenset({"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """Every counter at one border of the measured window, read while all workers wait in a barrier."""
+
+    samples: dict[tuple[str, str], LinkSample]
+    """By link and sending node."""
+    connections: dict[str, dict[tuple[tuple[str, int], tuple[str, int]], Connection]]
+    """By node, then by local and remote end."""
+    cpu_ticks: tuple[int, int]
+
+    @classmethod
+    def take(cls, sampler: LinkSampler) -> "Snapshot":
+        """Read everything now."""
+        return cls(
+            samples={(sample.link, sample.node): sample for sample in sampler.sample()},
+            connections={
+                node: {(connection.local, connection.remote): connection for connection in connections}
+                for node, connections in sampler.connections().items()
+            },
+            cpu_ticks=cpu_ticks(),
+        )
+
+
+class Recorder(Listener):
+    """Called by the coordinator's thread, `on_samples` by the sampler's."""
+
+    def __init__(
+        self, plan: Plan, *, epoch_s: float, writer: RecordWriter, exporter: Exporter, progress: LiveProgress
+    ) -> None:
+        self.sampler: LinkSampler | None = None
+        self.window: dict[str, Snapshot] = {}
+        """At `measure` and at `done`."""
+        self.parameters_sha256: list[str] = []
+        self.unshared_memory_bytes: list[int] = []
+        self.first_iteration_s: float | None = None
+        """CLOCK_MONOTONIC when the first iteration of any phase began."""
+        self._plan = plan
+        self._epoch_s = epoch_s
+        self._writer = writer
+        self._exporter = exporter
+        self._progress = progress
+        self._previous: dict[tuple[str, str], LinkSample] = {}
+        self._waiting: dict[int, dict[int, messages.Iteration]] = {}
+        self._phase = ""
+
+    def on_samples(self, samples: Sequence[LinkSample]) -> None:
+        """One reading of every link."""
+        rows = [asdict(sample) for sample in samples]
+        for row in rows:
+            del row["rate_bps"]
+            row["at_s"] -= self._epoch_s
+        self._writer.append_links(rows)
+        self._exporter.update_links(samples)
+        self._progress.links([(sample.port, self._utilization(sample)) for sample in samples])
+
+    def _utilization(self, sample: LinkSample) -> float:
+        """Since this link's sample before: 0 to 1."""
+        before = self._previous.get((sample.link, sample.node))
+        self._previous[sample.link, sample.node] = sample
+        if before is None or sample.at_s <= before.at_s:
+            return 0.0
+        return 8 * (sample.class_bytes - before.class_bytes) / (sample.at_s - before.at_s) / sample.rate_bps
+
+    def on_barrier(self, name: str) -> None:
+        """The borders of the measured window."""
+        if name in {"measure", "done"} and self.sampler is not None:
+            self.window[name] = Snapshot.take(self.sampler)
+
+    def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
+        """One row, and its buckets; the screen hears of it when every worker is through it."""
+        if self.first_iteration_s is None:
+            self.first_iteration_s = iteration.start_s
+        self._writer.append_iterations([{"rank": rank, **self._scalars(iteration)}])
+        key = {"rank": rank, "phase": iteration.phase, "index": iteration.index}
+        self._writer.append_buckets([key | self._scalars(bucket) for bucket in iteration.buckets])
+        if iteration.phase == MEASURED:
+            dilation = self._plan.experiment.dilation
+            self._exporter.observe_iteration(
+                worker=f"w{rank}",
+                iteration_s=(iteration.end_s - iteration.start_s) / dilation,
+                exposed_communication_s=(iteration.backward_end_s - iteration.backward_compute_end_s) / dilation,
+                loss=iteration.loss,
+            )
+        if iteration.phase != self._phase:
+            self._phase = iteration.phase
+            self._waiting.clear()
+            self._progress.phase(iteration.phase.replace("_", "-"))
+        workers = self._waiting.setdefault(iteration.index, {})
+        workers[rank] = iteration
+        if len(workers) == self._plan.experiment.workers:
+            self._iteration_done(self._waiting.pop(iteration.index))
+
+    def _iteration_done(self, workers: dict[int, messages.Iteration]) -> None:
+        phase, index = workers[0].phase, workers[0].index
+        loss = fmean(each.loss for each in workers.values())
+        self._progress.iteration(phase, index + 1, self._plan.experiment.workload.phase_lengths()[phase], loss)
+
+    def on_finished(self, rank: int, finished: messages.Finished) -> None:  # noqa: ARG002
+        """The worker's last word."""
+        if finished.parameters_sha256:
+            self.parameters_sha256.append(finished.parameters_sha256)
+        self.unshared_memory_bytes.append(finished.unshared_memory_bytes)
+
+    def on_tick(self) -> None:
+        """A sampler that has died ends the run."""
+        if self.sampler is not None:
+            self.sampler.check()
+
+    def _scalars(self, message: Any) -> dict[str, Any]:
+        """A message's plain fields; moments become seconds since the run's epoch."""
+        row: dict[str, Any] = {}
+        for field in message.DESCRIPTOR.fields:
+            if field.message_type is None:
+                value = getattr(message, field.name)
+                moment = field.name.endswith("_s") and field.name not in _DURATIONS
+                row[field.name] = value - self._epoch_s if moment else value
+        return row

@@ -1,0 +1,222 @@
+"""One run: plan, deploy, calibrate, work, judge, record, report. The whole story of `testbed run`."""
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from testbed import environment
+from testbed.calibrate import Measurement
+from testbed.doctor import require
+from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, TestbedError
+from testbed.fidelity import Evidence, judge
+from testbed.measure.prometheus import Exporter
+from testbed.measure.sampler import LinkSampler
+from testbed.plan import HOST_LATENCY_S, Direction, Plan, make_plan, predict
+from testbed.recorder import Recorder, Snapshot
+from testbed.results.record import Outcome, RecordWriter, Summary, load
+from testbed.results.report import write_report
+from testbed.results.summarize import AllReduceFacts, Inputs, LinkFacts, run_queue_share, summarize
+from testbed.results.terminal import LiveProgress
+from testbed.spec.experiment import Experiment
+from testbed.state import new_run_id
+from testbed.workbench import Workbench, workbench
+
+WORK_TIMEOUT_S: Final = 7 * 24 * 3600.0
+"""A run that makes progress may take this long; one that makes none ends at the spec's `timeout`."""
+
+
+class RunStoppedError(Exception):
+    """A run that ended early, with the summary of what it had; the error that stopped it is the cause."""
+
+    def __init__(self, summary: Summary) -> None:
+        super().__init__(summary.reasons[0])
+        self.summary = summary
+
+
+def run_experiment(experiment: Experiment, *, output: Path, progress: LiveProgress) -> Summary:
+    """Run a spec and write its record below `output`.
+
+    Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
+    """
+    plan = make_plan(experiment)
+    require(plan)
+    return _Run(plan, output=output, progress=progress).execute()
+
+
+class _Run:
+    def __init__(self, plan: Plan, *, output: Path, progress: LiveProgress) -> None:
+        self.plan = plan
+        self.progress = progress
+        self.run_id = new_run_id()
+        self.started_at = datetime.now(UTC)
+        self.epoch_s = time.monotonic()
+        experiment = plan.experiment
+        self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
+        self.overhead_s: dict[str, float] = {}
+        self.calibration: list[Measurement] = []
+        self.differences: list[str] = []
+        self.recorder: Recorder | None = None
+
+    def execute(self) -> Summary:
+        self.writer.write_spec(self.plan.experiment.to_yaml())
+        self.writer.write_plan(self.plan.to_json())
+        self.writer.write_environment(environment.describe())
+        try:
+            with workbench(
+                self.plan, run_id=self.run_id, log_directory=self.writer.logs, on_phase=self.progress.phase
+            ) as bench:
+                self.overhead_s = bench.overhead_s
+                self._work(bench)
+        except (TestbedError, Interrupted) as error:
+            invalid = isinstance(error, CalibrationError)
+            unsupported = isinstance(error, EnvironmentLacksError)
+            outcome: Outcome = "invalid" if invalid else "unsupported" if unsupported else "failed"
+            reason = f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
+            raise RunStoppedError(self._finish(outcome, [reason])) from error
+        self.progress.phase("report")
+        outcome, reasons = self._judge()
+        summary = self._finish(outcome, reasons)
+        write_report(load(self.writer.directory))
+        return summary
+
+    def _work(self, bench: Workbench) -> None:
+        """Everything between calibration and tear-down."""
+        self.calibration = bench.calibration
+        self.writer.write_calibration({"links": [asdict(measured) for measured in self.calibration]})
+        read_back = bench.deployment.read_back()
+        metrics = self.plan.experiment.metrics
+        exporter = Exporter(metrics.port, run_id=self.run_id, information={"name": self.plan.experiment.name})
+        try:
+            recorder = self.recorder = Recorder(
+                self.plan,
+                epoch_s=self.epoch_s,
+                writer=self.writer,
+                exporter=exporter,
+                progress=self.progress,
+            )
+            self.progress.phase("start workers")
+            begun_s = time.monotonic()
+            with LinkSampler(bench.deployment, interval_s=metrics.interval_s, on_sample=recorder.on_samples) as sampler:
+                recorder.sampler = sampler
+                bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
+            if recorder.first_iteration_s is not None:
+                self.overhead_s["start"] = recorder.first_iteration_s - begun_s
+        finally:
+            exporter.close()
+        self.differences = bench.deployment.differences()
+        self.writer.write_environment({**environment.describe(), "read_back": read_back})
+
+    def _links(self) -> list[LinkFacts]:
+        """Each direction's facts over the measured window."""
+        window = self.recorder.window if self.recorder else {}
+        if "measure" not in window or "done" not in window:
+            return []
+        start, end = window["measure"], window["done"]
+        return [self._link(direction, start, end) for direction in self.plan.directions]
+
+    def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
+        key = (direction.link, direction.sender.node)
+        measured = next((m for m in self.calibration if (m.link, m.sender) == key), None)
+        acknowledged, retransmitted = self._overheads(direction, start, end)
+        workload = self.plan.experiment.workload
+        expected = direction.expected_bytes * workload.num_iterations()
+        return LinkFacts(
+            name=direction.link,
+            from_=direction.sender.node,
+            to=direction.receiver.node,
+            rate_bps=direction.rate_bps,
+            delay_s=direction.delay_s,
+            measured_rate_bps=measured.rate_bps if measured else None,
+            measured_delay_s=measured.delay_s if measured else None,
+            expected_bytes=expected if workload.sends_only_gradients() else None,
+            class_bytes_start=start.samples[key].class_bytes,
+            class_bytes_end=end.samples[key].class_bytes,
+            drops_start=start.samples[key].drops,
+            drops_end=end.samples[key].drops,
+            acknowledgement_bytes=acknowledged,
+            retransmitted_bytes=retransmitted,
+        )
+
+    def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
+        """Wire bytes of pure acknowledgements, and retransmitted payload, that crossed this direction in the window.
+
+        A worker's uplink carries what the worker's own connections sent; its downlink what all others sent to its
+        address.
+        """
+        acknowledged = retransmitted = 0
+        for node, connections in end.connections.items():
+            for ends, connection in connections.items():
+                outward = node == direction.sender.node
+                inward = connection.remote[0] == direction.receiver.address
+                if not (outward or inward):
+                    continue
+                before = start.connections.get(node, {}).get(ends)
+                acknowledged += connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
+                retransmitted += connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
+        return acknowledged, retransmitted
+
+    def _judge(self) -> tuple[Outcome, list[str]]:
+        assert self.recorder is not None
+        window = self.recorder.window
+        total, stolen = (
+            after - before for after, before in zip(window["done"].cpu_ticks, window["measure"].cpu_ticks, strict=True)
+        )
+        lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
+        ports = {(d.link, d.sender.node): d.sender.interface for d in self.plan.directions}
+        return judge(
+            Evidence(
+                links=[
+                    facts.evidence(
+                        may_drop=(facts.name, facts.from_) in lossy,
+                        read_back_difference=next(
+                            (line for line in self.differences if line.startswith(ports[facts.name, facts.from_])),
+                            None,
+                        ),
+                    )
+                    for facts in self._links()
+                ],
+                run_queue_share=run_queue_share(self.writer.frame("iterations"), self.writer.frame("buckets")),
+                steal_share=stolen / total if total else 0.0,
+            )
+        )
+
+    def _prediction(self) -> AllReduceFacts | None:
+        """The prediction with the latency that calibration measured."""
+        if not self.plan.buckets or not self.calibration:
+            return None
+        alpha_s = 2 * median(measured.delay_s for measured in self.calibration) + HOST_LATENCY_S
+        prediction = predict(self.plan.experiment, self.plan.buckets, alpha_s=alpha_s)
+        return AllReduceFacts(
+            size_bytes=prediction.gradient_bytes,
+            bound_s=prediction.bound_s,
+            predicted_s=prediction.alpha_beta_s,
+        )
+
+    def _finish(self, outcome: Outcome, reasons: list[str]) -> Summary:
+        experiment = self.plan.experiment
+        summary = summarize(
+            Inputs(
+                name=experiment.name,
+                run_id=self.run_id,
+                spec_sha256=experiment.sha256(),
+                started_at=self.started_at.isoformat(timespec="seconds"),
+                epoch_s=self.epoch_s,
+                outcome=outcome,
+                reasons=reasons,
+                num_workers=experiment.workers,
+                dilation=float(experiment.dilation),
+                record=str(self.writer.directory),
+                iterations=self.writer.frame("iterations"),
+                buckets=self.writer.frame("buckets"),
+                samples=self.writer.frame("links"),
+                links=self._links(),
+                allreduce=self._prediction(),
+                overhead_s=self.overhead_s,
+                parameters_sha256=self.recorder.parameters_sha256 if self.recorder else (),
+            )
+        )
+        self.writer.finish(summary)
+        return summary

@@ -1,0 +1,130 @@
+"""A deployed, calibrated network with workers on it: what a run and the benchmarks share.
+
+The fork server starts first, so that importing torch overlaps the deployment; links are measured when it is done,
+because a measurement beside an import on two cores measures the import.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.calibrate import Measurement, calibrate
+from testbed.clean import clean_stale
+from testbed.control.coordinator import Coordinator, Listener
+from testbed.control.fork_client import ForkServer
+from testbed.deploy import Deployment, deploy
+from testbed.hosts.base import ProcessSpec
+from testbed.plan import Plan
+from testbed.state import RunState
+from testbed.workloads.base import WorkerConfiguration
+
+IMPORT_TIMEOUT_S: Final = 120.0
+REGISTER_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workbench:
+    """Everything that stands before the first worker starts."""
+
+    plan: Plan
+    state: RunState
+    deployment: Deployment
+    fork_server: ForkServer
+    calibration: list[Measurement]
+    overhead_s: dict[str, float] = field(default_factory=dict)
+    """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the workbench is gone."""
+
+    def work(self, listener: Listener, *, timeout_s: float) -> None:
+        """Start the workers, watch them to their end. Raises RunFailedError with the culprit's traceback."""
+        plan = self.plan
+        configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
+        socket_path = self.state.directory / "control.sock"
+        with Coordinator(
+            socket_path,
+            configurations,
+            timeout_s=plan.experiment.timeout_s,
+            listener=listener,
+            fork_server=self.fork_server,
+        ) as coordinator:
+            for configuration in configurations:
+                rank = configuration.rank
+                process = self.deployment.hosts[configuration.host].start(
+                    ProcessSpec(
+                        name=configuration.host,
+                        entry="testbed.control.agent:main",
+                        arguments=(str(socket_path), str(rank)),
+                        environment={"GLOO_SOCKET_IFNAME": configuration.interface},
+                    )
+                )
+                coordinator.attach(rank, process)
+            coordinator.wait_registered(REGISTER_TIMEOUT_S)
+            coordinator.wait_finished(timeout_s)
+
+    def _configuration(self, rank: int) -> WorkerConfiguration:
+        experiment, port = self.plan.experiment, self.plan.worker_port(rank)
+        spec = experiment.dump()
+        return WorkerConfiguration(
+            run_id=self.state.run_id,
+            rank=rank,
+            num_workers=experiment.workers,
+            host=port.node,
+            interface=port.interface,
+            address=port.address,
+            seed=experiment.seed,
+            workload=spec["workload"],
+            collective=spec["collective"],
+            channel=spec["channel"],
+            stack=experiment.stack.kind if experiment.stack else None,
+            bucket_bytes=experiment.fusion.bucket_bytes,
+            dilation=float(experiment.dilation),
+            timeout_s=experiment.timeout_s,
+            store_path=str(self.state.directory / "store"),
+            num_threads=max(1, (os.cpu_count() or 1) // experiment.workers),
+        )
+
+
+def _ignore(_: Any) -> None:
+    """No progress wanted."""
+
+
+@contextmanager
+def workbench(
+    plan: Plan, *, run_id: str, log_directory: Path, on_phase: Callable[[str], None] = _ignore
+) -> Iterator[Workbench]:
+    """Deploy and calibrate the plan; undo everything at the end, whatever happens.
+
+    Raises EnvironmentLacksError when the kernel does not do what is asked, and CalibrationError when a link does not do
+    what it says.
+    """
+    clean_stale()
+    begun_s = time.monotonic()
+    overhead_s: dict[str, float] = {}
+    on_phase("deploy")
+    state = RunState.create(run_id)
+    try:
+        with ExitStack() as stack:
+            fork_server = ForkServer(state, plan.experiment.workload.preload, log_directory=log_directory)
+            stack.callback(fork_server.close)
+            deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, fork_server=fork_server))
+            fork_server.wait_ready(IMPORT_TIMEOUT_S)
+            deployed_s = time.monotonic()
+            overhead_s["deploy"] = deployed_s - begun_s
+            on_phase("calibrate")
+            calibration = calibrate(deployment)
+            overhead_s["calibrate"] = time.monotonic() - deployed_s
+            yield Workbench(
+                plan=plan,
+                state=state,
+                deployment=deployment,
+                fork_server=fork_server,
+                calibration=calibration,
+                overhead_s=overhead_s,
+            )
+            over_s = time.monotonic()
+    finally:
+        state.remove()
+    overhead_s["tear_down"] = time.monotonic() - over_s

@@ -1,0 +1,161 @@
+"""Real namespaces, real tc: links are what was asked, and when they are not, it is noticed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.calibrate import calibrate, goodput_fraction, measure
+from testbed.deploy import Deployment, deploy
+from testbed.doctor import has_netem, require
+from testbed.errors import CalibrationError, EnvironmentLacksError
+from testbed.links.netlink import LinkMonitor
+from testbed.measure.sampler import LinkSample, LinkSampler
+from testbed.plan import make_plan
+from testbed.processes import processes_of_run
+from testbed.spec.experiment import validate
+from testbed.state import RunState, new_run_id
+
+pytestmark = pytest.mark.privileged
+
+
+@contextmanager
+def deployed(tmp_path: Path, **keys: Any) -> Iterator[Deployment]:
+    plan = make_plan(validate({"name": "t", "workers": 2, **keys}))
+    state = RunState.create(new_run_id())
+    try:
+        with deploy(plan, state, log_directory=tmp_path) as deployment:
+            yield deployment
+        assert processes_of_run(state.run_id) == []
+    finally:
+        state.remove()
+
+
+@pytest.mark.parametrize("rate", ["10mbit", "100mbit", "1gbit"])
+def test_goodput_is_within_one_percent_of_what_was_asked(tmp_path: Path, rate: str) -> None:
+    with deployed(tmp_path, link={"rate": rate}) as deployment:
+        for direction in deployment.plan.directions[:2]:
+            # Other load on the machine may spoil a measurement, not a shaper: the closest of a few counts.
+            errors = [
+                abs(measure(deployment, direction).goodput_bps / (direction.rate_bps * goodput_fraction()) - 1)
+                for _ in range(3)
+            ]
+            assert min(errors) < 0.01
+
+
+def test_everything_reads_back_and_calibrates(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment:
+        assert deployment.differences() == []
+        measurements = calibrate(deployment)
+        assert len(measurements) == len(deployment.plan.directions)
+        assert {measurement.congestion for measurement in measurements} == {"cubic"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("tc class change dev w0-eth0 parent 1: classid 1:1 htb rate 90mbit ceil 90mbit quantum 60000", "htb rate"),
+        ("tc qdisc del dev w0-eth0 root", "root qdisc"),
+        ("tc qdisc change dev w0-eth0 parent 1:1 handle 10: bfifo limit 200000", "queue is 200000"),
+        ("ip link set w0-eth0 down", "not up"),
+        ("ip address add 10.9.9.9/32 dev w0-eth0", "addresses are"),
+        ("ip route change default via 10.0.0.1 dev w0-eth0 congctl reno", "congestion control"),
+        ("ip route del default", "no default route"),
+        ("sysctl -q -w net.ipv6.conf.all.disable_ipv6=0", "disable_ipv6"),
+    ],
+)
+def test_a_setting_that_does_not_hold_is_noticed(tmp_path: Path, argv: str, words: str) -> None:
+    with deployed(tmp_path) as deployment:
+        deployment.hosts["w0"].execute(argv.split())
+        assert any(words in line for line in deployment.differences())
+
+
+def test_a_link_of_another_rate_fails_calibration(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment:
+        deployment.hosts["w1"].execute(
+            ["tc", "class", "change", "dev", "w1-eth0", "parent", "1:", "classid", "1:1", "htb"]
+            + ["rate", "110mbit", "ceil", "110mbit", "quantum", "60000"]
+        )
+        with pytest.raises(CalibrationError, match=r"w1 -> s0: measured 1[01]\d\.\d+ Mbit/s, asked for 100"):
+            calibrate(deployment)
+
+
+def test_an_unshaped_link_fails_calibration(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment:
+        deployment.hosts["s0"].execute(["tc", "qdisc", "del", "dev", "s0-eth0", "root"])
+        with pytest.raises(CalibrationError, match="s0 -> w0"):
+            calibrate(deployment)
+
+
+def test_a_command_the_kernel_refuses_ends_the_deployment_and_leaves_nothing(tmp_path: Path) -> None:
+    with (
+        pytest.raises(EnvironmentLacksError, match="Unknown tcp congestion algorithm"),
+        deployed(tmp_path, channel={"kind": "tcp", "congestion": "nonesuch"}),
+    ):
+        raise AssertionError("deployed with a congestion control that does not exist")
+
+
+def test_a_plan_the_machine_cannot_run_is_refused_with_the_cure(tmp_path: Path) -> None:
+    plan = make_plan(validate({"name": "t", "channel": {"kind": "tcp", "congestion": "nonesuch"}}))
+    with pytest.raises(EnvironmentLacksError, match="modprobe tcp_nonesuch"):
+        require(plan)
+
+
+def test_delay_is_had_from_netem_or_refused(tmp_path: Path) -> None:
+    link = {"rate": "100mbit", "delay": "5ms"}
+    if not has_netem():
+        with pytest.raises(EnvironmentLacksError, match="need netem"):
+            require(make_plan(validate({"name": "t", "link": link})))
+        return
+    with deployed(tmp_path, link=link) as deployment:
+        for measured in calibrate(deployment):
+            assert measured.delay_s == pytest.approx(0.005, rel=0.05)
+
+
+def test_ipv6_is_off_and_neighbours_are_static(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment:
+        state = deployment.read_back()
+        for node in state.values():
+            assert all(address["family"] == "inet" for link in node["addresses"] for address in link["addr_info"])
+            assert {neighbour["state"][0] for neighbour in node["neighbours"]} <= {"PERMANENT"}
+        assert deployment.hosts["w0"].execute(["cat", "/proc/net/if_inet6"]).strip() in {"", _loopback_only()}
+
+
+def _loopback_only() -> str:
+    return "00000000000000000000000000000001 01 80 10 80       lo"
+
+
+def test_nothing_of_a_node_is_seen_in_the_root_namespace(tmp_path: Path) -> None:
+    with LinkMonitor() as monitor:
+        before = set(monitor.interfaces())
+        with deployed(tmp_path):
+            assert set(monitor.interfaces()) == before
+
+
+def test_class_counters_see_every_header_and_the_sampler_reads_them(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment:
+        seen: list[LinkSample] = []
+        with LinkSampler(deployment, interval_s=0.05, on_sample=seen.extend) as sampler:
+            before = {sample.port: sample for sample in sampler.sample()}
+            direction = deployment.plan.directions[0]
+            measure(deployment, direction)
+            after = {sample.port: sample for sample in sampler.sample()}
+            sampler.check()
+        port = direction.sender.interface
+        counted = after[port].class_bytes - before[port].class_bytes
+        interface = after[port].interface_bytes - before[port].interface_bytes
+        packets = after[port].class_packets - before[port].class_packets
+        # Super-frames: the interface misses their inner headers, the class does not.
+        assert interface < counted
+        assert counted / packets > 1000
+        assert len(seen) >= len(deployment.plan.directions)
+        assert after[port].rate_bps == 100e6
+
+
+def test_a_sampler_says_when_a_shaper_has_gone(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment, LinkSampler(deployment, interval_s=9, on_sample=lambda _: None) as sampler:
+        deployment.hosts["w0"].execute(["tc", "qdisc", "del", "dev", "w0-eth0", "root"])
+        with pytest.raises(EnvironmentLacksError, match="w0-eth0"):
+            sampler.sample()
