@@ -55,9 +55,7 @@ def leftovers(run_id: str | None = None, *, root: Path = RUN_ROOT) -> list[Lefto
     if run_id is not None:
         return _Cleaning(run_id, root).leftovers()
     found = [left for dead in _dead_run_ids(root) for left in _Cleaning(dead, root).leftovers()]
-    return found + [
-        Leftover(run_id="", kind="path", what=str(path)) for path in abandoned_directories(root=root)
-    ]
+    return found + [Leftover(run_id="", kind="path", what=str(path)) for path in abandoned_directories(root=root)]
 
 
 def clean(run_id: str | None = None, *, dry_run: bool = False, root: Path = RUN_ROOT) -> CleanReport:
@@ -88,16 +86,12 @@ def clean_stale(*, root: Path = RUN_ROOT) -> CleanReport:
     for left in report.removed:
         _log.info("removed what run %s had left: %s %s", left.run_id, left.kind, left.what)
     for left in report.remaining:
-        _log.warning(
-            "run %s has left something that cannot be removed: %s %s", left.run_id, left.kind, left.what
-        )
+        _log.warning("run %s has left something that cannot be removed: %s %s", left.run_id, left.kind, left.what)
     return report
 
 
 def _dead_run_ids(root: Path) -> list[str]:
-    return [
-        run_id for run_id in run_ids(root=root) if not RunState.load(run_id, root=root).coordinator_alive()
-    ]
+    return [run_id for run_id in run_ids(root=root) if not RunState.load(run_id, root=root).coordinator_alive()]
 
 
 class _Cleaning:
@@ -140,9 +134,7 @@ class _Cleaning:
     def _existing_cgroups(self) -> list[Path]:
         """Children before their parents."""
         recorded = [] if self._state is None else self._state.owned().cgroups
-        return sorted(
-            (path for path in set(recorded) if path.exists()), key=lambda path: (-len(path.parts), path)
-        )
+        return sorted((path for path in set(recorded) if path.exists()), key=lambda path: (-len(path.parts), path))
 
     def _existing_interfaces(self) -> list[str]:
         recorded = [] if self._state is None else self._state.owned().interfaces

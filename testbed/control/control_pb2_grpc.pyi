@@ -21,6 +21,7 @@ else:
 _T = _typing.TypeVar("_T")
 
 class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
+
 class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
@@ -86,6 +87,4 @@ class ControlServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_control_pb2.Command], _abc.AsyncIterator[_control_pb2.Command]]:
         """Commands to the worker: at present only stop."""
 
-def add_ControlServicer_to_server(
-    servicer: ControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]
-) -> None: ...
+def add_ControlServicer_to_server(servicer: ControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
