@@ -193,9 +193,7 @@ class Communicator:
         """Send to one rank. Messages of a pair arrive in the order in which they were sent, whatever their tags."""
         self._check_peer(tensor, peer)
         return self._enqueue(
-            _Message(
-                "send", tensor.nbytes, self._work(), lambda transport: transport.post_send(tensor, peer, tag)
-            )
+            _Message("send", tensor.nbytes, self._work(), lambda transport: transport.post_send(tensor, peer, tag))
         )
 
     def receive(self, tensor: torch.Tensor, peer: int, tag: int = 0) -> Work:

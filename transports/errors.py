@@ -1,11 +1,11 @@
 """What can go wrong when gradients travel.
 
-    TransportError
-    +-- OptionError            the user asked for something that does not exist or cannot be combined
-    +-- UnsupportedError       this machine lacks something; the message names the cure
-    +-- PeerLostError          a peer's connection closed or was reset; `.peer` is its rank
-    +-- PeerTimeoutError       a peer said nothing within the timeout; `.peer` is its rank
-    +-- FrameMismatchError     two ranks disagree about what they are exchanging; the message names both sides
+TransportError
++-- OptionError            the user asked for something that does not exist or cannot be combined
++-- UnsupportedError       this machine lacks something; the message names the cure
++-- PeerLostError          a peer's connection closed or was reset; `.peer` is its rank
++-- PeerTimeoutError       a peer said nothing within the timeout; `.peer` is its rank
++-- FrameMismatchError     two ranks disagree about what they are exchanging; the message names both sides
 """
 
 

@@ -203,35 +203,33 @@ class _Execution:
         progress, posted = self._endpoint.progress, self._posted
         for number in range(len(self._program.lanes)):
             self._advance(number)
-        while self._num_left:
-            completions = progress(deadline_s)
-            if first_s is None and completions:
-                first_s = time.monotonic()
-            for (token,) in completions:
-                self._complete(posted.pop(token))
+        with np.errstate(all="ignore"):  # infinite gradients are for the caller to judge, as they are in torch
+            while self._num_left:
+                completions = progress(deadline_s)
+                if first_s is None and completions:
+                    first_s = time.monotonic()
+                for (token,) in completions:
+                    self._complete(posted.pop(token))
         return first_s
 
     def _advance(self, number: int) -> None:
         """Post whatever is next in a lane and ready."""
         lane = self._program.lanes[number]
         indices, steps = lane.steps, self._program.steps
+        group, sequence, operation, dtype, _, _ = self._header
         position = self._next[number]
         while position < len(indices) and self._num_posted[number] < WINDOW:
             index = indices[position]
             kind, (buffer, start, count), peer = steps[index]
-            header = self._header._replace(count=count, phase=position)
+            header = Header(group, sequence, operation, dtype, count, position)
             if kind == "reduce":
                 slot = self._free_slots[number].pop()
                 self._slot_of[index] = slot
-                token = self._endpoint.post_receive(
-                    peer, header, self._slots[slot][0][: count * self._element_bytes]
-                )
+                token = self._endpoint.post_receive(peer, header, self._slots[slot][0][: count * self._element_bytes])
             elif self._waiting[index]:
                 break
             else:
-                view = self._views[buffer][
-                    start * self._element_bytes : (start + count) * self._element_bytes
-                ]
+                view = self._views[buffer][start * self._element_bytes : (start + count) * self._element_bytes]
                 post = self._endpoint.post_send if kind == "send" else self._endpoint.post_receive
                 token = post(peer, header, view)
             self._posted[token] = index

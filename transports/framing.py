@@ -80,9 +80,7 @@ def unpack(data: bytes | bytearray | memoryview) -> Header:
     if magic != _MAGIC or check != zlib.crc32(data[: _FIELDS.size]):
         raise FrameMismatchError(f"not a frame header: {bytes(data[:HEADER_BYTES]).hex()}")
     if operation >= len(OPERATIONS) or dtype >= len(DTYPES):
-        raise FrameMismatchError(
-            f"unknown operation {operation} or element type {dtype}: another version of the peer?"
-        )
+        raise FrameMismatchError(f"unknown operation {operation} or element type {dtype}: another version of the peer?")
     return Header(group, sequence, operation, dtype, count, phase)
 
 
@@ -97,9 +95,7 @@ def describe(header: Header) -> str:
 
 def mismatch(*, sender: int, sent: Header, receiver: int, expected: Header) -> FrameMismatchError:
     """The error that names both sides."""
-    groups = (
-        "" if sent.group == expected.group else f" (groups {sent.group:#x} and {expected.group:#x} differ)"
-    )
+    groups = "" if sent.group == expected.group else f" (groups {sent.group:#x} and {expected.group:#x} differ)"
     return FrameMismatchError(
         f"rank {sender} sends {describe(sent)}; rank {receiver} expects {describe(expected)}{groups}"
     )

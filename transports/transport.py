@@ -33,9 +33,7 @@ def check(tensor: torch.Tensor, reduce_operation: str = "sum") -> None:
     if tensor.dtype not in _DTYPE_INDEX:
         raise OptionError(f"{tensor.dtype} cannot be exchanged; allowed: {', '.join(DTYPES)}")
     if reduce_operation not in get_args(ReduceOperation):
-        raise OptionError(
-            f"{reduce_operation!r} is not a reduction; allowed: {', '.join(get_args(ReduceOperation))}"
-        )
+        raise OptionError(f"{reduce_operation!r} is not a reduction; allowed: {', '.join(get_args(ReduceOperation))}")
     if tensor.dtype == torch.bool and reduce_operation == "avg":
         raise OptionError("truth values have no average")
 
@@ -133,9 +131,7 @@ class Transport:
         root: int = 0,
     ) -> None:
         if operation not in self._operations:
-            raise OptionError(
-                f"{self._kind} cannot do {operation}; it can: {', '.join(sorted(self._operations))}"
-            )
+            raise OptionError(f"{self._kind} cannot do {operation}; it can: {', '.join(sorted(self._operations))}")
         self._sequence += 1
         first_s = self._executor.run(
             operation,
@@ -162,9 +158,7 @@ class Transport:
         header = self._pair_header(values, tensor.dtype, peer, "receive", tag)
         return self.endpoint.post_receive(peer, header, raw(values)), restore
 
-    def _pair_header(
-        self, values: torch.Tensor, dtype: torch.dtype, peer: int, direction: str, tag: int
-    ) -> Header:
+    def _pair_header(self, values: torch.Tensor, dtype: torch.dtype, peer: int, direction: str, tag: int) -> Header:
         sequence = self._pair_sequences[peer, direction] = self._pair_sequences.get((peer, direction), 0) + 1
         return Header(self._group, sequence, POINT_TO_POINT, _DTYPE_INDEX[dtype], values.numel(), tag)
 

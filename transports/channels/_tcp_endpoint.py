@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakSet
 
 from transports.channels._tcp_info import read_tcp_info
 from transports.channels._tcp_mesh import Mesh
@@ -38,7 +39,7 @@ from transports.framing import unpack as unpack_header
 
 GATHER_BYTES: Final = 256 * 1024
 """Short messages to one peer leave in one system call until they are this much together."""
-LOW_WATER_BYTES: Final = 128 * 1024
+LOW_WATER_BYTES: Final = 512 * 1024
 """The kernel wakes us only when so much of the awaited message has come, instead of for every packet."""
 
 _EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
@@ -83,9 +84,7 @@ class TcpEndpoint:
     def __init__(self, group: Group, mesh: Mesh) -> None:
         self._group = group
         self.num_strangers = mesh.num_strangers
-        self._peers = {
-            rank: _Peer(rank=rank, socket=connection) for rank, connection in sorted(mesh.sockets.items())
-        }
+        self._peers = {rank: _Peer(rank=rank, socket=connection) for rank, connection in sorted(mesh.sockets.items())}
         self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
         self._epoll = select.epoll()
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -104,6 +103,7 @@ class TcpEndpoint:
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
         self._last_statistics: dict[int, PeerStatistics] = {}
         self._last_congestion: dict[int, str] = {}
+        _OPEN.add(self)
 
     def post_send(self, peer: int, header: Header, view: memoryview) -> Token:
         """See :class:`Endpoint`."""
@@ -120,9 +120,7 @@ class TcpEndpoint:
         return message.token
 
     def _message(self, peer: _Peer, header: Header, view: memoryview) -> _Message:
-        assert len(view) == header.count * DTYPE_BYTES[header.dtype], (
-            f"{len(view)} bytes for {describe(header)}"
-        )
+        assert len(view) == header.count * DTYPE_BYTES[header.dtype], f"{len(view)} bytes for {describe(header)}"
         if header.operation != POINT_TO_POINT:
             self._sequence = header.sequence
         if not peer.sends and not peer.receives:
@@ -194,9 +192,7 @@ class TcpEndpoint:
             return
         except OSError as error:
             raise PeerLostError(peer.rank, error.strerror or str(error)) from error
-        peer.writable = (
-            sent == num_bytes
-        )  # less: the socket's buffer is full, and epoll will say when it is not
+        peer.writable = sent == num_bytes  # less: the socket's buffer is full, and epoll will say when it is not
         peer.sent_bytes += sent
         peer.moved_s = time.monotonic()
         while sent:
@@ -264,7 +260,7 @@ class TcpEndpoint:
         unread = array.array("i", [0])
         fcntl.ioctl(peer.socket.fileno(), termios.FIONREAD, unread)
         if unread[0] == HEADER_BYTES:
-            with suppress(FrameMismatchError):
+            with suppress(FrameMismatchError, OSError):
                 last = unpack_header(peer.socket.recv(HEADER_BYTES, socket.MSG_PEEK))
                 if last.operation == GOODBYE:
                     peer.left_after = last.sequence
@@ -314,9 +310,7 @@ class TcpEndpoint:
 
     def _read_congestion(self) -> dict[int, str]:
         return {
-            peer.rank: peer.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-            .rstrip(b"\0")
-            .decode()
+            peer.rank: peer.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
             for peer in self._peers.values()
         }
 
@@ -334,10 +328,18 @@ class TcpEndpoint:
                 self._last_statistics = self._read_statistics()
                 self._last_congestion = self._read_congestion()
                 self._closed = True
+                _OPEN.discard(self)
                 for peer in self._peers.values():
                     peer.socket.close()
                 self._epoll.close()
                 os.close(self._wake_descriptor)
+
+    def abandon(self) -> None:
+        """In a forked child: give back its copies of the descriptors, unnoticed by the peers. With a copy left open
+        in, say, a data loader's worker, nobody would see the end of the parent's connections."""
+        for peer in self._peers.values():
+            peer.socket.close()
+        self._epoll.close()
 
     def _say_goodbye(self) -> None:
         goodbye = pack_header(Header(group_id(self._group.name), self._sequence, GOODBYE, 0, 0, 0))
@@ -346,3 +348,14 @@ class TcpEndpoint:
                 with suppress(OSError):  # it may be gone, or its buffer full of what it never read
                     peer.socket.settimeout(self._group.timeout_s)
                     peer.socket.sendall(goodbye)
+
+
+_OPEN: Final[WeakSet[TcpEndpoint]] = WeakSet()
+
+
+def _abandon_all() -> None:
+    for endpoint in _OPEN:
+        endpoint.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

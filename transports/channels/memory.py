@@ -98,9 +98,7 @@ class MemoryEndpoint:
         return token
 
     def _token(self, header: Header, view: memoryview) -> Token:
-        assert len(view) == header.count * DTYPE_BYTES[header.dtype], (
-            f"{len(view)} bytes for {describe(header)}"
-        )
+        assert len(view) == header.count * DTYPE_BYTES[header.dtype], f"{len(view)} bytes for {describe(header)}"
         if header.operation != POINT_TO_POINT:
             self._sequence = header.sequence
         self._num_tokens += 1
@@ -205,9 +203,7 @@ class Memory(Channel):
                 raise PeerTimeoutError(0, group.timeout_s, "its hub in the store") from error
             found = _HUBS.get(name)
             if found is None:
-                raise TransportError(
-                    "the memory channel joins threads of one process; rank 0 lives in another"
-                )
+                raise TransportError("the memory channel joins threads of one process; rank 0 lives in another")
             hub = found
         with hub.changed:
             hub.joined.add(group.rank)

@@ -26,13 +26,9 @@ class Tcp(Channel):
 
     header_bytes: ClassVar[int] = HEADER_BYTES
 
-    congestion: str = Field(
-        default="cubic", min_length=1, description="congestion control to set on the route"
-    )
+    congestion: str = Field(default="cubic", min_length=1, description="congestion control to set on the route")
     send_buffer: Size | None = Field(default=None, gt=0, description="SO_SNDBUF; null: the kernel adapts it")
-    receive_buffer: Size | None = Field(
-        default=None, gt=0, description="SO_RCVBUF; null: the kernel adapts it"
-    )
+    receive_buffer: Size | None = Field(default=None, gt=0, description="SO_RCVBUF; null: the kernel adapts it")
 
     @property
     def congestion_control(self) -> str:

@@ -43,9 +43,7 @@ def schedules(
 ) -> list[Sequence[Step]]:
     """Every participant's steps."""
     return [
-        collective.schedule(
-            operation, world, participant, num_elements, element_bytes=element_bytes, root=root
-        )
+        collective.schedule(operation, world, participant, num_elements, element_bytes=element_bytes, root=root)
         for participant in range(world.size)
     ]
 
@@ -116,9 +114,7 @@ def interpret(
     length is not what its receiver expects.
     """
     members = [_Progress(steps, dependencies(steps)) for steps in every]
-    pairs = [
-        (sender, peer) for sender, member in enumerate(members) for peer, way in member.lanes if way == "send"
-    ]
+    pairs = [(sender, peer) for sender, member in enumerate(members) for peer, way in member.lanes if way == "send"]
     num_messages = 0
     moved = True
     while moved:
@@ -130,9 +126,7 @@ def interpret(
                 if members[sender].waiting[sends[0]] or members[receiver].waiting[receives[0]]:
                     break
                 sent, received = sends.popleft(), receives.popleft()
-                _move(
-                    every[sender][sent], every[receiver][received], buffers[sender], buffers[receiver], reduce
-                )
+                _move(every[sender][sent], every[receiver][received], buffers[sender], buffers[receiver], reduce)
                 members[sender].done(sent)
                 members[receiver].done(received)
                 num_messages += 1
@@ -214,9 +208,7 @@ class _Timeline:
             happen()
         stuck = [number for number, member in enumerate(self._members) if member.num_left]
         if stuck:
-            raise DeadlockError(
-                f"participants {stuck} wait for each other or for a message that is never sent"
-            )
+            raise DeadlockError(f"participants {stuck} wait for each other or for a message that is never sent")
         return self._now_s
 
     def _at(self, time_s: float, happen: Callable[[], None]) -> None:
@@ -253,10 +245,7 @@ class _Timeline:
         step = self._every[number][index]
         ready_s = self._now_s
         if step.kind == "reduce":
-            ready_s = (
-                max(ready_s, self._adder_free_s[number])
-                + step.chunk.count * self._element_bytes * self._gamma_s
-            )
+            ready_s = max(ready_s, self._adder_free_s[number]) + step.chunk.count * self._element_bytes * self._gamma_s
             self._adder_free_s[number] = ready_s
         self._at(ready_s, lambda: self._done(number, index))
 

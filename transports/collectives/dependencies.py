@@ -31,9 +31,7 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
     """Read-after-write, write-after-read and write-after-write on overlapping chunks, and the order per peer."""
     boundaries: dict[str, list[int]] = {}
     for step in steps:
-        boundaries.setdefault(step.chunk.buffer, []).extend(
-            (step.chunk.start, step.chunk.start + step.chunk.count)
-        )
+        boundaries.setdefault(step.chunk.buffer, []).extend((step.chunk.start, step.chunk.start + step.chunk.count))
     cuts = {buffer: sorted(set(positions)) for buffer, positions in boundaries.items()}
     # Between two cuts every chunk covers all or nothing, so one writer and its readers per piece say everything.
     writers: dict[tuple[str, int], int] = {}

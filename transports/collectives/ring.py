@@ -25,10 +25,10 @@ from transports.collectives.base import (
 )
 from transports.units import Size
 
-MIN_SEGMENTS: Final = 4
+MIN_SEGMENTS: Final = 2
 """A part is cut into at least so many segments while they stay above MIN_SEGMENT_BYTES: with one segment per part the
 link would idle while its last bytes are received and reduced."""
-MIN_SEGMENT_BYTES: Final = 16 * 1024
+MIN_SEGMENT_BYTES: Final = 32 * 1024
 
 
 def parts(num_elements: int, num_parts: int) -> list[tuple[int, int]]:
@@ -45,7 +45,7 @@ class Ring(Collective):
         ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
     )
 
-    segment_bytes: Size = Field(default=256 * 1024, gt=0, description="longest message")
+    segment_bytes: Size = Field(default=512 * 1024, gt=0, description="longest message")
 
     def schedule(
         self,
@@ -111,9 +111,7 @@ class Ring(Collective):
             for start, count in segments[(sent - 1) % size]:
                 yield Step(kind, Chunk(buffer, start, count), (participant - 1) % size)
 
-    def _chain(
-        self, size: int, participant: int, num_elements: int, element_bytes: int, root: int
-    ) -> Iterator[Step]:
+    def _chain(self, size: int, participant: int, num_elements: int, element_bytes: int, root: int) -> Iterator[Step]:
         """From the root around the ring, segment by segment."""
         following, previous = (participant + 1) % size, (participant - 1) % size
         for start, count in self._segments(0, num_elements, element_bytes, MIN_SEGMENTS * size):
@@ -128,8 +126,4 @@ class Ring(Collective):
         longest = min(self.segment_bytes, max(MIN_SEGMENT_BYTES, count * element_bytes // wanted))
         per_segment = max(1, longest // element_bytes)
         num_segments = -(-count // per_segment)
-        return (
-            [(start + offset, length) for offset, length in parts(count, num_segments)]
-            if num_segments
-            else []
-        )
+        return [(start + offset, length) for offset, length in parts(count, num_segments)] if num_segments else []
