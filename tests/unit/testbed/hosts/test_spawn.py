@@ -1,0 +1,116 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.hosts.spawn import Output, SpawnedProcess, log_tail, spawn
+from testbed.processes import ProcessIdentity, end_processes
+
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+
+
+def start(directory: Path, *argv: str, on_output=None) -> SpawnedProcess:  # type: ignore[no-untyped-def]
+    return spawn("p", argv, Output(directory / "p.log", on_output), environment=dict(os.environ))
+
+
+def wait_for_line(path: Path, line: str) -> None:
+    deadline_s = time.monotonic() + 10.0
+    while line not in path.read_text() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert line in path.read_text()
+
+
+def test_output_is_in_the_log_and_the_status_is_told(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert process.wait(10.0) == 3
+    assert process.poll() == 3
+    assert process.log_path.read_text() == "out\nerr\n"
+
+
+def test_each_line_is_handed_to_the_listener_as_well(tmp_path: Path) -> None:
+    lines: list[str] = []
+    process = start(tmp_path, "sh", "-c", "echo one; echo two; printf three", on_output=lines.append)
+    assert process.wait(10.0) == 0
+    assert lines == ["one", "two", "three"]
+    assert process.log_path.read_text() == "one\ntwo\nthree"
+
+
+def test_waiting_has_a_limit(tmp_path: Path) -> None:
+    process = start(tmp_path, "sleep", "60")
+    assert process.wait(0.05) is None
+    assert process.poll() is None
+    assert process.stop(5.0) == -signal.SIGTERM
+
+
+def test_stopping_asks_first_and_then_insists(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", STUBBORN)
+    wait_for_line(process.log_path, "ready")
+    assert process.stop(0.2) == -signal.SIGKILL
+    assert process.stop(0.2) == -signal.SIGKILL
+
+
+def test_a_signal_reaches_what_the_process_started(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", "sleep 60 & echo $!; wait")
+    wait_for_line(process.log_path, "\n")
+    child = ProcessIdentity.of(int(process.log_path.read_text()))
+    assert child is not None
+    process.stop(5.0)
+    end_processes([child], grace_s=5.0)
+    assert not child.alive()
+
+
+def test_a_signal_to_an_ended_process_does_nothing(tmp_path: Path) -> None:
+    process = start(tmp_path, "true")
+    assert process.wait(10.0) == 0
+    process.send_signal(signal.SIGTERM)
+    assert process.poll() == 0
+
+
+def test_a_process_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    # PR_SET_PDEATHSIG follows the thread that forked: a process must not die with whoever asked for it.
+    started: list[SpawnedProcess] = []
+    thread = threading.Thread(target=lambda: started.append(start(tmp_path, "sleep", "60")))
+    thread.start()
+    thread.join()
+    assert started[0].wait(0.3) is None
+    started[0].stop(5.0)
+
+
+COORDINATOR = """
+import os, sys
+from pathlib import Path
+from testbed.hosts.spawn import Output, spawn
+process = spawn("p", ["sleep", "60"], Output(Path(sys.argv[1]) / "p.log", None), environment=dict(os.environ))
+print(process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_ends_with_its_coordinator(tmp_path: Path, end: signal.Signals) -> None:
+    argv = [sys.executable, "-c", COORDINATOR, str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as coordinator:
+        assert coordinator.stdout is not None
+        identity = ProcessIdentity.of(int(coordinator.stdout.readline()))
+        assert identity is not None
+        # Until setpriv has told the kernel and become the command, the death of the parent means nothing.
+        deadline_s = time.monotonic() + 10.0
+        while "sleep" not in identity.describe() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        coordinator.send_signal(end)
+        coordinator.wait()
+        while identity.alive() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert not identity.alive()
+
+
+def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
+    path = tmp_path / "long.log"
+    path.write_text("\n".join(str(number) for number in range(10_000)))
+    assert log_tail(path, num_lines=3) == "9997\n9998\n9999"
+    assert log_tail(tmp_path / "none.log") == ""
