@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.bar import Bar
@@ -163,10 +164,10 @@ def _span(values: Sequence[float | None], text: Callable[[float | None], str]) -
 
 
 def _where(summary: "Summary") -> Text:
+    report = Path(summary.record).absolute() / "report.html"
     text = Text.assemble(("Record  ", "bold"), summary.record, "\n", ("Report  ", "bold"))
-    return text.append(f"{summary.record}/report.html", style=f"link file://{summary.record}/report.html").append(
-        "  (one file; opens in any browser, offline)", style="dim"
-    )
+    text.append(f"{summary.record}/report.html", style=f"link {report.as_uri()}")
+    return text.append("  (one file; opens in any browser, offline)", style="dim")
 
 
 class LiveProgress:

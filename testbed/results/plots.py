@@ -1,0 +1,269 @@
+"""The report's figures as plain plotly JSON: data decided here, drawn by the browser.
+
+Every function takes a record and returns `{"data": [...], "layout": {...}}`, or None where the run left nothing to
+draw. Times are virtual seconds or milliseconds from the first measured iteration. Colours hold on light and dark
+backgrounds; fonts and grids are coloured by the page.
+"""
+
+from typing import Any, Final
+
+import polars as pl
+
+from testbed.results import wording
+from testbed.results.record import LinkSummary, Record
+from testbed.results.summarize import per_iteration
+
+Figure = dict[str, Any]
+
+BLUE: Final = "#4c8dd6"
+NAVY: Final = "#2f63a8"
+RED: Final = "#e4572e"
+GREY: Final = "#9aa0a6"
+AMBER: Final = "#f0b429"
+TEAL: Final = "#2a9d8f"
+PURPLE: Final = "#8e6bbf"
+_PALETTE: Final = (BLUE, RED, TEAL, AMBER, PURPLE, "#d6619e", "#7a9a3a", GREY)
+_HEAT: Final = [[0, "rgba(76,141,214,0.05)"], [0.5, "rgba(76,141,214,0.55)"], [0.9, BLUE], [1, NAVY]]
+
+_NUM_LINES: Final = 8
+"""More link directions than this overlap as lines and become a heat map."""
+_NUM_POINTS: Final = 2000
+"""Per direction. Counters are cumulative, so leaving samples out averages over the longer interval."""
+_NUM_MARKS: Final = 150
+"""More iterations than this are not marked one by one."""
+
+
+def utilization(record: Record) -> Figure | None:
+    """Every link direction over time, with the measured iterations' starts as light marks."""
+    iterations = _measured(record)
+    if iterations.is_empty() or record.links.is_empty() or not record.summary.links:
+        return None
+    start_s, end_s = float(iterations["start_s"][0]), float(iterations["end_s"][-1])
+    series = {f"{link.from_} → {link.to}": _utilization(record, link, start_s, end_s) for link in record.summary.links}
+    series = {name: frame for name, frame in series.items() if frame.height}
+    if not series:
+        return None
+    lines = len(series) <= _NUM_LINES
+    marks = iterations["start_s"].to_list() if iterations.height <= _NUM_MARKS else []
+    layout = {
+        "height": 340 if lines else 150 + 17 * len(series),
+        "xaxis": {"title": {"text": "seconds"}},
+        "shapes": [
+            {
+                "type": "line",
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "x0": _round((at_s - start_s) / record.summary.dilation),
+                "x1": _round((at_s - start_s) / record.summary.dilation),
+                "line": {"width": 1, "color": "rgba(140,140,140,0.25)"},
+                "layer": "below" if lines else "above",
+            }
+            for at_s in marks
+        ],
+    }
+    if lines:
+        layout["yaxis"] = {"title": {"text": "utilisation"}, "ticksuffix": " %", "rangemode": "tozero"}
+        return {"data": _utilization_lines(series), "layout": layout}
+    layout["yaxis"] = {"autorange": "reversed", "automargin": True, "dtick": 1, "showgrid": False}
+    return {"data": [_utilization_heat(series)], "layout": layout}
+
+
+def breakdown(record: Record) -> Figure | None:
+    """Compute, exposed communication and the rest of every measured iteration, stacked."""
+    iterations = _measured(record)
+    if iterations.is_empty():
+        return None
+    parts = (("compute", "compute_s", BLUE), ("exposed communication", "exposed_s", RED), ("other", "other_s", GREY))
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "name": name,
+                "x": iterations["index"].to_list(),
+                "y": _milliseconds(iterations[column]),
+                "marker": {"color": color, "line": {"width": 0}},
+                "hovertemplate": "%{y:.4g} ms",
+            }
+            for name, column, color in parts
+        ],
+        "layout": {
+            "height": 320,
+            "barmode": "stack",
+            "bargap": 0.15 if iterations.height <= _NUM_MARKS else 0,
+            "hovermode": "x unified",
+            "xaxis": {"title": {"text": "measured iteration"}},
+            "yaxis": {"title": {"text": "milliseconds"}},
+        },
+    }
+
+
+def loss(record: Record) -> Figure | None:
+    """Mean over workers, warm-up and measured iterations in the order in which they trained."""
+    summary = record.summary
+    data, offset = [], 0
+    for phase, name, color in (("warmup", "warm-up", GREY), ("measured", "measured", BLUE)):
+        frame = per_iteration(
+            record.iterations, num_workers=summary.num_workers, dilation=summary.dilation, phase=phase
+        ).filter(pl.col("loss").is_finite())
+        if frame.is_empty():
+            continue
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if frame.height <= _NUM_MARKS else "lines",
+                "name": name,
+                "x": (frame["index"] + offset).to_list(),
+                "y": [_round(value) for value in frame["loss"]],
+                "line": {"color": color, "width": 2},
+                "marker": {"size": 4},
+                "hovertemplate": "%{y:.4g}",
+            }
+        )
+        offset += frame.height
+    if not data:
+        return None
+    axes = {"xaxis": {"title": {"text": "iteration, warm-up included"}}, "yaxis": {"title": {"text": "loss"}}}
+    return {"data": data, "layout": {"height": 320, "hovermode": "x unified", **axes}}
+
+
+def timeline(record: Record) -> Figure | None:
+    """One median iteration: what each worker computed, and each of its buckets waiting and in service."""
+    iterations = _measured(record)
+    index = median_iteration(record)
+    if index is None:
+        return None
+    origin_s = float(iterations.filter(pl.col("index") == index)["start_s"][0])
+    this = (pl.col("phase") == "measured") & (pl.col("index") == index)
+    bars = _Bars(origin_s, record.summary.dilation)
+    for row in record.iterations.filter(this).sort("rank").iter_rows(named=True):
+        worker = f"w{row['rank']}"
+        for name, color, begin, end in (
+            ("forward", BLUE, "start_s", "forward_end_s"),
+            ("backward", NAVY, "forward_end_s", "backward_compute_end_s"),
+            ("exposed communication", RED, "backward_compute_end_s", "backward_end_s"),
+            ("optimizer", PURPLE, "backward_end_s", "optimizer_end_s"),
+            ("other", GREY, "optimizer_end_s", "end_s"),
+        ):
+            bars.add(name, color, row["rank"] - 0.21, 0.36, row[begin], row[end], f"{worker} {name}")
+    for _, buckets in record.buckets.filter(this).sort("rank", "sequence").group_by("rank", maintain_order=True):
+        # Each bucket has a lane of its own below its worker's computation, so that queueing shows as a staircase.
+        height = 0.42 / buckets.height
+        for lane, row in enumerate(buckets.iter_rows(named=True)):
+            position = row["rank"] + 0.02 + height * (lane + 0.5)
+            text = f"w{row['rank']} bucket {lane}, {wording.size_text(row['size_bytes'])}"
+            arguments = (position, 0.9 * height)
+            bars.add("bucket waits", AMBER, *arguments, row["enqueued_s"], row["started_s"], f"{text}: waits")
+            bars.add("bucket in service", TEAL, *arguments, row["started_s"], row["done_s"], f"{text}: in service")
+    num_workers = record.summary.num_workers
+    return {
+        "data": list(bars.traces.values()),
+        "layout": {
+            "height": 140 + num_workers * round(max(24.0, min(70.0, 900 / num_workers))),
+            "barmode": "overlay",
+            "hovermode": "closest",
+            "xaxis": {"title": {"text": "milliseconds"}, "rangemode": "tozero"},
+            "yaxis": {
+                "tickvals": list(range(num_workers)),
+                "ticktext": [f"w{rank}" for rank in range(num_workers)],
+                "range": [num_workers - 0.5, -0.5],
+                "showgrid": False,
+                "zeroline": False,
+            },
+        },
+    }
+
+
+def median_iteration(record: Record) -> int | None:
+    """The measured iteration whose time is nearest the median; None without one."""
+    iterations = _measured(record)
+    if iterations.is_empty():
+        return None
+    distance = (pl.col("time_s") - pl.col("time_s").median()).abs()
+    return int(iterations.sort(distance)["index"][0])
+
+
+class _Bars:
+    """Horizontal bars from begin to end, one trace for each name."""
+
+    def __init__(self, origin_s: float, dilation: float) -> None:
+        self._origin_s = origin_s
+        self._dilation = dilation
+        self.traces: dict[str, Figure] = {}
+
+    def add(
+        self, name: str, color: str, position: float, height: float, begin_s: float, end_s: float, text: str
+    ) -> None:
+        empty: Figure = {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "marker": {"color": color, "line": {"width": 0}},
+        }
+        lists: Figure = {"x": [], "base": [], "y": [], "width": [], "customdata": []}
+        hover = {"hovertemplate": "%{customdata}<extra></extra>"}
+        trace = self.traces.setdefault(name, {**empty, **lists, **hover})
+        base_s, length_s = (begin_s - self._origin_s) / self._dilation, (end_s - begin_s) / self._dilation
+        trace["x"].append(_round(1e3 * length_s))
+        trace["base"].append(_round(1e3 * base_s))
+        trace["y"].append(_round(position))
+        trace["width"].append(_round(height))
+        trace["customdata"].append(f"{text} {wording.time_text(length_s)}, from {wording.time_text(base_s)}")
+
+
+def _measured(record: Record) -> pl.DataFrame:
+    summary = record.summary
+    return per_iteration(record.iterations, num_workers=summary.num_workers, dilation=summary.dilation)
+
+
+def _utilization(record: Record, link: LinkSummary, start_s: float, end_s: float) -> pl.DataFrame:
+    """Columns at_s (virtual, the end of the interval) and percent."""
+    mine = (pl.col("link") == link.name) & (pl.col("node") == link.from_)
+    frame = record.links.filter(mine & pl.col("at_s").is_between(start_s, end_s)).sort("at_s")
+    frame = frame.gather_every(1 + frame.height // _NUM_POINTS)
+    dilation = record.summary.dilation
+    elapsed_s = pl.col("at_s").diff() / dilation
+    return frame.select(
+        ((pl.col("at_s") - start_s) / dilation).alias("at_s"),
+        (100 * 8 * pl.col("class_bytes").diff() / (elapsed_s * link.rate_bps)).alias("percent"),
+    ).slice(1)
+
+
+def _utilization_lines(series: dict[str, pl.DataFrame]) -> list[Figure]:
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": name,
+            "x": [_round(value) for value in frame["at_s"]],
+            "y": [_round(value) for value in frame["percent"]],
+            "line": {"color": _PALETTE[position % len(_PALETTE)], "width": 1.5},
+            "hovertemplate": "%{y:.1f} % at %{x:.2f} s",
+        }
+        for position, (name, frame) in enumerate(series.items())
+    ]
+
+
+def _utilization_heat(series: dict[str, pl.DataFrame]) -> Figure:
+    # One sampler reads all links in a row, so the n-th samples of all directions belong to the same moment.
+    num_columns = min(frame.height for frame in series.values())
+    return {
+        "type": "heatmap",
+        "x": [_round(value) for value in next(iter(series.values()))["at_s"].head(num_columns)],
+        "y": list(series),
+        "z": [[_round(value) for value in frame["percent"].head(num_columns)] for frame in series.values()],
+        "zmin": 0,
+        "zmax": 100,
+        "colorscale": _HEAT,
+        "colorbar": {"ticksuffix": " %", "thickness": 12},
+        "hovertemplate": "%{y}<br>%{z:.1f} % at %{x:.2f} s<extra></extra>",
+    }
+
+
+def _milliseconds(column: pl.Series) -> list[float]:
+    return [_round(1e3 * value) for value in column]
+
+
+def _round(value: float) -> float:
+    """Six significant digits: what a screen can show, at a third of the size."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,62 @@
+"""report.html: the record for people, in one file that opens offline.
+
+The page holds its numbers as text, so it reads without JavaScript; plotly.js is inlined once and draws the figures.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.results import plots, wording
+from testbed.results.record import Record
+
+_FIGURES: Final = (plots.utilization, plots.breakdown, plots.timeline, plots.loss)
+
+
+def write_report(record: Record) -> Path:
+    """Write, or write again, the record's report.html and return its path."""
+    from plotly.offline import get_plotlyjs
+
+    figures = {make.__name__: figure for make in _FIGURES if (figure := make(record)) is not None}
+    page = _template().render(
+        record=record,
+        summary=record.summary,
+        wording=wording,
+        median_iteration=plots.median_iteration(record),
+        figures=set(figures),
+        # `</script>` inside a string would end the element that carries it.
+        figures_json=json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        plotly_js=get_plotlyjs() if figures else "",
+        documents={
+            "Plan": record.plan,
+            "Environment": record.environment,
+            "Calibration": record.calibration,
+        },
+    )
+    path = record.path / "report.html"
+    temporary = record.path / ".report.html.new"
+    temporary.write_text(page, encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def _template() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("testbed.results"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        time=wording.time_text,
+        rate=wording.rate_text,
+        size=wording.size_text,
+        percent=wording.percent_text,
+        digits=wording.digits,
+        deviation=lambda link: wording.deviation_text(wording.deviation(link)),
+        pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),
+    )
+    return environment.get_template("report.html.j2")

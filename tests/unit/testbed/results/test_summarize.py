@@ -1,0 +1,236 @@
+"""The definitions, checked on runs small enough to work out by hand and on a modelled one."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.results.record import BUCKET_SCHEMA, ITERATION_SCHEMA, LINK_SCHEMA, Record
+from testbed.results.summarize import (
+    AllReduceFacts,
+    Inputs,
+    LinkFacts,
+    bytes_while_busy,
+    compute_only_time_s,
+    per_iteration,
+    run_queue_share,
+    summarize,
+    union,
+)
+
+
+def iteration(
+    rank: int, start_s: float, phase: str = "measured", index: int = 0, **changes: object
+) -> dict[str, object]:
+    """forward 1 s, backward 2 s, exposed 3 s, optimizer 0.5 s, bookkeeping 0.25 s."""
+    return {
+        "rank": rank,
+        "phase": phase,
+        "index": index,
+        "start_s": start_s,
+        "forward_end_s": start_s + 1,
+        "backward_compute_end_s": start_s + 3,
+        "backward_end_s": start_s + 6,
+        "optimizer_end_s": start_s + 6.5,
+        "end_s": start_s + 6.75,
+        "loss": 1.0 + rank,
+        "num_samples": 16,
+        "cpu_s": 1.0,
+        "run_queue_delay_s": 0.0,
+        "communication_run_queue_delay_s": 0.1,
+        **changes,
+    }
+
+
+def bucket(rank: int, started_s: float, done_s: float, *, index: int = 0, phase: str = "measured") -> dict[str, object]:
+    times = {"enqueued_s": started_s, "started_s": started_s, "first_byte_s": started_s, "done_s": done_s}
+    return {"rank": rank, "phase": phase, "index": index, "sequence": 0, "size_bytes": 1000, **times}
+
+
+def iterations(*rows: dict[str, object]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=ITERATION_SCHEMA)
+
+
+def buckets(*rows: dict[str, object]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=BUCKET_SCHEMA)
+
+
+def samples(*points: tuple[float, int]) -> pl.DataFrame:
+    names = {"link": "w0-s0", "node": "w0", "port": "w0-eth0"}
+    zeros = dict.fromkeys(["class_packets", "drops", "overlimits", "backlog_bytes", "interface_bytes"], 0)
+    rows = [{"at_s": at_s, "class_bytes": counted, **names, **zeros} for at_s, counted in points]
+    return pl.DataFrame(rows, schema=LINK_SCHEMA)
+
+
+LINK = LinkFacts(
+    name="w0-s0",
+    from_="w0",
+    to="s0",
+    rate_bps=8000.0,
+    delay_s=0.0,
+    measured_rate_bps=None,
+    measured_delay_s=None,
+    expected_bytes=2900,
+    class_bytes_start=100,
+    class_bytes_end=3100,
+    drops_start=2,
+    drops_end=5,
+    acknowledgement_bytes=90,
+    retransmitted_bytes=0,
+)
+
+
+def inputs(**changes: object) -> Inputs:
+    given_: dict[str, object] = {
+        "name": "n",
+        "run_id": "r",
+        "spec_sha256": "0" * 64,
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "epoch_s": 5.0,
+        "outcome": "valid",
+        "reasons": [],
+        "num_workers": 2,
+        "dilation": 1.0,
+        "record": "records/r",
+        "iterations": iterations(iteration(0, 10.0), iteration(1, 10.25)),
+        "buckets": buckets(bucket(0, 12.0, 15.0), bucket(1, 12.5, 16.0)),
+        "samples": samples(),
+        "links": [LINK],
+        "allreduce": AllReduceFacts(size_bytes=1000, bound_s=3.0, predicted_s=3.2),
+        "parameters_sha256": ["aa", "aa"],
+        **changes,
+    }
+    return Inputs(**given_)  # type: ignore[arg-type]
+
+
+def test_one_iteration_split_by_hand() -> None:
+    summary = summarize(inputs())
+    assert summary.iteration_time_s is not None
+    assert summary.iteration_time_s.median == pytest.approx(7.0), "from the first start to the last end"
+    assert summary.compute_time_s == pytest.approx(3.5)
+    assert summary.exposed_communication_s == pytest.approx(3.0)
+    assert summary.other_time_s == pytest.approx(0.5)
+    assert summary.samples_per_s == pytest.approx(32 / 7)
+    assert summary.loss is not None
+    assert summary.loss.first == pytest.approx(1.5), "mean over workers"
+    assert summary.num_iterations == 1
+
+
+def test_links_and_allreduce_by_hand() -> None:
+    summary = summarize(inputs())
+    (link,) = summary.links
+    assert (link.bytes, link.drops, link.from_, link.to) == (2910, 3, "w0", "s0")
+    assert link.utilization_mean == pytest.approx(3000 * 8 / (8000 * 7))
+    assert link.utilization_busy == pytest.approx(3000 * 8 / (8000 * 4)), "busy from 12 to 16"
+    assert summary.allreduce is not None
+    assert summary.allreduce.time_s == pytest.approx(3.5), "the slowest worker"
+
+
+def test_dilation_divides_every_time_and_leaves_shares_alone() -> None:
+    slow, fast = summarize(inputs(dilation=4.0)), summarize(inputs())
+    assert slow.iteration_time_s is not None
+    assert slow.iteration_time_s.median == pytest.approx(7.0 / 4)
+    assert slow.exposed_communication_s == pytest.approx(3.0 / 4)
+    assert slow.allreduce is not None
+    assert slow.allreduce.time_s == pytest.approx(3.5 / 4)
+    # The wire moves a quarter of the virtual rate in wall time, so the same bytes use four times the virtual link.
+    assert slow.links[0].utilization_busy == pytest.approx(4 * fast.links[0].utilization_busy)
+
+
+def test_scaling_factor_is_compute_only_over_measured_and_not_capped() -> None:
+    rows = [iteration(0, 0.0, "compute_only", end_s=4.0), iteration(1, 2.0, "compute_only", end_s=6.5)]
+    measured = [iteration(0, 10.0), iteration(1, 10.25)]
+    summary = summarize(inputs(iterations=iterations(*rows, *measured)))
+    assert summary.compute_only_time_s == pytest.approx(4.5), "the slowest worker from its own start: drift is no time"
+    assert summary.scaling_factor == pytest.approx(4.5 / 7)
+    longer = [{**row, "end_s": 14.0} for row in rows]
+    assert summarize(inputs(iterations=iterations(*longer, *measured))).scaling_factor == pytest.approx(14 / 7)
+
+
+def test_parts_add_up_in_every_iteration_of_a_modelled_run(record: Callable[..., Record]) -> None:
+    loaded = record(dilation=2.0)
+    frame = per_iteration(loaded.iterations, num_workers=4, dilation=2.0)
+    total = frame["compute_s"] + frame["exposed_s"] + frame["other_s"]
+    assert np.allclose(total.to_numpy(), frame["time_s"].to_numpy())
+    assert frame["other_s"].min() >= 0  # type: ignore[operator]
+
+
+def test_an_iteration_that_a_worker_did_not_finish_does_not_count() -> None:
+    cut = iterations(iteration(0, 10.0), iteration(1, 10.25), iteration(0, 20.0, index=1, end_s=99.0))
+    assert summarize(inputs(iterations=cut)).num_iterations == 1
+
+
+def test_a_run_without_iterations_has_no_made_up_numbers() -> None:
+    summary = summarize(inputs(iterations=iterations(), buckets=buckets(), outcome="failed", parameters_sha256=[]))
+    assert summary.num_iterations == 0
+    for name in ("iteration_time_s", "compute_time_s", "samples_per_s", "scaling_factor", "loss", "allreduce"):
+        assert getattr(summary, name) is None, name
+    assert summary.links[0].utilization_mean == 0
+    assert "NaN" not in summary.model_dump_json()
+
+
+def test_workers_that_disagree_about_the_parameters_have_failed() -> None:
+    summary = summarize(inputs(parameters_sha256=["aa", "ab"]))
+    assert summary.outcome == "failed"
+    assert "2 different sets of parameters" in summary.reasons[0]
+    assert summary.parameters_sha256 is None
+
+
+def test_a_diverged_loss_is_null_and_a_workload_without_loss_has_none() -> None:
+    rows = [iteration(0, 10.0), iteration(1, 10.25)]
+    rows += [iteration(rank, 20.0, index=1, loss=math.nan) for rank in range(2)]
+    diverged = summarize(inputs(iterations=iterations(*rows))).loss
+    assert diverged is not None
+    assert (diverged.first, diverged.last) == (1.5, None)
+    nothing = [{**row, "loss": math.nan} for row in rows]
+    assert summarize(inputs(iterations=iterations(*nothing))).loss is None
+
+
+def test_coarse_samples_do_not_smear_bytes_over_short_gaps() -> None:
+    """10 Hz samples, buckets in service 80 ms of every 100, the link full meanwhile: busy means full."""
+    busy = (np.arange(10) / 10 + 0.01, np.arange(10) / 10 + 0.09)
+    at_s = np.arange(11) / 10
+    assert bytes_while_busy(at_s, 80.0 * np.arange(11), busy) == pytest.approx(800)
+
+
+def test_bytes_that_pass_while_nothing_is_in_service_are_not_busy() -> None:
+    busy = (np.array([0.0]), np.array([0.1]))
+    assert bytes_while_busy(np.array([0.0, 0.1, 0.2, 0.3]), np.array([0.0, 50.0, 90.0, 99.0]), busy) == 50
+
+
+def test_run_queue_share_counts_overlapping_buckets_once() -> None:
+    frame = buckets(
+        bucket(0, 12.0, 15.0), bucket(0, 13.0, 16.0), bucket(1, 12.0, 13.0), bucket(1, 0.0, 9.0, phase="warmup")
+    )
+    rows = iterations(iteration(0, 10.0), iteration(1, 10.0), iteration(1, 1.0, "warmup"))
+    assert run_queue_share(rows, frame) == pytest.approx(0.2 / 5.0)
+    assert run_queue_share(rows, buckets()) is None
+
+
+def test_no_compute_only_phase_no_compute_only_time() -> None:
+    assert compute_only_time_s(iterations(iteration(0, 1.0)), num_workers=1, dilation=1.0) is None
+
+
+moments = st.integers(0, 50)
+
+
+@given(st.lists(st.tuples(moments, moments).map(sorted), max_size=12))
+def test_union_covers_the_same_moments_with_disjoint_intervals(pairs: list[list[int]]) -> None:
+    starts, ends = (np.array([pair[side] for pair in pairs], dtype=float) for side in (0, 1))
+    merged_starts, merged_ends = union(starts, ends)
+    assert np.all(merged_starts[1:] > merged_ends[:-1])
+    for moment in np.arange(0, 50.5, 0.5):
+        inside = any(low <= moment <= high for low, high in pairs)
+        assert inside == bool(np.any((merged_starts <= moment) & (moment <= merged_ends)))
+
+
+def test_the_modelled_ring_fills_its_links_while_buckets_are_in_service(record: Callable[..., Record]) -> None:
+    summary = record().summary
+    assert len(summary.links) == 8
+    for link in summary.links:
+        assert link.utilization_busy == pytest.approx(1.02 / 1.04, abs=0.01)
+        assert link.utilization_mean < 0.92 * link.utilization_busy

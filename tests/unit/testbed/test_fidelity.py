@@ -1,0 +1,122 @@
+"""The verdict follows from the evidence, each reason with its numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.fidelity import Evidence, LinkEvidence, judge
+
+LINK = LinkEvidence(
+    name="w0 → s0",
+    rate_bps=100e6,
+    measured_rate_bps=99.9e6,
+    bytes=60_000_000,
+    expected_bytes=60_010_000,
+    retransmitted_bytes=0,
+    drops=0,
+    may_drop=False,
+)
+HEALTHY = Evidence(links=[LINK], run_queue_share=0.01, steal_share=0.0)
+
+
+def with_link(**changes: object) -> Evidence:
+    return replace(HEALTHY, links=[replace(LINK, **changes)])
+
+
+def test_healthy_evidence_is_valid_without_a_word() -> None:
+    assert judge(HEALTHY) == ("valid", [])
+
+
+@pytest.mark.parametrize("measured", [60_700_000, 59_300_000])
+def test_bytes_beyond_one_percent_are_invalid_and_name_the_link(measured: int) -> None:
+    outcome, (reason,) = judge(with_link(bytes=measured))
+    assert outcome == "invalid"
+    assert "w0 → s0" in reason
+    assert f"{measured:,} bytes instead of 60,010,000" in reason
+    assert f"{100 * (measured / 60_010_000 - 1):+.1f} %" in reason
+
+
+@pytest.mark.parametrize("measured", [60_600_000, 59_420_000])
+def test_bytes_within_one_percent_are_valid(measured: int) -> None:
+    assert judge(with_link(bytes=measured))[0] == "valid"
+
+
+def test_a_link_that_should_carry_nothing_may_carry_a_handshake_but_not_more() -> None:
+    assert judge(with_link(bytes=4_000, expected_bytes=0))[0] == "valid"
+    assert judge(with_link(bytes=90_000, expected_bytes=0))[0] == "invalid"
+
+
+def test_an_unknown_schedule_is_not_compared() -> None:
+    assert judge(with_link(expected_bytes=None, bytes=1)) == ("valid", [])
+
+
+def test_retransmissions_of_configured_loss_explain_surplus_bytes() -> None:
+    lossy = {"may_drop": True, "drops": 500, "retransmitted_bytes": 3_000_000}
+    assert judge(with_link(bytes=63_000_000, **lossy)) == ("valid", [])
+    # Packets lost in the link's own queue were never counted, so the same retransmissions may not show at all.
+    assert judge(with_link(bytes=60_000_000, **lossy)) == ("valid", [])
+    assert judge(with_link(bytes=64_000_000, **lossy))[0] == "invalid"
+
+
+def test_a_link_faster_than_asked_is_invalid_and_a_slower_one_is_calibrations_business() -> None:
+    outcome, (reason,) = judge(with_link(measured_rate_bps=102e6))
+    assert outcome == "invalid"
+    assert "102 Mbit/s instead of 100" in reason
+    assert judge(with_link(measured_rate_bps=100.9e6))[0] == "valid"
+    assert judge(with_link(measured_rate_bps=None))[0] == "valid"
+
+
+def test_a_changed_setting_is_invalid() -> None:
+    outcome, (reason,) = judge(with_link(read_back_difference="rate 90mbit instead of 100mbit"))
+    assert outcome == "invalid"
+    assert "w0 → s0: rate 90mbit instead of 100mbit" in reason
+
+
+def test_unexpected_drops_are_noted_without_changing_the_verdict() -> None:
+    outcome, (reason,) = judge(with_link(drops=12, retransmitted_bytes=500_000))
+    assert outcome == "valid"
+    assert "12 packets" in reason
+    assert judge(with_link(drops=12, may_drop=True)) == ("valid", [])
+
+
+def test_retransmissions_without_loss_or_drops_degrade() -> None:
+    outcome, (reason,) = judge(with_link(retransmitted_bytes=200_000))
+    assert outcome == "degraded"
+    assert "200,000 bytes" in reason
+    assert judge(with_link(retransmitted_bytes=3_000))[0] == "valid", "a few tail-loss probes are normal"
+
+
+@pytest.mark.parametrize(
+    ("share", "outcome", "text"),
+    [(None, "valid", ""), (0.05, "valid", ""), (0.073, "degraded", "7.3 %"), (0.31, "invalid", "31.0 %")],
+)
+def test_communication_threads_waiting_for_a_core(share: float | None, outcome: str, text: str) -> None:
+    verdict, reasons = judge(replace(HEALTHY, run_queue_share=share))
+    assert verdict == outcome
+    assert text in "".join(reasons)
+
+
+def test_steal_degrades() -> None:
+    assert judge(replace(HEALTHY, steal_share=0.02))[0] == "valid"
+    outcome, (reason,) = judge(replace(HEALTHY, steal_share=0.034))
+    assert (outcome, "3.4 %" in reason) == ("degraded", True)
+
+
+def test_the_worst_reason_decides_and_comes_first() -> None:
+    evidence = Evidence(
+        links=[replace(LINK, bytes=1, drops=3), replace(LINK, name="s0 → w0", retransmitted_bytes=10**6)],
+        run_queue_share=0.1,
+        steal_share=0.1,
+    )
+    outcome, reasons = judge(evidence)
+    assert outcome == "invalid"
+    assert len(reasons) == 5
+    assert "bytes on the wire" in reasons[0]
+    assert "dropped" in reasons[-1]
+
+
+def test_many_links_make_one_sentence_with_the_worst_first() -> None:
+    links = [replace(LINK, name=f"w{rank} → s0", bytes=60_010_000 + rank * 1_000_000) for rank in range(32)]
+    _, (reason,) = judge(replace(HEALTHY, links=links))
+    assert "w31 → s0" in reason.split(";")[0]
+    assert "and 28 more" in reason
