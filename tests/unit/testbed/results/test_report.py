@@ -1,0 +1,98 @@
+"""The page is whole, needs nothing from outside, and says what the summary says."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from testbed.results.record import Record
+from testbed.results.report import write_report
+
+Make = Callable[..., Record]
+
+
+class Page(HTMLParser):
+    """Visible text, references to other files, and the inlined figures."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.references: list[str] = []
+        self.ids: set[str] = set()
+        self.figures: dict[str, object] = {}
+        self._element = ""
+        self.feed(html)
+        self.text = re.sub(r"\s+", " ", self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self._element = "figures" if named.get("id") == "figures" else tag
+        self.ids.add(named.get("id") or "")
+        self.references += [value for name, value in attrs if name in {"src", "href"} and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._element = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._element == "figures":
+            self.figures = json.loads(data)
+        elif self._element not in {"script", "style"}:
+            self.text += data
+
+
+def page(record: Record) -> Page:
+    path = write_report(record)
+    assert path == record.path / "report.html"
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_the_page_is_self_contained_and_every_figure_has_its_place(record: Make) -> None:
+    made = page(record())
+    assert made.references == []
+    assert set(made.figures) == {"utilization", "breakdown", "timeline", "loss"}
+    assert set(made.figures) <= made.ids
+
+
+def test_the_page_says_what_the_summary_says(record: Make) -> None:
+    loaded = record(outcome="degraded", reasons=["the <hypervisor> took 3.4 % of the CPU time"])
+    made = page(loaded)
+    assert loaded.summary.iteration_time_s is not None
+    assert f"{1e3 * loaded.summary.iteration_time_s.median:.0f} ms" in made.text
+    assert "the <hypervisor> took 3.4 % of the CPU time" in made.text, "escaped"
+    assert "DEGRADED" in made.text
+    assert "The same 4 workers computing without communicating, under the same contention for cores" in made.text
+    for link in loaded.summary.links:
+        assert f"{link.from_} → {link.to}" in made.text
+        assert f"{link.bytes:,}" in made.text
+    assert loaded.spec_yaml.strip().splitlines()[-1] in made.text
+    assert '"model": "<any>"' in made.text
+
+
+def test_a_run_that_failed_early_has_a_page_without_figures(record: Make) -> None:
+    loaded = record()
+    nothing = dict.fromkeys(
+        ["iteration_time_s", "compute_time_s", "exposed_communication_s", "other_time_s", "compute_only_time_s",
+         "samples_per_s", "scaling_factor", "loss", "parameters_sha256", "allreduce"]
+    )  # fmt: skip
+    summary = loaded.summary.model_copy(update={**nothing, "outcome": "failed", "links": [], "num_iterations": 0})
+    made = page(replace(loaded, summary=summary, iterations=loaded.iterations.clear()))
+    assert "FAILED" in made.text
+    assert "No iteration was completed." in made.text
+    assert made.figures == {}
+
+
+def test_a_name_cannot_break_out_of_the_page(record: Make) -> None:
+    made = page(record(name="</script><script>alert(1)</script>", num_iterations=2))
+    assert "</script><script>alert(1)</script>" in made.text, "shown as text"
+    assert set(made.figures) == {"utilization", "breakdown", "timeline", "loss"}
+
+
+def test_unknown_schedules_and_measurements_are_dashes(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    links = [
+        link.model_copy(update={"expected_bytes": None, "measured_rate_bps": None}) for link in loaded.summary.links
+    ]
+    made = page(replace(loaded, summary=loaded.summary.model_copy(update={"links": links})))
+    assert "None" not in made.text
+    assert "\u2013" in made.text

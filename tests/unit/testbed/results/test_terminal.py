@@ -1,0 +1,122 @@
+"""One screen of summary; progress that fits where it is shown."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from testbed.results.record import Record
+from testbed.results.terminal import LiveProgress, render_summary
+
+Make = Callable[..., Record]
+
+
+def rendered(record: Record, width: int = 100) -> str:
+    stream = io.StringIO()
+    render_summary(record.summary, Console(file=stream, width=width))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("num_workers", [4, 16])
+def test_the_summary_is_one_screen_and_cuts_nothing_off(record: Make, width: int, num_workers: int) -> None:
+    text = rendered(record(num_workers=num_workers, num_iterations=5), width)
+    assert len(text.splitlines()) <= 42
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= min(width, 100)
+    assert "\u2026" not in text, "an ellipsis is a number that cannot be read"
+
+
+def test_the_summary_says_verdict_split_definition_and_path(record: Make) -> None:
+    loaded = record(outcome="invalid", reasons=["w0 → s0 carried too much"])
+    text = " ".join(rendered(loaded).split())
+    assert text.index("INVALID") < text.index("w0 → s0 carried too much") < text.index("Iteration")
+    for expected in ("compute", "exposed communication", "other", "samples per second", "alpha-beta", "+0.00 %"):
+        assert expected in text
+    assert "The same 4 workers computing without communicating, under the same contention for cores, over the" in text
+    assert "report.html" in text
+
+
+def test_more_than_eight_directions_become_ranges(record: Make) -> None:
+    text = rendered(record(num_workers=16, num_iterations=3))
+    assert "w0..w15 → s0" in text
+    assert "s0 → w0..w15" in text
+    assert "w7 → s0" not in text
+
+
+def test_a_failed_run_is_shown_without_numbers(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    empty = dict.fromkeys(("iteration_time_s", "samples_per_s", "scaling_factor", "loss", "allreduce"))
+    summary = loaded.summary.model_copy(update={**empty, "outcome": "failed", "links": []})
+    stream = io.StringIO()
+    render_summary(summary, Console(file=stream, width=100))
+    assert "No iteration was completed." in stream.getvalue()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def drive(progress: LiveProgress, clock: Clock, num_links: int = 8) -> None:
+    progress.phase("deploy")
+    clock.now_s = 2.0
+    progress.phase("measured")
+    for index in range(1, 31):
+        progress.links([(f"w{link}-eth0", 0.5 + link / 100) for link in range(num_links)])
+        progress.iteration("measured", index, 30, 2.0 / index)
+        clock.now_s += 0.5
+
+
+def test_without_a_terminal_progress_is_a_few_plain_lines() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LiveProgress(Console(file=stream, width=100), now_s=clock)
+    drive(progress, clock)
+    progress.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[:2] == ["deploy ...", "measured ..."]
+    assert "\x1b" not in stream.getvalue()
+    assert 3 <= len(lines) - 2 <= 6, "one every five seconds, and the last"
+    assert "iteration 30/30, loss 0.06667, links 54 %, 500 ms each, 0 s to go" in lines[-1]
+
+
+def test_on_a_terminal_the_display_shows_phases_position_and_links() -> None:
+    stream, clock = io.StringIO(), Clock()
+    console = Console(file=stream, width=100, force_terminal=True)
+    progress = LiveProgress(console, now_s=clock)
+    progress.phase("deploy")
+    clock.now_s = 2.0
+    progress.phase("measured")
+    progress.links([("w0-eth0", 0.5), ("w1-eth0", 1.2)])
+    progress.iteration("measured", 1, 30, 2.0)
+    clock.now_s = 3.0
+    progress.iteration("measured", 3, 30, 1.5)
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(progress)
+    progress.close()
+    progress.close()
+    assert "✓ deploy 2.0 s" in shown.getvalue()
+    assert "▸ measured 1 s" in shown.getvalue()
+    assert "iteration 3/30, loss 1.5, links 85 %, 500 ms each, 14 s to go" in shown.getvalue()
+    assert "w1-eth0  ████████ 120 %" in shown.getvalue()
+
+
+def test_many_links_take_one_character_each() -> None:
+    clock = Clock()
+    progress = LiveProgress(Console(file=io.StringIO(), width=80), now_s=clock)
+    drive(progress, clock, num_links=32)
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(progress)
+    assert "w0-eth0 .. w31-eth0" in shown.getvalue()
+    assert max(len(line.rstrip()) for line in shown.getvalue().splitlines()) <= 80
+
+
+def test_not_enabled_is_silent() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LiveProgress(Console(file=stream, force_terminal=True), enabled=False, now_s=clock)
+    drive(progress, clock)
+    progress.close()
+    assert stream.getvalue() == ""
