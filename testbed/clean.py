@@ -25,6 +25,8 @@ _GRACE_S: Final = 1.0
 _COORDINATOR_GRACE_S: Final = 15.0
 """A coordinator that is told to end tears its run down itself."""
 _TIMEOUT_S: Final = 10.0
+_HOLDER_GRACE_S: Final = 1.0
+"""So long a foreign process may stay in a namespace of the run: a short command that someone ran there ends."""
 
 Kind = Literal["coordinator", "process", "namespace", "interface", "cgroup", "path"]
 
@@ -189,15 +191,12 @@ class _Cleaning:
 
     def _end_processes(self) -> None:
         deadline_s = time.monotonic() + _TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            processes = self._processes()
-            if processes:
-                # Anything they fork meanwhile carries the mark and is found the next time round.
-                end_processes(processes, grace_s=_GRACE_S, timeout_s=_TIMEOUT_S)
-            elif processes_in_network(self._namespaces):
-                time.sleep(0.02)
-            else:
-                return
+        # Anything they fork meanwhile carries the mark and is found the next time round.
+        while (processes := self._processes()) and time.monotonic() < deadline_s:
+            end_processes(processes, grace_s=_GRACE_S, timeout_s=_TIMEOUT_S)
+        deadline_s = time.monotonic() + _HOLDER_GRACE_S
+        while processes_in_network(self._namespaces) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
 
     def _remove_paths(self, state: RunState) -> None:
         for path in state.owned().paths:

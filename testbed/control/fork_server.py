@@ -112,6 +112,10 @@ class _Server:
             pid = os.fork()
             if pid == 0:
                 self._become(request, output, parent_pid)
+            # A process group of its own, for signals to reach whatever it starts. Set on both sides of the fork, so
+            # that it is there for whoever comes first.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.setpgid(pid, pid)
             self._children[pid] = request.name
             self.tell(forked=request.name, pid=pid)
         os.close(output)
@@ -127,7 +131,7 @@ class _Server:
             _reset_signals()
             for descriptor in (self._connection.detach(), self._wakeup_read, self._wakeup_write):
                 os.close(descriptor)
-            os.setsid()
+            os.setpgid(0, 0)
             die_with_parent(parent_pid)
             _enter(request)
             # Lines reach the log when they are written, not when a buffer is full: the process may be killed.

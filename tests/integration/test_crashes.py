@@ -1,0 +1,217 @@
+"""kill -9 in the middle of a run: nobody hangs, and cleaning leaves nothing of the run and everything else alone."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from testbed.clean import clean, clean_stale, leftovers
+from testbed.kernel import network_namespace
+from testbed.processes import ProcessIdentity, processes_in_network, processes_of_run
+from testbed.state import RunState, new_run_id
+
+pytestmark = pytest.mark.privileged
+
+TESTS = Path(__file__).parents[1]
+
+COORDINATOR = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import probe_workload
+from testbed.control.coordinator import Coordinator, Listener
+from testbed.control.fork_client import ForkServer
+from testbed.errors import TestbedError
+from testbed.hosts.base import Limits, ProcessSpec
+from testbed.hosts.namespace import NamespaceHost
+from testbed.state import RunState
+
+run_id, root, logs = sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+state = RunState.create(run_id, root=root)
+fork_server = ForkServer(state, ["testbed.control.agent", "probe_workload"], log_directory=logs)
+# As Mininet does it: holders are shells without a parent-death signal.
+holders = []
+for rank in range(2):
+    environment = {**os.environ, "TESTBED_RUN_ID": run_id}
+    argv = ["unshare", "--net", "--mount", "sleep", "600"]
+    holder = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
+    while b"sleep\\0" not in Path(f"/proc/{holder.pid}/cmdline").read_bytes()[:6]:
+        time.sleep(0.01)
+    holders.append(holder.pid)
+hosts = [
+    NamespaceHost(f"w{rank}", pid, state=state, log_directory=logs, fork_server=fork_server)
+    for rank, pid in enumerate(holders)
+]
+pair = ["ip", "link", "add", "w0-eth0", "type", "veth", "peer", "name", "w1-eth0", "netns", str(holders[1])]
+hosts[0].execute(pair)
+hosts[0].limit(Limits(cpu_cores=1.0))
+hosts[1].start(ProcessSpec(name="daemon", argv=("sleep", "600")))
+fork_server.wait_ready(60.0)
+socket_path = state.directory / "control.sock"
+configurations = probe_workload.configurations(2, run_id, action="hang", actor=1)
+
+
+class Ready(Listener):
+    def on_barrier(self, name):
+        workers = [process.pid for process in workers_]
+        print(json.dumps({"fork_server": fork_server.pid, "worker": workers[0], "holders": holders}), flush=True)
+
+
+try:
+    with Coordinator(
+        socket_path, configurations, timeout_s=20.0, listener=Ready(), fork_server=fork_server
+    ) as coordinator:
+        workers_ = []
+        for rank, host in enumerate(hosts):
+            arguments = (str(socket_path), str(rank))
+            spec = ProcessSpec(name=f"w{rank}", entry="probe_workload:main", arguments=arguments)
+            workers_.append(host.start(spec))
+            coordinator.attach(rank, workers_[rank])
+        coordinator.wait_registered(60.0)
+        coordinator.wait_finished(60.0)
+except TestbedError as error:
+    print(error, flush=True)
+    sys.exit(error.exit_code)
+"""
+
+
+class Run:
+    """A run of another process, in the middle."""
+
+    def __init__(self, root: Path, log_directory: Path) -> None:
+        self.root = root
+        self.run_id = new_run_id()
+        argv = [sys.executable, "-c", COORDINATOR, str(TESTS), self.run_id, str(root), str(log_directory)]
+        self.coordinator = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self.coordinator.stdout is not None
+        pids = json.loads(self.coordinator.stdout.readline())
+        self.worker: int = pids["worker"]
+        self.fork_server: int = pids["fork_server"]
+        self.namespaces = {network_namespace(pid) for pid in pids["holders"]} - {None}
+        self.cgroups = RunState.load(self.run_id, root=root).owned().cgroups
+
+    def assert_nothing_left(self) -> None:
+        assert leftovers(self.run_id, root=self.root) == []
+        assert processes_of_run(self.run_id) == []
+        assert processes_in_network([each for each in self.namespaces if each]) == []
+        assert self.cgroups
+        assert not any(group.exists() for group in self.cgroups)
+        assert list(self.root.iterdir()) == []
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    # A root of its own, so that no other run on this machine cleans up after this one; short, as sockets' paths are.
+    with tempfile.TemporaryDirectory(prefix="tb") as root:
+        run = Run(Path(root), tmp_path)
+        yield run
+        run.coordinator.kill()
+        run.coordinator.communicate()
+        clean(run.run_id, root=run.root)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within 20 s: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def bystanders() -> Iterator[list[ProcessIdentity]]:
+    """A foreign process and a foreign namespace with a veth pair in it."""
+    processes = [
+        subprocess.Popen(["sleep", "600"]),
+        subprocess.Popen(["unshare", "--net", "sh", "-c", "ip link add w0-eth0 type veth peer w1-eth0; sleep 600"]),
+    ]
+    wait_until(lambda: network_namespace(processes[1].pid) != network_namespace(os.getpid()), "a foreign namespace")
+    yield [identity for process in processes if (identity := ProcessIdentity.of(process.pid))]
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def assert_unharmed(bystanders: list[ProcessIdentity]) -> None:
+    assert [identity.alive() for identity in bystanders] == [True, True]
+    command = ["nsenter", f"--net=/proc/{bystanders[1].pid}/ns/net", "ip", "-o", "link"]
+    assert "w0-eth0" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_after_the_coordinator_is_killed(run: Run, bystanders: list[ProcessIdentity]) -> None:
+    os.kill(run.coordinator.pid, SIGKILL)
+    run.coordinator.wait()
+    workers = [ProcessIdentity.of(run.worker), ProcessIdentity.of(run.fork_server)]
+    wait_until(lambda: not any(each and each.alive() for each in workers), "forks follow the coordinator unasked")
+    report = clean_stale(root=run.root)
+    assert {left.kind for left in report.removed} == {"process", "cgroup", "path"}
+    assert not report.remaining
+    run.assert_nothing_left()
+    assert_unharmed(bystanders)
+
+
+def test_after_everything_is_killed_at_once(run: Run, bystanders: list[ProcessIdentity]) -> None:
+    for identity in [*processes_of_run(run.run_id), ProcessIdentity.of(run.coordinator.pid)]:
+        if identity is not None:
+            # Some have died of the death of another already.
+            with suppress(ProcessLookupError):
+                os.kill(identity.pid, SIGKILL)
+    run.coordinator.wait()
+    assert not clean(root=run.root).remaining
+    run.assert_nothing_left()
+    assert_unharmed(bystanders)
+
+
+def test_after_a_worker_is_killed(run: Run, bystanders: list[ProcessIdentity]) -> None:
+    os.kill(run.worker, SIGKILL)
+    message, _ = run.coordinator.communicate(timeout=30.0)
+    assert run.coordinator.returncode == 1
+    assert message.startswith("worker 0 on w0 was killed by signal 9, Killed")
+    assert not clean(run.run_id, root=run.root).remaining
+    run.assert_nothing_left()
+    assert_unharmed(bystanders)
+
+
+def test_after_the_fork_server_is_killed(run: Run, bystanders: list[ProcessIdentity]) -> None:
+    os.kill(run.fork_server, SIGKILL)
+    message, _ = run.coordinator.communicate(timeout=30.0)
+    assert run.coordinator.returncode == 1
+    assert message.startswith(f"the fork server (pid {run.fork_server}) ended with status -9")
+    assert not clean(run.run_id, root=run.root).remaining
+    run.assert_nothing_left()
+    assert_unharmed(bystanders)
+
+
+def test_a_live_run_is_cleaned_only_by_name(run: Run, bystanders: list[ProcessIdentity]) -> None:
+    assert clean_stale(root=run.root).live_run_ids == [run.run_id]
+    assert run.coordinator.poll() is None
+    assert not clean(run.run_id, root=run.root).remaining
+    assert run.coordinator.wait(10.0) != 0
+    run.assert_nothing_left()
+    assert_unharmed(bystanders)
+
+
+def test_a_foreigner_in_a_namespace_of_the_run_is_reported_not_killed(run: Run) -> None:
+    namespace = next(iter(run.namespaces))
+    holder = processes_in_network([namespace] if namespace else [])[0]
+    foreigner = subprocess.Popen(["nsenter", f"--net=/proc/{holder.pid}/ns/net", "sleep", "600"])
+    try:
+        wait_until(lambda: network_namespace(foreigner.pid) == namespace, "the foreigner is inside")
+        run.coordinator.kill()
+        run.coordinator.wait()
+        remaining = clean(run.run_id, root=run.root).remaining
+        assert [left.kind for left in remaining] == ["namespace", "path"]
+        assert str(foreigner.pid) in remaining[0].what
+        assert foreigner.poll() is None
+    finally:
+        foreigner.kill()
+        foreigner.wait()
+    assert not clean(run.run_id, root=run.root).remaining
+    run.assert_nothing_left()

@@ -1,0 +1,266 @@
+"""Processes in real network and mount namespaces: by command line and by fork, streamed, limited, stopped."""
+
+import importlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.clean import clean
+from testbed.control.coordinator import Coordinator, Listener
+from testbed.control.fork_client import ForkServer
+from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.hosts.base import Host, Limits, Process, ProcessSpec
+from testbed.hosts.namespace import NamespaceHost
+from testbed.hosts.spawn import Output, spawn
+from testbed.kernel import network_namespace
+from testbed.processes import RUN_ID_VARIABLE, ProcessIdentity, processes_of_run
+from testbed.state import RunState, new_run_id
+
+pytestmark = pytest.mark.privileged
+
+TESTS = Path(__file__).parents[1]
+BURN = "import time; end = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within 20 s: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def state() -> Iterator[RunState]:
+    with tempfile.TemporaryDirectory(prefix="tb") as directory:
+        root = Path(directory)
+        state = RunState.create(new_run_id(), root=root)
+        yield state
+        assert clean(state.run_id, root=root).remaining == []
+
+
+def make_holder(state: RunState, log_directory: Path) -> int:
+    """A process in namespaces of its own, as Mininet's shells are."""
+    process = spawn(
+        "holder",
+        ["unshare", "--net", "--mount", "sleep", "600"],
+        Output(log_directory / "holder.log", None),
+        environment={**os.environ, RUN_ID_VARIABLE: state.run_id},
+    )
+    wait_until(lambda: network_namespace(process.pid) != network_namespace(os.getpid()), "a namespace of its own")
+    wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes(), "the holder has settled")
+    return process.pid
+
+
+@pytest.fixture
+def fork_server(state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+    monkeypatch.syspath_prepend(str(TESTS))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server = ForkServer(state, ["testbed.control.agent", "probe_workload"], log_directory=tmp_path)
+    server.wait_ready(60.0)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def host(state: RunState, tmp_path: Path) -> NamespaceHost:
+    return NamespaceHost("w0", make_holder(state, tmp_path), state=state, log_directory=tmp_path)
+
+
+@pytest.fixture
+def forking_host(state: RunState, tmp_path: Path, fork_server: ForkServer) -> NamespaceHost:
+    pid = make_holder(state, tmp_path)
+    return NamespaceHost("w0", pid, state=state, log_directory=tmp_path, fork_server=fork_server)
+
+
+def test_it_is_a_host_and_starts_processes(host: NamespaceHost) -> None:
+    as_host: Host = host
+    process: Process = as_host.start(ProcessSpec(name="p", argv=("true",)))
+    assert process.wait(10.0) == 0
+
+
+def test_a_command_runs_in_the_hosts_network(host: NamespaceHost) -> None:
+    host.execute(["ip", "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"])
+    assert "probe0" in host.execute(["ip", "-o", "link"])
+    assert not Path("/sys/class/net/probe0").exists()
+    assert host.execute(["cat"], stdin="through stdin") == "through stdin"
+
+
+def test_a_command_that_fails_says_how(host: NamespaceHost) -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"ip link show nowhere \(in w0\): status 1: .*nowhere"):
+        host.execute(["ip", "link", "show", "nowhere"])
+    with pytest.raises(EnvironmentLacksError, match=r"sleep 60 \(in w0\): has not ended within 0.1 s"):
+        host.execute(["sleep", "60"], timeout_s=0.1)
+
+
+def test_sockets_made_inside_belong_to_the_host_and_the_thread_comes_back(host: NamespaceHost) -> None:
+    home = network_namespace(os.getpid())
+    with host.entered():
+        inside = socket.socket()
+    with inside, socket.socket() as outside:
+        outside.bind(("127.0.0.1", 0))
+        with pytest.raises(OSError, match="unreachable"):
+            inside.connect(outside.getsockname())
+    with pytest.raises(KeyError), host.entered():
+        raise KeyError
+    assert Path("/proc/thread-self/ns/net").stat().st_ino == home
+
+
+def test_a_process_is_inside_with_its_environment_and_streams(host: NamespaceHost) -> None:
+    lines: list[str] = []
+    script = f"echo $COLOUR ${RUN_ID_VARIABLE}; readlink /proc/self/ns/net; pwd; exit 3"
+    spec = ProcessSpec(name="p", argv=("sh", "-c", script), environment={"COLOUR": "red"})
+    assert host.start(spec, on_output=lines.append).wait(10.0) == 3
+    assert lines == [f"red {host._state.run_id}", f"net:[{network_namespace(host.pid)}]", str(Path.cwd())]
+
+
+def test_a_program_that_does_not_exist_is_refused(host: NamespaceHost) -> None:
+    with pytest.raises(EnvironmentLacksError, match="there is no no-such-program"):
+        host.start(ProcessSpec(name="p", argv=("no-such-program",)))
+
+
+def test_stopping_the_host_ends_everything_in_it_but_its_namespaces(host: NamespaceHost) -> None:
+    # The grandchild leaves its parent's session and process group, where no signal to the parent reaches it.
+    process = host.start(ProcessSpec(name="p", argv=("sh", "-c", "setsid sleep 600 & echo $!; wait")))
+    wait_until(lambda: process.log_path.read_text().endswith("\n"), "the grandchild's pid")
+    stray = ProcessIdentity.of(int(process.log_path.read_text()))
+    assert stray is not None
+    host.stop()
+    assert process.poll() == -signal.SIGTERM
+    assert not stray.alive()
+    assert network_namespace(host.pid) is not None
+    host.stop()
+
+
+def test_limits_are_set_read_back_and_hold(host: NamespaceHost, state: RunState) -> None:
+    host.limit(Limits(cpu_cores=0.1))
+    process = host.start(ProcessSpec(name="burn", argv=(sys.executable, "-c", BURN)))
+    assert process.wait(30.0) == 0
+    # 0.1 cores for 1.5 s, and as much again for the start of the interpreter and the last period.
+    assert float(process.log_path.read_text()) < 0.2 * 1.5
+    host.limit(Limits(cpu_cores=1.5, memory_bytes=256 * 2**20))
+    greedy = host.start(ProcessSpec(name="greedy", argv=(sys.executable, "-c", "x = bytearray(2**30)")))
+    assert greedy.wait(30.0) == -signal.SIGKILL
+    groups = state.owned().cgroups
+    assert groups
+    assert all(group.is_dir() for group in groups)
+    host.stop()
+    assert not any(group.exists() for group in groups)
+    assert state.owned().cgroups == []
+
+
+def test_a_fork_is_limited_too(forking_host: NamespaceHost, tmp_path: Path) -> None:
+    (tmp_path / "burner.py").write_text(f"def main():\n    exec({BURN!r})\n")
+    forking_host.limit(Limits(cpu_cores=0.1))
+    process = forking_host.start(ProcessSpec(name="burn", entry="burner:main"))
+    assert process.wait(30.0) == 0
+    assert float(process.log_path.read_text()) < 0.2 * 1.5
+
+
+def test_an_entry_runs_inside_in_a_fork(forking_host: NamespaceHost, tmp_path: Path, state: RunState) -> None:
+    (tmp_path / "entry.py").write_text(
+        "import os, sys\n"
+        "def main(*arguments):\n"
+        "    print(arguments, os.environ['COLOUR'], os.getpgid(0) == os.getpid(), os.getcwd())\n"
+        "    print([os.readlink(f'/proc/self/ns/{kind}') for kind in ('net', 'mnt')])\n"
+        "    print('probe_workload' in sys.modules, 'grpc' in sys.modules)\n"
+    )
+    spec = ProcessSpec(name="p", entry="entry:main", arguments=("a", "b"), environment={"COLOUR": "red"})
+    lines: list[str] = []
+    process = forking_host.start(spec, on_output=lines.append)
+    assert process.wait(20.0) == 0
+    namespaces = [os.readlink(f"/proc/{forking_host.pid}/ns/{kind}") for kind in ("net", "mnt")]  # noqa: PTH115
+    assert process.log_path.read_text().splitlines() == lines
+    assert lines == [
+        f"('a', 'b') red True {Path.cwd()}",
+        str(namespaces),
+        "True False",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "log"),
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit(4)", 4, ""),
+        ("raise SystemExit('goodbye')", 1, "goodbye"),
+        ("raise ValueError('asked for')", 1, "ValueError: asked for"),
+        ("import os; os.kill(os.getpid(), 11)", -11, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15, ""),
+    ],
+)
+def test_the_end_of_a_fork_is_told(
+    forking_host: NamespaceHost, tmp_path: Path, body: str, status: int, log: str
+) -> None:
+    (tmp_path / "body.py").write_text(f"def main():\n    {body}\n")
+    process = forking_host.start(ProcessSpec(name="p", entry="body:main"))
+    assert process.wait(20.0) == status
+    assert process.log_path.read_text().rstrip().endswith(log)
+
+
+def test_a_signal_right_after_the_fork_is_not_lost(forking_host: NamespaceHost, tmp_path: Path) -> None:
+    # Once, the child made its process group itself, and a signal to the group that came before that went nowhere.
+    (tmp_path / "sleeper.py").write_text("import time\ndef main():\n    time.sleep(600)\n")
+    for number in range(5):
+        process = forking_host.start(ProcessSpec(name=f"p{number}", entry="sleeper:main"))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(10.0) == -signal.SIGKILL
+
+
+def test_many_forks_at_once_are_told_apart(forking_host: NamespaceHost, tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text("def main(number):\n    raise SystemExit(int(number))\n")
+    specs = [ProcessSpec(name=f"p{i}", entry="many:main", arguments=(str(i),)) for i in range(16)]
+    processes = [forking_host.start(spec) for spec in specs]
+    assert [process.wait(20.0) for process in processes] == list(range(16))
+
+
+def test_an_import_that_starts_a_thread_makes_forking_refused(state: RunState, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    server = ForkServer(state, ["threaded"], log_directory=tmp_path)
+    host = NamespaceHost("w0", make_holder(state, tmp_path), state=state, log_directory=tmp_path, fork_server=server)
+    server.wait_ready(60.0)
+    with pytest.raises(RunFailedError, match="cannot fork p: an import started 1 threads"):
+        host.start(ProcessSpec(name="p", entry="os:getcwd"))
+    server.close()
+
+
+def test_an_import_that_fails_is_shown(state: RunState, tmp_path: Path) -> None:
+    server = ForkServer(state, ["no_such_module"], log_directory=tmp_path)
+    with pytest.raises(RunFailedError, match=r"(?s)the fork server .* ended with status 1.*No module named"):
+        server.wait_ready(60.0)
+    server.close()
+
+
+def test_closing_the_fork_server_ends_its_children(
+    state: RunState, tmp_path: Path, forking_host: NamespaceHost, fork_server: ForkServer
+) -> None:
+    (tmp_path / "sleeper.py").write_text("import time\ndef main():\n    time.sleep(600)\n")
+    process = forking_host.start(ProcessSpec(name="p", entry="sleeper:main"))
+    fork_server.close()
+    assert process.wait(10.0) == -signal.SIGKILL
+    assert fork_server.failure is None
+    assert [identity.pid for identity in processes_of_run(state.run_id)] == [forking_host.pid]
+
+
+def test_workers_run_from_registration_to_the_end_in_forks(
+    state: RunState, forking_host: NamespaceHost, fork_server: ForkServer
+) -> None:
+    configurations = importlib.import_module("probe_workload").configurations(4, state.run_id)
+    socket_path = state.directory / "control.sock"
+    with Coordinator(
+        socket_path, configurations, timeout_s=20.0, listener=Listener(), fork_server=fork_server
+    ) as coordinator:
+        for rank in range(4):
+            spec = ProcessSpec(name=f"r{rank}", entry="probe_workload:main", arguments=(str(socket_path), str(rank)))
+            coordinator.attach(rank, forking_host.start(spec))
+        coordinator.wait_registered(30.0)
+        coordinator.wait_finished(30.0)
