@@ -117,13 +117,9 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
             lambda link: f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}",
         ),
     ]
-    spurious = [
-        link
-        for link in links
-        if not link.may_drop
-        and not link.drops
-        and link.retransmitted_bytes > max(RETRANSMITTED_DEGRADED * (link.expected_bytes or link.bytes), BYTES_FLOOR)
-    ]
+    # A packet lost on one link is sent again over every link before it, so one loss explains them all.
+    lossless = not any(link.may_drop or link.drops for link in links)
+    spurious = [link for link in links if lossless and link.retransmitted_bytes > _retransmission_slack(link)]
     degraded = _sentence(
         spurious,
         "bytes were sent again although nothing was dropped (timers fired: a process did not get to run)",
@@ -150,6 +146,10 @@ def _bytes_error(link: LinkEvidence) -> int:
         return link.bytes - link.expected_bytes
     surplus = link.bytes - link.retransmitted_bytes - link.expected_bytes
     return surplus if surplus > slack else 0
+
+
+def _retransmission_slack(link: LinkEvidence) -> float:
+    return max(RETRANSMITTED_DEGRADED * (link.expected_bytes or link.bytes), BYTES_FLOOR)
 
 
 def _percent(link: LinkEvidence) -> str:

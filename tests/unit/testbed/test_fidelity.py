@@ -1,6 +1,7 @@
 """The verdict follows from the evidence, each reason with its numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ LINK = LinkEvidence(
 HEALTHY = Evidence(links=[LINK], run_queue_share=0.01, steal_share=0.0)
 
 
-def with_link(**changes: object) -> Evidence:
+def with_link(**changes: Any) -> Evidence:
     return replace(HEALTHY, links=[replace(LINK, **changes)])
 
 
@@ -51,7 +52,7 @@ def test_an_unknown_schedule_is_not_compared() -> None:
 
 
 def test_retransmissions_of_configured_loss_explain_surplus_bytes() -> None:
-    lossy = {"may_drop": True, "drops": 500, "retransmitted_bytes": 3_000_000}
+    lossy: dict[str, Any] = {"may_drop": True, "drops": 500, "retransmitted_bytes": 3_000_000}
     assert judge(with_link(bytes=63_000_000, **lossy)) == ("valid", [])
     # Packets lost in the link's own queue were never counted, so the same retransmissions may not show at all.
     assert judge(with_link(bytes=60_000_000, **lossy)) == ("valid", [])
@@ -86,6 +87,13 @@ def test_retransmissions_without_loss_or_drops_degrade() -> None:
     assert judge(with_link(retransmitted_bytes=3_000))[0] == "valid", "a few tail-loss probes are normal"
 
 
+@pytest.mark.parametrize("cause", [{"may_drop": True}, {"drops": 4}])
+def test_loss_on_a_later_link_explains_retransmissions_on_an_earlier_one(cause: dict[str, Any]) -> None:
+    earlier = replace(LINK, bytes=60_500_000, retransmitted_bytes=500_000)
+    later = replace(LINK, name="s0 → w1", **cause)
+    assert judge(replace(HEALTHY, links=[earlier, later]))[0] == "valid"
+
+
 @pytest.mark.parametrize(
     ("share", "outcome", "text"),
     [(None, "valid", ""), (0.05, "valid", ""), (0.073, "degraded", "7.3 %"), (0.31, "invalid", "31.0 %")],
@@ -104,15 +112,14 @@ def test_steal_degrades() -> None:
 
 def test_the_worst_reason_decides_and_comes_first() -> None:
     evidence = Evidence(
-        links=[replace(LINK, bytes=1, drops=3), replace(LINK, name="s0 → w0", retransmitted_bytes=10**6)],
+        links=[replace(LINK, bytes=1), replace(LINK, name="s0 → w0", retransmitted_bytes=10**6)],
         run_queue_share=0.1,
         steal_share=0.1,
     )
     outcome, reasons = judge(evidence)
     assert outcome == "invalid"
-    assert len(reasons) == 5
+    assert len(reasons) == 4
     assert "bytes on the wire" in reasons[0]
-    assert "dropped" in reasons[-1]
 
 
 def test_many_links_make_one_sentence_with_the_worst_first() -> None:

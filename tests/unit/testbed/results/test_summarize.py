@@ -194,7 +194,7 @@ def test_coarse_samples_do_not_smear_bytes_over_short_gaps() -> None:
     """10 Hz samples, buckets in service 80 ms of every 100, the link full meanwhile: busy means full."""
     busy = (np.arange(10) / 10 + 0.01, np.arange(10) / 10 + 0.09)
     at_s = np.arange(11) / 10
-    assert bytes_while_busy(at_s, 80.0 * np.arange(11), busy) == pytest.approx(800)
+    assert bytes_while_busy(at_s, np.arange(0.0, 880.0, 80.0), busy) == pytest.approx(800)
 
 
 def test_bytes_that_pass_while_nothing_is_in_service_are_not_busy() -> None:
