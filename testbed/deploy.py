@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +41,10 @@ class Deployment:
 
     def read_back(self) -> dict[str, Any]:
         """What the kernel says now, by node: for the record."""
-        return dict(zip((node.name for node in self.plan.nodes), self._for_each_node(self._state), strict=True))
+        states = self._for_each_node(self._state)
+        for state in states:
+            state["classes"] = {name: [asdict(item) for item in items] for name, items in state["classes"].items()}
+        return dict(zip((node.name for node in self.plan.nodes), states, strict=True))
 
     def apply(self) -> None:
         """Run the plan's commands. Raises EnvironmentLacksError with what the kernel said."""

@@ -55,6 +55,7 @@ class _Run:
         self.epoch_s = time.monotonic()
         experiment = plan.experiment
         self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
+        self.environment = environment.describe()
         self.overhead_s: dict[str, float] = {}
         self.calibration: list[Measurement] = []
         self.differences: list[str] = []
@@ -63,7 +64,7 @@ class _Run:
     def execute(self) -> Summary:
         self.writer.write_spec(self.plan.experiment.to_yaml())
         self.writer.write_plan(self.plan.to_json())
-        self.writer.write_environment(environment.describe())
+        self.writer.write_environment(self.environment)
         try:
             with workbench(
                 self.plan, run_id=self.run_id, log_directory=self.writer.logs, on_phase=self.progress.phase
@@ -107,7 +108,7 @@ class _Run:
         finally:
             exporter.close()
         self.differences = bench.deployment.differences()
-        self.writer.write_environment({**environment.describe(), "read_back": read_back})
+        self.writer.write_environment({**self.environment, "read_back": read_back})
 
     def _links(self) -> list[LinkFacts]:
         """Each direction's facts over the measured window."""

@@ -1,0 +1,104 @@
+"""The commands as a user types them: what they print, what they return, what they leave behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUICKSTART = "experiments/quickstart.yaml"
+
+
+def invoke(*argv: str, root: bool = True) -> "subprocess.CompletedProcess[str]":
+    # In a user namespace of its own the process is nobody, and may still read what its owner may.
+    prefix = [] if root else ["unshare", "--user"]
+    command = [*prefix, sys.executable, "-m", "testbed", *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["bench", "allreduce", "--help"], ["clean", "--help"]])
+def test_help_teaches(argv: list[str]) -> None:
+    done = invoke(*argv)
+    assert done.returncode == 0
+    assert "Exit codes" in done.stdout
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("argv", [["plan", QUICKSTART], ["schema"], ["plan", QUICKSTART, "--json"]])
+def test_these_need_no_root(argv: list[str]) -> None:
+    done = invoke(*argv, root=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.privileged
+def test_doctor_without_root_says_so_and_still_examines() -> None:
+    done = invoke("doctor", "--json", root=False)
+    assert done.returncode == 3
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert not checks["root"]["ok"]
+    assert checks["tc"]["ok"]
+    assert "sudo" in checks["root"]["cure"]
+
+
+@pytest.mark.privileged
+def test_doctor_as_root_finds_this_machine_able() -> None:
+    done = invoke("doctor")
+    assert done.returncode == 0
+    assert "htb" in done.stdout
+
+
+@pytest.mark.privileged
+def test_run_without_root_is_one_clear_line(tmp_path: Path) -> None:
+    done = invoke("run", QUICKSTART, "--output", str(tmp_path), root=False)
+    assert done.returncode == 3
+    assert "needs root" in done.stderr
+    assert "sudo" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_prints_everything_that_would_be_done() -> None:
+    done = invoke("plan", QUICKSTART, "--set", "workers=2")
+    assert done.returncode == 0
+    for words in ("w1-eth0", "10.0.0.6", "tc class add dev s0-eth1", "congctl cubic", "rank 1", "alpha-beta"):
+        assert words in done.stdout
+
+
+def test_plan_as_json_has_the_expected_bytes() -> None:
+    plan = json.loads(invoke("plan", QUICKSTART, "--json").stdout)
+    assert len(plan["directions"]) == 8
+    assert all(direction["expected_bytes"] > 6e6 for direction in plan["directions"])
+    assert plan["prediction"]["bound_s"] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["run", QUICKSTART, "--set", "link.rate=fast"], "link.rate"),
+        (["run", QUICKSTART, "--set", "wrokers=3"], "wrokers: unknown key; allowed: name"),
+        (["plan", "none.yaml"], "cannot read none.yaml"),
+        (["bench", "allreduce", "--link", "1gbit,,"], "--link"),
+        (["bench", "allreduce", "--stack", "rign/tcp"], "rign"),
+        (["bench", "allreduce", "--sizes", "3B"], "multiples of 4"),
+        (["report", "tests"], "not a record"),
+    ],
+)
+def test_a_wrong_spec_or_line_exits_with_2_before_anything_is_made(argv: list[str], words: str) -> None:
+    done = invoke(*argv)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "argv", [["runn"], ["run"], ["run", QUICKSTART, "--jsn"], ["bench", "allreduce", "--workers", "x"]]
+)
+def test_a_wrong_command_line_exits_with_2(argv: list[str]) -> None:
+    assert invoke(*argv).returncode == 2
+
+
+def test_schema_describes_every_key() -> None:
+    schema = json.loads(invoke("schema").stdout)
+    assert {"name", "workers", "link", "collective", "channel", "workload"} <= set(schema["properties"])
+    assert schema["required"] == ["name"]

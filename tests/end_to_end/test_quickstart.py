@@ -1,0 +1,243 @@
+"""The README's first command, for real: train over an emulated network, measure, judge, record, report, clean."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from testbed.clean import leftovers
+from testbed.processes import RUN_ID_VARIABLE
+from testbed.results.record import load
+from testbed.state import RUN_ROOT, RunState, run_ids
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
+
+QUICKSTART = "experiments/quickstart.yaml"
+SHORT = ["--set", "workload.iterations=6", "--set", "workload.compute_only=2", "--set", "metrics.port=0"]
+
+
+def argv(output: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "testbed", "run", QUICKSTART, "--output", str(output), *SHORT, *more]
+
+
+def run(output: Path, *more: str) -> dict[str, Any]:
+    done = subprocess.run(argv(output, *more, "--json"), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode in {0, 4}, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 4) == (summary["outcome"] == "invalid")
+    return summary
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run(tmp_path_factory.mktemp("records"))
+
+
+def test_summary_keeps_the_contract_for_scripts(summary: dict[str, Any]) -> None:
+    assert summary["schema_version"] == 1
+    assert summary["num_workers"] == 4
+    assert summary["num_iterations"] == 6
+    assert summary["dilation"] == 1
+    assert set(summary["iteration_time_s"]) == {"median", "p10", "p90"}
+    assert summary["loss"]["first"] > 0
+    assert re.fullmatch("[0-9a-f]{64}", summary["parameters_sha256"])
+    keys = {"name", "from", "to", "rate_bps", "delay_s", "measured_rate_bps", "measured_delay_s", "bytes"}
+    keys |= {"expected_bytes", "utilization_mean", "utilization_busy", "drops"}
+    assert all(keys <= set(link) for link in summary["links"])
+    assert {"size_bytes", "time_s", "bound_s", "predicted_s"} <= set(summary["allreduce"])
+    assert {"deploy", "calibrate", "start", "tear_down"} <= set(summary["overhead_s"])
+
+
+def test_each_link_carried_what_the_schedule_says_within_one_percent(summary: dict[str, Any]) -> None:
+    assert len(summary["links"]) == 8
+    for link in summary["links"]:
+        assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
+        assert 0 < link["acknowledgement_bytes"] < 0.05 * link["bytes"]
+        assert link["measured_rate_bps"] == pytest.approx(100e6, rel=0.02)
+
+
+def test_the_parts_of_an_iteration_add_up_and_physics_holds(summary: dict[str, Any]) -> None:
+    parts = summary["compute_time_s"] + summary["exposed_communication_s"] + summary["other_time_s"]
+    assert parts == pytest.approx(summary["iteration_time_s"]["median"], rel=0.15)
+    assert summary["iteration_time_s"]["median"] > 0.98 * summary["allreduce"]["bound_s"]
+    assert summary["allreduce"]["time_s"] > 0.98 * summary["allreduce"]["bound_s"]
+    assert 0 < summary["scaling_factor"] < 1.1
+    for link in summary["links"]:
+        assert 0.2 < link["utilization_mean"] <= link["utilization_busy"] < 1.02
+
+
+def test_communication_overlaps_backward(summary: dict[str, Any]) -> None:
+    record = load(Path(summary["record"]))
+    joined = record.buckets.join(record.iterations, on=["rank", "phase", "index"])
+    measured = joined.filter(joined["phase"] == "measured")
+    early = measured.filter(measured["first_byte_s"] < measured["backward_compute_end_s"])
+    assert len(early) > 0
+
+
+def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any]) -> None:
+    record = Path(summary["record"])
+    names = {path.name for path in record.iterdir()}
+    assert {"spec.yaml", "plan.json", "environment.json", "calibration.json", "summary.json", "report.html"} <= names
+    assert {"iterations.parquet", "buckets.parquet", "links.parquet", "logs"} <= names
+    assert json.loads((record / "summary.json").read_text()) == summary
+    environment = json.loads((record / "environment.json").read_text())
+    assert environment["kernel"]
+    assert environment["read_back"]["w0"]["qdiscs"]
+    html = (record / "report.html").read_text()
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']https?:", html)
+    assert summary["run_id"] in html
+    again = subprocess.run([sys.executable, "-m", "testbed", "report", str(record)], capture_output=True, check=False)
+    assert again.returncode == 0
+
+
+def test_same_seed_same_parameters_other_seed_others(summary: dict[str, Any], tmp_path: Path) -> None:
+    assert run(tmp_path)["parameters_sha256"] == summary["parameters_sha256"]
+    assert run(tmp_path, "--set", "seed=2")["parameters_sha256"] != summary["parameters_sha256"]
+
+
+def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) -> None:
+    baseline = run(tmp_path, "--set", "stack=gloo")
+    assert baseline["loss"]["last"] == pytest.approx(summary["loss"]["last"], rel=1e-3)
+    for link in baseline["links"]:
+        assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
+
+
+def test_every_gradient_equals_the_float64_mean(tmp_path: Path) -> None:
+    verified = run(tmp_path, "--set", "workload.verify_gradients=true", "--set", "link.rate=1gbit")
+    assert verified["num_iterations"] == 6
+
+
+def test_nothing_is_left_behind(summary: dict[str, Any]) -> None:
+    assert leftovers(summary["run_id"]) == []
+    assert not (RUN_ROOT / summary["run_id"]).exists()
+
+
+class Started:
+    """A run in the background that has reached its iterations."""
+
+    def __init__(self, output: Path, *more: str) -> None:
+        known = set(run_ids())
+        long = ["--set", "workload.iterations=1000", "--set", "timeout=10s"]
+        self.process = subprocess.Popen(
+            argv(output, *long, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        deadline_s = time.monotonic() + 90
+        while not (new := set(run_ids()) - known):
+            assert time.monotonic() < deadline_s, "the run did not start"
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.05)
+        self.run_id = new.pop()
+        while "measured" not in self._phases(output):
+            assert time.monotonic() < deadline_s, "the run did not reach its iterations"
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.2)
+
+    def _phases(self, output: Path) -> str:
+        # Frames are flushed every few seconds: the first one with measured iterations will do.
+        paths = list(output.glob("*/iterations.parquet"))
+        return " ".join(pl.read_parquet(paths[0])["phase"].unique()) if paths else ""
+
+    def pid_of(self, name: str) -> int:
+        owned = RunState.load(self.run_id).owned()
+        return next(process.pid for process in owned.processes if process.name == name)
+
+    def ended(self, timeout_s: float) -> tuple[int, str]:
+        _, errors = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cleans_up_and_exits_with_130(tmp_path: Path, number: signal.Signals) -> None:
+    started = Started(tmp_path)
+    started.process.send_signal(number)
+    status, errors = started.ended(30)
+    assert status == 130, errors
+    assert leftovers(started.run_id) == []
+    assert not (RUN_ROOT / started.run_id).exists()
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert summary["outcome"] == "failed"
+    assert number.name in summary["reasons"][0]
+
+
+@pytest.mark.parametrize("victim", ["w2", "fork-server"])
+def test_a_killed_process_ends_the_run_with_its_name_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
+    started = Started(tmp_path)
+    signal.pidfd_send_signal(os.pidfd_open(started.pid_of(victim)), signal.SIGKILL)
+    status, errors = started.ended(30)
+    assert status == 1
+    assert ("worker 2 on w2" if victim == "w2" else "fork server") in errors
+    assert "signal 9" in errors or "-9" in errors
+    assert leftovers(started.run_id) == []
+
+
+def test_a_stopped_worker_is_noticed_within_the_timeout(tmp_path: Path) -> None:
+    started = Started(tmp_path)
+    signal.pidfd_send_signal(os.pidfd_open(started.pid_of("w1")), signal.SIGSTOP)
+    status, errors = started.ended(40)
+    assert status == 1
+    assert "w1" in errors or "rank 1" in errors
+    assert leftovers(started.run_id) == []
+
+
+def test_after_kill_9_of_the_coordinator_clean_removes_everything(tmp_path: Path) -> None:
+    innocent = subprocess.Popen(["sleep", "300"], env={RUN_ID_VARIABLE: "another-run"})
+    try:
+        started = Started(tmp_path)
+        started.process.kill()
+        started.process.wait(30)
+        done = subprocess.run(
+            [sys.executable, "-m", "testbed", "clean", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["remaining"] == []
+        assert leftovers(started.run_id) == []
+        assert not (RUN_ROOT / started.run_id).exists()
+        assert innocent.poll() is None
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
+    port = _free_port()
+    started = Started(tmp_path, "--set", f"metrics.port={port}")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+    finally:
+        started.process.send_signal(signal.SIGINT)
+        status, _ = started.ended(30)
+    assert status == 130
+    sent = families["testbed_link_transmit_bytes"].samples
+    assert {sample.labels["port"] for sample in sent} == {
+        *(f"w{rank}-eth0" for rank in range(4)),
+        *(f"s0-eth{number}" for number in range(4)),
+    }
+    assert all(sample.labels["run"] == started.run_id and sample.value > 1e6 for sample in sent)
+    assert families["testbed_iteration_seconds"].samples
+    recorded = pl.read_parquet(next(tmp_path.glob("*/links.parquet")))
+    for sample in sent:
+        last = recorded.filter(pl.col("port") == sample.labels["port"])["class_bytes"].max()
+        assert 0 < sample.value <= last
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
