@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import polars as pl
+
 from testbed.results.record import Record
 from testbed.results.report import write_report
 
@@ -86,6 +88,18 @@ def test_a_name_cannot_break_out_of_the_page(record: Make) -> None:
     made = page(record(name="</script><script>alert(1)</script>", num_iterations=2))
     assert "</script><script>alert(1)</script>" in made.text, "shown as text"
     assert set(made.figures) == {"utilization", "breakdown", "timeline", "loss"}
+
+
+def test_a_name_inside_a_figure_cannot_end_its_element(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    evil = "</script><b>"
+    links = [link.model_copy(update={"from_": evil}) for link in loaded.summary.links if link.from_ == "w0"]
+    renamed = replace(
+        loaded,
+        summary=loaded.summary.model_copy(update={"links": links}),
+        links=loaded.links.with_columns(node=pl.col("node").replace("w0", evil)),
+    )
+    assert f"{evil} → s0" in json.dumps(page(renamed).figures, ensure_ascii=False)
 
 
 def test_unknown_schedules_and_measurements_are_dashes(record: Make) -> None:

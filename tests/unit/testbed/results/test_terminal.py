@@ -1,6 +1,8 @@
 """One screen of summary; progress that fits where it is shown."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -120,3 +122,9 @@ def test_not_enabled_is_silent() -> None:
     drive(progress, clock)
     progress.close()
     assert stream.getvalue() == ""
+
+
+def test_showing_progress_imports_neither_polars_nor_plotly() -> None:
+    script = "import sys, testbed.results.terminal; print(sorted({'polars', 'plotly', 'jinja2'} & set(sys.modules)))"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert finished.stdout.strip() == "[]"
