@@ -84,7 +84,7 @@ class _Arithmetic:
 
 def raw(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor (n,)."""
-    return memoryview(tensor.view(torch.uint8).numpy())
+    return tensor.view(torch.uint8).numpy().data
 
 
 class Executor:
@@ -183,7 +183,7 @@ class _Execution:
         self._views = {name: raw(buffer) for name, buffer in buffers.items()}
         self._arrays = {name: arithmetic.array(buffer) for name, buffer in buffers.items()}
         self._reduce = arithmetic.reduce
-        self._slots = [(memoryview(place), arithmetic.slot(place)) for place in memory]
+        self._slots = [(place.data, arithmetic.slot(place)) for place in memory]
         self._free_slots: dict[int, list[int]] = {}
         slots = iter(range(len(self._slots)))
         for number, lane in enumerate(program.lanes):

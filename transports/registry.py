@@ -71,8 +71,9 @@ class Registry(Generic[OptionsT]):
     def parse(self, value: object) -> OptionsT:
         """`"ring"` or `{"kind": "ring", ...}` -> the value. Raises OptionError or pydantic's ValidationError."""
         self._load()
-        if isinstance(value, tuple(self._classes.values())):
-            return value
+        for cls in self._classes.values():
+            if isinstance(value, cls):
+                return value
         if isinstance(value, str):
             value = {"kind": value}
         if not isinstance(value, dict) or not isinstance(value.get("kind"), str):

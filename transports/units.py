@@ -16,6 +16,7 @@ _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-
 
 # Decimal: 50 x 1e-6 in binary is not 5e-05, and a spec must load back to the same numbers.
 _Units = Mapping[str, Decimal]
+_DOUBLE_DIGITS: Final = 17
 _RATE_UNITS: Final[_Units] = {
     "bit": Decimal(1),
     "kbit": Decimal(10**3),
@@ -86,10 +87,13 @@ def _shortest(value: float, units: _Units) -> str:
     if value == 0:
         return "0" + next(iter(units))
     exact = Decimal(repr(value))
-    unit = max(
-        (unit for unit in units if units[unit] <= exact), key=lambda unit: units[unit], default=next(iter(units))
-    )
-    return f"{(exact / units[unit]).normalize():f}{unit}"
+    # A number of hours or minutes may have no end (4000 s); then a smaller unit says it exactly.
+    fitting = (unit for unit in sorted(units, key=lambda unit: -units[unit]) if units[unit] <= exact)
+    for unit in (*fitting, next(iter(units))):
+        number = (exact / units[unit]).normalize()
+        if len(number.as_tuple().digits) <= _DOUBLE_DIGITS:
+            return f"{number:f}{unit}"
+    raise AssertionError(f"{value!r} has more digits than a double")
 
 
 def format_rate(rate_bps: float) -> str:

@@ -232,11 +232,14 @@ class TcpEndpoint:
             if peer.ending and not peer.receives:
                 self._examine(peer)
             return
-        self._await(peer, wanted - got)  # a short read: the kernel has no more for now
+        if peer.ending:
+            self._read(peer)  # the rest is here already, and epoll will say nothing more: read up to the end
+        else:
+            self._await(peer, wanted - got)  # a short read: the kernel has no more for now
 
     def _await(self, peer: _Peer, num_bytes: int) -> None:
         """Nothing to read until epoll says so; it must do so when the rest of the message is there."""
-        peer.readable = peer.ending
+        peer.readable = False
         low_water_bytes = min(num_bytes, LOW_WATER_BYTES)
         if low_water_bytes != peer.low_water_bytes:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_bytes)

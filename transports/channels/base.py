@@ -25,7 +25,7 @@ class Header(NamedTuple):
     """Index of the operation's name in `transports.framing.OPERATIONS`."""
     dtype: int
     """Index of the element type in `transports.framing.DTYPES`."""
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     """Elements in this message."""
     phase: int
     """The number of the message within the operation, per peer and direction; point to point, the tag."""

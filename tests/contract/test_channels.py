@@ -1,0 +1,316 @@
+"""What every channel promises: messages arrive whole and in order, and whatever goes wrong is an error in time."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.threads import groups, run_threads
+from transports.channels.base import CHANNELS, Completion, Endpoint, Group, Header
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.framing import DTYPES, OPERATIONS
+
+KINDS = ("memory", "tcp")
+UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")
+ALL_REDUCE, BROADCAST = OPERATIONS.index("all_reduce"), OPERATIONS.index("broadcast")
+FOREVER_S = 30.0
+
+
+def header(count: int, *, phase: int = 0, sequence: int = 1, operation: int = ALL_REDUCE, dtype: int = UINT8) -> Header:
+    return Header(7, sequence, operation, dtype, count, phase)
+
+
+def finish(endpoint: Endpoint, tokens: set[int], within_s: float = FOREVER_S) -> None:
+    deadline_s = time.monotonic() + within_s
+    while tokens:
+        tokens -= {completion.token for completion in endpoint.progress(deadline_s)}
+
+
+def ring_pass(endpoint: Endpoint, group: Group, sequence: int, num_bytes: int = 1000) -> None:
+    """Send to the next, receive from the previous rank."""
+    view = memoryview(bytearray(num_bytes))
+    tokens = {
+        endpoint.post_send((group.rank + 1) % group.size, header(num_bytes, sequence=sequence), view),
+        endpoint.post_receive((group.rank - 1) % group.size, header(num_bytes, sequence=sequence), view[:]),
+    }
+    finish(endpoint, tokens, group.timeout_s)
+
+
+def together(kind: str, body: Callable[[Endpoint, Group], Any], size: int, timeout_s: float = FOREVER_S) -> list[Any]:
+    """Run `body` on every rank; an endpoint whose body fails is closed, as the communicator does."""
+
+    def life(group: Group) -> Any:
+        with closing(CHANNELS.parse(kind).open(group)) as endpoint:
+            return body(endpoint, group)
+
+    return run_threads(life, groups(size, timeout_s=timeout_s))
+
+
+def num_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_arrive_whole_and_in_order(kind: str) -> None:
+    sizes = [0, 1, 33, 1 << 20, 0, 7, 3 << 20, 100]
+
+    def body(endpoint: Endpoint, group: Group) -> None:
+        peer = 1 - group.rank
+        sent = [memoryview(bytes([group.rank * 100 + number]) * size) for number, size in enumerate(sizes)]
+        received = [memoryview(bytearray(size)) for size in sizes]
+        tokens = set()
+        for number, size in enumerate(sizes):
+            tokens.add(endpoint.post_send(peer, header(size, phase=number), sent[number]))
+            tokens.add(endpoint.post_receive(peer, header(size, phase=number), received[number]))
+        assert len(tokens) == 2 * len(sizes)
+        finish(endpoint, tokens)
+        for number, size in enumerate(sizes):
+            assert received[number] == bytes([peer * 100 + number]) * size
+
+    assert together(kind, body, 2) == [None, None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_receive_may_be_posted_before_and_after_the_message_comes(kind: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> bytes:
+        if group.rank == 0:
+            for phase in range(3):
+                finish(endpoint, {endpoint.post_send(1, header(4, phase=phase), memoryview(b"abcd"))})
+            return b""
+        received = bytearray()
+        for phase in range(3):
+            view = bytearray(4)
+            finish(endpoint, {endpoint.post_receive(0, header(4, phase=phase), memoryview(view))})
+            received += view
+        return bytes(received)
+
+    assert together(kind, body, 2)[1] == b"abcd" * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("num_rounds", [0, 1, 4])
+def test_survivors_of_a_peer_that_closes_lose_a_rank(kind: str, size: int, num_rounds: int) -> None:
+    """Whenever a member closes, all others find out long before the timeout, and the error names one of the ranks."""
+
+    def body(endpoint: Endpoint, group: Group) -> int | None:
+        for sequence in range(1, 100):
+            if group.rank == size - 1 and sequence > num_rounds:
+                return None
+            try:
+                ring_pass(endpoint, group, sequence)
+            except PeerLostError as error:
+                return error.peer
+        raise AssertionError("nobody noticed")
+
+    started_s = time.monotonic()
+    results = together(kind, body, size)
+    assert results[-1] is None
+    for rank, lost in enumerate(results[:-1]):
+        assert lost in set(range(size)) - {rank}
+    assert time.monotonic() - started_s < FOREVER_S / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peer_that_closes_in_the_middle_of_a_message_is_lost(kind: str) -> None:
+    num_bytes = 64 << 20  # more than any socket buffer holds
+
+    def body(endpoint: Endpoint, group: Group) -> int | None:
+        view = memoryview(bytearray(num_bytes))
+        if group.rank == 0:
+            endpoint.post_send(1, header(num_bytes), view)
+            endpoint.post_receive(1, header(1), memoryview(bytearray(1)))
+            endpoint.wake()
+            endpoint.progress(time.monotonic() + FOREVER_S)
+            return None
+        with pytest.raises(PeerLostError) as raised:
+            finish(endpoint, {endpoint.post_receive(0, header(num_bytes), view), -1})
+        return raised.value.peer
+
+    started_s = time.monotonic()
+    assert together(kind, body, 2)[1] == 0
+    assert time.monotonic() - started_s < FOREVER_S / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peer_that_is_not_needed_is_missed_as_well(kind: str) -> None:
+    """Rank 2 dies in the middle of an operation; ranks 0 and 1, who wait for each other, hear of it at once."""
+    died = threading.Event()
+
+    def body(endpoint: Endpoint, group: Group) -> int | None:
+        view = memoryview(bytearray(1))
+        if group.rank == 2:
+            endpoint.post_receive(0, header(1), view)
+            endpoint.close()
+            died.set()
+            return None
+        died.wait()
+        with pytest.raises(PeerLostError) as raised:
+            finish(endpoint, {endpoint.post_receive(1 - group.rank, header(1), view)})
+        return raised.value.peer
+
+    first, second, _ = together(kind, body, 3)
+    assert {first, second} <= {0, 1, 2}
+    assert 2 in (first, second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peer_that_has_done_its_part_may_leave(kind: str) -> None:
+    """Ranks that finish an operation early and close do not disturb those who are still busy with it."""
+    left = threading.Event()
+
+    def body(endpoint: Endpoint, group: Group) -> bytes | None:
+        view = memoryview(bytearray(b"last words"))
+        if group.rank == 2:
+            finish(endpoint, {endpoint.post_send(0, header(10), view)})
+            endpoint.close()
+            left.set()
+            return None
+        left.wait()
+        received = bytearray(10)
+        source = 2 if group.rank == 0 else 0
+        finish(endpoint, {endpoint.post_receive(source, header(10), memoryview(received))})
+        if group.rank == 0:
+            finish(endpoint, {endpoint.post_send(1, header(10), memoryview(received))})
+        return bytes(received)
+
+    assert together(kind, body, 3) == [b"last words", b"last words", None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_silent_peer_times_out(kind: str) -> None:
+    over = threading.Event()
+
+    def body(endpoint: Endpoint, group: Group) -> float | None:
+        if group.rank == 1:
+            over.wait()
+            return None
+        started_s = time.monotonic()
+        with pytest.raises(PeerTimeoutError, match="all_reduce #1, message 0: 4 uint8") as raised:
+            finish(endpoint, {endpoint.post_receive(1, header(4), memoryview(bytearray(4)))}, within_s=0.3)
+        waited_s = time.monotonic() - started_s
+        over.set()
+        assert raised.value.peer == 1
+        return waited_s
+
+    waited_s, _ = together(kind, body, 2)
+    assert 0.3 <= waited_s < 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (header(4, operation=BROADCAST), "broadcast #1"),
+        (header(4, sequence=2), "all_reduce #2"),
+        (header(4, phase=5), "message 5"),
+        (header(1, dtype=FLOAT32), "1 float32"),
+        (header(4)._replace(group=8), "groups 0x8 and 0x7 differ"),
+    ],
+)
+def test_a_disagreement_names_both_sides(kind: str, other: Header, told: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> str:
+        view = memoryview(bytearray(4))
+        if group.rank == 1:
+            endpoint.post_send(0, other, view)
+            with pytest.raises(PeerLostError):  # rank 0 gives up
+                finish(endpoint, {endpoint.post_receive(0, header(4), view), -1})
+            return ""
+        with pytest.raises(FrameMismatchError) as raised:
+            finish(endpoint, {endpoint.post_receive(1, header(4), view)})
+        return str(raised.value)
+
+    message = together(kind, body, 2)[0]
+    assert told in message
+    assert "rank 1 sends" in message
+    assert "rank 0 expects all_reduce #1, message 0: 4 uint8" in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wake_ends_the_waiting_early(kind: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> list[Completion]:
+        waker = threading.Thread(target=endpoint.wake)
+        waker.start()
+        completions = endpoint.progress(time.monotonic() + FOREVER_S)
+        waker.join()
+        return list(completions)
+
+    started_s = time.monotonic()
+    assert together(kind, body, 1) == [[]]
+    assert time.monotonic() - started_s < FOREVER_S / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_from_another_thread_ends_the_waiting(kind: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> None:
+        closer = threading.Thread(target=endpoint.close)
+        closer.start()
+        with pytest.raises(TransportError, match="closed the group itself"):
+            finish(endpoint, {-1})
+        closer.join()
+
+    assert together(kind, body, 1) == [None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_that_never_comes_is_named(kind: str) -> None:
+    def life(group: Group) -> Any:
+        if group.rank == 1:
+            return None
+        with pytest.raises(PeerTimeoutError) as raised:
+            CHANNELS.parse(kind).open(group)
+        return raised.value.peer
+
+    missing = run_threads(life, groups(3, timeout_s=0.3))
+    assert missing[0] == 1
+    assert missing[2] in (0, 1)  # who found out about rank 1 may be gone already
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_come_and_go_without_leaving_anything(kind: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> None:
+        for sequence in range(1, 4):
+            ring_pass(endpoint, group, sequence)
+
+    assert together(kind, body, 3) == [None] * 3
+    before, num_threads = num_descriptors(), threading.active_count()
+    for _ in range(3):
+        assert together(kind, body, 4) == [None] * 4
+    assert num_descriptors() == before
+    assert threading.active_count() == num_threads
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failed_rendezvous_leaves_nothing(kind: str) -> None:
+    before = num_descriptors()
+    with pytest.raises(PeerTimeoutError):
+        CHANNELS.parse(kind).open(groups(2, timeout_s=0.05)[0])
+    assert num_descriptors() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_count_payload_and_survive_closing(kind: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> Endpoint:
+        ring_pass(endpoint, group, 1, num_bytes=100_000)
+        return endpoint
+
+    for rank, endpoint in enumerate(together(kind, body, 3)):
+        counts = endpoint.statistics()
+        num_bytes = 100_000 + CHANNELS[kind].header_bytes
+        assert counts[(rank + 1) % 3].payload_bytes_sent == num_bytes
+        assert counts[(rank - 1) % 3].payload_bytes_received == num_bytes
+        assert counts[(rank - 1) % 3].payload_bytes_sent == 0
+
+
+@pytest.mark.parametrize("kind", CHANNELS.kinds())
+def test_wire_bytes_agree_with_the_goodput(kind: str) -> None:
+    channel = CHANNELS.parse(kind)
+    for mtu in (1500, 9000):
+        forward, reverse = channel.wire_bytes(100_000_000, mtu)
+        assert 100_000_000 / forward == pytest.approx(channel.goodput_fraction(mtu), rel=1e-4)
+        assert 0 <= reverse < forward / 10
+        assert channel.wire_bytes(0, mtu) == (0, 0)

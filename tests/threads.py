@@ -1,0 +1,59 @@
+"""Runs a function once per rank, each rank in a thread of this process: groups over loopback or in memory."""
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+from transports.channels.base import CHANNELS, Group
+from transports.channels.memory import MemoryStore
+from transports.collectives.base import COLLECTIVES
+from transports.communicator import Communicator
+
+
+def groups(size: int, *, timeout_s: float = 20.0) -> list[Group]:
+    """One group's members, which meet in a store of their own."""
+    store, name = MemoryStore(timeout_s), uuid.uuid4().hex
+    return [
+        Group(name=name, rank=rank, size=size, address="127.0.0.1", store=store, timeout_s=timeout_s)
+        for rank in range(size)
+    ]
+
+
+def run_threads(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
+    """`function(argument)` for each argument at once; what each returned, or the exception that it raised."""
+    results: list[Any] = [None] * len(arguments)
+
+    def call(index: int) -> None:
+        try:
+            results[index] = function(arguments[index])
+        except BaseException as error:  # noqa: BLE001 (the test decides what an error means)
+            results[index] = error
+
+    threads = [threading.Thread(target=call, args=(index,)) for index in range(len(arguments))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a rank did not come to an end"
+    return results
+
+
+def run_communicators(
+    function: Callable[[Communicator], Any],
+    size: int,
+    *,
+    channel: object = "memory",
+    collective: object = "ring",
+    timeout_s: float = 20.0,
+    **options: Any,
+) -> list[Any]:
+    """The same with a communicator per rank, closed at the end."""
+
+    def life(group: Group) -> Any:
+        opened = Communicator(COLLECTIVES.parse(collective), CHANNELS.parse(channel), group, **options)
+        with closing(opened):
+            return function(opened)
+
+    return run_threads(life, groups(size, timeout_s=timeout_s))

@@ -1,0 +1,279 @@
+"""TCP's own promises: what it costs on the wire, and what it does with data that is not ours."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.threads import groups, run_threads
+from transports.channels._tcp_endpoint import TcpEndpoint
+from transports.channels.base import CHANNELS, ForwardReverse, Group, Header
+from transports.channels.tcp import Tcp
+from transports.errors import FrameMismatchError, PeerLostError, TransportError
+from transports.framing import HEADER_BYTES, HELLO, OPERATIONS, group_id, pack
+
+ALL_REDUCE = OPERATIONS.index("all_reduce")
+
+
+def header(count: int, sequence: int = 1) -> Header:
+    return Header(7, sequence, ALL_REDUCE, 0, count, 0)
+
+
+def finish(endpoint: TcpEndpoint, *tokens: int) -> None:
+    left = set(tokens)
+    while left:
+        left -= {completion.token for completion in endpoint.progress(time.monotonic() + 20)}
+
+
+def with_impostor(group: Group, impostor: Callable[[socket.socket], None]) -> Any:
+    """Open rank 0 of two; rank 1 is a plain socket that says hello properly and then does what it likes."""
+
+    def life() -> None:
+        host, _, port = group.store.get(f"{group.name}/0").decode().rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(pack(Header(group_id(group.name), 0, HELLO, 0, 2, 1)))
+            assert len(connection.recv(HEADER_BYTES, socket.MSG_WAITALL)) == HEADER_BYTES
+            impostor(connection)
+
+    thread = threading.Thread(target=life)
+    thread.start()
+    try:
+        with closing(Tcp().open(group)) as endpoint:
+            with pytest.raises(TransportError) as raised:
+                finish(endpoint, endpoint.post_receive(1, header(100), memoryview(bytearray(100))))
+            return raised.value
+    finally:
+        thread.join()
+
+
+def test_garbage_is_refused() -> None:
+    error = with_impostor(groups(2)[0], lambda connection: connection.sendall(b"\xff" * 200))
+    assert isinstance(error, FrameMismatchError)
+    assert "rank 1 sends what is not a frame header: ffff" in str(error)
+    assert "rank 0 expects all_reduce #1" in str(error)
+
+
+def test_a_corrupted_header_is_refused() -> None:
+    corrupted = bytearray(pack(header(100)))
+    corrupted[17] ^= 4
+    error = with_impostor(groups(2)[0], lambda connection: connection.sendall(corrupted + bytes(100)))
+    assert isinstance(error, FrameMismatchError)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 99])
+def test_a_truncated_message_is_a_lost_peer(num_bytes: int) -> None:
+    message = pack(header(100)) + bytes(100)
+    error = with_impostor(groups(2)[0], lambda connection: connection.sendall(message[:num_bytes]))
+    assert isinstance(error, PeerLostError)
+    assert error.peer == 1
+
+
+def test_a_header_may_come_byte_by_byte() -> None:
+    def trickle(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in pack(header(100)) + bytes(50):
+            connection.sendall(bytes([byte]))
+
+    error = with_impostor(groups(2)[0], trickle)
+    assert isinstance(error, PeerLostError)  # only because half of the payload was never sent
+
+
+def test_strangers_are_turned_away() -> None:
+    members = groups(2)
+    name = members[0].name
+    lies = [
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"",
+        bytes(HEADER_BYTES),
+        pack(Header(group_id("another group"), 0, HELLO, 0, 2, 1)),
+        pack(Header(group_id(name), 0, HELLO, 0, 3, 1)),
+        pack(Header(group_id(name), 0, HELLO, 0, 2, 0)),
+        pack(Header(group_id(name), 0, HELLO, 0, 2, 2)),
+        pack(header(0)),
+    ]
+
+    def strangers() -> None:
+        host, _, port = members[0].store.get(f"{name}/0").decode().rpartition(":")
+        silent = socket.create_connection((host, int(port)), timeout=20)
+        for lie in lies:
+            with socket.create_connection((host, int(port)), timeout=20) as connection:
+                connection.sendall(lie)
+                connection.shutdown(socket.SHUT_WR)
+                try:
+                    assert connection.recv(1) == b"", "a stranger was answered"
+                except ConnectionResetError:
+                    pass
+        other.start()
+        other.join()
+        silent.close()
+
+    opened: list[TcpEndpoint] = []
+    other = threading.Thread(target=lambda: opened.append(Tcp().open(members[1])))
+    crowd = threading.Thread(target=strangers)
+    crowd.start()
+    endpoint = Tcp().open(members[0])
+    crowd.join()
+    assert endpoint.num_strangers == len(lies) + 1
+    for each in (endpoint, *opened):
+        each.close()
+
+
+def test_an_address_that_somebody_else_has_taken_over_is_noticed() -> None:
+    member = groups(2)[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        member.store.set(f"{member.name}/0", f"127.0.0.1:{server.getsockname()[1]}")
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(pack(Header(group_id("another group"), 0, HELLO, 0, 2, 0)))
+                connection.recv(HEADER_BYTES)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(PeerLostError, match="somebody else listens"):
+            Tcp().open(member)
+        thread.join()
+
+
+def test_a_dead_address_is_a_lost_peer() -> None:
+    member = groups(2)[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    member.store.set(f"{member.name}/0", f"127.0.0.1:{port}")
+    with pytest.raises(PeerLostError, match="refused") as raised:
+        Tcp().open(member)
+    assert raised.value.peer == 0
+
+
+def test_an_address_that_is_not_ours_cannot_be_listened_on() -> None:
+    member = Group(name="g", rank=0, size=1, address="192.0.2.1", store=groups(1)[0].store, timeout_s=1)
+    with pytest.raises(TransportError, match="cannot listen on 192.0.2.1"):
+        Tcp().open(member)
+
+
+def test_goodput_is_that_of_full_segments() -> None:
+    assert Tcp().goodput_fraction(1500) == 1448 / 1514
+    assert Tcp().goodput_fraction(9000) == 8948 / 9014
+
+
+def test_wire_bytes_count_every_segment() -> None:
+    assert Tcp().wire_bytes(1448, 1500) == ForwardReverse(1514, 66)
+    assert Tcp().wire_bytes(1449, 1500) == ForwardReverse(1449 + 2 * 66, 66)
+
+
+def test_the_kernel_counts_acknowledgements() -> None:
+    def body(group: Group) -> Any:
+        with closing(Tcp().open(group)) as endpoint:
+            view = memoryview(bytearray(1 << 22))
+            post = endpoint.post_send if group.rank == 0 else endpoint.post_receive
+            finish(endpoint, post(1 - group.rank, header(1 << 22), view))
+            return endpoint.statistics()[1 - group.rank], endpoint.congestion()
+
+    (sender, congestion), (receiver, _) = run_threads(body, groups(2))
+    assert sender.payload_bytes_sent == (1 << 22) + HEADER_BYTES
+    assert receiver.acknowledgement_bytes_sent > sender.acknowledgement_bytes_sent >= 0
+    assert receiver.acknowledgement_bytes_sent % 66 == 0
+    assert sender.retransmitted_bytes == 0
+    assert set(congestion) == {1}
+    assert congestion[1].isalnum()
+
+
+def test_buffers_are_what_was_asked_for() -> None:
+    def body(group: Group) -> tuple[int, int]:
+        channel = CHANNELS.parse({"kind": "tcp", "send_buffer": "64KiB", "receive_buffer": "128KiB"})
+        with closing(channel.open(group)) as endpoint:
+            assert isinstance(endpoint, TcpEndpoint)
+            connection = endpoint._peers[1 - group.rank].socket
+            return (
+                connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
+                connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
+            )
+
+    # The kernel doubles what it is asked for (socket(7)).
+    assert run_threads(body, groups(2)) == [(2 * 64 * 1024, 2 * 128 * 1024)] * 2
+
+
+@pytest.mark.parametrize("options", [{"streams": 4}, {"send_buffer": "0B"}, {"congestion": ""}])
+def test_options_that_do_not_exist_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        CHANNELS.parse({"kind": "tcp", **options})
+
+
+def test_small_buffers_carry_large_messages() -> None:
+    def body(group: Group) -> bool:
+        channel = CHANNELS.parse({"kind": "tcp", "send_buffer": "16KiB", "receive_buffer": "16KiB"})
+        with closing(channel.open(group)) as endpoint:
+            assert isinstance(endpoint, TcpEndpoint)
+            sent = memoryview(os.urandom(1000) * 1000)
+            received = memoryview(bytearray(len(sent)))
+            peer = 1 - group.rank
+            finish(
+                endpoint,
+                endpoint.post_send(peer, header(len(sent)), sent),
+                endpoint.post_receive(peer, header(len(sent)), received),
+            )
+            return len(set(received)) > 100
+
+    assert run_threads(body, groups(2)) == [True, True]
+
+
+def test_a_small_message_after_a_large_one_wakes_its_receiver() -> None:
+    """The kernel's low-water mark, raised for the large one, must not hide the small one."""
+
+    def body(group: Group) -> None:
+        with closing(Tcp().open(group)) as endpoint:
+            for sequence, size in enumerate((1 << 22, 1, 1 << 21, 5), start=1):
+                view = memoryview(bytearray(size))
+                post = endpoint.post_send if group.rank == sequence % 2 else endpoint.post_receive
+                finish(endpoint, post(1 - group.rank, header(size, sequence), view))
+
+    assert run_threads(body, groups(2, timeout_s=10)) == [None, None]
+
+
+RANK_1 = """
+import os, signal, sys
+from transports.channels.base import Group
+from transports.channels.memory import MemoryStore
+from transports.channels.tcp import Tcp
+name, published = sys.argv[1:]
+store = MemoryStore()
+store.set(f"{name}/0", published)
+endpoint = Tcp().open(Group(name=name, rank=1, size=2, address="127.0.0.1", store=store, timeout_s=20))
+worker = os.fork()
+if worker:
+    print(worker, flush=True)
+signal.pause()
+"""
+
+
+def test_a_killed_process_is_missed_though_its_child_lives_on() -> None:
+    """A data loader's worker, forked while the group is open, must not keep its parent's connections alive."""
+    member = groups(2)[0]
+    opened: list[TcpEndpoint] = []
+    accepting = threading.Thread(target=lambda: opened.append(Tcp().open(member)))
+    accepting.start()
+    published = member.store.get(f"{member.name}/0").decode()
+    argv = [sys.executable, "-c", RANK_1, member.name, published]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        accepting.join()
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        try:
+            process.kill()
+            process.wait()
+            with closing(opened[0]) as endpoint:
+                token = endpoint.post_receive(1, header(1), memoryview(bytearray(1)))
+                with pytest.raises(PeerLostError):
+                    finish(endpoint, token)
+        finally:
+            os.kill(worker, signal.SIGKILL)

@@ -1,0 +1,73 @@
+"""The frame header: its bytes, and the errors that tell a disagreement."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transports.channels.base import Header
+from transports.errors import FrameMismatchError
+from transports.framing import DTYPE_BYTES, DTYPES, HEADER_BYTES, OPERATIONS, describe, group_id, mismatch, pack, unpack
+
+NUMBER = st.integers(0, 2**32 - 1)
+HEADERS = st.builds(
+    Header,
+    group=NUMBER,
+    sequence=NUMBER,
+    operation=st.integers(0, len(OPERATIONS) - 1),
+    dtype=st.integers(0, len(DTYPES) - 1),
+    count=st.integers(0, 2**64 - 1),
+    phase=NUMBER,
+)
+ALL_REDUCE = Header(1, 7, OPERATIONS.index("all_reduce"), DTYPES.index("float32"), 512, 3)
+
+
+@given(HEADERS)
+def test_a_header_reads_back(header: Header) -> None:
+    assert unpack(pack(header)) == header
+
+
+def test_the_header_has_these_bytes() -> None:
+    expected = "696e6131010000000700000003000000000200000000000002000700"
+    packed = pack(ALL_REDUCE)
+    assert packed[:28].hex() == expected
+    assert len(packed) == HEADER_BYTES == 32
+
+
+@given(HEADERS, st.integers(0, HEADER_BYTES * 8 - 1))
+def test_one_flipped_bit_is_noticed(header: Header, bit: int) -> None:
+    data = bytearray(pack(header))
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(FrameMismatchError, match="not a frame header"):
+        unpack(data)
+
+
+def test_an_operation_of_a_later_version_is_told() -> None:
+    with pytest.raises(FrameMismatchError, match="another version"):
+        unpack(pack(ALL_REDUCE._replace(operation=99)))
+
+
+def test_a_mismatch_names_both_sides() -> None:
+    expected = ALL_REDUCE._replace(operation=OPERATIONS.index("broadcast"))
+    error = mismatch(sender=1, sent=ALL_REDUCE, receiver=0, expected=expected)
+    assert str(error) == (
+        "rank 1 sends all_reduce #7, message 3: 512 float32; rank 0 expects broadcast #7, message 3: 512 float32"
+    )
+
+
+def test_a_mismatch_of_groups_says_so() -> None:
+    error = mismatch(sender=1, sent=ALL_REDUCE, receiver=0, expected=ALL_REDUCE._replace(group=2))
+    assert "groups 0x1 and 0x2 differ" in str(error)
+
+
+def test_a_point_to_point_message_is_told_with_its_tag() -> None:
+    assert "tag 3" in describe(ALL_REDUCE._replace(operation=OPERATIONS.index("point_to_point")))
+
+
+def test_groups_differ_by_name() -> None:
+    assert group_id("default") != group_id("default/1")
+
+
+def test_every_element_type_has_its_size() -> None:
+    import torch
+
+    assert [torch.empty(0, dtype=getattr(torch, name)).element_size() for name in DTYPES] == list(DTYPE_BYTES)
