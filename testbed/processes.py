@@ -51,9 +51,7 @@ class ProcessIdentity:
     def describe(self) -> str:
         """`12345 (bash -is mininet:w0)`."""
         try:
-            command = (
-                Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            )
+            command = Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             command = "gone"
         return f"{self.pid} ({command.strip()[:80]})"

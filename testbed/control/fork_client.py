@@ -27,6 +27,8 @@ _ENVIRONMENT: Final[Mapping[str, str]] = {
     # gRPC must not hook into fork(): nothing forks once it is imported.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
+_AGENT: Final = "testbed.control.agent"
+"""Every worker's entry; with what it imports (pydantic, protobuf) it is shared when imported before the fork."""
 _FORK_TIMEOUT_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 10.0
 
@@ -67,7 +69,7 @@ class ForkServer:
                 # -P and PYTHONPATH: it imports from where this process does, not from the working directory.
                 [
                     *(sys.executable, "-P", "-m", "testbed.control.fork_server"),
-                    *(str(theirs.fileno()), str(os.getpid()), *modules),
+                    *(str(theirs.fileno()), str(os.getpid()), _AGENT, *modules),
                 ],
                 Output(log_directory / "fork-server.log", None),
                 environment={

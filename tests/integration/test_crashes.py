@@ -36,7 +36,7 @@ from testbed.state import RunState
 
 run_id, root, logs = sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
 state = RunState.create(run_id, root=root)
-fork_server = ForkServer(state, ["testbed.control.agent", "probe_workload"], log_directory=logs)
+fork_server = ForkServer(state, ["probe_workload"], log_directory=logs)
 # As Mininet does it: holders are shells without a parent-death signal.
 holders = []
 for rank in range(2):

@@ -62,7 +62,7 @@ def make_holder(state: RunState, log_directory: Path) -> int:
 def fork_server(state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     monkeypatch.syspath_prepend(str(TESTS))
     monkeypatch.syspath_prepend(str(tmp_path))
-    server = ForkServer(state, ["testbed.control.agent", "probe_workload"], log_directory=tmp_path)
+    server = ForkServer(state, ["probe_workload"], log_directory=tmp_path)
     server.wait_ready(60.0)
     yield server
     server.close()
@@ -169,7 +169,7 @@ def test_an_entry_runs_inside_in_a_fork(forking_host: NamespaceHost, tmp_path: P
         "def main(*arguments):\n"
         "    print(arguments, os.environ['COLOUR'], os.getpgid(0) == os.getpid(), os.getcwd())\n"
         "    print([os.readlink(f'/proc/self/ns/{kind}') for kind in ('net', 'mnt')])\n"
-        "    print('probe_workload' in sys.modules, 'grpc' in sys.modules)\n"
+        "    print([name in sys.modules for name in ('probe_workload', 'testbed.control.agent', 'grpc')])\n"
     )
     spec = ProcessSpec(name="p", entry="entry:main", arguments=("a", "b"), environment={"COLOUR": "red"})
     lines: list[str] = []
@@ -180,7 +180,7 @@ def test_an_entry_runs_inside_in_a_fork(forking_host: NamespaceHost, tmp_path: P
     assert lines == [
         f"('a', 'b') red True {Path.cwd()}",
         str(namespaces),
-        "True False",
+        "[True, True, False]",
     ]
 
 
