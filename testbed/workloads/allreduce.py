@@ -53,7 +53,7 @@ class AllReduce(Workload):
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         """Open every stack, then time them in turn; reports one Result with a row per sample."""
         import torch
-        from torch.distributed import FileStore, PrefixStore
+        from torch._C._distributed_c10d import FileStore, PrefixStore
 
         from testbed.control.control_pb2 import Event, Result
         from transports.channels.base import Group
