@@ -39,7 +39,7 @@ bench: setup ## measure against gloo and theory: bench.json and a table (root, a
 	@$(BIN)/testbed bench all --output bench.json
 
 proto: setup ## regenerate the control plane's code from control.proto
-	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. testbed/control/control.proto
+	@PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. testbed/control/control.proto
 
 constraints: ## pin what is installed now as what is tested
 	@{ echo "# What is tested, exactly. \`make setup\` installs with it. Made with: make constraints"; \
