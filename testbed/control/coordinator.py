@@ -259,4 +259,5 @@ def _log_tail(worker: _Worker) -> str:
         return ""
     worker.process.wait(0.0)  # if it has ended, its log is then complete
     path = worker.process.log_path
-    return f"the end of {path.name}:\n{log_tail(path)}"
+    tail = log_tail(path)
+    return f"the end of {path.name}:\n{tail}" if tail else ""

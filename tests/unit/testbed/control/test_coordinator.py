@@ -165,7 +165,7 @@ def test_a_worker_that_falls_silent_has_failed_within_the_timeout(
 def test_a_worker_that_never_registers_is_named(directory: Path, make_configurations: Configure) -> None:
     bench = Bench(directory, make_configurations(1, "r"))
     bench.workers[0].send_signal(signal.SIGSTOP)
-    with bench.coordinator, pytest.raises(RunFailedError, match="worker 0 on w0 did not register in time"):
+    with bench.coordinator, pytest.raises(RunFailedError, match=r"^worker 0 on w0 did not register in time$"):
         bench.coordinator.wait_registered(0.5)
     assert bench.workers[0].poll() == -signal.SIGKILL
 
