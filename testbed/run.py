@@ -215,6 +215,7 @@ class _Run:
                 samples=self.writer.frame("links"),
                 links=self._links(),
                 allreduce=self._prediction(),
+                unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,
                 parameters_sha256=self.recorder.parameters_sha256 if self.recorder else (),
             )

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.calibrate import Measurement, calibrate
-from testbed.clean import clean_stale
+from testbed.clean import clean, clean_stale
 from testbed.control.coordinator import Coordinator, Listener
 from testbed.control.fork_client import ForkServer
 from testbed.deploy import Deployment, deploy
+from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec
 from testbed.plan import Plan
 from testbed.state import RunState
@@ -126,5 +127,10 @@ def workbench(
             )
             over_s = time.monotonic()
     finally:
-        state.remove()
+        # By id, whatever the unwinding above could not do; keeps the state if anything withstood.
+        remaining = clean(state.run_id).remaining
+    if remaining:
+        raise EnvironmentLacksError(
+            "could not remove " + ", ".join(f"{left.kind} {left.what}" for left in remaining) + ": run `testbed clean`"
+        )
     overhead_s["tear_down"] = time.monotonic() - over_s

@@ -170,6 +170,8 @@ class Summary(_Part):
     """Of the final parameters; the same on every worker, else the run has failed."""
     links: list[LinkSummary]
     allreduce: AllReduceSummary | None
+    unshared_memory_bytes: list[int]
+    """Of each worker at its end: what it does not share with the process it was forked from."""
     overhead_s: dict[str, float]
     """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
     record: str

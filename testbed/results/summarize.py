@@ -104,6 +104,8 @@ class Inputs:
     allreduce: AllReduceFacts | None = None
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
+    unshared_memory_bytes: Sequence[int] = ()
+    """Of each worker."""
     parameters_sha256: Sequence[str] = ()
     """Of each worker's final parameters."""
 
@@ -143,6 +145,7 @@ def summarize(inputs: Inputs) -> Summary:
         parameters_sha256=next(iter(digests)) if len(digests) == 1 else None,
         links=_links(inputs),
         allreduce=_allreduce(inputs),
+        unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
         record=inputs.record,
     )

@@ -204,6 +204,7 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
         samples=writer.frame("links"),
         links=model.facts(),
         allreduce=AllReduceFacts(size_bytes=size_bytes, bound_s=bound_s, predicted_s=bound_s * 1.004),
+        unshared_memory_bytes=[38_000_000] * scenario.num_workers,
         overhead_s={"deploy": 0.8, "calibrate": 2.9, "start": 1.4, "tear_down": 0.3},
         parameters_sha256=["ab" * 32] * scenario.num_workers,
     )
