@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -106,12 +106,10 @@ def test_strangers_are_turned_away() -> None:
         silent = socket.create_connection((host, int(port)), timeout=20)
         for lie in lies:
             with socket.create_connection((host, int(port)), timeout=20) as connection:
-                connection.sendall(lie)
-                connection.shutdown(socket.SHUT_WR)
-                try:
+                with suppress(OSError):  # it may be closed in the face of a stranger who is still talking
+                    connection.sendall(lie)
+                    connection.shutdown(socket.SHUT_WR)
                     assert connection.recv(1) == b"", "a stranger was answered"
-                except ConnectionResetError:
-                    pass
         other.start()
         other.join()
         silent.close()
@@ -157,7 +155,7 @@ def test_a_dead_address_is_a_lost_peer() -> None:
 
 def test_an_address_that_is_not_ours_cannot_be_listened_on() -> None:
     member = Group(name="g", rank=0, size=1, address="192.0.2.1", store=groups(1)[0].store, timeout_s=1)
-    with pytest.raises(TransportError, match="cannot listen on 192.0.2.1"):
+    with pytest.raises(TransportError, match=r"cannot listen on 192\.0\.2\.1"):
         Tcp().open(member)
 
 

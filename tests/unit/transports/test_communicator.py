@@ -1,0 +1,377 @@
+"""Work in the background: who is told what, on which thread, and what is left after an error."""
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from tests.threads import run_communicators
+from transports.communicator import Communicator
+from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
+from transports.trace import OperationTrace
+from transports.transport import Transport
+
+CHANNEL_KINDS = ("memory", "tcp")
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(20)
+
+
+def test_operations_run_in_the_order_given() -> None:
+    def body(communicator: Communicator) -> list[float]:
+        values = torch.ones(1000)
+        works = [communicator.all_reduce(values) for _ in range(5)]
+        for work in works:
+            work.wait()
+        return [float(values[0]), float(values[-1])]
+
+    assert run_communicators(body, 3) == [[3.0**5] * 2] * 3
+
+
+def test_waiting_gives_up_without_harm() -> None:
+    def body(communicator: Communicator) -> float:
+        release = threading.Event()
+        work = communicator.submit("slow", lambda _: wait_for(release), 0)
+        with pytest.raises(TimeoutError, match=r"0\.01 s"):
+            work.wait(0.01)
+        assert not work.done()
+        release.set()
+        work.wait()
+        assert work.done()
+        values = torch.ones(3)
+        communicator.all_reduce(values).wait()
+        return float(values.sum())
+
+    assert run_communicators(body, 2) == [6.0, 6.0]
+
+
+def test_callbacks_never_run_on_the_communication_thread() -> None:
+    def body(communicator: Communicator) -> bool:
+        release, threads = threading.Event(), []
+        told = threading.Semaphore(0)
+
+        def callback(error: BaseException | None) -> None:
+            assert error is None
+            threads.append(threading.get_native_id())
+            told.release()
+
+        work = communicator.submit("wait", lambda _: wait_for(release), 0)
+        work.add_done_callback(callback)
+        release.set()
+        work.wait()
+        work.add_done_callback(callback)  # one that comes late is called as well
+        assert told.acquire(timeout=20)
+        assert told.acquire(timeout=20)
+        return communicator.thread_id not in threads and len(threads) == 2
+
+    assert run_communicators(body, 1) == [True]
+
+
+def test_a_callback_may_wait_for_further_operations() -> None:
+    """What deadlocks if callbacks run on the communication thread: the hook of PowerSGD does this."""
+
+    def body(communicator: Communicator) -> float:
+        values, over = torch.ones(10), threading.Event()
+
+        def again(error: BaseException | None) -> None:
+            communicator.all_reduce(values).wait()
+            over.set()
+
+        communicator.all_reduce(values).add_done_callback(again)
+        assert over.wait(20)
+        return float(values[0])
+
+    assert run_communicators(body, 3) == [9.0] * 3
+
+
+def test_a_job_of_several_phases_has_the_group_to_itself() -> None:
+    def body(communicator: Communicator) -> tuple[float, float]:
+        values, gathered = torch.ones(4), torch.empty(2)
+
+        def job(transport: Transport) -> None:
+            transport.all_reduce(values)
+            communicator.all_reduce(values)  # queued behind the job, whatever comes next in it
+            transport.all_gather(gathered, values[:1].clone())
+            transport.broadcast(values, 1)
+            transport.barrier()
+
+        communicator.submit("phases", job, values.nbytes).wait()
+        communicator.barrier().wait()
+        return float(gathered.sum()), float(values[0])
+
+    assert run_communicators(body, 2) == [(4.0, 4.0)] * 2
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_two_ranks_may_send_before_they_receive(channel: str) -> None:
+    def body(communicator: Communicator) -> bool:
+        peer = 1 - communicator.rank
+        sent, received = torch.full((3_000_000,), float(communicator.rank)), torch.empty(3_000_000)
+        sending = communicator.send(sent, peer, tag=3)
+        receiving = communicator.receive(received, peer, tag=3)
+        sending.wait()
+        receiving.wait()
+        return bool((received == peer).all())
+
+    assert run_communicators(body, 2, channel=channel) == [True, True]
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_a_message_that_is_posted_while_another_waits_goes_out(channel: str) -> None:
+    """Rank 0's receive is under way, and waits for what rank 1 only sends after rank 0's later send."""
+
+    def body(communicator: Communicator) -> float:
+        values = torch.full((1,), 5.0 + communicator.rank)
+        if communicator.rank == 1:
+            communicator.receive(values, 0).wait()
+            communicator.send(values + 1, 0).wait()
+            return float(values)
+        answer = torch.zeros(1)
+        receiving = communicator.receive(answer, 1)
+        with pytest.raises(TimeoutError):
+            receiving.wait(0.05)
+        communicator.send(values, 1).wait()
+        receiving.wait()
+        return float(answer)
+
+    assert run_communicators(body, 2, channel=channel) == [6.0, 5.0]
+
+
+def test_messages_and_collectives_mix() -> None:
+    def body(communicator: Communicator) -> list[float]:
+        values = torch.full((8,), float(communicator.rank))
+        communicator.all_reduce(values)
+        neighbour = (communicator.rank + 1) % 3
+        received = torch.empty(8, 2)[:, 0]  # not contiguous
+        sending = communicator.send(values, neighbour)  # what the all-reduce will have left in it
+        communicator.receive(received, (communicator.rank - 1) % 3).wait()
+        sending.wait()
+        communicator.all_reduce(received, "max").wait()
+        return received.tolist()
+
+    assert run_communicators(body, 3) == [[3.0] * 8] * 3
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: torch.ones(6, 4).t(), torch.full((4, 6), 2.0)),
+        (lambda: torch.ones(6, 4)[:, 1:3], torch.full((6, 2), 2.0)),
+        (lambda: torch.ones(6, 4)[::2], torch.full((3, 4), 2.0)),
+        (lambda: torch.tensor(1.0), torch.tensor(2.0)),
+        (lambda: torch.ones(1).expand(1), torch.full((1,), 2.0)),
+        (lambda: torch.empty(0, 3), torch.empty(0, 3)),
+        (lambda: torch.ones(3, requires_grad=True), torch.full((3,), 2.0)),
+    ],
+    ids=["transposed", "columns", "rows", "scalar", "expanded", "empty", "parameter"],
+)
+def test_tensors_of_every_layout_work_in_place(make: Any, expected: torch.Tensor) -> None:
+    def body(communicator: Communicator) -> torch.Tensor:
+        values: torch.Tensor = make()
+        communicator.all_reduce(values).wait()
+        told = values.detach()
+        communicator.broadcast(told, 1).wait()
+        return told
+
+    for result in run_communicators(body, 2):
+        assert torch.equal(result, expected)
+
+
+def test_only_the_chosen_part_of_a_larger_tensor_changes() -> None:
+    def body(communicator: Communicator) -> torch.Tensor:
+        whole = torch.ones(4, 4)
+        communicator.all_reduce(whole[:, 1:3]).wait()
+        return whole
+
+    expected = torch.ones(4, 4)
+    expected[:, 1:3] = 2
+    for result in run_communicators(body, 2):
+        assert torch.equal(result, expected)
+
+
+def test_mistakes_are_told_to_the_caller_and_break_nothing() -> None:
+    def body(communicator: Communicator) -> float:
+        values = torch.ones(4)
+        with pytest.raises(OptionError, match="'mean' is not a reduction; allowed: sum, product, min, max, avg"):
+            communicator.all_reduce(values, "mean")  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="complex64 cannot be exchanged; allowed: uint8"):
+            communicator.all_reduce(torch.ones(4, dtype=torch.complex64))
+        with pytest.raises(OptionError, match="truth values have no average"):
+            communicator.all_reduce(torch.ones(4, dtype=torch.bool), "avg")
+        with pytest.raises(OptionError, match=r"on the CPU, not .* on meta"):
+            communicator.all_reduce(torch.ones(4, device="meta"))
+        with pytest.raises(OptionError, match="root 2 is not among 2 ranks"):
+            communicator.broadcast(values, 2)
+        with pytest.raises(OptionError, match=r"with 2 ranks 4 torch\.float32 go with 8, not with 4"):
+            communicator.all_gather(values, values.clone())
+        with pytest.raises(OptionError, match="with 2 ranks"):
+            communicator.reduce_scatter(values, torch.ones(8, dtype=torch.float64))
+        with pytest.raises(OptionError, match="cannot exchange messages with rank"):
+            communicator.send(values, communicator.rank)
+        with pytest.raises(OptionError, match="cannot exchange messages with rank 7"):
+            communicator.receive(values, 7)
+        communicator.all_reduce(values).wait()
+        return float(values.sum())
+
+    assert run_communicators(body, 2) == [8.0, 8.0]
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_the_first_error_fails_all_that_comes_after_it(channel: str) -> None:
+    def body(communicator: Communicator) -> BaseException | None:
+        def fail(transport: Transport) -> None:
+            raise ValueError("a mistake in a compressor")
+
+        if communicator.rank == 0:
+            failed = communicator.submit("broken", fail, 0)
+            queued = communicator.all_reduce(torch.ones(4))
+            with pytest.raises(ValueError, match="a mistake in a compressor"):
+                failed.wait()
+            with pytest.raises(ValueError, match="a mistake in a compressor"):
+                queued.wait()
+            told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+            communicator.barrier().add_done_callback(told.put)
+            assert isinstance(told.get(timeout=20), ValueError)
+            return None
+        with pytest.raises(PeerLostError) as raised:
+            communicator.all_reduce(torch.ones(4)).wait()
+        return raised.value
+
+    started_s = time.monotonic()
+    _, lost = run_communicators(body, 2, channel=channel, timeout_s=30)
+    assert lost.peer == 0
+    assert time.monotonic() - started_s < 15, "the peer noticed only at the timeout"
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_peer_that_closes_is_lost_to_all(channel: str, size: int) -> None:
+    def body(communicator: Communicator) -> int | None:
+        values = torch.ones(200_000)
+        for _ in range(3):
+            communicator.all_reduce(values).wait()
+        if communicator.rank == size - 1:
+            communicator.close()
+            return None
+        with pytest.raises(PeerLostError) as raised:
+            communicator.all_reduce(values).wait()
+        return raised.value.peer
+
+    results = run_communicators(body, size, channel=channel, timeout_s=30)
+    assert all(lost in range(size) for lost in results[:-1])
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_a_hung_peer_times_out(channel: str) -> None:
+    release = threading.Event()
+
+    def body(communicator: Communicator) -> float | None:
+        if communicator.rank == 1:
+            release.wait(20)
+            return None
+        started_s = time.monotonic()
+        with pytest.raises(PeerTimeoutError, match=r"rank 1 for .* s while waiting for all_reduce #1"):
+            communicator.all_reduce(torch.ones(4)).wait()
+        waited_s = time.monotonic() - started_s
+        release.set()
+        return waited_s
+
+    waited_s, _ = run_communicators(body, 2, channel=channel, timeout_s=0.4)
+    assert 0.4 <= waited_s < 10
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_different_operations_name_both_sides(channel: str) -> None:
+    def body(communicator: Communicator) -> BaseException | None:
+        values = torch.ones(64)
+        work = communicator.all_reduce(values) if communicator.rank else communicator.broadcast(values, 1)
+        try:
+            work.wait()
+        except TransportError as error:
+            return error
+        return None
+
+    errors = run_communicators(body, 2, channel=channel)
+    mismatches = [str(error) for error in errors if isinstance(error, FrameMismatchError)]
+    assert mismatches
+    assert "rank 1 sends all_reduce #1, message 0: 32 float32; rank 0 expects broadcast #1, message 0" in mismatches[0]
+
+
+def test_closing_fails_what_is_under_way_and_queued() -> None:
+    def body(communicator: Communicator) -> None:
+        if communicator.rank == 1:
+            return
+        works = [communicator.barrier() for _ in range(3)]
+        communicator.close()
+        for work in (*works, communicator.barrier()):
+            with pytest.raises(TransportError):
+                work.wait(20)
+        communicator.close()
+
+    assert run_communicators(body, 2) == [None, None]
+
+
+def test_traces_lie_on_one_time_line() -> None:
+    traces: list[OperationTrace] = []
+    lock = threading.Lock()
+
+    def keep(trace: OperationTrace) -> None:
+        with lock:
+            traces.append(trace)
+
+    def body(communicator: Communicator) -> None:
+        communicator.all_reduce(torch.ones(1000)).wait()
+        communicator.barrier().wait()
+        communicator.all_reduce(torch.ones(0)).wait()
+
+    before_s = time.monotonic()
+    assert run_communicators(body, 2, channel="tcp", on_trace=keep) == [None, None]
+    assert sorted((trace.sequence, trace.operation, trace.size_bytes) for trace in traces) == sorted(
+        2 * [(1, "all_reduce", 4000), (2, "barrier", 0), (3, "all_reduce", 0)]
+    )
+    for trace in traces:
+        assert before_s <= trace.enqueued_s <= trace.started_s <= trace.first_byte_s <= trace.done_s <= time.monotonic()
+        if trace.sequence == 3:
+            assert trace.first_byte_s == trace.done_s
+
+
+def test_threads_end_with_the_group() -> None:
+    def body(communicator: Communicator) -> None:
+        work = communicator.all_reduce(torch.ones(10))
+        work.add_done_callback(lambda error: None)
+        work.wait()
+
+    run_communicators(body, 2)
+    deadline_s = time.monotonic() + 20
+    while named := [thread.name for thread in threading.enumerate() if " of " in thread.name]:
+        assert time.monotonic() < deadline_s, f"still running: {named}"
+
+
+EXIT = """
+import sys, threading, torch
+from tests.threads import groups
+from transports.channels.base import CHANNELS
+from transports.collectives.base import COLLECTIVES
+from transports.communicator import Communicator
+opened = [None, None]
+def life(group):
+    opened[group.rank] = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), group)
+threads = [threading.Thread(target=life, args=(group,)) for group in groups(2, timeout_s=600)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+work = opened[0].all_reduce(torch.ones(4))
+work.add_done_callback(print)
+print("the end", flush=True)
+"""
+
+
+def test_a_process_ends_with_its_group_open_and_an_operation_under_way() -> None:
+    ended = subprocess.run([sys.executable, "-c", EXIT], check=True, timeout=60, capture_output=True, text=True)
+    assert ended.stdout.startswith("the end")
+    assert "Traceback" not in ended.stderr

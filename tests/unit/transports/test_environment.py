@@ -1,0 +1,45 @@
+import socket
+
+import pytest
+
+from transports.environment import axis_value, own_address
+from transports.errors import OptionError, UnsupportedError
+
+
+def test_an_axis_value_is_a_name_or_a_mapping() -> None:
+    assert axis_value({}, "TESTBED_CHANNEL", "tcp") == "tcp"
+    assert axis_value({"TESTBED_CHANNEL": "udp"}, "TESTBED_CHANNEL", "tcp") == "udp"
+    assert axis_value({"TESTBED_CHANNEL": '{"kind": "tcp"}'}, "TESTBED_CHANNEL", "tcp") == {"kind": "tcp"}
+
+
+def test_broken_json_is_an_error_that_names_the_variable() -> None:
+    with pytest.raises(OptionError, match="TESTBED_CHANNEL"):
+        axis_value({"TESTBED_CHANNEL": '{"kind": '}, "TESTBED_CHANNEL", "tcp")
+
+
+def test_the_address_may_be_said_outright_and_wins() -> None:
+    environment = {"TESTBED_ADDRESS": "10.1.2.3", "TESTBED_INTERFACE": "lo", "MASTER_ADDR": "127.0.0.1"}
+    assert own_address(environment) == "10.1.2.3"
+
+
+def test_an_interface_gives_its_address() -> None:
+    assert own_address({"TESTBED_INTERFACE": "lo", "MASTER_ADDR": "192.0.2.1"}) == "127.0.0.1"
+
+
+def test_an_interface_without_address_is_named() -> None:
+    with pytest.raises(UnsupportedError, match="no-such-eth9"):
+        own_address({"TESTBED_INTERFACE": "no-such-eth9"})
+
+
+def test_the_address_is_the_one_that_the_route_to_the_master_uses() -> None:
+    assert own_address({"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
+    assert own_address({"MASTER_ADDR": "localhost"}) == "127.0.0.1"
+
+
+def test_an_unknown_master_is_an_error_that_says_what_to_set() -> None:
+    with pytest.raises(UnsupportedError, match="TESTBED_ADDRESS"):
+        own_address({"MASTER_ADDR": "no-such-host.invalid"})
+
+
+def test_without_a_master_it_is_loopback() -> None:
+    assert own_address({}) == socket.inet_ntoa(socket.INADDR_LOOPBACK.to_bytes(4, "big"))
