@@ -18,10 +18,11 @@ _KERNEL: Final = 3
 class ResidualNetwork:
     """Convolution, residual blocks, a pooling that halves the image, more residual blocks, one linear layer.
 
-    There is no batch normalisation, so the mean of the workers' gradients is the gradient of the whole batch.
-    Each block's second convolution and the last layer start at zero (Zhang, Dauphin, Ma 2019, "Fixup
-    Initialization"): without it and without normalisation, so deep a network amplifies rounding errors until
-    runs that differ only in the order of a sum end in different places.
+    What it learns depends on what is summed, not on the order of the sums, so that runs with different numbers of
+    workers and collectives can be compared. Without batch normalisation the mean of the workers' gradients is the
+    gradient of the whole batch. Each block's second convolution and the last layer start at zero (Zhang, Dauphin, Ma
+    2019, "Fixup Initialization"), and nothing in it has a kink: with ReLU, maximum pooling or the usual
+    initialisation rounding errors of 1e-7 were seen to grow to 1e-4 and beyond in the loss within 50 iterations.
     """
 
     width: int
@@ -54,11 +55,11 @@ class ResidualNetwork:
         nn.init.zeros_(head.weight)
         return nn.Sequential(
             nn.Conv2d(1, self.width, _KERNEL, padding=1),
-            nn.ReLU(),
+            nn.SiLU(),
             *(ResidualBlock(self.width, _KERNEL) for _ in range(self.blocks_before_pooling)),
-            nn.MaxPool2d(2),
+            nn.AvgPool2d(2),
             *(ResidualBlock(self.width, _KERNEL) for _ in range(self.blocks_after_pooling)),
-            nn.ReLU(),
+            nn.SiLU(),
             nn.Flatten(),
             head,
         )

@@ -5,7 +5,7 @@ from torch import nn
 
 
 class ResidualBlock(nn.Module):
-    """x + convolution(relu(convolution(x))), the identity at first."""
+    """x + convolution(silu(convolution(x))), the identity at first."""
 
     def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
@@ -18,5 +18,5 @@ class ResidualBlock(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(batch, width, side, side) to the same shape."""
-        change: torch.Tensor = self.second(torch.relu(self.first(images)))
+        change: torch.Tensor = self.second(torch.nn.functional.silu(self.first(images)))
         return images + change

@@ -3,8 +3,7 @@
 A worker goes through four phases, with barriers of the control plane between them:
 
 - compute_only: the same iterations without communication, all workers at once and so under the same
-contention for
-  cores; the model is a copy that is dropped afterwards. It is what the scaling factor compares with.
+  contention for cores; the model is a copy that is dropped afterwards. The scaling factor compares with it.
 - set-up of DistributedDataParallel (it broadcasts the model), then warmup.
 - measured.
 

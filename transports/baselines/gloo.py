@@ -2,6 +2,7 @@
 """torch's own gloo, bound to one address and given the face of our communicator."""
 
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -37,7 +38,6 @@ class _GlooWork:
 
     def __init__(self, work: "dist.Work") -> None:
         self._work = work
-        self._future = work.get_future()
 
     def wait(self, timeout_s: float | None = None) -> None:
         if timeout_s is None:
@@ -46,18 +46,24 @@ class _GlooWork:
             self._work.wait(timedelta(seconds=timeout_s))
 
     def done(self) -> bool:
-        return self._future.done()
+        return self._work.is_completed()
 
     def add_done_callback(self, callback: Callable[[BaseException | None], None], /) -> None:
-        def ended(future: "torch.futures.Future[object]") -> None:
+        def call(wait: Callable[[], object]) -> None:
             try:
-                future.wait()
+                wait()
             except RuntimeError as error:
                 callback(error)
             else:
                 callback(None)
 
-        self._future.add_done_callback(ended)
+        try:
+            future = self._work.get_future()
+        except RuntimeError:  # gloo's reduce_scatter has none: somebody must wait for it
+            threading.Thread(target=call, args=(self._work.wait,), daemon=True).start()
+        else:
+            # The work itself is marked as done only after its future's callbacks: waiting for it here would hang.
+            future.add_done_callback(lambda ended: call(ended.wait))
 
 
 class _GlooCommunicator:

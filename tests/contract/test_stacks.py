@@ -1,0 +1,131 @@
+"""Whatever opens a communicator gives the same results behind the same face."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ranks import ADDRESS, Rank, run_ranks
+from transports.baselines.base import STACKS
+from transports.errors import OptionError
+
+STACK_NAMES = ["ring/tcp", *STACKS.kinds()]
+NUM_RANKS = 3
+
+
+def _open(rank: Rank, name: str, traces: list[Any], timeout_s: float = 20.0) -> Any:
+    from torch._C._distributed_c10d import FileStore
+
+    from transports.channels.base import Group
+    from transports.stacks import parse_stack
+
+    group = Group(
+        name="bench",
+        rank=rank.rank,
+        size=rank.size,
+        address=ADDRESS,
+        store=FileStore(rank.store_path, rank.size),
+        timeout_s=timeout_s,
+    )
+    return parse_stack(name).open(group, traces.append)
+
+
+def _everything(rank: Rank, name: str) -> dict[str, Any]:
+    import torch
+
+    traces: list[Any] = []
+    communicator = _open(rank, name, traces)
+    assert (communicator.rank, communicator.size) == (rank.rank, rank.size)
+    results: dict[str, Any] = {}
+    for operation in ("sum", "avg", "min", "max", "product"):
+        tensor = torch.arange(1000.0) % 5 + rank.rank + 1
+        communicator.all_reduce(tensor, operation).wait()
+        results[operation] = tensor.numpy().copy()
+    tensor = torch.full((7,), float(rank.rank))
+    communicator.broadcast(tensor, 2).wait()
+    results["broadcast"] = tensor.tolist()
+    output = torch.empty(2 * rank.size)
+    communicator.all_gather(output, torch.full((2,), float(rank.rank))).wait()
+    results["all_gather"] = output.tolist()
+    part = torch.empty(2)
+    communicator.reduce_scatter(part, torch.arange(2.0 * rank.size) + rank.rank).wait()
+    results["reduce_scatter"] = part.tolist()
+
+    ended: list[BaseException | None] = []
+    work = communicator.all_reduce(torch.ones(10))
+    work.add_done_callback(ended.append)
+    work.wait(10.0)
+    assert work.done()
+    communicator.barrier().wait()
+    deadline_s = time.monotonic() + 20.0
+    while len(ended) < 1 or len(traces) < 10:
+        assert time.monotonic() < deadline_s, (ended, traces)
+        time.sleep(0.001)
+    results["callback"] = ended
+    results["traces"] = [(trace.operation, trace.size_bytes) for trace in traces]
+    results["in order"] = all(
+        trace.enqueued_s <= trace.started_s <= trace.first_byte_s <= trace.done_s for trace in traces
+    )
+    communicator.close()
+    communicator.close()
+    return results
+
+
+@pytest.mark.parametrize("name", STACK_NAMES)
+def test_every_stack_gives_the_same_results(name: str) -> None:
+    inputs = np.stack([np.arange(1000.0) % 5 + rank + 1 for rank in range(NUM_RANKS)])
+    expected = {
+        "sum": inputs.sum(0),
+        "avg": inputs.mean(0),
+        "min": inputs.min(0),
+        "max": inputs.max(0),
+        "product": inputs.prod(0),
+    }
+    for rank, outcome in enumerate(run_ranks(_everything, NUM_RANKS, name)):
+        for operation, value in expected.items():
+            np.testing.assert_allclose(outcome.value[operation], value, rtol=1e-6, err_msg=operation)
+        assert outcome.value["broadcast"] == [2.0] * 7
+        assert outcome.value["all_gather"] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+        assert outcome.value["reduce_scatter"] == [3.0 * (2 * rank) + 3, 3.0 * (2 * rank + 1) + 3]
+        assert outcome.value["callback"] == [None]
+        assert sorted(outcome.value["traces"]) == sorted(
+            [("all_reduce", 4000)] * 5
+            + [("broadcast", 28), ("all_gather", 24), ("reduce_scatter", 24), ("all_reduce", 40), ("barrier", 0)]
+        )
+        assert outcome.value["in order"]
+
+
+def _peer_leaves(rank: Rank, name: str) -> dict[str, Any]:
+    import torch
+
+    communicator = _open(rank, name, [])
+    communicator.barrier().wait()
+    if rank.rank == 1:
+        communicator.close()
+        return {}
+    ended: list[BaseException | None] = []
+    work = communicator.all_reduce(torch.ones(1 << 20))
+    work.add_done_callback(ended.append)
+    try:
+        work.wait()
+    except Exception as error:  # noqa: BLE001 - each stack has errors of its own
+        return {"error": repr(error)}
+    return {"error": ""}
+
+
+@pytest.mark.parametrize("name", STACK_NAMES)
+def test_an_operation_fails_when_a_member_has_left(name: str) -> None:
+    outcomes = run_ranks(_peer_leaves, NUM_RANKS, name)
+    assert outcomes[0].value["error"]
+    assert outcomes[2].value["error"]
+
+
+def test_gloo_refuses_a_store_that_is_not_torchs() -> None:
+    from transports.channels.base import Group
+    from transports.channels.memory import MemoryStore
+    from transports.stacks import parse_stack
+
+    group = Group(name="bench", rank=0, size=1, address=ADDRESS, store=MemoryStore(), timeout_s=5.0)
+    with pytest.raises(OptionError, match="FileStore"):
+        parse_stack("gloo").open(group)

@@ -1,0 +1,290 @@
+# mypy: disable-error-code="no-untyped-call"
+"""Training over real sockets on loopback, in processes of their own; only the control plane is left out."""
+
+import copy
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from tests.ranks import ADDRESS, Rank, run_ranks
+
+if TYPE_CHECKING:
+    from testbed.control.control_pb2 import Event
+
+NUM_WORKERS = 4
+BUCKET_BYTES = 2**20
+OPTIONS: dict[str, Any] = {"batch_size": 8, "compute_only": 1, "warmup": 2, "iterations": 6, "learning_rate": 0.05}
+
+
+class Listener(WorkerControl):
+    """Keeps what a worker reports; barriers go through files in the store's directory."""
+
+    def __init__(self, rank: Rank) -> None:
+        from torch._C._distributed_c10d import FileStore
+
+        self._rank = rank
+        self._store = FileStore(rank.store_path + ".barriers", rank.size)
+        self.barriers: list[str] = []
+        self.events: list[Event] = []
+
+    def barrier(self, name: str) -> None:
+        self.barriers.append(name)
+        if self._store.add(name, 1) == self._rank.size:
+            self._store.set(f"{name} complete", "")
+        self._store.wait([f"{name} complete"])
+
+    def report(self, event: object) -> None:
+        self.events.append(copy.deepcopy(event))  # type: ignore[arg-type]
+
+
+def _configuration(rank: Rank, stack: str | None, seed: int) -> WorkerConfiguration:
+    return WorkerConfiguration(
+        run_id="test",
+        rank=rank.rank,
+        num_workers=rank.size,
+        host=f"w{rank.rank}",
+        interface="lo",
+        address=ADDRESS,
+        seed=seed,
+        workload={},
+        collective={"kind": "ring"},
+        channel={"kind": "tcp"},
+        stack=stack,
+        bucket_bytes=BUCKET_BYTES,
+        dilation=1.0,
+        timeout_s=30.0,
+        store_path=rank.store_path,
+        num_threads=1,
+    )
+
+
+def _work(rank: Rank, options: dict[str, Any], stack: str | None = None, seed: int = 1) -> dict[str, Any]:
+    control = Listener(rank)
+    WORKLOADS.parse({"kind": "training", **options}).work(_configuration(rank, stack, seed), control)
+    iterations = [event.iteration for event in control.events if event.HasField("iteration")]
+    (finished,) = (event.finished for event in control.events if event.HasField("finished"))
+    return {
+        "barriers": control.barriers,
+        "iterations": [iteration.SerializeToString() for iteration in iterations],
+        "finished": finished.SerializeToString(),
+        "num_threads": threading.active_count(),
+    }
+
+
+class Worker:
+    """One worker's account, as the coordinator would read it."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        from testbed.control.control_pb2 import Finished, Iteration
+
+        self.barriers: list[str] = value["barriers"]
+        self.iterations = [Iteration.FromString(item) for item in value["iterations"]]
+        self.finished = Finished.FromString(value["finished"])
+
+    def phase(self, name: str) -> "Sequence[Any]":
+        return [iteration for iteration in self.iterations if iteration.phase == name]
+
+    def losses(self) -> list[float]:
+        return [iteration.loss for iteration in self.iterations if iteration.phase != "compute_only"]
+
+
+def _train(num_workers: int = NUM_WORKERS, **changes: Any) -> list[Worker]:
+    stack, seed = changes.pop("stack", None), changes.pop("seed", 1)
+    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed)
+    return [Worker(outcome.value) for outcome in outcomes]
+
+
+@pytest.fixture(scope="module")
+def workers() -> list[Worker]:
+    return _train(verify_gradients=True)
+
+
+@pytest.fixture(scope="module")
+def gloo_workers() -> list[Worker]:
+    return _train(stack="gloo", verify_gradients=True)
+
+
+@pytest.fixture(params=["testbed", "gloo"])
+def either(request: pytest.FixtureRequest) -> list[Worker]:
+    name = "workers" if request.param == "testbed" else "gloo_workers"
+    trained: list[Worker] = request.getfixturevalue(name)
+    return trained
+
+
+def test_every_phase_reports_its_iterations_in_order(either: list[Worker]) -> None:
+    for worker in either:
+        assert worker.barriers == ["compute_only", "compute_only_done", "measure", "done"]
+        for phase, count in (("compute_only", 1), ("warmup", 2), ("measured", 6)):
+            assert [iteration.index for iteration in worker.phase(phase)] == list(range(count))
+        assert all(iteration.num_samples == 8 for iteration in worker.iterations)
+
+
+def test_the_moments_of_an_iteration_follow_each_other(either: list[Worker]) -> None:
+    for worker in either:
+        last_end_s = 0.0
+        for iteration in worker.iterations:
+            moments = [
+                last_end_s,
+                iteration.start_s,
+                iteration.forward_end_s,
+                iteration.backward_compute_end_s,
+                iteration.backward_end_s,
+                iteration.optimizer_end_s,
+                iteration.end_s,
+            ]
+            assert moments == sorted(moments)
+            last_end_s = iteration.end_s
+            assert iteration.cpu_s > 0
+            assert iteration.run_queue_delay_s >= iteration.communication_run_queue_delay_s >= 0
+
+
+def test_every_bucket_is_accounted_for(either: list[Worker]) -> None:
+    gradient_bytes = 4 * sum(WORKLOADS.parse("training").parameter_counts())
+    for worker in either:
+        assert all(not iteration.buckets for iteration in worker.phase("compute_only"))
+        for iteration in worker.phase("measured"):
+            assert sum(bucket.size_bytes for bucket in iteration.buckets) == gradient_bytes
+            assert len(iteration.buckets) >= 4
+            for bucket in iteration.buckets:
+                moments = [bucket.enqueued_s, bucket.started_s, bucket.first_byte_s, bucket.done_s]
+                assert moments == sorted(moments)
+                assert iteration.forward_end_s <= bucket.enqueued_s
+                assert bucket.done_s <= iteration.backward_end_s
+            enqueued_s = [bucket.enqueued_s for bucket in iteration.buckets]
+            assert min(enqueued_s) < iteration.backward_compute_end_s
+            assert max(enqueued_s) == pytest.approx(iteration.backward_compute_end_s, abs=0.05)
+
+
+def test_parameters_are_bit_identical_across_workers(either: list[Worker]) -> None:
+    assert len({worker.finished.parameters_sha256 for worker in either}) == 1
+    assert either[0].finished.num_parameters == sum(WORKLOADS.parse("training").parameter_counts())
+
+
+def test_the_loss_falls(workers: list[Worker]) -> None:
+    losses = workers[0].losses()
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(workers: list[Worker]) -> None:
+    again = _train()  # verification, which the first run had, does not change a bit either
+    other = _train(seed=2)
+    assert again[0].finished.parameters_sha256 == workers[0].finished.parameters_sha256
+    assert again[0].losses() == workers[0].losses()
+    assert other[0].finished.parameters_sha256 != workers[0].finished.parameters_sha256
+
+
+def test_the_number_of_compute_only_iterations_changes_no_result(workers: list[Worker]) -> None:
+    assert _train(compute_only=3)[0].losses() == workers[0].losses()
+
+
+def test_statistics_are_those_of_the_measured_phase(workers: list[Worker]) -> None:
+    gradient_bytes = 4 * sum(WORKLOADS.parse("training").parameter_counts())
+    measured = _train()
+    for worker in measured:
+        (peer,) = (peer for peer in worker.finished.peers if peer.payload_bytes_sent)
+        ring_bytes = OPTIONS["iterations"] * gradient_bytes * 2 * (NUM_WORKERS - 1) / NUM_WORKERS
+        # Headers and the rounding of chunks come on top.
+        assert ring_bytes * 0.999 < peer.payload_bytes_sent < ring_bytes * 1.01
+    assert workers[0].finished.peers[0].payload_bytes_sent + workers[0].finished.peers[1].payload_bytes_sent > 0
+
+
+def test_gloo_keeps_no_account_of_its_connections(gloo_workers: list[Worker]) -> None:
+    assert all(not worker.finished.peers for worker in gloo_workers)
+
+
+def test_unshared_memory_is_read(workers: list[Worker]) -> None:
+    assert all(2**20 < worker.finished.unshared_memory_bytes < 2**30 for worker in workers)
+
+
+def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:
+    """The same training by one process that knows nothing of workers."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from testbed.workloads._datasets import batches, digits
+    from testbed.workloads._models import MODELS
+
+    torch.manual_seed(1)
+    model = MODELS["cnn"].build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=options["learning_rate"], momentum=0.9)
+    data = digits()
+    losses = []
+    dealt = batches(
+        num_images=1797, batch_size=NUM_WORKERS * options["batch_size"], rank=rank.rank, num_workers=1, seed=1
+    )
+    for _ in range(options["warmup"] + options["iterations"]):
+        numbers = next(dealt)
+        loss = cross_entropy(model(torch.from_numpy(data.images[numbers])), torch.from_numpy(data.labels[numbers]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_the_loss_curve_is_that_of_one_process_with_the_whole_batch() -> None:
+    options = OPTIONS | {"iterations": 48}
+    (whole,) = (outcome.value for outcome in run_ranks(_whole_batch, 1, options))
+    trained = _train(**options)
+    for iteration, loss in enumerate(whole):
+        mean = sum(worker.losses()[iteration] for worker in trained) / NUM_WORKERS
+        assert mean == pytest.approx(loss, abs=1e-4), f"iteration {iteration} of {len(whole)}"
+    assert whole[-1] < 0.2 * whole[0]
+
+
+def _with_a_wrong_gradient(rank: Rank) -> str:
+    from testbed.workloads._gradients import GradientHook
+
+    honest = GradientHook.reduce
+
+    def wrong(self: GradientHook, state: object, bucket: Any) -> Any:
+        future = honest(self, state, bucket)
+        future.wait()
+        bucket.buffer()[0] += 1.0
+        return future
+
+    wrong.__annotations__.clear()
+    GradientHook.reduce = wrong  # type: ignore[method-assign, assignment]
+    try:
+        _work(rank, OPTIONS | {"verify_gradients": True})
+    except ArithmeticError as error:
+        return str(error)
+    return ""
+
+
+def test_verification_finds_a_wrong_gradient() -> None:
+    for outcome in run_ranks(_with_a_wrong_gradient, 2):
+        assert "differs from the float64 mean" in outcome.value
+
+
+def test_one_worker_trains_alone() -> None:
+    (worker,) = _train(num_workers=1)
+    assert len(worker.phase("measured")) == OPTIONS["iterations"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("warmup", 1), ("iterations", 0), ("batch_size", 0), ("model", "resnet"), ("momentum", 1.0), ("epochs", 3)],
+)
+def test_options_out_of_range_are_refused(option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=option):
+        WORKLOADS.parse({"kind": "training", option: value})
+
+
+def test_phases_are_told_to_whoever_watches() -> None:
+    training = WORKLOADS.parse({"kind": "training", "compute_only": 4, "warmup": 2, "iterations": 5})
+    assert training.phase_lengths() == {"compute_only": 4, "warmup": 2, "measured": 5}
+    assert training.num_iterations() == 5
+
+
+def test_links_carry_more_than_gradients_only_while_they_are_verified() -> None:
+    assert WORKLOADS.parse("training").sends_only_gradients()
+    assert not WORKLOADS.parse({"kind": "training", "verify_gradients": True}).sends_only_gradients()
+
+
+def test_options_survive_the_way_to_the_worker() -> None:
+    training: Workload = WORKLOADS.parse({"kind": "training", "iterations": 5})
+    assert WORKLOADS.parse(WORKLOADS.dump(training)) == training
