@@ -21,7 +21,7 @@ from transports.channels.base import Header
 from transports.errors import FrameMismatchError, PeerLostError
 
 OPERATIONS: Final = (
-    "goodbye",  # the last message of a member that leaves in good order; its sequence: the last operation it finished
+    "goodbye",  # the last message of a member that leaves; its sequence: the last operation it finished
     "hello",  # the first message on a connection; its phase: the sender's rank, its count: the group's size
     "all_reduce",
     "reduce_scatter",
@@ -102,5 +102,5 @@ def mismatch(*, sender: int, sent: Header, receiver: int, expected: Header) -> F
 
 
 def left(rank: int, after: int) -> PeerLostError:
-    """The error for a peer that left in good order, but too early for us."""
+    """The error for a peer that took its leave, but too early for us."""
     return PeerLostError(rank, f"it closed the group after operation #{after}")

@@ -12,7 +12,7 @@ import pytest
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Completion, Endpoint, Group, Header
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import DTYPES, OPERATIONS
+from transports.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 
 KINDS = ("memory", "tcp")
 UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")
@@ -209,6 +209,8 @@ def test_a_silent_peer_times_out(kind: str) -> None:
         (header(4, sequence=2), "all_reduce #2"),
         (header(4, phase=5), "message 5"),
         (header(1, dtype=FLOAT32), "1 float32"),
+        (header(0), "0 uint8"),
+        (header(3), "3 uint8"),
         (header(4)._replace(group=8), "groups 0x8 and 0x7 differ"),
     ],
 )
@@ -216,14 +218,20 @@ def test_a_disagreement_names_both_sides(kind: str, other: Header, told: str) ->
     def body(endpoint: Endpoint, group: Group) -> str:
         view = memoryview(bytearray(4))
         if group.rank == 1:
-            endpoint.post_send(0, other, view)
+            waiting.wait()
+            endpoint.post_send(0, other, view[: other.count * DTYPE_BYTES[other.dtype]])
             with pytest.raises(PeerLostError):  # rank 0 gives up
                 finish(endpoint, {endpoint.post_receive(0, header(4), view), -1})
             return ""
+        token = endpoint.post_receive(1, header(4), view)
+        endpoint.wake()
+        endpoint.progress(time.monotonic() + FOREVER_S)  # it has looked and found nothing
+        waiting.set()
         with pytest.raises(FrameMismatchError) as raised:
-            finish(endpoint, {endpoint.post_receive(1, header(4), view)})
+            finish(endpoint, {token})
         return str(raised.value)
 
+    waiting = threading.Event()
     message = together(kind, body, 2)[0]
     assert told in message
     assert "rank 1 sends" in message

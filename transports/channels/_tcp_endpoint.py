@@ -71,7 +71,7 @@ class _Peer:
     ending: bool = False
     """It will say nothing more than what the kernel holds of it."""
     left_after: int | None = None
-    """The last operation it finished before it left in good order."""
+    """The last operation it had finished when it took its leave."""
     moved_s: float = 0.0
     header: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
     sent_bytes: int = 0
@@ -215,7 +215,7 @@ class TcpEndpoint:
             else:
                 got = peer.socket.recvmsg_into([memoryview(peer.header)[moved:], message.view])[0]
         except BlockingIOError:
-            self._await(peer, wanted)
+            self._await(peer, message)
             return
         except OSError as error:
             raise PeerLostError(peer.rank, error.strerror or str(error)) from error
@@ -235,12 +235,16 @@ class TcpEndpoint:
         if peer.ending:
             self._read(peer)  # the rest is here already, and epoll will say nothing more: read up to the end
         else:
-            self._await(peer, wanted - got)  # a short read: the kernel has no more for now
+            self._await(peer, message)  # a short read: the kernel has no more for now
 
-    def _await(self, peer: _Peer, num_bytes: int) -> None:
-        """Nothing to read until epoll says so; it must do so when the rest of the message is there."""
+    def _await(self, peer: _Peer, message: _Message) -> None:
+        """Nothing to read until epoll says so: when the rest of the header is there, or of the message.
+
+        Not the whole message at once, for what comes instead of it may be shorter.
+        """
         peer.readable = False
-        low_water_bytes = min(num_bytes, LOW_WATER_BYTES)
+        end = HEADER_BYTES if message.moved_bytes < HEADER_BYTES else message.total_bytes
+        low_water_bytes = min(end - message.moved_bytes, LOW_WATER_BYTES)
         if low_water_bytes != peer.low_water_bytes:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_bytes)
             peer.low_water_bytes = low_water_bytes
@@ -257,7 +261,7 @@ class TcpEndpoint:
         return mismatch(sender=peer.rank, sent=sent, receiver=self._group.rank, expected=expected)
 
     def _examine(self, peer: _Peer) -> None:
-        """A peer has ended its side. Lost, or gone in good order? While receives are posted, reading them tells."""
+        """A peer has ended its side. Without a word, or with one? While receives are posted, reading them tells."""
         if peer.receives or peer.left_after is not None:
             return
         unread = array.array("i", [0])
@@ -324,9 +328,7 @@ class TcpEndpoint:
         with self._driving:
             if self._closed:
                 return
-            busy = any(peer.sends or peer.receives for peer in self._peers.values())
-            if self._error is None and not busy:
-                self._say_goodbye()
+            self._say_goodbye()
             with self._descriptors:
                 self._last_statistics = self._read_statistics()
                 self._last_congestion = self._read_congestion()
@@ -345,11 +347,15 @@ class TcpEndpoint:
         self._epoll.close()
 
     def _say_goodbye(self) -> None:
-        goodbye = pack_header(Header(group_id(self._group.name), self._sequence, GOODBYE, 0, 0, 0))
+        busy = any(peer.sends or peer.receives for peer in self._peers.values())
+        in_order = self._error is None and not busy
+        finished = self._sequence if in_order else max(self._sequence - 1, 0)
+        goodbye = pack_header(Header(group_id(self._group.name), finished, GOODBYE, 0, 0, 0))
         for peer in self._peers.values():
-            if not peer.ending:
+            in_message = bool(peer.sends) and peer.sends[0].moved_bytes > 0
+            if not peer.ending and not in_message:
                 with suppress(OSError):  # it may be gone, or its buffer full of what it never read
-                    peer.socket.settimeout(self._group.timeout_s)
+                    peer.socket.settimeout(self._group.timeout_s if in_order else 0)
                     peer.socket.sendall(goodbye)
 
 

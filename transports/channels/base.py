@@ -110,8 +110,8 @@ class Endpoint(Protocol):
     def close(self) -> None:
         """Close every connection; peers notice. Idempotent, callable from any thread.
 
-        A member that closes with nothing under way leaves in good order: peers that are still busy with an operation
-        it has finished go on, and lose it (PeerLostError) at the next. One that closes in the middle is lost at once.
+        A member takes its leave with the last operation that it has finished: peers that are still busy with that one
+        go on, those in a later one lose it (PeerLostError) at once. One that dies without a word is lost to all.
         """
 
 

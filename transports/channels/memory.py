@@ -22,7 +22,7 @@ from transports.channels.base import (
     PeerStatistics,
     Token,
 )
-from transports.errors import PeerLostError, PeerTimeoutError, TransportError
+from transports.errors import PeerTimeoutError, TransportError
 from transports.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
 
 
@@ -55,8 +55,8 @@ class _Hub:
         self.changed = threading.Condition()
         self.joined: set[int] = set()
         self.messages: dict[tuple[int, int], deque[tuple[Header, bytes]]] = {}
-        self.left_after: dict[int, int | None] = {}
-        """Members that closed: after which operation, or None if in the middle of one."""
+        self.left_after: dict[int, int] = {}
+        """Members that closed, and the last operation that each had finished."""
 
 
 _HUBS: Final[WeakValueDictionary[str, _Hub]] = WeakValueDictionary()
@@ -143,9 +143,7 @@ class MemoryEndpoint:
             self._statistics[peer].payload_bytes_received += len(data)
             self._completions.append(Completion(token))
 
-    def _check_departure(self, peer: int, left_after: int | None) -> None:
-        if left_after is None:
-            raise PeerLostError(peer, "it closed the group in the middle of an operation")
+    def _check_departure(self, peer: int, left_after: int) -> None:
         if self._sequence > left_after or self._receives[peer]:
             raise left(peer, left_after)
 
@@ -178,7 +176,7 @@ class MemoryEndpoint:
                 return
             self._closed = True
             in_order = self._error is None and not any(self._receives.values())
-            self._hub.left_after[self._group.rank] = self._sequence if in_order else None
+            self._hub.left_after[self._group.rank] = self._sequence if in_order else self._sequence - 1
             self._hub.changed.notify_all()
 
 

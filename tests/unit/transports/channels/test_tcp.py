@@ -105,11 +105,11 @@ def test_strangers_are_turned_away() -> None:
         host, _, port = members[0].store.get(f"{name}/0").decode().rpartition(":")
         silent = socket.create_connection((host, int(port)), timeout=20)
         for lie in lies:
-            with socket.create_connection((host, int(port)), timeout=20) as connection:
-                with suppress(OSError):  # it may be closed in the face of a stranger who is still talking
-                    connection.sendall(lie)
-                    connection.shutdown(socket.SHUT_WR)
-                    assert connection.recv(1) == b"", "a stranger was answered"
+            # The door may be closed in the face of a stranger who is still talking.
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=20) as connection:
+                connection.sendall(lie)
+                connection.shutdown(socket.SHUT_WR)
+                assert connection.recv(1) == b"", "a stranger was answered"
         other.start()
         other.join()
         silent.close()
