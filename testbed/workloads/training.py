@@ -34,8 +34,9 @@ class Training(Workload):
     second."""
     iterations: int = Field(30, ge=1, le=1_000_000)
     """Measured iterations."""
-    learning_rate: float = Field(0.05, gt=0, le=10)
-    momentum: float = Field(0.9, ge=0, lt=1)
+    learning_rate: float = Field(0.1, gt=0, le=10)
+    momentum: float = Field(0.5, ge=0, lt=1)
+    """With more of it the loss first overshoots: there is no schedule that would warm the learning rate up."""
     verify_gradients: bool = False
     """After each synchronisation compare with the float64 mean of all local gradients and fail the run when
     they differ by more than 1e-6 (relative, L2). It gathers all gradients over the same links: times mean

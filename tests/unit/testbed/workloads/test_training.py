@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 NUM_WORKERS = 4
 BUCKET_BYTES = 2**20
-OPTIONS: dict[str, Any] = {"batch_size": 8, "compute_only": 1, "warmup": 2, "iterations": 6, "learning_rate": 0.05}
+OPTIONS: dict[str, Any] = {
+    "batch_size": 8,
+    "compute_only": 1,
+    "warmup": 2,
+    "iterations": 6,
+    "learning_rate": 0.1,
+    "momentum": 0.5,
+}
 
 
 class Listener(WorkerControl):
@@ -209,7 +216,7 @@ def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:
 
     torch.manual_seed(1)
     model = MODELS["cnn"].build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=options["learning_rate"], momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=options["learning_rate"], momentum=options["momentum"])
     data = digits()
     losses = []
     dealt = batches(
