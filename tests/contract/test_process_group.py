@@ -1,6 +1,7 @@
 # mypy: disable-error-code="no-untyped-call, no-any-return"
 """What torch relies on in the `testbed` backend: every trap of a Python process group has a test here."""
 
+import copy
 import os
 import signal
 import threading
@@ -388,6 +389,60 @@ def test_subgroups_have_connections_of_their_own() -> None:
     assert {value["everyone"] for value in values} == {3.0}
 
 
+def _crossing_messages(rank: Rank) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    peer = 1 - rank.rank
+    # Far larger than any socket buffer: each side must receive while it sends.
+    mine, theirs = torch.full((1 << 22,), rank.rank + 1.0), torch.empty(1 << 22)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, peer), dist.P2POp(dist.irecv, theirs, peer)])
+    for work in works:
+        work.wait()
+    dist.destroy_process_group()
+    return [theirs.min().item(), theirs.max().item()]
+
+
+def test_large_messages_may_cross() -> None:
+    values = [outcome.value for outcome in run_ranks(_crossing_messages, 2)]
+    assert values == [[2.0, 2.0], [1.0, 1.0]]
+
+
+def _sharded(rank: Rank) -> list[float]:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed._functional_collectives import all_reduce
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    _join(rank)
+    world: Any = dist.group.WORLD
+    functional = all_reduce(torch.ones(5), "sum", world)
+    assert functional.tolist() == [rank.size] * 5
+    torch.manual_seed(4)
+    whole = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    sharded: Any = copy.deepcopy(whole)
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (rank.size,)))
+    for model in (whole, sharded):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(4, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    differences = [
+        (one - other.full_tensor()).abs().max().item()
+        for one, other in zip(whole.parameters(), sharded.parameters(), strict=True)
+    ]
+    dist.destroy_process_group()
+    return differences
+
+
+def test_functional_collectives_and_sharded_parameters_work() -> None:
+    for outcome in run_ranks(_sharded, 2):
+        assert max(outcome.value) < 1e-6
+
+
 # Errors surface in the script.
 
 
@@ -466,14 +521,20 @@ def _after_failure(rank: Rank) -> list[str]:
             dist.all_reduce(torch.ones(1 << 20))
         except RuntimeError as error:
             errors.append(str(error))
+    group: Any = dist.group.WORLD
     dist.destroy_process_group()
+    try:
+        group.allreduce([torch.ones(1)])
+    except RuntimeError as error:
+        errors.append(str(error))
     return errors
 
 
 def test_after_a_failure_every_later_operation_fails_at_once() -> None:
     first = run_ranks(_after_failure, 2)[0]
-    assert len(first.value) == 2
-    assert all("lost" in error for error in first.value)
+    assert len(first.value) == 3
+    assert all("lost" in error for error in first.value[:2])
+    assert "shut down" in first.value[2]
 
 
 # Hooks.

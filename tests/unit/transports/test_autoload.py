@@ -41,6 +41,25 @@ def test_the_backend_is_there_after_import_torch_alone(tmp_path: Path) -> None:
         assert process.returncode == 0, output
 
 
+SCRIPT = """
+import torch, torch.distributed as dist
+dist.init_process_group("testbed")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.full((2, 4), float(dist.get_rank()))).sum().backward()
+assert model.module.weight.grad.eq(1.0).all(), model.module.weight.grad  # the mean of 0 and 2
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_under_torchrun_needs_nothing_but_the_name(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    program = "from torch.distributed.run import main; main()"
+    arguments = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", str(script))
+    output, _ = (process := _start(program, *arguments)).communicate(timeout=90)
+    assert process.returncode == 0, output
+
+
 def test_import_torch_survives_a_broken_installation_of_ours(tmp_path: Path) -> None:
     # A torch.distributed that refuses the registration: what would happen if its interface changed.
     (tmp_path / "sitecustomize.py").write_text(
