@@ -18,7 +18,7 @@ name one of them.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
 reduce, gather, scatter, all_to_all, barrier, send, recv, subgroups, on CPU tensors; reductions SUM, AVG, MIN,
-MAX, PRODUCT. recv from any source raises NotImplementedError. Errors of the transport surface where torch
+MAX, PRODUCT. recv from any source raises OptionError. Errors of the transport surface where torch
 waits for the operation: in `wait()`, or in `backward()`.
 
 Works with torch 2.13. The methods' names, arguments and results are those that torch's C++ trampoline
@@ -42,6 +42,7 @@ from transports.channels.base import CHANNELS, Channel, Group
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
 from transports.environment import axis_value, own_address
+from transports.errors import OptionError
 from transports.transport import ReduceOperation, Transport
 
 _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
@@ -243,8 +244,8 @@ class TestbedProcessGroup(dist.ProcessGroup):
         return _Operation([self._open.receive(tensor, peer, tag) for tensor in tensors], tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
-        """Not supported."""
-        raise NotImplementedError(f"{BACKEND} receives from a member that is named: give recv() a `src`")
+        """Refused with OptionError: a channel's messages are posted for a peer."""
+        raise OptionError(f"{BACKEND} receives from a member that is named: give recv() a `src`")
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
         """On the root outputs[0][r] becomes member r's inputs[0]; the others give an empty list."""
