@@ -145,8 +145,8 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 def render_allreduce(rows: Sequence[Row], console: Console) -> None:
     """In the manner of nccl-tests."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("size", "stack", "time ms", "p10", "p90", "algbw Mbit/s", "busbw", "bound ms", "time/bound", "CPU ms"):
+    table = Table(title="times in ms, bandwidths in Mbit/s", title_justify="left", box=None, pad_edge=False)
+    for column in ("size", "stack", "time", "p10", "p90", "algbw", "busbw", "bound", "time/bound", "CPU"):
         table.add_column(column, justify="left" if column == "stack" else "right", no_wrap=True)
     for row in sorted(rows, key=lambda row: row["size_bytes"]):
         time_s = row["time_s"]

@@ -56,7 +56,9 @@ def test_nothing_cleans_by_name_or_runs_a_shell_string() -> None:
 
 
 def test_no_unfinished_work_is_left_in_the_packages() -> None:
-    unfinished = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError|pytest\.(skip|mark\.skip|xfail)|mark\.xfail")
+    unfinished = re.compile(
+        r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError|pytest\.(skip|mark\.skip|xfail)|mark\.xfail"
+    )
     for path in tracked("*.py"):
         if path != Path(__file__).resolve() and "_pb2" not in path.name:
             assert not unfinished.search(path.read_text()), path

@@ -27,9 +27,7 @@ _STOP_TIMEOUT_S: Final = 2.0
 
 # "$@" is: cgroup.procs files, --, the command. The process joins its control groups before it becomes the
 # command, so that nothing it starts can escape them.
-_JOIN_AND_EXECUTE: Final = (
-    'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
-)
+_JOIN_AND_EXECUTE: Final = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 
 class NamespaceHost:
@@ -78,15 +76,11 @@ class NamespaceHost:
             raise EnvironmentLacksError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def start(
-        self, process: ProcessSpec, *, on_output: Callable[[str], None] | None = None
-    ) -> StartedProcess:
+    def start(self, process: ProcessSpec, *, on_output: Callable[[str], None] | None = None) -> StartedProcess:
         """Start a process in the host; `on_output` is called on a thread of the process' own."""
         self._check_held()
         if process.argv and shutil.which(process.argv[0]) is None:
-            raise EnvironmentLacksError(
-                f"cannot start {process.name}: there is no {process.argv[0]}; install it"
-            )
+            raise EnvironmentLacksError(f"cannot start {process.name}: there is no {process.argv[0]}; install it")
         output = Output(self._log_directory / f"{process.name}.log", on_output)
         started = self._fork(process, output) if process.entry else self._spawn(process, output)
         self._processes.append(started)
@@ -122,9 +116,7 @@ class NamespaceHost:
 
     def _check_held(self) -> None:
         if network_namespace(self.pid) is None:
-            raise EnvironmentLacksError(
-                f"the process {self.pid} that held the namespaces of {self.name} has ended"
-            )
+            raise EnvironmentLacksError(f"the process {self.pid} that held the namespaces of {self.name} has ended")
 
     def limit(self, limits: Limits) -> None:
         """Limit every process started after this, and read back. Raises EnvironmentLacksError."""

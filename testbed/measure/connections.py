@@ -54,9 +54,7 @@ class ConnectionMonitor:
     """Reads the network namespace that the calling thread was in when the monitor was made."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
-        )
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
         self._socket.settimeout(5.0)
 
     def close(self) -> None:
@@ -86,9 +84,7 @@ class ConnectionMonitor:
                 if kind == 3:  # NLMSG_DONE
                     return
                 if kind == 2:  # NLMSG_ERROR
-                    raise EnvironmentLacksError(
-                        "the kernel has no inet_diag: load tcp_diag (modprobe tcp_diag)"
-                    )
+                    raise EnvironmentLacksError("the kernel has no inet_diag: load tcp_diag (modprobe tcp_diag)")
                 yield data[offset + _NLMSG.size : offset + length]
                 offset += (length + 3) & ~3
 

@@ -77,9 +77,7 @@ class LinkSampler:
                     shaped = next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
                     interface_bytes = monitor.transmitted_bytes(index)
                 except (NetlinkError, StopIteration) as error:
-                    raise EnvironmentLacksError(
-                        f"{port.interface}: its shaper cannot be read: {error}"
-                    ) from error
+                    raise EnvironmentLacksError(f"{port.interface}: its shaper cannot be read: {error}") from error
                 samples.append(
                     LinkSample(
                         at_s=time.monotonic(),

@@ -1,14 +1,12 @@
 """A training worker's life: the part of the `training` workload that needs torch."""
 
 import copy
-import ctypes
 import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -18,6 +16,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.control import control_pb2
+from testbed.kernel import return_free_memory
 from testbed.workloads._datasets import DATASETS, Dataset, batches
 from testbed.workloads._gradients import BucketRecorder, GradientHook
 from testbed.workloads._models import MODELS
@@ -53,7 +52,7 @@ class Trainer:
         dataset = DATASETS[options.dataset]()
         with self._process_group() as group:
             self._compute_only(copy.deepcopy(model), dataset)
-            _return_free_memory()
+            return_free_memory()
             hook = self._hook(group)
             parallel = DistributedDataParallel(
                 model, process_group=group, bucket_cap_mb=configuration.bucket_bytes / 2**20
@@ -234,19 +233,4 @@ def _finished(
             )
             for peer in sorted(after)
         ],
-        unshared_memory_bytes=_unshared_memory_bytes(),
     )
-
-
-def _unshared_memory_bytes() -> int:
-    """Memory that is this process' alone: what one more worker costs, between iterations."""
-    _return_free_memory()
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
-
-
-def _return_free_memory() -> None:
-    """Give back what malloc keeps in reserve (malloc_trim(3), glibc only): 30 MB after a model has been dropped."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

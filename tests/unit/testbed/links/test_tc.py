@@ -24,8 +24,8 @@ def asked_class(**changes: Any) -> HtbClass:
         handle=CLASS_HANDLE,
         rate_bps=1e9,
         ceil_bps=1e9,
-        burst_bytes=125_000.0,
-        cburst_bytes=125_000.0,
+        burst_bytes=15_000.0,
+        cburst_bytes=15_000.0,
         quantum_bytes=QUANTUM_BYTES,
         num_bytes=0,
         num_packets=0,
@@ -36,17 +36,27 @@ def asked_class(**changes: Any) -> HtbClass:
     return replace(asked, **changes)
 
 
-def test_commands_shape_with_a_burst_of_one_millisecond() -> None:
+def test_commands_shape_with_a_burst_of_a_tenth_of_a_millisecond() -> None:
     assert SHAPER.commands() == [
         "qdisc add dev w0-eth0 root handle 1: htb default 1",
-        "class add dev w0-eth0 parent 1: classid 1:1 htb "
-        "rate 1000000000bit ceil 1000000000bit burst 125000b cburst 125000b quantum 60000",
+        (
+            "class add dev w0-eth0 parent 1: classid 1:1 htb "
+            "rate 1000000000bit ceil 1000000000bit burst 15000b cburst 15000b quantum 60000"
+        ),
         "qdisc add dev w0-eth0 parent 1:1 handle 10: bfifo limit 1000000",
     ]
 
 
 def test_burst_never_falls_below_ten_packets() -> None:
     assert replace(SHAPER, rate_bps=10e6).burst_bytes == 15_000
+    assert replace(SHAPER, rate_bps=10e9).burst_bytes == 125_000
+
+
+def test_a_burst_that_tc_rounded_to_microseconds_is_no_difference() -> None:
+    # Seen on a real kernel: 187,499 bytes at 5 Gbit/s came back as 186,840.
+    shaper = replace(SHAPER, rate_bps=5e9)
+    kept = asked_class(rate_bps=5e9, ceil_bps=5e9, burst_bytes=62_500 - 659.0, cburst_bytes=62_500 - 659.0)
+    assert shaper.differences(asked_qdiscs(), [kept]) == []
 
 
 def test_what_was_asked_reads_back_without_difference() -> None:
@@ -58,7 +68,7 @@ def test_what_was_asked_reads_back_without_difference() -> None:
     [
         ({"rate_bps": 0.99e9}, "rate"),
         ({"ceil_bps": 2e9}, "ceil"),
-        ({"burst_bytes": 15_000.0}, "burst"),
+        ({"burst_bytes": 125_000.0}, "burst"),
         ({"cburst_bytes": 1_600.0}, "cburst"),
         ({"quantum_bytes": 200_000}, "quantum"),
         ({"handle": 0x10002}, "no htb class"),

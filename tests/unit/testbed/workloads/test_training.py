@@ -202,10 +202,6 @@ def test_gloo_keeps_no_account_of_its_connections(gloo_workers: list[Worker]) ->
     assert all(not worker.finished.peers for worker in gloo_workers)
 
 
-def test_unshared_memory_is_read(workers: list[Worker]) -> None:
-    assert all(2**20 < worker.finished.unshared_memory_bytes < 2**30 for worker in workers)
-
-
 def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:
     """The same training by one process that knows nothing of workers."""
     import torch
