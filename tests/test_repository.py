@@ -34,6 +34,8 @@ def test_every_unit_test_mirrors_a_source_file() -> None:
 def test_a_file_on_an_axis_registers_one_value_of_its_name(axis) -> None:  # type: ignore[no-untyped-def]
     assert axis.kinds()
     for cls in axis:
+        if not cls.__module__.startswith(PACKAGES):
+            continue  # another test's own
         assert cls.__module__.rpartition(".")[2] in axis.kinds()
         assert cls.__doc__
 
