@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
@@ -52,12 +51,15 @@ class Work:
         return self._finished.is_set()
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Call with the error or None when it is over, on a thread made for that, never on the communication thread."""
+        """Call with the error or None when it is over, on a thread made for that, never on the communication thread.
+
+        When the group has been closed by then, here and now."""
         with self._lock:
             if not self._finished.is_set():
                 self._callbacks.append(callback)
                 return
-        self._call(callback)
+        if not self._call(callback):
+            callback(self._error)  # the group is closed and has no threads for it any more; the caller's will do
 
     def finish(self, error: BaseException | None) -> None:
         """The communication thread's side: tell everybody."""
@@ -67,9 +69,13 @@ class Work:
         for callback in self._callbacks:
             self._call(callback)
 
-    def _call(self, callback: Callback) -> None:
-        with suppress(RuntimeError):  # the interpreter is going: there is nobody left to tell
+    def _call(self, callback: Callback) -> bool:
+        """False when there are no threads for it any more: the group is closed, or the interpreter is going."""
+        try:
             self._pool.submit(callback, self._error)
+        except RuntimeError:
+            return False
+        return True
 
 
 class _Task:
