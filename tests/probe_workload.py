@@ -13,6 +13,13 @@ from testbed.control import control_pb2 as messages
 from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
 from transports.errors import PeerLostError
 
+GLOO_ERROR = """Got the following error when running the callback: RuntimeError: \
+[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:37295.
+
+At:
+  somewhere(1): else
+"""
+
 
 @WORKLOADS.register
 class Probe(Workload):
@@ -33,6 +40,8 @@ class Probe(Workload):
             control.report(messages.Event(iteration=messages.Iteration(index=index, loss=0.5)))
         if configuration.rank == self.actor:
             self._act(configuration, control)
+        elif self.action == "be_missed_by_gloo":
+            raise RuntimeError(GLOO_ERROR)
         elif self.action == "die_and_be_missed":
             time.sleep(0.05)
             raise PeerLostError(self.actor, "connection reset")
@@ -41,6 +50,9 @@ class Probe(Workload):
     def _act(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         if self.action == "raise":
             raise ValueError("the probe was asked to raise")
+        if self.action == "be_missed_by_gloo":
+            time.sleep(0.15)  # late, so that its peers complain first
+            raise ValueError("the probe was asked to raise\nand to say a lot about it")
         if self.action == "exit":
             sys.exit(7)
         if self.action == "vanish":

@@ -25,6 +25,9 @@ _TICK_S: Final = 0.1
 _SETTLE_S: Final = 0.5
 """So long others are heard after the first failure: who complains first has seldom failed first."""
 _STOP_GRACE_S: Final = 2.0
+_CONSEQUENCES: Final = ("PeerLostError", "PeerTimeoutError", "/gloo/gloo/")
+"""What the error of a worker says that has lost another one: our errors, wrapped or not, and gloo's, which have no type
+of their own but name the source file."""
 
 
 class Listener:
@@ -212,8 +215,10 @@ class Coordinator:
             self._listener.on_finished(event.rank, event.finished)
         elif kind == "failure":
             self._listener.on_failure(event.rank, event.failure)
-            consequence = "PeerLostError" in event.failure.error or "PeerTimeoutError" in event.failure.error
-            self._fail(worker, 3 if consequence else 1, f"raised {event.failure.error}", event.failure.traceback)
+            consequence = any(mark in event.failure.error for mark in _CONSEQUENCES)
+            # The traceback ends with all of it; DistributedDataParallel's errors go on for many lines.
+            first_line = event.failure.error.partition("\n")[0].rstrip(": ")
+            self._fail(worker, 3 if consequence else 1, f"raised {first_line}", event.failure.traceback)
 
     def _judge(self, worker: _Worker, status: int | None) -> None:
         """A worker that ended too early, or says nothing any more, has failed."""
