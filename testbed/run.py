@@ -11,7 +11,7 @@ from typing import Final
 from testbed import environment
 from testbed.calibrate import Measurement
 from testbed.doctor import require
-from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, TestbedError
+from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.fidelity import Evidence, judge
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler
@@ -42,6 +42,11 @@ def run_experiment(experiment: Experiment, *, output: Path, progress: LiveProgre
 
     Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
     """
+    if not experiment.workload.phase_lengths().get("measured"):
+        raise SpecError(
+            f"workload: {experiment.workload.kind} has no iterations that a run could judge; "
+            "`testbed bench` runs what has none"
+        )
     plan = make_plan(experiment)
     require(plan)
     return _Run(plan, output=output, progress=progress).execute()

@@ -33,6 +33,9 @@ class Probe(Workload):
     def num_iterations(self) -> int:
         return 2
 
+    def phase_lengths(self) -> dict[str, int]:
+        return {"measured": self.num_iterations()}
+
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         control.barrier("ready")
         sys.stdout.write(f"rank {configuration.rank} works\n")

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
@@ -55,6 +55,10 @@ class AllReduce(Workload):
     def num_iterations(self) -> int:
         """Samples of each size and stack."""
         return self.repeat
+
+    def phase_lengths(self) -> Mapping[str, int]:
+        """It reports samples, not iterations."""
+        return {}
 
     def sends_only_gradients(self) -> bool:
         """It reports samples, not iterations."""

@@ -78,6 +78,7 @@ def test_plan_as_json_has_the_expected_bytes() -> None:
     [
         (["run", QUICKSTART, "--set", "link.rate=fast"], "link.rate"),
         (["run", QUICKSTART, "--set", "wrokers=3"], "wrokers: unknown key; allowed: name"),
+        (["run", QUICKSTART, "--set", "workload={kind: allreduce}"], "workload: allreduce has no iterations"),
         (["plan", "none.yaml"], "cannot read none.yaml"),
         (["bench", "allreduce", "--link", "1gbit,,"], "--link"),
         (["bench", "allreduce", "--stack", "rign/tcp"], "rign"),
