@@ -174,6 +174,16 @@ def test_a_worker_that_falls_silent_has_failed_within_the_timeout(
     assert "still running: worker 1 on w1 (waits in barrier 'end'" in message
 
 
+def test_a_worker_that_hangs_is_the_cause_and_not_those_who_waited_for_it(
+    directory: Path, make_configurations: Configure
+) -> None:
+    configurations = make_configurations(3, "r", action="hang_and_be_missed", actor=1)
+    message = Bench(directory, configurations, timeout_s=1.0).failure()
+    assert message.startswith("worker 1 on w1 has said nothing for 1.")
+    assert "also: worker 0 on w0 raised PeerTimeoutError" in message
+    assert "also: worker 2 on w2 raised PeerTimeoutError" in message
+
+
 def test_a_worker_that_never_registers_is_named(directory: Path, make_configurations: Configure) -> None:
     bench = Bench(directory, make_configurations(1, "r"))
     bench.workers[0].send_signal(signal.SIGSTOP)
