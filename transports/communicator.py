@@ -92,9 +92,10 @@ class _Task:
 class _Whole(_Task):
     """One that has the endpoint to itself while it runs."""
 
-    def __init__(self, name: str, size_bytes: int, work: Work, job: Job) -> None:
+    def __init__(self, name: str, size_bytes: int, work: Work, job: Job, timeout_s: float) -> None:
         super().__init__(name, size_bytes, work)
         self.job = job
+        self.timeout_s = timeout_s
 
 
 class _Message(_Task):
@@ -191,9 +192,9 @@ class Communicator:
             "reduce_scatter", lambda transport: transport.reduce_scatter(output, input, op), input.nbytes
         )
 
-    def barrier(self) -> Work:
-        """Over when every rank has come here."""
-        return self.submit("barrier", lambda transport: transport.barrier(), 0)
+    def barrier(self, timeout_s: float | None = None) -> Work:
+        """Over when every rank has come here, within this timeout or the group's."""
+        return self.submit("barrier", lambda transport: transport.barrier(), 0, timeout_s)
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int = 0) -> Work:
         """Send to one rank. Messages of a pair arrive in the order in which they were sent, whatever their tags."""
@@ -214,12 +215,13 @@ class Communicator:
             )
         )
 
-    def submit(self, name: str, job: Job, size_bytes: int) -> Work:
+    def submit(self, name: str, job: Job, size_bytes: int, timeout_s: float | None = None) -> Work:
         """Run a job of one or more phases on the communication thread, with nothing of the group's in between.
 
-        The operation's timeout counts for the whole job, from when it starts.
+        The timeout (the group's unless one is given) counts for the whole job, from when it starts.
         """
-        return self._enqueue(_Whole(name, size_bytes, self._work(), job))
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._enqueue(_Whole(name, size_bytes, self._work(), job, limit_s))
 
     def _check_peer(self, tensor: torch.Tensor, peer: int) -> None:
         check(tensor)
@@ -274,7 +276,7 @@ class Communicator:
 
     def _run_whole(self, task: _Whole) -> None:
         task.started_s = time.monotonic()
-        self._transport.deadline_s = task.started_s + self._timeout_s
+        self._transport.deadline_s = task.started_s + task.timeout_s
         self._transport.first_byte_s = None
         task.job(self._transport)
         self._finish(task, self._transport.first_byte_s)

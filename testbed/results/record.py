@@ -338,7 +338,7 @@ def load(path: Path) -> Record:
     return Record(
         path=path,
         summary=_load_summary(path / "summary.json"),
-        spec_yaml=(path / "spec.yaml").read_text(encoding="utf-8"),
+        spec_yaml=_load_text(path / "spec.yaml"),
         plan=_load_json(path / "plan.json"),
         environment=_load_json(path / "environment.json"),
         calibration=_load_json(path / "calibration.json"),
@@ -348,10 +348,17 @@ def load(path: Path) -> Record:
     )
 
 
+def _load_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from error
+
+
 def _load_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        document = json.loads(_load_text(path))
+    except ValueError as error:
         raise SpecError(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict):
         raise SpecError(f"{path} cannot be read: it holds no JSON object")

@@ -286,6 +286,20 @@ def test_a_hung_peer_times_out(channel: str) -> None:
     assert 0.4 <= waited_s < 10
 
 
+def test_a_barrier_may_have_a_timeout_of_its_own() -> None:
+    release = threading.Event()
+
+    def body(communicator: Communicator) -> None:
+        if communicator.rank == 1:
+            release.wait(20)
+            return
+        with pytest.raises(PeerTimeoutError):
+            communicator.barrier(timeout_s=0.2).wait(10)
+        release.set()
+
+    assert run_communicators(body, 2, timeout_s=30) == [None, None]
+
+
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
 def test_different_operations_name_both_sides(channel: str) -> None:
     def body(communicator: Communicator) -> BaseException | None:
