@@ -56,8 +56,8 @@ class LinkFacts:
         """Packets dropped in between."""
         return self.drops_end - self.drops_start
 
-    def evidence(self, *, may_drop: bool, read_back_difference: str | None) -> LinkEvidence:
-        """What the verdict looks at; see :class:`LinkEvidence` for the arguments."""
+    def evidence(self, *, may_drop: bool) -> LinkEvidence:
+        """What the verdict looks at; see :class:`LinkEvidence` for the argument."""
         return LinkEvidence(
             name=f"{self.from_} → {self.to}",
             rate_bps=self.rate_bps,
@@ -67,7 +67,6 @@ class LinkFacts:
             retransmitted_bytes=self.retransmitted_bytes,
             drops=self.drops,
             may_drop=may_drop,
-            read_back_difference=read_back_difference,
         )
 
 
