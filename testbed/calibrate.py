@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +39,7 @@ MIN_WINDOW_S: Final = 0.25
 MIN_WINDOW_BYTES: Final = 1_500_000
 """A thousand packets, so that one more or less is 0.1 %."""
 MAX_SUPERFRAME_BYTES: Final = 65_536
+SIGNAL_LATENCY_S: Final = 0.2
 MAX_PARALLEL_BPS: Final = 2e9
 """What two cores push and receive in Python beside a shaper without becoming the bottleneck."""
 
@@ -248,9 +249,18 @@ def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda
     downlinks = deployment.plan.directions[1::2]
     with ThreadPoolExecutor(num_parallel, thread_name_prefix="calibrate") as pool:
         try:
-            measurements = [*pool.map(one, uplinks), *pool.map(one, downlinks)]
+            measurements = []
+            for directions in (uplinks, downlinks):
+                futures = [pool.submit(one, direction) for direction in directions]
+                # In short waits: a signal that another thread took is handled when this one next wakes.
+                while wait(futures, timeout=SIGNAL_LATENCY_S, return_when=FIRST_EXCEPTION).not_done:
+                    for future in futures:
+                        if future.done():
+                            future.result()
+                measurements += [future.result() for future in futures]
         except BaseException:
             stopping.set()  # Ctrl-C, or one that failed: leaving the pool waits for those under way
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
     wrong = judge(deployment, measurements)
     if wrong:
