@@ -9,6 +9,7 @@ that begins late finds a backlog and makes it look fast), so one that misses is 
 link that is really wrong is wrong every time.
 """
 
+import math
 import socket
 import statistics
 import struct
@@ -41,6 +42,9 @@ MIN_WINDOW_BYTES: Final = 1_500_000
 MAX_SUPERFRAME_BYTES: Final = 65_536
 MAX_PARALLEL_BPS: Final = 2e9
 """What two cores push and receive in Python beside a shaper without becoming the bottleneck."""
+
+_AWAKE_S: Final = 0.5e-3
+"""Before and after a packet is due."""
 
 _STAMP: Final = struct.Struct("=Qd")
 
@@ -77,7 +81,7 @@ def measure_rate(deployment: Deployment, direction: Direction, *, window_s: floa
             listener = stack.enter_context(socket.create_server((direction.receiver.address, 0)))
         with sending.entered():
             out = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        limit_s = WARM_UP_S + window_s + 10 + 10 * direction.delay_s
+        limit_s = WARM_UP_S + window_s + 10 + _slow_start_s(direction)
         for end in (listener, out):
             end.settimeout(limit_s)
         out.bind((direction.sender.address, 0))
@@ -98,13 +102,20 @@ def measure_rate(deployment: Deployment, direction: Direction, *, window_s: floa
         pumping = threading.Thread(target=pump, name="calibrate-send", daemon=True)
         pumping.start()
         try:
-            goodput_bps = _receive_rate(taken, WARM_UP_S + 4 * direction.delay_s, window_s)
+            goodput_bps = _receive_rate(taken, WARM_UP_S + _slow_start_s(direction), window_s)
         finally:
             stop.set()
             taken.close()
             out.close()
             pumping.join(limit_s)
     return goodput_bps, congestion
+
+
+def _slow_start_s(direction: Direction) -> float:
+    """What TCP needs, from ten segments, to have a bandwidth-delay product under way, and a few round trips more."""
+    round_trip_s = 2 * direction.delay_s
+    in_flight_bytes = direction.rate_bps / 8 * round_trip_s
+    return round_trip_s * (4 + math.log2(max(1.0, in_flight_bytes / (10 * MTU))))
 
 
 def _receive_rate(taken: socket.socket, warm_up_s: float, window_s: float) -> float:
@@ -149,7 +160,7 @@ def measure_delay(deployment: Deployment, direction: Direction) -> float:
         for number in range(NUM_ECHOES * 4):
             source.send(_STAMP.pack(number, time.monotonic()))
             try:
-                echoed, sent_s = _STAMP.unpack(target.recv(64))
+                echoed, sent_s = _STAMP.unpack(_receive_awake(target, time.monotonic() + direction.delay_s))
             except TimeoutError:
                 if direction.loss == 0:
                     raise CalibrationError(f"{direction.link}: a packet was lost on a link without loss") from None
@@ -161,6 +172,17 @@ def measure_delay(deployment: Deployment, direction: Direction) -> float:
         if not delays_s:
             raise CalibrationError(f"{direction.link}: no packet arrived from {direction.sender.node}")
     return statistics.median(delays_s)
+
+
+def _receive_awake(target: socket.socket, expected_s: float) -> bytes:
+    """The next packet, looked for without sleeping when it is due: waking up is this thread's delay, not the link's."""
+    time.sleep(max(0.0, expected_s - time.monotonic() - _AWAKE_S))
+    while time.monotonic() < expected_s + _AWAKE_S:
+        try:
+            return target.recv(64, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            continue
+    return target.recv(64)
 
 
 def measure(deployment: Deployment, direction: Direction) -> Measurement:
@@ -226,7 +248,11 @@ def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda
     num_parallel = max(1, min(4, int(MAX_PARALLEL_BPS // rate_bps)))
 
     def one(direction: Direction) -> Measurement:
-        measured = measure(deployment, direction)
+        try:
+            measured = measure(deployment, direction)
+        except (OSError, CalibrationError):
+            deployment.check()  # a dead delay daemon explains every silence
+            raise
         on_link(direction.link)
         return measured
 

@@ -9,6 +9,7 @@ from typing import Self
 from testbed.deploy import Deployment
 from testbed.errors import EnvironmentLacksError
 from testbed.links.netlink import LinkMonitor, NetlinkError
+from testbed.links.nfqueue import DelayCounters
 from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.connections import Connection, ConnectionMonitor
 
@@ -67,8 +68,12 @@ class LinkSampler:
             connections.close()
 
     def sample(self) -> list[LinkSample]:
-        """Read every link now. Raises EnvironmentLacksError if a link or its shaper has gone."""
+        """Read every link now.
+
+        Raises EnvironmentLacksError if a link or its shaper has gone, RunFailedError if its delay daemon has.
+        """
         samples: list[LinkSample] = []
+        self._deployment.check()
         with self._lock:
             for direction in self._deployment.plan.directions:
                 port = direction.sender
@@ -99,6 +104,10 @@ class LinkSampler:
         """Every TCP connection of every worker's node now."""
         with self._lock:
             return {node: monitor.connections() for node, monitor in self._connections.items()}
+
+    def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
+        """What each delay line that a daemon serves has done until now; by link and sending node."""
+        return self._deployment.delay_counters()
 
     def check(self) -> None:
         """Raise what stopped the sampling thread, if anything did."""
