@@ -25,6 +25,7 @@ from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
 from testbed.links.tc import MTU
 from testbed.plan import Direction
+from transports.units import format_size
 
 RATE_TOLERANCE: Final = 0.02
 """Of TCP goodput against rate x 1448/1514."""
@@ -232,6 +233,7 @@ def judge(deployment: Deployment, measurements: Sequence[Measurement]) -> list[s
             found.append(
                 f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, asked for {direction.rate_bps / 1e6:.2f} "
                 f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_EXCESS_TOLERANCE:+.0%})"
+                + (_queue_hint(direction) if error < 0 else "")
             )
         if not _delay_holds(direction, measured.delay_s):
             found.append(
@@ -242,12 +244,25 @@ def judge(deployment: Deployment, measurements: Sequence[Measurement]) -> list[s
     return found
 
 
+def _queue_hint(direction: Direction) -> str:
+    """One TCP stream fills a link only if the queue feeds it while a loss halves the window (RFC 6349, 3.4)."""
+    under_way_bytes = direction.rate_bps / 8 * 2 * direction.delay_s
+    queue_bytes = direction.shaper.queue_bytes
+    if queue_bytes >= under_way_bytes:
+        return ""
+    return (
+        f"; a round trip has {format_size(int(under_way_bytes))} under way and the queue holds only "
+        f"{format_size(queue_bytes)}: raise link.queue"
+    )
+
+
 def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda _: None) -> list[Measurement]:
     """Measure every direction of every link. Raises CalibrationError naming each that is not what was asked."""
     rate_bps = max(direction.rate_bps for direction in deployment.plan.directions)
     num_parallel = max(1, min(4, int(MAX_PARALLEL_BPS // rate_bps)))
 
     def one(direction: Direction) -> Measurement:
+        deployment.check()
         try:
             measured = measure(deployment, direction)
         except (OSError, CalibrationError):
