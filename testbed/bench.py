@@ -25,8 +25,6 @@ from testbed.spec.experiment import validate
 from testbed.state import RunState, new_run_id
 from testbed.workbench import workbench
 from transports.collectives.cost import bound_s
-from transports.errors import OptionError
-from transports.stacks import parse_stack
 from transports.units import format_rate, format_size, format_time
 
 MAX_STEAL_SHARE: Final = 0.02
@@ -67,11 +65,6 @@ def allreduce_rows(
     congestion: str,
 ) -> list[Row]:
     """Time all-reduce of each size on each stack over one star. A sample's time is that of its slowest worker."""
-    for stack in stacks:
-        try:
-            parse_stack(stack)
-        except OptionError as error:
-            raise SpecError(f"--stack: {error}") from None
     experiment = validate(
         {
             "name": "bench-allreduce",
@@ -264,6 +257,10 @@ def _overhead_sample(num_workers: int) -> Row:
 
 def run_all(output: Path, console: Console) -> None:
     """The project's own benchmark set: every target of the README's table, measured in one go."""
+    try:
+        output.open("a", encoding="utf-8").close()  # now rather than after minutes of measuring
+    except OSError as refusal:
+        raise SpecError(f"--output {output}: {refusal.strerror}") from None
     rows: list[Row] = []
 
     def add(what: str, value: float, target: float, **facts: Any) -> None:

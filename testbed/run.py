@@ -1,6 +1,7 @@
 """One run: plan, deploy, calibrate, work, judge, record, report. The whole story of `testbed run`."""
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 from testbed import environment
 from testbed.calibrate import Measurement
 from testbed.doctor import plan_here, require
-from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, TestbedError
+from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.fidelity import Evidence, judge
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.prometheus import Exporter
@@ -42,6 +43,11 @@ def run_experiment(experiment: Experiment, *, output: Path, progress: LiveProgre
 
     Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
     """
+    if not experiment.workload.phase_lengths().get("measured"):
+        raise SpecError(
+            f"workload: {experiment.workload.kind} has no iterations that a run could judge; "
+            "`testbed bench` runs what has none"
+        )
     plan = plan_here(experiment)
     require(plan)
     return _Run(plan, output=output, progress=progress).execute()
@@ -81,11 +87,15 @@ class _Run:
         self.writer.write_plan(self.plan.to_json())
         self.writer.write_environment(self.environment)
         try:
-            with workbench(
-                self.plan, run_id=self.run_id, log_directory=self.writer.logs, on_phase=self.progress.phase
-            ) as bench:
+            # The port first: that it is taken, by another run say, shows before anything is made.
+            with (
+                closing(self._exporter()) as exporter,
+                workbench(
+                    self.plan, run_id=self.run_id, log_directory=self.writer.logs, on_phase=self.progress.phase
+                ) as bench,
+            ):
                 self.overhead_s = bench.overhead_s
-                self._work(bench)
+                self._work(bench, exporter)
         except (TestbedError, Interrupted) as error:
             invalid = isinstance(error, CalibrationError)
             unsupported = isinstance(error, EnvironmentLacksError)
@@ -98,30 +108,30 @@ class _Run:
         write_report(load(self.writer.directory))
         return summary
 
-    def _work(self, bench: Workbench) -> None:
+    def _exporter(self) -> Exporter:
+        experiment = self.plan.experiment
+        return Exporter(experiment.metrics.port, run_id=self.run_id, information={"name": experiment.name})
+
+    def _work(self, bench: Workbench, exporter: Exporter) -> None:
         """Everything between calibration and tear-down."""
         self.calibration = bench.calibration
         self.writer.write_calibration({"links": [asdict(measured) for measured in self.calibration]})
         read_back = bench.deployment.read_back()
-        metrics = self.plan.experiment.metrics
-        exporter = Exporter(metrics.port, run_id=self.run_id, information={"name": self.plan.experiment.name})
-        try:
-            recorder = self.recorder = Recorder(
-                self.plan,
-                epoch_s=self.epoch_s,
-                writer=self.writer,
-                exporter=exporter,
-                progress=self.progress,
-            )
-            self.progress.phase("start workers")
-            begun_s = time.monotonic()
-            with LinkSampler(bench.deployment, interval_s=metrics.interval_s, on_sample=recorder.on_samples) as sampler:
-                recorder.sampler = sampler
-                bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
-            if recorder.first_iteration_s is not None:
-                self.overhead_s["start"] = recorder.first_iteration_s - begun_s
-        finally:
-            exporter.close()
+        recorder = self.recorder = Recorder(
+            self.plan,
+            epoch_s=self.epoch_s,
+            writer=self.writer,
+            exporter=exporter,
+            progress=self.progress,
+        )
+        self.progress.phase("start workers")
+        begun_s = time.monotonic()
+        interval_s = self.plan.experiment.metrics.interval_s
+        with LinkSampler(bench.deployment, interval_s=interval_s, on_sample=recorder.on_samples) as sampler:
+            recorder.sampler = sampler
+            bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
+        if recorder.first_iteration_s is not None:
+            self.overhead_s["start"] = recorder.first_iteration_s - begun_s
         self.differences = bench.deployment.differences()
         self.writer.write_environment({**self.environment, "read_back": read_back})
 

@@ -11,7 +11,14 @@ import time
 from testbed.control import agent
 from testbed.control import control_pb2 as messages
 from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
-from transports.errors import PeerLostError
+from transports.errors import PeerLostError, PeerTimeoutError
+
+GLOO_ERROR = """Got the following error when running the callback: RuntimeError: \
+[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:37295.
+
+At:
+  somewhere(1): else
+"""
 
 
 @WORKLOADS.register
@@ -26,6 +33,9 @@ class Probe(Workload):
     def num_iterations(self) -> int:
         return 2
 
+    def phase_lengths(self) -> dict[str, int]:
+        return {"measured": self.num_iterations()}
+
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         control.barrier("ready")
         sys.stdout.write(f"rank {configuration.rank} works\n")
@@ -33,6 +43,11 @@ class Probe(Workload):
             control.report(messages.Event(iteration=messages.Iteration(index=index, loss=0.5)))
         if configuration.rank == self.actor:
             self._act(configuration, control)
+        elif self.action == "hang_and_be_missed":
+            time.sleep(1.1)
+            raise PeerTimeoutError(self.actor, 1.0, "all_reduce")
+        elif self.action == "be_missed_by_gloo":
+            raise RuntimeError(GLOO_ERROR)
         elif self.action == "die_and_be_missed":
             time.sleep(0.05)
             raise PeerLostError(self.actor, "connection reset")
@@ -41,6 +56,9 @@ class Probe(Workload):
     def _act(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         if self.action == "raise":
             raise ValueError("the probe was asked to raise")
+        if self.action == "be_missed_by_gloo":
+            time.sleep(0.15)  # late, so that its peers complain first
+            raise ValueError("the probe was asked to raise\nand to say a lot about it")
         if self.action == "exit":
             sys.exit(7)
         if self.action == "vanish":
@@ -49,7 +67,7 @@ class Probe(Workload):
             # Late, so that its peers complain first.
             time.sleep(0.15 if self.action == "die_and_be_missed" else 0.0)
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.action == "hang":
+        if self.action in {"hang", "hang_and_be_missed"}:
             time.sleep(60)
         if self.action == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -14,7 +14,7 @@ from transports.communicator import Communicator
 
 def groups(size: int, *, timeout_s: float = 20.0) -> list[Group]:
     """One group's members, which meet in a store of their own."""
-    store, name = MemoryStore(timeout_s), uuid.uuid4().hex
+    store, name = MemoryStore(), uuid.uuid4().hex
     return [
         Group(name=name, rank=rank, size=size, address="127.0.0.1", store=store, timeout_s=timeout_s)
         for rank in range(size)

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
@@ -52,12 +51,15 @@ class Work:
         return self._finished.is_set()
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Call with the error or None when it is over, on a thread made for that, never on the communication thread."""
+        """Call with the error or None when it is over, on a thread made for that, never on the communication thread.
+
+        When the group has been closed by then, here and now."""
         with self._lock:
             if not self._finished.is_set():
                 self._callbacks.append(callback)
                 return
-        self._call(callback)
+        if not self._call(callback):
+            callback(self._error)  # the group is closed and has no threads for it any more; the caller's will do
 
     def finish(self, error: BaseException | None) -> None:
         """The communication thread's side: tell everybody."""
@@ -67,9 +69,13 @@ class Work:
         for callback in self._callbacks:
             self._call(callback)
 
-    def _call(self, callback: Callback) -> None:
-        with suppress(RuntimeError):  # the interpreter is going: there is nobody left to tell
+    def _call(self, callback: Callback) -> bool:
+        """False when there are no threads for it any more: the group is closed, or the interpreter is going."""
+        try:
             self._pool.submit(callback, self._error)
+        except RuntimeError:
+            return False
+        return True
 
 
 class _Task:
@@ -86,9 +92,10 @@ class _Task:
 class _Whole(_Task):
     """One that has the endpoint to itself while it runs."""
 
-    def __init__(self, name: str, size_bytes: int, work: Work, job: Job) -> None:
+    def __init__(self, name: str, size_bytes: int, work: Work, job: Job, timeout_s: float) -> None:
         super().__init__(name, size_bytes, work)
         self.job = job
+        self.timeout_s = timeout_s
 
 
 class _Message(_Task):
@@ -185,9 +192,9 @@ class Communicator:
             "reduce_scatter", lambda transport: transport.reduce_scatter(output, input, op), input.nbytes
         )
 
-    def barrier(self) -> Work:
-        """Over when every rank has come here."""
-        return self.submit("barrier", lambda transport: transport.barrier(), 0)
+    def barrier(self, timeout_s: float | None = None) -> Work:
+        """Over when every rank has come here, within this timeout or the group's."""
+        return self.submit("barrier", lambda transport: transport.barrier(), 0, timeout_s)
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int = 0) -> Work:
         """Send to one rank. Messages of a pair arrive in the order in which they were sent, whatever their tags."""
@@ -208,12 +215,13 @@ class Communicator:
             )
         )
 
-    def submit(self, name: str, job: Job, size_bytes: int) -> Work:
+    def submit(self, name: str, job: Job, size_bytes: int, timeout_s: float | None = None) -> Work:
         """Run a job of one or more phases on the communication thread, with nothing of the group's in between.
 
-        The operation's timeout counts for the whole job, from when it starts.
+        The timeout (the group's unless one is given) counts for the whole job, from when it starts.
         """
-        return self._enqueue(_Whole(name, size_bytes, self._work(), job))
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._enqueue(_Whole(name, size_bytes, self._work(), job, limit_s))
 
     def _check_peer(self, tensor: torch.Tensor, peer: int) -> None:
         check(tensor)
@@ -268,7 +276,7 @@ class Communicator:
 
     def _run_whole(self, task: _Whole) -> None:
         task.started_s = time.monotonic()
-        self._transport.deadline_s = task.started_s + self._timeout_s
+        self._transport.deadline_s = task.started_s + task.timeout_s
         self._transport.first_byte_s = None
         task.job(self._transport)
         self._finish(task, self._transport.first_byte_s)

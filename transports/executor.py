@@ -112,10 +112,12 @@ class Executor:
         deadline_s: float,
         reduction: Reduction = "sum",
         root: int = 0,
+        argument: int = 0,
     ) -> float | None:
         """Run an operation, in place on contiguous tensors (n,); returns when its first message completed, if any did.
 
-        `dtype` is the index in DTYPES of what is exchanged. Raises what `Endpoint.progress` raises.
+        `dtype` is the index in DTYPES of what is exchanged, `argument` goes into the headers.
+        Raises what `Endpoint.progress` raises.
         """
         program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root)
         if not program.steps:
@@ -123,7 +125,7 @@ class Executor:
         execution = _Execution(
             program=program,
             endpoint=self._endpoint,
-            header=Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0),
+            header=Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument),
             element_bytes=DTYPE_BYTES[dtype],
             buffers=buffers,
             arithmetic=_Arithmetic(next(iter(buffers.values())).dtype, reduction),
@@ -216,12 +218,12 @@ class _Execution:
         """Post whatever is next in a lane and ready."""
         lane = self._program.lanes[number]
         indices, steps = lane.steps, self._program.steps
-        group, sequence, operation, dtype, _, _ = self._header
+        group, sequence, operation, dtype, _, _, argument = self._header
         position = self._next[number]
         while position < len(indices) and self._num_posted[number] < WINDOW:
             index = indices[position]
             kind, (buffer, start, count), peer = steps[index]
-            header = Header(group, sequence, operation, dtype, count, position)
+            header = Header(group, sequence, operation, dtype, count, position, argument)
             if kind == "reduce":
                 slot = self._free_slots[number].pop()
                 self._slot_of[index] = slot

@@ -6,8 +6,9 @@
     8       4     sequence     of the operation, modulo 2^32
     12      4     phase        of the message within the operation
     16      8     count        elements that follow
-    24      2     operation    index in OPERATIONS
-    26      2     dtype        index in DTYPES
+    24      1     operation    index in OPERATIONS
+    25      1     dtype        index in DTYPES
+    26      2     argument     index in REDUCTIONS; of a broadcast, its root
     28      4     check        CRC-32 of the 28 bytes before it
 
 All little-endian. Both sides know what comes next, so a receiver packs the header it expects and compares bytes.
@@ -30,6 +31,7 @@ OPERATIONS: Final = (
     "barrier",
     "point_to_point",
 )
+REDUCTIONS: Final = ("sum", "product", "min", "max", "avg")
 DTYPES: Final = (
     "uint8",
     "int8",
@@ -48,7 +50,9 @@ HELLO: Final = OPERATIONS.index("hello")
 POINT_TO_POINT: Final = OPERATIONS.index("point_to_point")
 
 _MAGIC: Final = b"ina1"
-_FIELDS: Final = struct.Struct("<4sIIIQHH")
+_REDUCING: Final = frozenset(map(OPERATIONS.index, ("all_reduce", "reduce_scatter")))
+_BROADCAST: Final = OPERATIONS.index("broadcast")
+_FIELDS: Final = struct.Struct("<4sIIIQBBH")
 _CHECK: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _FIELDS.size + _CHECK.size
 _MASK: Final = 0xFFFF_FFFF
@@ -69,26 +73,34 @@ def pack(header: Header) -> bytes:
         header.count,
         header.operation,
         header.dtype,
+        header.argument,
     )
     return fields + _CHECK.pack(zlib.crc32(fields))
 
 
 def unpack(data: bytes | bytearray | memoryview) -> Header:
     """The header in the first HEADER_BYTES. Raises FrameMismatchError for anything :func:`pack` does not make."""
-    magic, group, sequence, phase, count, operation, dtype = _FIELDS.unpack_from(data)
+    magic, group, sequence, phase, count, operation, dtype, argument = _FIELDS.unpack_from(data)
     (check,) = _CHECK.unpack_from(data, _FIELDS.size)
     if magic != _MAGIC or check != zlib.crc32(data[: _FIELDS.size]):
         raise FrameMismatchError(f"not a frame header: {bytes(data[:HEADER_BYTES]).hex()}")
     if operation >= len(OPERATIONS) or dtype >= len(DTYPES):
         raise FrameMismatchError(f"unknown operation {operation} or element type {dtype}: another version of the peer?")
-    return Header(group, sequence, operation, dtype, count, phase)
+    if operation in _REDUCING and argument >= len(REDUCTIONS):
+        raise FrameMismatchError(f"unknown reduction {argument}: another version of the peer?")
+    return Header(group, sequence, operation, dtype, count, phase, argument)
 
 
 def describe(header: Header) -> str:
-    """`all_reduce #7, message 3: 512 float32`."""
+    """`all_reduce (sum) #7, message 3: 512 float32`."""
+    asked = ""
+    if header.operation in _REDUCING:
+        asked = f" ({REDUCTIONS[header.argument]})"
+    elif header.operation == _BROADCAST:
+        asked = f" (from rank {header.argument})"
     what = "tag" if header.operation == POINT_TO_POINT else "message"
     return (
-        f"{OPERATIONS[header.operation]} #{header.sequence}, {what} {header.phase}: "
+        f"{OPERATIONS[header.operation]}{asked} #{header.sequence}, {what} {header.phase}: "
         f"{header.count} {DTYPES[header.dtype]}"
     )
 

@@ -230,8 +230,11 @@ class TestbedProcessGroup(dist.ProcessGroup):
         return self.reduce_scatter_single_coalesced(outputs, [torch.stack(parts) for parts in inputs], opts)
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        """Done when every member has called it."""
-        return _Operation([self._open.barrier()], [torch.empty(0)])
+        """Done when every member has called it, within the timeout of the options if they have one: of all
+        operations it is the only one that torch.distributed lets its callers give one."""
+        given = opts is not None and opts.timeout > timedelta(0)  # torch's "unset" is negative
+        timeout_s = opts.timeout.total_seconds() if given else None
+        return _Operation([self._open.barrier(timeout_s)], [torch.empty(0)])
 
     # Point to point, and what is made of it.
 
@@ -393,7 +396,7 @@ def _reduce_operation(opts: Any) -> ReduceOperation:
         if opts.reduceOp == operation:
             return name
     allowed = ", ".join(name.upper() for _, name in _REDUCE_OPERATIONS)
-    raise ValueError(f"{BACKEND} cannot reduce with {opts.reduceOp}; allowed: {allowed}")
+    raise ValueError(f"{BACKEND} cannot reduce with {opts.reduceOp.op.name}; allowed: {allowed}")
 
 
 def _require_alike(parts: Sequence[torch.Tensor], own: torch.Tensor, size: int) -> None:

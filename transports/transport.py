@@ -13,7 +13,7 @@ from transports.collectives.base import Buffer, Collective, Operation, World
 from transports.collectives.ring import parts
 from transports.errors import OptionError
 from transports.executor import Executor, Reduction, raw
-from transports.framing import DTYPES, POINT_TO_POINT, group_id
+from transports.framing import DTYPES, POINT_TO_POINT, REDUCTIONS, group_id
 
 ReduceOperation = Literal["sum", "product", "min", "max", "avg"]
 
@@ -142,6 +142,7 @@ class Transport:
             deadline_s=self.deadline_s,
             reduction=_BOOL_REDUCTIONS[op] if dtype == torch.bool else "sum" if op == "avg" else op,
             root=root,
+            argument=root if operation == "broadcast" else REDUCTIONS.index(op),
         )
         if self.first_byte_s is None:
             self.first_byte_s = first_s

@@ -24,7 +24,13 @@ from testbed.workloads.base import WorkerConfiguration
 _TICK_S: Final = 0.1
 _SETTLE_S: Final = 0.5
 """So long others are heard after the first failure: who complains first has seldom failed first."""
+_SILENCE: Final = 1.5
+"""Timeouts that a worker may say nothing. More than one, because everybody who waits for a worker that hangs is silent
+as well until their own timeout: they know whom they wait for."""
 _STOP_GRACE_S: Final = 2.0
+_CONSEQUENCES: Final = ("PeerLostError", "PeerTimeoutError", "/gloo/gloo/")
+"""What the error of a worker says that has lost another one: our errors, wrapped or not, and gloo's, which have no type
+of their own but name the source file."""
 
 
 class Listener:
@@ -91,10 +97,8 @@ class Coordinator:
         fork_server: ForkServer | None = None,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """A worker that says nothing for `timeout_s`, outside a barrier, has failed.
-
-        `watch` is called about ten times a second and raises what else has ended the run.
-        """
+        """A worker that says nothing for one and a half `timeout_s`, outside a barrier, has failed; for one, if others
+        have lost their peers. `watch` is called about ten times a second and raises what else has ended the run."""
         assert [each.rank for each in configurations] == list(range(len(configurations)))
         self._timeout_s = timeout_s
         self._listener = listener
@@ -218,8 +222,10 @@ class Coordinator:
             self._listener.on_finished(event.rank, event.finished)
         elif kind == "failure":
             self._listener.on_failure(event.rank, event.failure)
-            consequence = "PeerLostError" in event.failure.error or "PeerTimeoutError" in event.failure.error
-            self._fail(worker, 3 if consequence else 1, f"raised {event.failure.error}", event.failure.traceback)
+            consequence = any(mark in event.failure.error for mark in _CONSEQUENCES)
+            # The traceback ends with all of it; DistributedDataParallel's errors go on for many lines.
+            first_line = event.failure.error.partition("\n")[0].rstrip(": ")
+            self._fail(worker, 3 if consequence else 1, f"raised {first_line}", event.failure.traceback)
 
     def _judge(self, worker: _Worker, status: int | None) -> None:
         """A worker that ended too early, or says nothing any more, has failed."""
@@ -233,9 +239,12 @@ class Coordinator:
                 self._fail(worker, 0, f"was killed by signal {-status}, {name}", _log_tail(worker))
             elif status > 0 or not worker.finished:
                 self._fail(worker, 1, f"ended with status {status} before it was finished", _log_tail(worker))
+        self._judge_silence(worker, _SILENCE * self._timeout_s)
+
+    def _judge_silence(self, worker: _Worker, limit_s: float) -> None:
         silent_s = time.monotonic() - worker.heard_s
         listening = worker.registered and not (worker.exited or worker.failed or worker.barrier)
-        if listening and silent_s > self._timeout_s:
+        if listening and silent_s > limit_s:
             self._fail(worker, 2, f"has said nothing for {silent_s:.1f} s", _log_tail(worker))
 
     def _fail(self, worker: _Worker, priority: int, summary: str, details: str = "") -> None:
@@ -247,6 +256,9 @@ class Coordinator:
         deadline_s = time.monotonic() + _SETTLE_S
         while time.monotonic() < deadline_s and not all(worker.failed or worker.exited for worker in self._workers):
             self._advance()
+        for worker in self._workers:
+            # Whoever has not even complained is whom the others have waited for.
+            self._judge_silence(worker, self._timeout_s)
 
     def _explain(self) -> str:
         """The likeliest cause with its traceback or log, then what else was noticed."""

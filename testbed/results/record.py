@@ -21,7 +21,8 @@ dilation k, virtual time is wall time divided by k. Everything in `summary.json`
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,7 +30,7 @@ from typing import Any, Final, Literal
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from testbed.errors import SpecError
+from testbed.errors import EnvironmentLacksError, SpecError
 
 Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
 SCHEMA_VERSION: Final = 1
@@ -207,20 +208,38 @@ _FLUSH_INTERVAL_S: Final = 5.0
 _FLUSH_SPACING: Final = 50.0
 
 
-def _replace_text(path: Path, text: str) -> None:
-    """Write so that a reader, or a crash, sees the old text or the new one and nothing between."""
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """What the file system refuses, told as what it is."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EnvironmentLacksError(f"cannot write {path}: {reason}; records need a writable directory") from error
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write so that a reader, or a crash, sees the old text or the new one and nothing between.
+
+    Raises EnvironmentLacksError.
+    """
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with _writing(path):
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
 
 
 class RecordWriter:
-    """Writes a record while the run goes on. Any thread may append; a crash loses the last seconds."""
+    """Writes a record while the run goes on. Any thread may append; a crash loses the last seconds.
+
+    Every method that writes raises EnvironmentLacksError when the file system refuses.
+    """
 
     def __init__(self, directory: Path, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.directory = directory
         self.logs = directory / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        with _writing(directory):
+            self.logs.mkdir(parents=True, exist_ok=True)
         self._now_s = now_s
         self._rows: dict[str, list[Mapping[str, object]]] = {name: [] for name in FRAMES}
         self._frames = {name: pl.DataFrame(schema=dict(schema)) for name, schema in FRAMES.items()}
@@ -231,7 +250,7 @@ class RecordWriter:
 
     def write_spec(self, text: str) -> None:
         """The resolved spec as YAML."""
-        _replace_text(self.directory / "spec.yaml", text)
+        replace_text(self.directory / "spec.yaml", text)
 
     def write_plan(self, plan: Mapping[str, object]) -> None:
         """Plain JSON data."""
@@ -271,8 +290,9 @@ class RecordWriter:
                 self._absorb(name)
                 if self._num_written[name] != self._frames[name].height:
                     temporary = self.directory / f".{name}.parquet.new"
-                    self._frames[name].write_parquet(temporary, compression="zstd")
-                    temporary.replace(self.directory / f"{name}.parquet")
+                    with _writing(self.directory / f"{name}.parquet"):
+                        self._frames[name].write_parquet(temporary, compression="zstd")
+                        temporary.replace(self.directory / f"{name}.parquet")
                     self._num_written[name] = self._frames[name].height
             ended_s = self._now_s()
             self._next_flush_s = ended_s + max(_FLUSH_INTERVAL_S, _FLUSH_SPACING * (ended_s - started_s))
@@ -283,7 +303,7 @@ class RecordWriter:
         for name in DOCUMENTS:
             if not (self.directory / f"{name}.json").exists():
                 self._write_json(name, {})
-        _replace_text(self.directory / "summary.json", summary.model_dump_json(by_alias=True, indent=2) + "\n")
+        replace_text(self.directory / "summary.json", summary.model_dump_json(by_alias=True, indent=2) + "\n")
 
     def _append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         new = [{column: row[column] for column in FRAMES[name]} for row in rows]
@@ -301,7 +321,7 @@ class RecordWriter:
 
     def _write_json(self, name: str, document: Mapping[str, object]) -> None:
         text = json.dumps(document, indent=2, allow_nan=False)
-        _replace_text(self.directory / f"{name}.json", text + "\n")
+        replace_text(self.directory / f"{name}.json", text + "\n")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -335,7 +355,7 @@ def load(path: Path) -> Record:
     return Record(
         path=path,
         summary=_load_summary(path / "summary.json"),
-        spec_yaml=(path / "spec.yaml").read_text(encoding="utf-8"),
+        spec_yaml=_load_text(path / "spec.yaml"),
         plan=_load_json(path / "plan.json"),
         environment=_load_json(path / "environment.json"),
         calibration=_load_json(path / "calibration.json"),
@@ -345,10 +365,17 @@ def load(path: Path) -> Record:
     )
 
 
+def _load_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from error
+
+
 def _load_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        document = json.loads(_load_text(path))
+    except ValueError as error:
         raise SpecError(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict):
         raise SpecError(f"{path} cannot be read: it holds no JSON object")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.results import plots, wording
-from testbed.results.record import Record
+from testbed.results.record import Record, replace_text
 
 _FIGURES: Final = (plots.utilization, plots.breakdown, plots.timeline, plots.loss)
 
 
 def write_report(record: Record) -> Path:
-    """Write, or write again, the record's report.html and return its path."""
+    """Write, or write again, the record's report.html and return its path. Raises EnvironmentLacksError."""
     from plotly.offline import get_plotlyjs
 
     figures = {make.__name__: figure for make in _FIGURES if (figure := make(record)) is not None}
@@ -34,9 +34,7 @@ def write_report(record: Record) -> Path:
         },
     )
     path = record.path / "report.html"
-    temporary = record.path / ".report.html.new"
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    replace_text(path, page)
     return path
 
 

@@ -97,6 +97,11 @@ def headline(summary: "Summary") -> str:
     text = f"{workers} spend {100 * share:.0f} % of every iteration on communication that computing does not hide"
     if summary.scaling_factor is None:
         return f"{text}."
+    if summary.scaling_factor >= 1:
+        # Workers that wait for each other leave cores to those that compute, so a busy machine may gain by it.
+        return (
+            f"{text}, and train as fast as they would without a network: here the cores are the limit, not the links."
+        )
     return f"{text} and train at {100 * summary.scaling_factor:.0f} % of the speed they would have without a network."
 
 

@@ -66,7 +66,8 @@ class Experiment(BaseModel):
     """Lower-case letters, digits, `_`, `.`, `-`; at most 63."""
     seed: int = Field(1, ge=0, le=2**32 - 1)
     """Decides initial weights, batches and every random draw."""
-    workers: int = Field(4, ge=1, le=64)
+    workers: int = Field(4, ge=2, le=64)
+    """One alone would have nobody to exchange gradients with, and no time or bytes to compare."""
     topology: Annotated[Topology, *TOPOLOGIES.field()] = Field(default_factory=lambda: TOPOLOGIES.parse("star"))
     link: LinkSpec = Field(default_factory=lambda: LinkSpec.model_validate({}))
     switch: Literal["routed"] = "routed"

@@ -2,12 +2,13 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
 
 from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from transports.stacks import Composed, parse_stack
 from transports.units import Size
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ class AllReduce(Workload):
                 raise ValueError(f"{size_bytes} bytes: sizes are multiples of 4 (float32), 4B to 2GiB")
         return sizes_bytes
 
+    @field_validator("stacks")
+    @classmethod
+    def _known(cls, stacks: tuple[str, ...]) -> tuple[str, ...]:
+        for stack in stacks:
+            parsed = parse_stack(stack)
+            if isinstance(parsed, Composed) and parsed.channel.kind == "memory":
+                raise ValueError(f"{stack!r} joins ranks of one process and cannot cross a link")
+        return stacks
+
     def parameter_counts(self) -> Sequence[int]:
         """No model: no gradients per iteration."""
         return ()
@@ -45,6 +55,10 @@ class AllReduce(Workload):
     def num_iterations(self) -> int:
         """Samples of each size and stack."""
         return self.repeat
+
+    def phase_lengths(self) -> Mapping[str, int]:
+        """It reports samples, not iterations."""
+        return {}
 
     def sends_only_gradients(self) -> bool:
         """It reports samples, not iterations."""
@@ -57,7 +71,6 @@ class AllReduce(Workload):
 
         from testbed.control.control_pb2 import Event, Result
         from transports.channels.base import Group
-        from transports.stacks import parse_stack
 
         torch.set_num_threads(configuration.num_threads)
         store = FileStore(configuration.store_path, configuration.num_workers)

@@ -55,9 +55,9 @@ class Workload(Options):
     def num_iterations(self) -> int:
         """Measured iterations."""
 
+    @abstractmethod
     def phase_lengths(self) -> Mapping[str, int]:
-        """Iterations in each phase that the worker reports, for whoever watches."""
-        return {"measured": self.num_iterations()}
+        """Iterations in each phase that the worker reports; a run is judged by those of `measured`."""
 
     def sends_only_gradients(self) -> bool:
         """Whether the links carry the gradients' all-reduces and nothing else while iterations are measured, so that

@@ -190,7 +190,7 @@ def test_a_silent_peer_times_out(kind: str) -> None:
             over.wait()
             return None
         started_s = time.monotonic()
-        with pytest.raises(PeerTimeoutError, match="all_reduce #1, message 0: 4 uint8") as raised:
+        with pytest.raises(PeerTimeoutError, match=r"all_reduce \(sum\) #1, message 0: 4 uint8") as raised:
             finish(endpoint, {endpoint.post_receive(1, header(4), memoryview(bytearray(4)))}, within_s=0.3)
         waited_s = time.monotonic() - started_s
         over.set()
@@ -205,8 +205,8 @@ def test_a_silent_peer_times_out(kind: str) -> None:
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (header(4, operation=BROADCAST), "broadcast #1"),
-        (header(4, sequence=2), "all_reduce #2"),
+        (header(4, operation=BROADCAST), "broadcast (from rank 0) #1"),
+        (header(4, sequence=2), "all_reduce (sum) #2"),
         (header(4, phase=5), "message 5"),
         (header(1, dtype=FLOAT32), "1 float32"),
         (header(0), "0 uint8"),
@@ -235,7 +235,7 @@ def test_a_disagreement_names_both_sides(kind: str, other: Header, told: str) ->
     message = together(kind, body, 2)[0]
     assert told in message
     assert "rank 1 sends" in message
-    assert "rank 0 expects all_reduce #1, message 0: 4 uint8" in message
+    assert "rank 0 expects all_reduce (sum) #1, message 0: 4 uint8" in message
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -185,7 +185,7 @@ def test_every_reduce_operation_does_what_it_says_and_the_others_are_refused() -
         for name, value in expected.items():
             np.testing.assert_allclose(result[name], value, rtol=1e-15, err_msg=name)
         for name in ("BAND", "BOR", "BXOR"):
-            assert "SUM, AVG, MIN, MAX, PRODUCT" in result[name]
+            assert result[name] == f"testbed cannot reduce with {name}; allowed: SUM, AVG, MIN, MAX, PRODUCT"
 
 
 def _operations(rank: Rank) -> dict[str, Any]:
@@ -504,6 +504,24 @@ def test_a_peer_that_hangs_raises_at_the_timeout() -> None:
         assert survivor.value["waited_s"] < 15.0
     # At least one waited for the whole timeout; the other may have learnt it from the first.
     assert max(outcome.value["waited_s"] for outcome in (outcomes[0], outcomes[2])) >= 1.9
+
+
+def _barrier_with_a_timeout(rank: Rank) -> float:
+    import torch.distributed as dist
+
+    _join(rank)
+    dist.barrier(timeout=timedelta(seconds=20))
+    started_s = time.monotonic()
+    if rank.rank == 0:
+        with pytest.raises(dist.DistBackendError, match="no progress with rank 1"):
+            dist.barrier(timeout=timedelta(seconds=0.5))
+    else:
+        threading.Event().wait(3)
+    return time.monotonic() - started_s
+
+
+def test_a_barrier_keeps_to_its_own_timeout() -> None:
+    assert 0.5 <= run_ranks(_barrier_with_a_timeout, 2)[0].value < 3
 
 
 def _after_failure(rank: Rank) -> list[str]:

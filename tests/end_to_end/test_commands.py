@@ -1,6 +1,7 @@
 """The commands as a user types them: what they print, what they return, what they leave behind."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -77,10 +78,13 @@ def test_plan_as_json_has_the_expected_bytes() -> None:
     [
         (["run", QUICKSTART, "--set", "link.rate=fast"], "link.rate"),
         (["run", QUICKSTART, "--set", "wrokers=3"], "wrokers: unknown key; allowed: name"),
+        (["run", QUICKSTART, "--set", "workload={kind: allreduce}"], "workload: allreduce has no iterations"),
         (["plan", "none.yaml"], "cannot read none.yaml"),
         (["bench", "allreduce", "--link", "1gbit,,"], "--link"),
         (["bench", "allreduce", "--stack", "rign/tcp"], "rign"),
+        (["bench", "allreduce", "--stack", "ring/memory"], "workload.stacks: 'ring/memory' joins ranks of one process"),
         (["bench", "allreduce", "--sizes", "3B"], "multiples of 4"),
+        (["bench", "all", "--output", "/proc/nowhere/bench.json"], "--output /proc/nowhere/bench.json: No such file"),
         (["report", "tests"], "not a record"),
     ],
 )
@@ -88,6 +92,26 @@ def test_a_wrong_spec_or_line_exits_with_2_before_anything_is_made(argv: list[st
     done = invoke(*argv)
     assert done.returncode == 2
     assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.privileged
+def test_a_metrics_port_that_is_taken_is_noticed_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = invoke("run", QUICKSTART, "--set", f"metrics.port={port}", "--output", str(tmp_path))
+    assert done.returncode == 3
+    assert f"metrics.port: 127.0.0.1:{port} is in use" in done.stderr
+    assert "deploy" not in done.stderr
+
+
+@pytest.mark.privileged
+def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = invoke("run", QUICKSTART, "--output", str(tmp_path / "file" / "results"))
+    assert done.returncode == 3
+    assert f"cannot write {tmp_path}/file/results/quickstart-" in done.stderr
+    assert "Not a directory" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from transports.channels.base import Group, Header
+from transports.channels.base import Group, Header, published
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import HEADER_BYTES, HELLO, group_id, pack, unpack
 
@@ -84,14 +84,8 @@ def _listen(group: Group, configure: Configure) -> socket.socket:
 
 
 def _connect(group: Group, peer: int, configure: Configure, deadline_s: float) -> socket.socket:
-    try:
-        published = group.store.get(f"{group.name}/{peer}").decode()
-    except (
-        RuntimeError,
-        OSError,
-    ) as error:  # what torch's stores and ours raise when they have waited long enough
-        raise PeerTimeoutError(peer, group.timeout_s, "its address in the store") from error
-    host, _, port = published.rpartition(":")
+    listening = published(group, f"{group.name}/{peer}", peer, "its address in the store", deadline_s)
+    host, _, port = listening.rpartition(":")
     family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     connection = socket.socket(family, kind, protocol)
     try:
@@ -101,10 +95,10 @@ def _connect(group: Group, peer: int, configure: Configure, deadline_s: float) -
         connection.sendall(_hello(group))
     except TimeoutError as error:
         connection.close()
-        raise PeerTimeoutError(peer, group.timeout_s, f"a connection to {published}") from error
+        raise PeerTimeoutError(peer, group.timeout_s, f"a connection to {listening}") from error
     except OSError as error:
         connection.close()
-        raise PeerLostError(peer, f"{published}: {error.strerror}") from error
+        raise PeerLostError(peer, f"{listening}: {error.strerror}") from error
     return connection
 
 

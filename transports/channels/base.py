@@ -5,11 +5,14 @@ Messages between a pair arrive in the order they were posted; every one carries 
 posted header differs from the one that arrives raises FrameMismatchError naming both sides.
 """
 
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar, Final, NamedTuple, Protocol
 
+from transports.errors import PeerTimeoutError
 from transports.registry import Options, Registry
 
 
@@ -29,6 +32,9 @@ class Header(NamedTuple):
     """Elements in this message."""
     phase: int
     """The number of the message within the operation, per peer and direction; point to point, the tag."""
+    argument: int = 0
+    """What else the operation was asked for: the index of its reduction in `transports.framing.REDUCTIONS`, or the
+    root that it broadcasts from. Two ranks that disagree here would exchange the same messages and compute nonsense."""
 
 
 Token = int
@@ -78,8 +84,21 @@ class Store(Protocol):
     def set(self, key: str, value: str) -> None:
         """Publish a value."""
 
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
+        """Return when every key is set. Raises when that takes longer, whatever the store's own timeout."""
+
     def get(self, key: str) -> bytes:
-        """Wait for the key and return its value. Raises when the store's own timeout passes."""
+        """The value of a key that is set."""
+
+
+def published(group: Group, key: str, peer: int, what: str, deadline_s: float) -> str:
+    """What `peer` has put into the store, waiting for it until the group's deadline (on time.monotonic()), since
+    torch's stores would wait for minutes of their own. Raises PeerTimeoutError, saying `what` was awaited."""
+    try:
+        group.store.wait([key], timedelta(seconds=max(deadline_s - time.monotonic(), 0.001)))
+        return group.store.get(key).decode()
+    except (RuntimeError, OSError) as error:  # what torch's stores and ours raise when they have waited long enough
+        raise PeerTimeoutError(peer, group.timeout_s, what) from error
 
 
 class Endpoint(Protocol):

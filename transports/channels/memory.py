@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,7 @@ from transports.channels.base import (
     Header,
     PeerStatistics,
     Token,
+    published,
 )
 from transports.errors import PeerTimeoutError, TransportError
 from transports.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
@@ -29,8 +31,7 @@ from transports.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mism
 class MemoryStore:
     """A rendezvous for threads of one process."""
 
-    def __init__(self, timeout_s: float = 10.0) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
 
@@ -40,11 +41,15 @@ class MemoryStore:
             self._values[key] = value.encode()
             self._changed.notify_all()
 
-    def get(self, key: str) -> bytes:
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
         """See :class:`transports.channels.base.Store`. Raises TimeoutError."""
         with self._changed:
-            if not self._changed.wait_for(lambda: key in self._values, self._timeout_s):
-                raise TimeoutError(f"nobody has set {key!r} within {self._timeout_s} s")
+            if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
+                raise TimeoutError(f"nobody has set {', '.join(keys)} within {timeout}")
+
+    def get(self, key: str) -> bytes:
+        """See :class:`transports.channels.base.Store`."""
+        with self._changed:
             return self._values[key]
 
 
@@ -195,10 +200,7 @@ class Memory(Channel):
             hub = _HUBS[name] = _Hub()
             group.store.set(key, name)
         else:
-            try:
-                name = group.store.get(key).decode()
-            except (RuntimeError, OSError) as error:  # what torch's stores and ours raise after long enough
-                raise PeerTimeoutError(0, group.timeout_s, "its hub in the store") from error
+            name = published(group, key, 0, "its hub in the store", deadline_s)
             found = _HUBS.get(name)
             if found is None:
                 raise TransportError("the memory channel joins threads of one process; rank 0 lives in another")

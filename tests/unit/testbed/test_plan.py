@@ -33,12 +33,6 @@ def test_what_a_ring_must_carry_is_the_schedule_with_headers() -> None:
         assert direction.expected_bytes > payload * 1514 / 1448
 
 
-def test_one_worker_sends_nothing() -> None:
-    made = plan(workers=1)
-    assert [direction.expected_bytes for direction in made.directions] == [0, 0]
-    assert made.prediction.bound_s == 0
-
-
 def test_prediction_lies_between_the_bound_and_a_little_more() -> None:
     prediction = plan(workers=8, link={"rate": "1gbit"}).prediction
     assert prediction.bound_s < prediction.alpha_beta_s < 1.2 * prediction.bound_s

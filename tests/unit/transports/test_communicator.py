@@ -276,7 +276,7 @@ def test_a_hung_peer_times_out(channel: str) -> None:
             release.wait(20)
             return None
         started_s = time.monotonic()
-        with pytest.raises(PeerTimeoutError, match=r"rank 1 for .* s while waiting for all_reduce #1"):
+        with pytest.raises(PeerTimeoutError, match=r"rank 1 for .* s while waiting for all_reduce \(sum\) #1"):
             communicator.all_reduce(torch.ones(4)).wait()
         waited_s = time.monotonic() - started_s
         release.set()
@@ -284,6 +284,20 @@ def test_a_hung_peer_times_out(channel: str) -> None:
 
     waited_s, _ = run_communicators(body, 2, channel=channel, timeout_s=0.4)
     assert 0.4 <= waited_s < 10
+
+
+def test_a_barrier_may_have_a_timeout_of_its_own() -> None:
+    release = threading.Event()
+
+    def body(communicator: Communicator) -> None:
+        if communicator.rank == 1:
+            release.wait(20)
+            return
+        with pytest.raises(PeerTimeoutError):
+            communicator.barrier(timeout_s=0.2).wait(10)
+        release.set()
+
+    assert run_communicators(body, 2, timeout_s=30) == [None, None]
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
@@ -300,7 +314,39 @@ def test_different_operations_name_both_sides(channel: str) -> None:
     errors = run_communicators(body, 2, channel=channel)
     mismatches = [str(error) for error in errors if isinstance(error, FrameMismatchError)]
     assert mismatches
-    assert "rank 1 sends all_reduce #1, message 0: 32 float32; rank 0 expects broadcast #1, message 0" in mismatches[0]
+    assert "rank 1 sends all_reduce (sum) #1, message 0: 32 float32; " in mismatches[0]
+    assert "rank 0 expects broadcast (from rank 1) #1, message 0" in mismatches[0]
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_different_reductions_are_an_error_and_no_number(channel: str) -> None:
+    def body(communicator: Communicator) -> BaseException | None:
+        work = communicator.all_reduce(torch.ones(64), "avg" if communicator.rank else "sum")
+        try:
+            work.wait()
+        except TransportError as error:
+            return error
+        return None
+
+    errors = run_communicators(body, 2, channel=channel)
+    assert None not in errors
+    told = [str(error) for error in errors if isinstance(error, FrameMismatchError)]
+    assert any("all_reduce (avg) #1" in text and "all_reduce (sum) #1" in text for text in told)
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_different_roots_are_an_error_and_no_number(channel: str) -> None:
+    def body(communicator: Communicator) -> BaseException | None:
+        try:
+            communicator.broadcast(torch.ones(64), 1 if communicator.rank == 2 else 0).wait()
+            communicator.barrier().wait()
+        except TransportError as error:
+            return error
+        return None
+
+    errors = run_communicators(body, 3, channel=channel, timeout_s=5)
+    assert None not in errors
+    assert any(isinstance(error, FrameMismatchError) and "from rank" in str(error) for error in errors)
 
 
 def test_closing_fails_what_is_under_way_and_queued() -> None:
@@ -315,6 +361,27 @@ def test_closing_fails_what_is_under_way_and_queued() -> None:
         communicator.close()
 
     assert run_communicators(body, 2) == [None, None]
+
+
+def test_callbacks_are_called_after_the_group_was_closed() -> None:
+    """Whoever waits for a callback, as torch's futures do, would otherwise wait for ever."""
+
+    def body(communicator: Communicator) -> list[type[BaseException] | None]:
+        over = communicator.submit("over", lambda _: None, 0)
+        over.wait()
+        release = threading.Event()
+        communicator.submit("slow", lambda _: wait_for(release), 0)
+        queued = communicator.barrier()
+        closing = threading.Thread(target=communicator.close)
+        closing.start()
+        release.set()
+        closing.join(20)
+        told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        for work in (over, queued, communicator.barrier()):
+            work.add_done_callback(told.put)
+        return [error and type(error) for error in (told.get(timeout=5) for _ in range(3))]
+
+    assert run_communicators(body, 1) == [[None, TransportError, TransportError]]
 
 
 def test_traces_lie_on_one_time_line() -> None:

@@ -1,12 +1,26 @@
 """The frame header: its bytes, and the errors that tell a disagreement."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.channels.base import Header
 from transports.errors import FrameMismatchError
-from transports.framing import DTYPE_BYTES, DTYPES, HEADER_BYTES, OPERATIONS, describe, group_id, mismatch, pack, unpack
+from transports.framing import (
+    DTYPE_BYTES,
+    DTYPES,
+    HEADER_BYTES,
+    OPERATIONS,
+    REDUCTIONS,
+    describe,
+    group_id,
+    mismatch,
+    pack,
+    unpack,
+)
+from transports.transport import ReduceOperation
 
 NUMBER = st.integers(0, 2**32 - 1)
 HEADERS = st.builds(
@@ -17,8 +31,9 @@ HEADERS = st.builds(
     dtype=st.integers(0, len(DTYPES) - 1),
     count=st.integers(0, 2**64 - 1),
     phase=NUMBER,
+    argument=st.integers(0, len(REDUCTIONS) - 1),
 )
-ALL_REDUCE = Header(1, 7, OPERATIONS.index("all_reduce"), DTYPES.index("float32"), 512, 3)
+ALL_REDUCE = Header(1, 7, OPERATIONS.index("all_reduce"), DTYPES.index("float32"), 512, 3, REDUCTIONS.index("avg"))
 
 
 @given(HEADERS)
@@ -27,7 +42,7 @@ def test_a_header_reads_back(header: Header) -> None:
 
 
 def test_the_header_has_these_bytes() -> None:
-    expected = "696e6131010000000700000003000000000200000000000002000700"
+    expected = "696e6131010000000700000003000000000200000000000002070400"
     packed = pack(ALL_REDUCE)
     assert packed[:28].hex() == expected
     assert len(packed) == HEADER_BYTES == 32
@@ -44,13 +59,16 @@ def test_one_flipped_bit_is_noticed(header: Header, bit: int) -> None:
 def test_an_operation_of_a_later_version_is_told() -> None:
     with pytest.raises(FrameMismatchError, match="another version"):
         unpack(pack(ALL_REDUCE._replace(operation=99)))
+    with pytest.raises(FrameMismatchError, match="unknown reduction 5: another version"):
+        unpack(pack(ALL_REDUCE._replace(argument=5)))
 
 
 def test_a_mismatch_names_both_sides() -> None:
-    expected = ALL_REDUCE._replace(operation=OPERATIONS.index("broadcast"))
+    expected = ALL_REDUCE._replace(operation=OPERATIONS.index("broadcast"), argument=2)
     error = mismatch(sender=1, sent=ALL_REDUCE, receiver=0, expected=expected)
     assert str(error) == (
-        "rank 1 sends all_reduce #7, message 3: 512 float32; rank 0 expects broadcast #7, message 3: 512 float32"
+        "rank 1 sends all_reduce (avg) #7, message 3: 512 float32; "
+        "rank 0 expects broadcast (from rank 2) #7, message 3: 512 float32"
     )
 
 
@@ -65,6 +83,10 @@ def test_a_point_to_point_message_is_told_with_its_tag() -> None:
 
 def test_groups_differ_by_name() -> None:
     assert group_id("default") != group_id("default/1")
+
+
+def test_every_reduction_has_its_number() -> None:
+    assert get_args(ReduceOperation) == REDUCTIONS
 
 
 def test_every_element_type_has_its_size() -> None:

@@ -144,6 +144,18 @@ def test_a_worker_that_is_killed_is_the_cause_even_if_its_peers_complain_first(
     assert "also: worker 0 on w0 raised PeerLostError: rank 1 is lost: connection reset" in message
 
 
+def test_what_gloo_says_of_a_lost_peer_is_a_consequence_too_and_told_in_one_line(
+    directory: Path, make_configurations: Configure
+) -> None:
+    message = Bench(directory, make_configurations(3, "r", action="be_missed_by_gloo", actor=1)).failure()
+    assert message.startswith("worker 1 on w1 raised ValueError: the probe was asked to raise\nTraceback")
+    assert "ValueError: the probe was asked to raise\nand to say a lot about it\nalso: " in message
+    others = [line for line in message.splitlines() if line.startswith("also: ")]
+    assert len(others) == 2
+    assert all("Connection closed by peer" in line for line in others)
+    assert "somewhere" not in message
+
+
 @pytest.mark.parametrize(("action", "reported"), [("exit", "raised SystemExit: 7"), ("vanish", "ended with status 0")])
 def test_a_worker_that_ends_before_it_is_finished_has_failed(
     directory: Path, make_configurations: Configure, action: str, reported: str
@@ -160,6 +172,16 @@ def test_a_worker_that_falls_silent_has_failed_within_the_timeout(
     message = bench.failure()
     assert message.startswith("worker 0 on w0 has said nothing for 1.")
     assert "still running: worker 1 on w1 (waits in barrier 'end'" in message
+
+
+def test_a_worker_that_hangs_is_the_cause_and_not_those_who_waited_for_it(
+    directory: Path, make_configurations: Configure
+) -> None:
+    configurations = make_configurations(3, "r", action="hang_and_be_missed", actor=1)
+    message = Bench(directory, configurations, timeout_s=1.0).failure()
+    assert message.startswith("worker 1 on w1 has said nothing for 1.")
+    assert "also: worker 0 on w0 raised PeerTimeoutError" in message
+    assert "also: worker 2 on w2 raised PeerTimeoutError" in message
 
 
 def test_a_worker_that_never_registers_is_named(directory: Path, make_configurations: Configure) -> None:

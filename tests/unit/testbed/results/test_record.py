@@ -1,13 +1,14 @@
 """What is written is read back; what is not a record is refused in words."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from testbed.errors import SpecError
+from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.results.record import LINK_SCHEMA, Record, RecordWriter, Summary, load
 
 Make = Callable[..., Record]
@@ -109,6 +110,7 @@ def test_what_is_not_a_record_is_refused_in_words(tmp_path: Path, record: Make) 
         ("plan.json", "{", r"plan\.json cannot be read"),
         ("plan.json", "[]", "holds no JSON object"),
         ("plan.json", b"\xff\xfe", r"plan\.json cannot be read"),
+        ("spec.yaml", b"\xff\xfe", r"spec\.yaml cannot be read"),
         ("links.parquet", "not parquet", r"links\.parquet cannot be read"),
         ("summary.json", '{"schema_version": 99}', "schema_version is 99; this version reads 1"),
         ("summary.json", '{"schema_version": 1}', r"summary\.json: name: Field required"),
@@ -119,6 +121,18 @@ def test_damage_is_named(record: Make, name: str, content: str | bytes, message:
     (path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(SpecError, match=message):
         load(path)
+
+
+def test_a_file_system_that_refuses_is_named(tmp_path: Path, record: Make) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentLacksError, match=r"cannot write .*file/record: Not a directory"):
+        RecordWriter(tmp_path / "file" / "record")
+    writer = RecordWriter(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.raises(EnvironmentLacksError, match=r"gone/spec\.yaml: No such file"):
+        writer.write_spec("name: x\n")
+    with pytest.raises(EnvironmentLacksError, match=r"gone/iterations\.parquet: "):
+        writer.finish(record().summary)
 
 
 def test_frames_of_another_kind_are_refused(record: Make) -> None:

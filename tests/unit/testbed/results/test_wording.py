@@ -46,3 +46,5 @@ def test_the_headline_answers_the_question(record: Callable[..., Record]) -> Non
     assert wording.headline(summary).startswith("4 workers spend 82 % of every iteration on communication")
     without = summary.model_copy(update={"scaling_factor": None})
     assert wording.headline(without).endswith("does not hide.")
+    limited_by_cores = summary.model_copy(update={"scaling_factor": 1.09})
+    assert "the cores are the limit" in wording.headline(limited_by_cores)

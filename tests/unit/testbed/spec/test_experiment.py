@@ -51,7 +51,7 @@ def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
         ({"link": {"delay": "1ms", "jitter": "2ms"}}, ["link", "jitter may not exceed delay"]),
         ({"link": {"loss": "120%"}}, ["link.loss"]),
         ({"link": "fast"}, ["link"]),
-        ({"workers": 0}, ["workers", "greater than or equal to 1"]),
+        ({"workers": 1}, ["workers", "greater than or equal to 2"]),
         ({"workers": "four"}, ["workers"]),
         ({"collective": "rign"}, ["collective", "'rign' is not a collective", "ring"]),
         ({"channel": "memory"}, ["memory"]),

@@ -1,6 +1,7 @@
 """The memory channel's own store and rendezvous; the rest is the contract of channels."""
 
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -9,17 +10,18 @@ from transports.channels.memory import Memory, MemoryStore
 from transports.errors import PeerTimeoutError, TransportError
 
 
-def test_a_get_waits_for_its_set() -> None:
+def test_a_wait_ends_with_the_set() -> None:
     store = MemoryStore()
     setter = threading.Timer(0.01, store.set, ("key", "value"))
     setter.start()
+    store.wait(["key"], timedelta(seconds=20))
     assert store.get("key") == b"value"
     setter.join()
 
 
-def test_a_get_gives_up_after_the_timeout() -> None:
-    with pytest.raises(TimeoutError, match="'key'"):
-        MemoryStore(timeout_s=0.01).get("key")
+def test_a_wait_gives_up_after_the_timeout() -> None:
+    with pytest.raises(TimeoutError, match="has set key within"):
+        MemoryStore().wait(["key"], timedelta(seconds=0.01))
 
 
 def test_a_hub_of_another_process_is_not_found() -> None:

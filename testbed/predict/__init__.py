@@ -1,1 +1,0 @@
-"""What theory says a run should take."""
