@@ -219,7 +219,7 @@ def test_a_stopped_worker_is_noticed_within_the_timeout(tmp_path: Path) -> None:
 def test_after_kill_9_of_the_coordinator_clean_removes_everything(tmp_path: Path) -> None:
     innocent = subprocess.Popen(["sleep", "300"], env={RUN_ID_VARIABLE: "another-run"})
     try:
-        started = Started(tmp_path)
+        started = Started(tmp_path, "--set", "link.delay=1ms")
         started.process.kill()
         started.process.wait(30)
         done = subprocess.run(

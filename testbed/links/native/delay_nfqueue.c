@@ -124,7 +124,7 @@ static void configure(struct request *request, const char *what) {
     char answer[MESSAGE_BYTES];
     request->header.nlmsg_flags |= NLM_F_ACK;
     submit(request, what);
-    for (;;) { /* packets may arrive before the acknowledgement; those of a queue half configured are let go of */
+    for (;;) { /* no packets come in between: rules are made after "ready" */
         ssize_t size = recv(netlink, answer, sizeof answer, 0);
         struct nlmsghdr *header = (void *)answer;
         if (size < (ssize_t)NLMSG_LENGTH(sizeof(struct nlmsgerr))) die(what);
