@@ -150,7 +150,7 @@ def doctor(as_json: Json = False) -> None:
 
     checks = examine()
     if as_json:
-        _emit([asdict(check) for check in checks])
+        _emit({"schema_version": 1, "checks": [asdict(check) for check in checks]})
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("", "what", "found", "cure"):

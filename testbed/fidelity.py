@@ -41,7 +41,7 @@ LATENESS_FLOOR_S: Final = 300e-6
 A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core."""
 
 _NUM_NAMED: Final = 3
-"""Links named in one sentence; the rest are counted."""
+"""Links, or settings, named in one sentence; the rest are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +69,6 @@ class LinkEvidence:
     does."""
     delay_drops: int = 0
     """Packets that the delay line dropped though no loss was asked of it: its buffers were full."""
-    read_back_difference: str | None = None
-    """What `tc` says after the run where it differs from what was set: `rate 90mbit instead of 100mbit`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +81,9 @@ class Evidence:
     moved."""
     steal_share: float
     """CPU steal over the measured iterations, as a share of all cores' time."""
+    read_back_differences: Sequence[str] = ()
+    """What the kernel says after the run, of any link, route or sysctl, where it differs from what was set:
+    `w0-eth0: rate is 90000000, asked for 100000000`."""
 
 
 def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
@@ -91,6 +92,11 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
     A valid run may carry notes: things a reader should know that do not call the numbers in question.
     """
     invalid, degraded, notes = _judge_links(evidence.links)
+    if evidence.read_back_differences:
+        invalid.insert(
+            0,
+            f"the kernel's settings differ after the run from what was set ({_listed(evidence.read_back_differences)})",
+        )
     share = evidence.run_queue_share
     if share is not None and share > RUN_QUEUE_DEGRADED:
         grave = share > RUN_QUEUE_INVALID
@@ -112,11 +118,6 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
 def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], list[str]]:
     """Reasons that make the run invalid, that degrade it, and notes."""
     invalid = [
-        *_sentence(
-            [link for link in links if link.read_back_difference],
-            "the kernel's settings differ after the run from what was set",
-            lambda link: f"{link.read_back_difference}",
-        ),
         *_sentence(
             sorted((link for link in links if _bytes_error(link)), key=lambda link: -abs(_bytes_error(link))),
             f"bytes on the wire differ from the collective's schedule by more than {100 * BYTES_TOLERANCE:.0f} %",
@@ -189,6 +190,9 @@ def _sentence(links: Sequence[LinkEvidence], what: str, number: Callable[[LinkEv
     """No sentence for no link, else one: what is wrong, where, by how much."""
     if not links:
         return []
-    named = "; ".join(f"{link.name}: {number(link)}" for link in links[:_NUM_NAMED])
-    rest = f"; and {len(links) - _NUM_NAMED} more" if len(links) > _NUM_NAMED else ""
-    return [f"{what} ({named}{rest})"]
+    return [f"{what} ({_listed([f'{link.name}: {number(link)}' for link in links])})"]
+
+
+def _listed(items: Sequence[str]) -> str:
+    rest = f"; and {len(items) - _NUM_NAMED} more" if len(items) > _NUM_NAMED else ""
+    return "; ".join(items[:_NUM_NAMED]) + rest

@@ -192,21 +192,12 @@ class _Run:
             after - before for after, before in zip(window["done"].cpu_ticks, window["measure"].cpu_ticks, strict=True)
         )
         lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
-        ports = {(d.link, d.sender.node): d.sender.interface for d in self.plan.directions}
         return judge(
             Evidence(
-                links=[
-                    facts.evidence(
-                        may_drop=(facts.name, facts.from_) in lossy,
-                        read_back_difference=next(
-                            (line for line in self.differences if line.startswith(ports[facts.name, facts.from_])),
-                            None,
-                        ),
-                    )
-                    for facts in self._links()
-                ],
+                links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self._links()],
                 run_queue_share=run_queue_share(self.writer.frame("iterations"), self.writer.frame("buckets")),
                 steal_share=stolen / total if total else 0.0,
+                read_back_differences=self.differences,
             )
         )
 

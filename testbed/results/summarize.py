@@ -58,8 +58,8 @@ class LinkFacts:
         """Packets dropped in between."""
         return self.drops_end - self.drops_start
 
-    def evidence(self, *, may_drop: bool, read_back_difference: str | None) -> LinkEvidence:
-        """What the verdict looks at; see :class:`LinkEvidence` for the arguments."""
+    def evidence(self, *, may_drop: bool) -> LinkEvidence:
+        """What the verdict looks at; see :class:`LinkEvidence` for the argument."""
         return LinkEvidence(
             name=f"{self.from_} → {self.to}",
             rate_bps=self.rate_bps,
@@ -72,7 +72,6 @@ class LinkFacts:
             delay_s=self.delay_s,
             late_s=self.delay_line.late_p99_s if self.delay_line else None,
             delay_drops=self.delay_line.num_dropped if self.delay_line else 0,
-            read_back_difference=read_back_difference,
         )
 
 

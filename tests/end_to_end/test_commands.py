@@ -37,7 +37,7 @@ def test_these_need_no_root(argv: list[str]) -> None:
 def test_doctor_without_root_says_so_and_still_examines() -> None:
     done = invoke("doctor", "--json", root=False)
     assert done.returncode == 3
-    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert not checks["root"]["ok"]
     assert checks["tc"]["ok"]
     assert "sudo" in checks["root"]["cure"]

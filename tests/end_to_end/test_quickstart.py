@@ -170,6 +170,18 @@ def test_a_signal_cleans_up_and_exits_with_130(tmp_path: Path, number: signal.Si
     assert number.name in summary["reasons"][0]
 
 
+def test_a_setting_that_changes_during_the_run_makes_it_invalid(tmp_path: Path) -> None:
+    started = Started(tmp_path, "--set", "link.rate=1gbit", "--set", "workload.iterations=40")
+    enter = ["nsenter", f"--net=/proc/{started.pid_of('w1')}/ns/net", "--"]
+    route = ["ip", "route", "replace", "10.0.0.4/30", "dev", "w1-eth0", "proto", "kernel", "scope", "link"]
+    subprocess.run([*enter, *route, "src", "10.0.0.6", "congctl", "reno"], check=True, timeout=20)
+    status, errors = started.ended(90)
+    assert status == 4, errors
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert summary["outcome"] == "invalid"
+    assert "w1: congestion control on the route to 10.0.0.4/30 is ['reno'], asked for cubic" in summary["reasons"][0]
+
+
 @pytest.mark.parametrize("victim", ["w2", "fork-server"])
 def test_a_killed_process_ends_the_run_with_its_name_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
     started = Started(tmp_path)

@@ -68,9 +68,11 @@ def test_a_link_faster_than_asked_is_invalid_and_a_slower_one_is_calibrations_bu
 
 
 def test_a_changed_setting_is_invalid() -> None:
-    outcome, (reason,) = judge(with_link(read_back_difference="rate 90mbit instead of 100mbit"))
+    changed = ["w0-eth0: rate is 90000000, asked for 100000000", "w1: congestion control on the route is ['bbr']"]
+    outcome, (reason,) = judge(replace(HEALTHY, read_back_differences=changed))
     assert outcome == "invalid"
-    assert "w0 → s0: rate 90mbit instead of 100mbit" in reason
+    assert all(line in reason for line in changed)
+    assert "and 2 more" in judge(replace(HEALTHY, read_back_differences=["a", "b", "c", "d", "e"]))[1][0]
 
 
 def test_unexpected_drops_are_noted_without_changing_the_verdict() -> None:
