@@ -16,12 +16,11 @@ from rich.table import Table
 from testbed.calibrate import goodput_fraction, measure
 from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
-from testbed.doctor import require
+from testbed.doctor import plan_here, require
 from testbed.environment import cpu_ticks
 from testbed.errors import RunFailedError, SpecError
 from testbed.links.spec import LinkSpec
 from testbed.links.tc import MTU
-from testbed.plan import make_plan
 from testbed.spec.experiment import validate
 from testbed.state import RunState, new_run_id
 from testbed.workbench import workbench
@@ -77,7 +76,7 @@ def allreduce_rows(
             "timeout": "120s",
         }
     )
-    plan = make_plan(experiment)
+    plan = plan_here(experiment)
     require(plan)
     results = _Results()
     with (
@@ -163,7 +162,7 @@ def link_rows(links: Sequence[dict[str, str]], *, repeat: int) -> list[Row]:
 
 def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
     experiment = validate({"name": "bench-links", "workers": 2, "link": link, "metrics": {"port": None}})
-    plan = make_plan(experiment)
+    plan = plan_here(experiment)
     require(plan)
     state = RunState.create(new_run_id())
     try:
@@ -181,7 +180,7 @@ def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
             "rate_bps": asked.rate_bps,
             "delay_s": asked.delay_s,
             "loss": asked.loss,
-            "backend": "netem" if plan.needs_netem else "none",
+            "backend": plan.delay_backend or "none",
             "num_samples": len(measured),
             "measured_goodput_bps": goodput_bps,
             "expected_goodput_bps": asked.rate_bps * goodput_fraction(MTU),

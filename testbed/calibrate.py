@@ -9,6 +9,7 @@ that begins late finds a backlog and makes it look fast), so one that misses is 
 link that is really wrong is wrong every time.
 """
 
+import math
 import socket
 import statistics
 import struct
@@ -24,6 +25,7 @@ from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
 from testbed.links.tc import MTU
 from testbed.plan import Direction
+from transports.units import format_size
 
 RATE_TOLERANCE: Final = 0.02
 """Of TCP goodput against rate x 1448/1514."""
@@ -42,6 +44,9 @@ MAX_SUPERFRAME_BYTES: Final = 65_536
 SIGNAL_LATENCY_S: Final = 0.2
 MAX_PARALLEL_BPS: Final = 2e9
 """What two cores push and receive in Python beside a shaper without becoming the bottleneck."""
+
+_AWAKE_S: Final = 0.5e-3
+"""Before and after a packet is due."""
 
 _STAMP: Final = struct.Struct("=Qd")
 
@@ -87,7 +92,7 @@ def measure_rate(
             listener = stack.enter_context(socket.create_server((direction.receiver.address, 0)))
         with sending.entered():
             out = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        limit_s = WARM_UP_S + window_s + 10 + 10 * direction.delay_s
+        limit_s = WARM_UP_S + window_s + 10 + _slow_start_s(direction)
         for end in (listener, out):
             end.settimeout(limit_s)
         out.bind((direction.sender.address, 0))
@@ -108,13 +113,20 @@ def measure_rate(
         pumping = threading.Thread(target=pump, name="calibrate-send", daemon=True)
         pumping.start()
         try:
-            goodput_bps = _receive_rate(taken, WARM_UP_S + 4 * direction.delay_s, window_s, stopping)
+            goodput_bps = _receive_rate(taken, WARM_UP_S + _slow_start_s(direction), window_s, stopping)
         finally:
             stop.set()
             taken.close()
             out.close()
             pumping.join(limit_s)
     return goodput_bps, congestion
+
+
+def _slow_start_s(direction: Direction) -> float:
+    """What TCP needs, from ten segments, to have a bandwidth-delay product under way, and a few round trips more."""
+    round_trip_s = 2 * direction.delay_s
+    in_flight_bytes = direction.rate_bps / 8 * round_trip_s
+    return round_trip_s * (4 + math.log2(max(1.0, in_flight_bytes / (10 * MTU))))
 
 
 def _receive_rate(taken: socket.socket, warm_up_s: float, window_s: float, stopping: threading.Event | None) -> float:
@@ -161,7 +173,7 @@ def measure_delay(deployment: Deployment, direction: Direction) -> float:
         for number in range(NUM_ECHOES * 4):
             source.send(_STAMP.pack(number, time.monotonic()))
             try:
-                echoed, sent_s = _STAMP.unpack(target.recv(64))
+                echoed, sent_s = _STAMP.unpack(_receive_awake(target, time.monotonic() + direction.delay_s))
             except TimeoutError:
                 if direction.loss == 0:
                     raise CalibrationError(f"{direction.link}: a packet was lost on a link without loss") from None
@@ -173,6 +185,17 @@ def measure_delay(deployment: Deployment, direction: Direction) -> float:
         if not delays_s:
             raise CalibrationError(f"{direction.link}: no packet arrived from {direction.sender.node}")
     return statistics.median(delays_s)
+
+
+def _receive_awake(target: socket.socket, expected_s: float) -> bytes:
+    """The next packet, looked for without sleeping when it is due: waking up is this thread's delay, not the link's."""
+    time.sleep(max(0.0, expected_s - time.monotonic() - _AWAKE_S))
+    while time.monotonic() < expected_s + _AWAKE_S:
+        try:
+            return target.recv(64, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            continue
+    return target.recv(64)
 
 
 def measure(deployment: Deployment, direction: Direction, *, stopping: threading.Event | None = None) -> Measurement:
@@ -222,6 +245,7 @@ def judge(deployment: Deployment, measurements: Sequence[Measurement]) -> list[s
             found.append(
                 f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, asked for {direction.rate_bps / 1e6:.2f} "
                 f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_EXCESS_TOLERANCE:+.0%})"
+                + (_queue_hint(direction) if error < 0 else "")
             )
         if not _delay_holds(direction, measured.delay_s):
             found.append(
@@ -232,6 +256,18 @@ def judge(deployment: Deployment, measurements: Sequence[Measurement]) -> list[s
     return found
 
 
+def _queue_hint(direction: Direction) -> str:
+    """One TCP stream fills a link through a loss only if the queue holds what a round trip has under way."""
+    under_way_bytes = direction.rate_bps / 8 * 2 * direction.delay_s
+    queue_bytes = direction.shaper.queue_bytes
+    if queue_bytes >= under_way_bytes:
+        return ""
+    return (
+        f"; a round trip has {format_size(int(under_way_bytes))} under way and the queue holds only "
+        f"{format_size(queue_bytes)}: raise link.queue"
+    )
+
+
 def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda _: None) -> list[Measurement]:
     """Measure every direction of every link. Raises CalibrationError naming each that is not what was asked."""
     rate_bps = max(direction.rate_bps for direction in deployment.plan.directions)
@@ -240,7 +276,12 @@ def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda
     stopping = threading.Event()
 
     def one(direction: Direction) -> Measurement:
-        measured = measure(deployment, direction, stopping=stopping)
+        deployment.check()
+        try:
+            measured = measure(deployment, direction, stopping=stopping)
+        except (OSError, CalibrationError):
+            deployment.check()  # a dead delay daemon explains every silence
+            raise
         on_link(direction.link)
         return measured
 

@@ -113,12 +113,12 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
 
     Nodes, addresses, every ip and tc command, processes, the bytes each link must carry and the time theory predicts.
     """
-    from testbed.plan import make_plan
+    from testbed.doctor import plan_here
     from testbed.results.plan_text import render_plan
     from testbed.spec.experiment import load
 
     _logging(verbose)
-    made = make_plan(load(spec, overrides or []))
+    made = plan_here(load(spec, overrides or []))
     if as_json:
         _emit(made.to_json())
     else:

@@ -16,7 +16,9 @@ from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Host
 from testbed.hosts.namespace import NamespaceHost
+from testbed.links.delay_daemon import DelayDaemon, queues_of
 from testbed.links.netlink import LinkMonitor
+from testbed.links.nfqueue import DelayCounters, NfqueueStage
 from testbed.plan import NodePlan, Plan
 from testbed.state import RunState
 
@@ -26,9 +28,12 @@ Result = TypeVar("Result")
 class Deployment:
     """The nodes and links of a plan, made and read back."""
 
-    def __init__(self, plan: Plan, hosts: dict[str, Host]) -> None:
+    def __init__(self, plan: Plan, hosts: dict[str, Host], *, counters_directory: Path) -> None:
+        """Delay daemons keep their counters in the directory."""
         self.plan = plan
         self.hosts = hosts
+        self._counters_directory = counters_directory
+        self._daemons: dict[str, DelayDaemon] = {}
 
     def monitor(self, node: str) -> LinkMonitor:
         """A netlink socket inside the node's namespace."""
@@ -46,6 +51,20 @@ class Deployment:
             state["classes"] = {name: [asdict(item) for item in items] for name, items in state["classes"].items()}
         return dict(zip((node.name for node in self.plan.nodes), states, strict=True))
 
+    def check(self) -> None:
+        """Raise RunFailedError if a delay daemon has ended: links without one carry nothing."""
+        for daemon in self._daemons.values():
+            daemon.check()
+
+    def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
+        """What each delay line that a daemon serves has done; by link and sending node."""
+        counters = {node: daemon.counters() for node, daemon in self._daemons.items()}
+        return {
+            (direction.link, direction.sender.node): counters[direction.receiver.node][direction.delay_stage.queue]
+            for direction in self.plan.directions
+            if isinstance(direction.delay_stage, NfqueueStage)
+        }
+
     def apply(self) -> None:
         """Run the plan's commands. Raises EnvironmentLacksError with what the kernel said."""
         self._for_each_node(self._apply)
@@ -60,6 +79,12 @@ class Deployment:
         host.execute(["sysctl", "-q", "-w", *(f"{key}={value}" for key, value in node.sysctls.items())])
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
+        if node.daemon_arguments:
+            path = self._counters_directory / f"delay-{node.name}"
+            self._daemons[node.name] = DelayDaemon(host, node.daemon_arguments, counters_path=path)
+        if node.firewall_rules:
+            rules = "\n".join(["*mangle", *node.firewall_rules, "COMMIT"]) + "\n"
+            host.execute(["iptables-restore", "--noflush", "--wait", "10"], stdin=rules)
 
     def _state(self, node: NodePlan) -> dict[str, Any]:
         host = self.hosts[node.name]
@@ -70,15 +95,24 @@ class Deployment:
         with self.monitor(node.name) as monitor:
             indices = monitor.interfaces()
             classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
+        firewall: list[str] = []
+        if node.firewall_rules:
+            saved = host.execute(["iptables-save", "-t", "mangle"]).splitlines()
+            firewall = [line for line in saved if line.startswith("-A ")]
         return {
             "qdiscs": ask("tc", "-j", "qdisc", "show"),
             "classes": classes,
             "addresses": ask("ip", "-j", "address", "show"),
             "routes": ask("ip", "-j", "-d", "route", "show"),
             "neighbours": ask("ip", "-j", "neighbour", "show"),
-            "sysctls": dict(
-                line.split(" = ", 1) for line in host.execute(["sysctl", *node.sysctls]).splitlines() if " = " in line
-            ),
+            "sysctls": {
+                key: " ".join(value.split())
+                for key, _, value in (
+                    line.partition(" = ") for line in host.execute(["sysctl", *node.sysctls]).splitlines()
+                )
+            },
+            "firewall": firewall,
+            "queues": queues_of(host) if node.daemon_arguments else {},
         }
 
     def _differences(self, node: NodePlan) -> list[str]:
@@ -95,10 +129,7 @@ class Deployment:
                 found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
                 found += _address_differences(interface, direction.sender.address, state["addresses"])
             if direction.receiver.node == node.name and direction.delay_stage:
-                device = direction.delay_stage.device
-                found += direction.delay_stage.differences(
-                    [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == device]
-                )
+                found += direction.delay_stage.differences(state)
         return found + _route_differences(node, self.plan.congestion, state["routes"])
 
 
@@ -146,7 +177,7 @@ def deploy(
             hosts[node.name] = NamespaceHost(
                 node.name, pid, state=state, log_directory=log_directory, fork_server=fork_server
             )
-        deployment = Deployment(plan, hosts)
+        deployment = Deployment(plan, hosts, counters_directory=state.directory)
         deployment.apply()
         differences = deployment.differences()
         if differences:

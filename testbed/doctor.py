@@ -3,19 +3,26 @@
 Works without root: what needs root is then tried inside an unprivileged user namespace where the kernel allows it.
 """
 
+import functools
 import importlib.metadata
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from testbed.errors import EnvironmentLacksError
-from testbed.plan import Plan
+from testbed.links.delay import BACKENDS
+from testbed.links.native import build
+from testbed.links.spec import BackendName, LinkSpec
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import Experiment
 
 Severity = Literal["needed", "optional"]
 APT_PACKAGES: Final = {
@@ -73,9 +80,36 @@ _IFB: Final = (
 )
 
 
-def has_netem() -> bool:
-    """Whether links may have delay, jitter and loss on this kernel: netem behind an IFB."""
-    return not _try_in_namespace([_VETH, *_IFB, "tc qdisc add dev ifb9 root netem delay 1ms"])
+def _try_netem() -> str:
+    return _try_in_namespace([_VETH, *_IFB, "tc qdisc add dev ifb9 root netem delay 1ms"])
+
+
+def _try_nfqueue() -> str:
+    missing = [name for name in ("iptables-restore", "iptables-save") if shutil.which(name) is None]
+    if missing:
+        return f"{missing[0]} is missing"
+    try:
+        daemon = build.program("delay_nfqueue")
+    except EnvironmentLacksError as error:
+        return str(error)
+    rule = "*mangle\\n-A PREROUTING -i v1 -j NFQUEUE --queue-num 0\\nCOMMIT\\n"
+    with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as directory:
+        serve = shlex.join([str(daemon), "--try", f"{directory}/counters", "0:1000000:1000:0:1"])
+        return _try_in_namespace([_VETH, f"printf '{rule}' | iptables-restore --noflush --wait 10", serve])
+
+
+@functools.cache
+def backend_lacks(name: BackendName) -> str:
+    """What went wrong when the smallest delay was made with it in a throw-away namespace; empty when it works."""
+    return {"netem": _try_netem, "nfqueue": _try_nfqueue}[name]()
+
+
+def plan_here(experiment: Experiment) -> Plan:
+    """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here."""
+    able = [name for name in BACKENDS if not BACKENDS[name].refusals(experiment.link)]
+    if experiment.link.backend != "auto" or not experiment.link.needs_delay_stage or not able:
+        return make_plan(experiment)
+    return make_plan(experiment, auto_backend=next((name for name in able if not backend_lacks(name)), able[0]))
 
 
 def congestion_controls() -> list[str]:
@@ -136,7 +170,6 @@ def _kernel_checks() -> list[Check]:
     shaping = _try_in_namespace([_VETH, *_HTB])
     available = congestion_controls()
     default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    netem = has_netem()
     cgroup = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     return [
         Check(
@@ -146,12 +179,15 @@ def _kernel_checks() -> list[Check]:
             found=shaping or "works",
             cure="a kernel with CONFIG_VETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
         ),
-        Check(
-            name="netem behind ifb",
-            severity="optional",
-            ok=netem,
-            found="works" if netem else "missing: links cannot have delay, jitter or loss",
-            cure="modprobe sch_netem ifb act_mirred; on RHEL install kernel-modules-extra; WSL2's kernel has none",
+        *(
+            Check(
+                name=f"delay by {backend.name}",
+                severity="optional",
+                ok=not backend_lacks(backend.name),
+                found=backend_lacks(backend.name) or "works",
+                cure=f"needs {backend.needs}",
+            )
+            for backend in BACKENDS.values()
         ),
         Check(
             name="congestion control",
@@ -194,6 +230,17 @@ def _port_check(port: int) -> Check:
     )
 
 
+def _no_delay(link: LinkSpec, backend: BackendName, problem: str) -> str:
+    """Why there is no such delay here, how to get it, and why no other backend that works here makes it."""
+    lines = [f"link: delay by {backend} does not work here ({problem}); it needs {BACKENDS[backend].needs}"]
+    for other in BACKENDS:
+        if other != backend and not backend_lacks(other):
+            reasons = BACKENDS[other].refusals(link)
+            lines += [f"  {other} works here, but {reason}" for reason in reasons]
+            lines += [] if reasons else [f"  {other} works here: --set link.backend={other}"]
+    return "\n  ".join(lines)
+
+
 def require(plan: Plan) -> None:
     """Raise EnvironmentLacksError for everything this plan needs and this machine lacks, before anything is made."""
     if os.geteuid() != 0:
@@ -215,10 +262,7 @@ def require(plan: Plan) -> None:
             f"channel.congestion: this kernel has no {plan.congestion} (it has {', '.join(congestion_controls())}): "
             f"modprobe tcp_{plan.congestion}, or choose one it has"
         )
-    if plan.needs_netem and not has_netem():
-        missing.append(
-            "link: delay, jitter and loss need netem, which this kernel lacks: modprobe sch_netem ifb act_mirred, "
-            "or a kernel that has them; without, leave them at 0"
-        )
+    if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
+        missing.append(_no_delay(plan.experiment.link, plan.delay_backend, problem))
     if missing:
         raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))

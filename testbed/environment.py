@@ -36,7 +36,7 @@ def describe() -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "tools": {name: _said([name, "-V"]) for name in ("tc", "ip")},
+        "tools": {name: _said([name, "-V"]) for name in ("tc", "ip", "iptables")},
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpu": _cpu_model(),

@@ -35,6 +35,10 @@ with itself to within the 1 to 2 % the other limits work with."""
 RETRANSMITTED_DEGRADED: Final = 0.001
 """Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
 below; more means timers fired because a receiver did not get to run."""
+LATENESS_SHARE_DEGRADED: Final = 0.1
+LATENESS_FLOOR_S: Final = 300e-6
+"""How much later than asked the 99th percentile of a link's packets may be let go, of the delay and at least.
+A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core."""
 
 _NUM_NAMED: Final = 3
 """Links, or settings, named in one sentence; the rest are counted."""
@@ -58,6 +62,13 @@ class LinkEvidence:
     drops: int
     may_drop: bool
     """The spec sets a loss or a queue limit, so drops and retransmissions belong to the experiment."""
+    delay_s: float = 0.0
+    """Asked for."""
+    late_s: float | None = None
+    """99th percentile of how much later than asked packets were let go; None: the kernel itself delays, or nothing
+    does."""
+    delay_drops: int = 0
+    """Packets that the delay line dropped though no loss was asked of it: its buffers were full."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +129,12 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
             lambda link: f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}",
         ),
     ]
+    invalid += _sentence(
+        [link for link in links if link.delay_drops],
+        "the delay line dropped packets, which no experiment asked for: this machine did not keep up with it; use a "
+        "lower rate or a shorter delay",
+        lambda link: f"{link.delay_drops:,} packets",
+    )
     # A packet lost on one link is sent again over every link before it, so one loss explains them all.
     lossless = not any(link.may_drop or link.drops for link in links)
     spurious = [link for link in links if lossless and link.retransmitted_bytes > _retransmission_slack(link)]
@@ -125,6 +142,14 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
         spurious,
         "bytes were sent again although nothing was dropped (timers fired: a process did not get to run)",
         lambda link: f"{link.retransmitted_bytes:,} bytes",
+    )
+    degraded += _sentence(
+        [link for link in links if link.late_s is not None and link.late_s > _lateness_limit_s(link)],
+        "packets were let go later than their delay says: this machine was busy with other things; use fewer workers, "
+        "a lower rate or a longer delay",
+        lambda link: (
+            f"1 % more than {1e6 * (link.late_s or 0):.0f} us late, limit {1e6 * _lateness_limit_s(link):.0f} us"
+        ),
     )
     notes = _sentence(
         [link for link in links if link.drops and not link.may_drop],
@@ -147,6 +172,10 @@ def _bytes_error(link: LinkEvidence) -> int:
         return link.bytes - link.expected_bytes
     surplus = link.bytes - link.retransmitted_bytes - link.expected_bytes
     return surplus if surplus > slack else 0
+
+
+def _lateness_limit_s(link: LinkEvidence) -> float:
+    return max(LATENESS_FLOOR_S, LATENESS_SHARE_DEGRADED * link.delay_s)
 
 
 def _retransmission_slack(link: LinkEvidence) -> float:

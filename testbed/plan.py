@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from testbed.errors import SpecError
-from testbed.links.tc import MTU, DelayStage, Shaper, delay_stage
+from testbed.links.delay import BACKENDS, DelayStage, refusals
+from testbed.links.spec import BackendName
+from testbed.links.tc import MTU, Shaper
 from testbed.spec.experiment import Experiment
 from testbed.topologies.base import Network
 from transports.channels.base import Channel
@@ -21,6 +23,9 @@ GRADIENT_ELEMENT_BYTES: Final = 4
 HOST_LATENCY_S: Final = 50e-6
 """What a message costs beside propagation on one machine: two system calls and two wake-ups. The alpha of the
 prediction before anything is measured; a run replaces it by its calibration."""
+
+DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
+"""The smaller of the kernel's usual limits of tcp_rmem (6 MiB) and tcp_wmem (4 MiB)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +63,10 @@ class NodePlan:
     sysctls: dict[str, str]
     ip_commands: tuple[str, ...]
     tc_commands: tuple[str, ...]
+    firewall_rules: tuple[str, ...]
+    """Lines for the mangle table of `iptables-restore`."""
+    daemon_arguments: tuple[str, ...]
+    """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,17 +85,14 @@ class Plan:
 
     experiment: Experiment
     congestion: str
+    delay_backend: BackendName | None
+    """None: no link asks for delay, jitter or loss."""
     nodes: tuple[NodePlan, ...]
     links: tuple[tuple[Port, Port], ...]
     directions: tuple[Direction, ...]
     buckets: tuple[int, ...]
     """Elements in each bucket, in the order they become ready."""
     prediction: Prediction
-
-    @property
-    def needs_netem(self) -> bool:
-        """Whether any link asks for what only netem gives."""
-        return any(direction.delay_stage for direction in self.directions)
 
     def node(self, name: str) -> NodePlan:
         """The node of that name."""
@@ -102,6 +108,7 @@ class Plan:
             "spec": self.experiment.dump(),
             "spec_sha256": self.experiment.sha256(),
             "congestion": self.congestion,
+            "delay_backend": self.delay_backend,
             "nodes": [asdict(node) for node in self.nodes],
             "directions": [asdict(direction) for direction in self.directions],
             "processes": [
@@ -113,8 +120,12 @@ class Plan:
         }
 
 
-def make_plan(experiment: Experiment) -> Plan:
-    """Decide everything. Raises SpecError for combinations that cannot be right."""
+def make_plan(experiment: Experiment, *, auto_backend: BackendName = "netem") -> Plan:
+    """Decide everything; `auto_backend` is what `link.backend: auto` stands for on this machine.
+
+    Raises SpecError for combinations that cannot be right.
+    """
+    delay_backend = _delay_backend(experiment, auto_backend)
     network = experiment.topology.network(experiment.workers)
     links = _ports(network)
     collective, channel = experiment.collective, experiment.channel
@@ -126,15 +137,19 @@ def make_plan(experiment: Experiment) -> Plan:
         direction
         for index, (first, second) in enumerate(links)
         for direction in (
-            _direction(experiment, first, second, f"ifb{2 * index}", traffic),
-            _direction(experiment, second, first, f"ifb{2 * index + 1}", traffic),
+            _direction(experiment, first, second, 2 * index, delay_backend, traffic),
+            _direction(experiment, second, first, 2 * index + 1, delay_backend, traffic),
         )
     )
     congestion = channel.congestion_control or "cubic"
     return Plan(
         experiment=experiment,
         congestion=congestion,
-        nodes=tuple(_node(node.name, node.role, links, directions, congestion) for node in network.nodes),
+        delay_backend=delay_backend,
+        nodes=tuple(
+            _node(node.name, node.role, links, directions, congestion, _buffer_sysctls(experiment))
+            for node in network.nodes
+        ),
         links=links,
         directions=directions,
         buckets=buckets,
@@ -188,6 +203,32 @@ def predict(experiment: Experiment, buckets: Sequence[int], *, alpha_s: float) -
     )
 
 
+def _delay_backend(experiment: Experiment, auto_backend: BackendName) -> BackendName | None:
+    link = experiment.link
+    if not link.needs_delay_stage:
+        return None
+    backend = auto_backend if link.backend == "auto" else link.backend
+    wrong = refusals(link, backend)
+    if wrong:
+        raise SpecError("\n".join(wrong))
+    return backend
+
+
+def _buffer_sysctls(experiment: Experiment) -> dict[str, str]:
+    """Socket buffers that let one TCP connection fill the longest path; the kernel's own limits where they do.
+
+    A buffer holds twice the window, because the kernel reckons with its own overhead (tcp(7), tcp_adv_win_scale); half
+    as much again is for the queues.
+    """
+    window_bytes = 2 * path_delay_s(experiment) * experiment.link.rate_bps / 8 + experiment.link.queue_bytes
+    limit_bytes = int(3 * window_bytes)
+    if experiment.link.delay_s == 0 or limit_bytes <= DEFAULT_BUFFER_BYTES:
+        return {}
+    # The kernel keeps them in a signed int.
+    limit_bytes = min(limit_bytes, 2**31 - 1)
+    return {"net.ipv4.tcp_rmem": f"4096 131072 {limit_bytes}", "net.ipv4.tcp_wmem": f"4096 16384 {limit_bytes}"}
+
+
 def _ports(network: Network) -> tuple[tuple[Port, Port], ...]:
     num_ports = dict.fromkeys((node.name for node in network.nodes), 0)
 
@@ -225,7 +266,12 @@ def _traffic(
 
 
 def _direction(
-    experiment: Experiment, sender: Port, receiver: Port, device: str, traffic: dict[tuple[str, str], int]
+    experiment: Experiment,
+    sender: Port,
+    receiver: Port,
+    index: int,
+    backend: BackendName | None,
+    traffic: dict[tuple[str, str], int],
 ) -> Direction:
     link = experiment.link
     uplink = sender.node.startswith("w")
@@ -241,7 +287,9 @@ def _direction(
         delay_s=link.delay_s,
         loss=link.loss,
         shaper=Shaper(interface=sender.interface, rate_bps=link.rate_bps, queue_bytes=link.queue_bytes),
-        delay_stage=delay_stage(link, interface=receiver.interface, device=device),
+        delay_stage=BACKENDS[backend].stage(link, interface=receiver.interface, index=index, seed=experiment.seed)
+        if backend
+        else None,
         expected_bytes=expected,
     )
 
@@ -252,9 +300,12 @@ def _node(
     links: tuple[tuple[Port, Port], ...],
     directions: tuple[Direction, ...],
     congestion: str,
+    buffer_sysctls: dict[str, str],
 ) -> NodePlan:
     ip_commands = ["link set lo up"]
     tc_commands: list[str] = []
+    firewall_rules: list[str] = []
+    daemon_arguments: list[str] = []
     for first, second in links:
         for own, other in ((first, second), (second, first)):
             if own.node != name:
@@ -278,9 +329,17 @@ def _node(
             tc_commands += direction.shaper.commands()
         if direction.receiver.node == name and direction.delay_stage:
             ip_commands += direction.delay_stage.ip_commands()
-            tc_commands += direction.delay_stage.commands()
+            tc_commands += direction.delay_stage.tc_commands()
+            firewall_rules += direction.delay_stage.firewall_rules()
+            daemon_arguments += direction.delay_stage.daemon_arguments()
     sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
     sysctls["net.ipv4.ip_forward"] = "1" if role == "switch" else "0"
     return NodePlan(
-        name=name, role=role, sysctls=sysctls, ip_commands=tuple(ip_commands), tc_commands=tuple(tc_commands)
+        name=name,
+        role=role,
+        sysctls=sysctls | buffer_sysctls,
+        ip_commands=tuple(ip_commands),
+        tc_commands=tuple(tc_commands),
+        firewall_rules=tuple(firewall_rules),
+        daemon_arguments=tuple(daemon_arguments),
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 from testbed.control import control_pb2 as messages
 from testbed.control.coordinator import Listener
 from testbed.environment import cpu_ticks
+from testbed.links.nfqueue import DelayCounters
 from testbed.measure.connections import Connection
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSample, LinkSampler
@@ -27,6 +28,8 @@ class Snapshot:
     """By link and sending node."""
     connections: dict[str, dict[tuple[tuple[str, int], tuple[str, int]], Connection]]
     """By node, then by local and remote end."""
+    delay_counters: dict[tuple[str, str], DelayCounters]
+    """By link and sending node; only where a daemon makes the delay."""
     cpu_ticks: tuple[int, int]
 
     @classmethod
@@ -38,6 +41,7 @@ class Snapshot:
                 node: {(connection.local, connection.remote): connection for connection in connections}
                 for node, connections in sampler.connections().items()
             },
+            delay_counters=sampler.delay_counters(),
             cpu_ticks=cpu_ticks(),
         )
 

@@ -10,14 +10,15 @@ from typing import Final
 
 from testbed import environment
 from testbed.calibrate import Measurement
-from testbed.doctor import require
+from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.fidelity import Evidence, judge
+from testbed.links.nfqueue import DelayCounters
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler
-from testbed.plan import HOST_LATENCY_S, Direction, Plan, make_plan, predict
+from testbed.plan import HOST_LATENCY_S, Direction, Plan, predict
 from testbed.recorder import Recorder, Snapshot
-from testbed.results.record import Outcome, RecordWriter, Summary, load
+from testbed.results.record import DelayLine, Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report
 from testbed.results.summarize import AllReduceFacts, Inputs, LinkFacts, run_queue_share, summarize
 from testbed.results.terminal import LiveProgress
@@ -47,9 +48,23 @@ def run_experiment(experiment: Experiment, *, output: Path, progress: LiveProgre
             f"workload: {experiment.workload.kind} has no iterations that a run could judge; "
             "`testbed bench` runs what has none"
         )
-    plan = make_plan(experiment)
+    plan = plan_here(experiment)
     require(plan)
     return _Run(plan, output=output, progress=progress).execute()
+
+
+def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> DelayLine | None:
+    if start is None or end is None:
+        return None
+    between = end.since(start)
+    return DelayLine(
+        num_packets=between.num_packets,
+        num_lost=between.num_lost,
+        num_dropped=between.num_dropped,
+        late_median_s=between.late_s(0.5),
+        late_p99_s=between.late_s(0.99),
+        late_max_s=between.late_s(1.0),
+    )
 
 
 class _Run:
@@ -149,6 +164,7 @@ class _Run:
             drops_end=end.samples[key].drops,
             acknowledgement_bytes=acknowledged,
             retransmitted_bytes=retransmitted,
+            delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key)),
         )
 
     def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:

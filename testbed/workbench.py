@@ -50,6 +50,7 @@ class Workbench:
             timeout_s=plan.experiment.timeout_s,
             listener=listener,
             fork_server=self.fork_server,
+            watch=self.deployment.check,
         ) as coordinator:
             for configuration in configurations:
                 rank = configuration.rank

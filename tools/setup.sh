@@ -11,7 +11,7 @@ fail() { printf 'setup: %s\n' "$1" >&2; exit 3; }
 
 stamp=.venv/.setup-stamp
 wanted=$(cat tools/setup.sh pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)
-programs=(mnexec ethtool tc ip nsenter sysctl ifconfig)
+programs=(mnexec ethtool tc ip nsenter sysctl ifconfig iptables-restore cc)
 missing=()
 for program in "${programs[@]}"; do
   command -v "$program" >/dev/null || missing+=("$program")
@@ -19,7 +19,7 @@ done
 if [ "${#missing[@]}" -eq 0 ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
 
 if [ "${#missing[@]}" -gt 0 ]; then
-  packages=(mininet iproute2 ethtool net-tools procps util-linux)
+  packages=(mininet iproute2 ethtool net-tools procps util-linux iptables gcc libc6-dev)
   [ "$(id -u)" -eq 0 ] || fail "missing ${missing[*]}; as root run: apt-get install --no-install-recommends ${packages[*]}"
   command -v apt-get >/dev/null || fail "missing ${missing[*]} and no apt-get; install your system's packages of ${packages[*]}"
   printf 'setup: installing system packages: %s\n' "${packages[*]}"
@@ -52,4 +52,5 @@ index=()
 [ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "${index[@]}" -c constraints.txt -e '.[all,dev]' \
   || fail "pip could not install the packages of pyproject.toml; the lines above say which (TORCH_INDEX=<url> names an index for torch)"
+.venv/bin/python -m testbed.links.native.build || fail "the C programs of testbed/links/native could not be built"
 printf '%s' "$wanted" > "$stamp"

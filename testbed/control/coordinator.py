@@ -95,13 +95,15 @@ class Coordinator:
         timeout_s: float,
         listener: Listener,
         fork_server: ForkServer | None = None,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         """A worker that says nothing for one and a half `timeout_s`, outside a barrier, has failed; for one, if others
-        have lost their peers."""
+        have lost their peers. `watch` is called about ten times a second and raises what else has ended the run."""
         assert [each.rank for each in configurations] == list(range(len(configurations)))
         self._timeout_s = timeout_s
         self._listener = listener
         self._fork_server = fork_server
+        self._watch = watch
         self._workers = [_Worker(configuration) for configuration in configurations]
         self._barriers: dict[str, list[Arrived]] = {}
         self._problems: list[_Problem] = []
@@ -176,6 +178,7 @@ class Coordinator:
         if failure is not None and not self._fork_server_failed:
             self._fork_server_failed = True
             self._problems.insert(0, _Problem(priority=0, summary=failure))
+        self._watch()
         self._listener.on_tick()
 
     def _handle(self, arrival: Arrival) -> None:

@@ -1,10 +1,14 @@
 """What is asked of a link. Both directions of a link are asked the same."""
 
-from typing import Self
+from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from transports.units import Fraction, Rate, Size, Time
+
+BackendName = Literal["netem", "nfqueue"]
+MIN_PACKETS: Final = 1000
+"""So many packets every delay line can hold."""
 
 
 class LinkSpec(BaseModel):
@@ -22,6 +26,8 @@ class LinkSpec(BaseModel):
     """Probability that a packet is lost, 0 to 1."""
     queue_bytes: Size = Field(1_000_000, alias="queue", ge=100_000, le=1_000_000_000)
     """The queue before the link. At least 100kB: the kernel queues super-frames of up to 64 KiB."""
+    backend: Literal["auto"] | BackendName = "auto"
+    """What makes delay, jitter and loss: `auto` takes netem where the kernel has it, else nfqueue."""
 
     @model_validator(mode="after")
     def _jitter_needs_delay(self) -> Self:
@@ -33,3 +39,8 @@ class LinkSpec(BaseModel):
     def needs_delay_stage(self) -> bool:
         """Whether anything but rate and queue is asked."""
         return self.delay_s > 0 or self.jitter_s > 0 or self.loss > 0
+
+    def max_packets_in_flight(self, mtu: int) -> int:
+        """Twice the bandwidth-delay product in full-sized packets: what a delay line must hold to never drop."""
+        in_flight_packets = self.rate_bps / 8 * (self.delay_s + 4 * self.jitter_s) / mtu
+        return max(MIN_PACKETS, int(2 * in_flight_packets))

@@ -9,6 +9,7 @@ from typing import Self
 from testbed.deploy import Deployment
 from testbed.errors import EnvironmentLacksError
 from testbed.links.netlink import LinkMonitor, NetlinkError
+from testbed.links.nfqueue import DelayCounters
 from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.connections import Connection, ConnectionMonitor
 
@@ -99,6 +100,10 @@ class LinkSampler:
         """Every TCP connection of every worker's node now."""
         with self._lock:
             return {node: monitor.connections() for node, monitor in self._connections.items()}
+
+    def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
+        """What each delay line that a daemon serves has done until now; by link and sending node."""
+        return self._deployment.delay_counters()
 
     def check(self) -> None:
         """Raise what stopped the sampling thread, if anything did."""

@@ -14,7 +14,7 @@ def render_plan(plan: Plan, console: Console) -> None:
     console.print(
         f"{experiment.workers} workers, {experiment.topology.kind}, {experiment.stack.kind if experiment.stack else ''}"
         f"{'' if experiment.stack else f'{experiment.collective.kind} over {experiment.channel.kind}'}, "
-        f"TCP {plan.congestion}",
+        f"TCP {plan.congestion}{f', delay by {plan.delay_backend}' if plan.delay_backend else ''}",
         highlight=False,
     )
     table = Table(title="links, per direction", title_justify="left", box=None, pad_edge=False)
@@ -44,10 +44,14 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print(f"[cyan]{node.name}[/] ({node.role})")
         lines = [f"sysctl -w {key}={value}" for key, value in node.sysctls.items()]
         lines += [f"ip {line}" for line in node.ip_commands] + [f"tc {line}" for line in node.tc_commands]
+        lines += [f"iptables -t mangle {line}" for line in node.firewall_rules]
         for line in lines:
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     console.print("\n[bold]processes[/]")
     console.print("  root: coordinator, fork server (imports torch once)", highlight=False)
+    for node in plan.nodes:
+        if node.daemon_arguments:
+            console.print(f"  {node.name}: delay daemon ({' '.join(node.daemon_arguments)})", highlight=False)
     for rank in range(experiment.workers):
         console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)

@@ -96,6 +96,21 @@ class LossValues(_Part):
     last: float | None
 
 
+class DelayLine(_Part):
+    """What the delay daemon did on one direction over the measured iterations; wall seconds."""
+
+    num_packets: int
+    """A super-frame is one, except on links with loss."""
+    num_lost: int
+    """By the loss asked for."""
+    num_dropped: int
+    """By a full buffer: an error."""
+    late_median_s: float | None
+    """How much later than asked packets were let go; None without packets."""
+    late_p99_s: float | None
+    late_max_s: float | None
+
+
 class LinkSummary(_Part):
     """One direction of one link over the measured iterations."""
 
@@ -119,6 +134,8 @@ class LinkSummary(_Part):
     utilization_busy: float
     """The same while at least one bucket is in service on any worker."""
     drops: int
+    delay_line: DelayLine | None = None
+    """None where no daemon makes the delay."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 

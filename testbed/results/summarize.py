@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from testbed.fidelity import LinkEvidence
-from testbed.results.record import AllReduceSummary, LinkSummary, LossValues, Outcome, Quantiles, Summary
+from testbed.results.record import AllReduceSummary, DelayLine, LinkSummary, LossValues, Outcome, Quantiles, Summary
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,6 +40,8 @@ class LinkFacts:
     acknowledgement_bytes: int
     """Pure acknowledgements counted by the class in between."""
     retransmitted_bytes: int
+    delay_line: DelayLine | None = None
+    """In between; None where no daemon makes the delay."""
 
     @property
     def class_bytes(self) -> int:
@@ -67,6 +69,9 @@ class LinkFacts:
             retransmitted_bytes=self.retransmitted_bytes,
             drops=self.drops,
             may_drop=may_drop,
+            delay_s=self.delay_s,
+            late_s=self.delay_line.late_p99_s if self.delay_line else None,
+            delay_drops=self.delay_line.num_dropped if self.delay_line else 0,
         )
 
 
@@ -313,6 +318,7 @@ def _links(inputs: Inputs) -> list[LinkSummary]:
                 utilization_mean=_utilization(link.class_bytes, link.rate_bps, window_s),
                 utilization_busy=_utilization(busy_bytes, link.rate_bps, busy_s),
                 drops=link.drops,
+                delay_line=link.delay_line,
             )
         )
     return rows

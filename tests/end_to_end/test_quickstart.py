@@ -193,6 +193,32 @@ def test_a_killed_process_ends_the_run_with_its_name_and_leaves_nothing(tmp_path
     assert leftovers(started.run_id) == []
 
 
+def test_a_killed_delay_daemon_ends_the_run_at_once_with_its_name_and_leaves_nothing(tmp_path: Path) -> None:
+    started = Started(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=nfqueue", "--set", "timeout=600s")
+    signal.pidfd_send_signal(os.pidfd_open(started.pid_of("delay-s0")), signal.SIGKILL)
+    status, errors = started.ended(30)
+    assert status == 1
+    assert "the delay daemon of s0 was killed by signal 9" in errors
+    assert leftovers(started.run_id) == []
+    assert not (RUN_ROOT / started.run_id).exists()
+
+
+def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
+    delayed = run(tmp_path, "--set", "link.delay=5ms", "--set", "link.backend=nfqueue")
+    assert delayed["outcome"] != "invalid", delayed["reasons"]
+    plan = json.loads((Path(delayed["record"]) / "plan.json").read_text())
+    assert plan["delay_backend"] == "nfqueue"
+    # Latency passes while a link carries the next message, but the last of each bucket has none to hide behind.
+    all_reduce, path_delay_s = delayed["allreduce"], 2 * 5e-3
+    assert all_reduce["predicted_s"] > all_reduce["bound_s"] + len(plan["buckets"]) * path_delay_s
+    assert all_reduce["time_s"] > all_reduce["bound_s"] + len(plan["buckets"]) * path_delay_s
+    for link in delayed["links"]:
+        assert 5e-3 < link["measured_delay_s"] < 5.5e-3
+        assert link["delay_line"]["num_packets"] > 100
+        assert link["delay_line"]["num_dropped"] == 0
+        assert 0 < link["delay_line"]["late_median_s"] <= link["delay_line"]["late_p99_s"]
+
+
 def test_a_stopped_worker_is_noticed_within_the_timeout(tmp_path: Path) -> None:
     started = Started(tmp_path)
     signal.pidfd_send_signal(os.pidfd_open(started.pid_of("w1")), signal.SIGSTOP)
@@ -205,7 +231,7 @@ def test_a_stopped_worker_is_noticed_within_the_timeout(tmp_path: Path) -> None:
 def test_after_kill_9_of_the_coordinator_clean_removes_everything(tmp_path: Path) -> None:
     innocent = subprocess.Popen(["sleep", "300"], env={RUN_ID_VARIABLE: "another-run"})
     try:
-        started = Started(tmp_path)
+        started = Started(tmp_path, "--set", "link.delay=1ms")
         started.process.kill()
         started.process.wait(30)
         done = subprocess.run(

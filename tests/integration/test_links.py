@@ -1,29 +1,36 @@
 """Real namespaces, real tc: links are what was asked, and when they are not, it is noticed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.calibrate import calibrate, goodput_fraction, measure
+from testbed.calibrate import calibrate, goodput_fraction, measure, measure_delay
 from testbed.deploy import Deployment, deploy
-from testbed.doctor import has_netem, require
-from testbed.errors import CalibrationError, EnvironmentLacksError
+from testbed.doctor import backend_lacks, plan_here, require
+from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError
+from testbed.kernel import network_namespace
+from testbed.links.delay import BACKENDS
 from testbed.links.netlink import LinkMonitor
+from testbed.links.spec import BackendName
 from testbed.measure.sampler import LinkSample, LinkSampler
-from testbed.plan import make_plan
-from testbed.processes import processes_of_run
-from testbed.spec.experiment import validate
+from testbed.plan import Plan, make_plan
+from testbed.processes import ProcessIdentity, processes_of_run
+from testbed.spec.experiment import Experiment, validate
 from testbed.state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 
 
 @contextmanager
-def deployed(tmp_path: Path, **keys: Any) -> Iterator[Deployment]:
-    plan = make_plan(validate({"name": "t", "workers": 2, **keys}))
+def deployed(tmp_path: Path, planned: Callable[[Experiment], Plan] = make_plan, **keys: Any) -> Iterator[Deployment]:
+    plan = planned(validate({"name": "t", "workers": 2, **keys}))
     state = RunState.create(new_run_id())
     try:
         with deploy(plan, state, log_directory=tmp_path) as deployment:
@@ -119,15 +126,26 @@ def test_a_plan_the_machine_cannot_run_is_refused_with_the_cure(tmp_path: Path) 
         require(plan)
 
 
-def test_delay_is_had_from_netem_or_refused(tmp_path: Path) -> None:
-    link = {"rate": "100mbit", "delay": "20ms"}
-    if not has_netem():
-        with pytest.raises(EnvironmentLacksError, match="need netem"):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_named_backend_delays_or_is_refused_with_one_that_works(tmp_path: Path, backend: BackendName) -> None:
+    link = {"rate": "100mbit", "delay": "20ms", "backend": backend}
+    if backend_lacks(backend):
+        with pytest.raises(EnvironmentLacksError, match=f"delay by {backend} does not work here"):
             require(make_plan(validate({"name": "t", "link": link})))
         return
     with deployed(tmp_path, link=link) as deployment:
         for measured in calibrate(deployment):
             assert measured.delay_s == pytest.approx(0.02, rel=0.05)
+
+
+def test_jitter_is_had_from_netem_or_refused_saying_what_the_others_lack(tmp_path: Path) -> None:
+    plan = plan_here(validate({"name": "t", "link": {"delay": "20ms", "jitter": "1ms"}}))
+    assert plan.delay_backend == "netem"
+    if backend_lacks("netem"):
+        with pytest.raises(EnvironmentLacksError, match=r"nfqueue works here, but link\.jitter"):
+            require(plan)
+    else:
+        require(plan)
 
 
 def test_ipv6_is_off_and_neighbours_are_static(tmp_path: Path) -> None:
@@ -175,3 +193,108 @@ def test_a_sampler_says_when_a_shaper_has_gone(tmp_path: Path) -> None:
         deployment.hosts["w0"].execute(["tc", "qdisc", "del", "dev", "w0-eth0", "root"])
         with pytest.raises(EnvironmentLacksError, match="w0-eth0"):
             sampler.sample()
+
+
+def delayed(tmp_path: Path, delay: str, *, rate: str = "100mbit", **more: str) -> AbstractContextManager[Deployment]:
+    """Two workers behind links with that delay, by the backend that `auto` finds here."""
+    return deployed(tmp_path, plan_here, link={"rate": rate, "delay": delay, **more})
+
+
+@pytest.mark.parametrize("delay", ["200us", "1ms", "20ms"])
+def test_delay_is_what_was_asked_in_each_direction(tmp_path: Path, delay: str) -> None:
+    with delayed(tmp_path, delay) as deployment:
+        for direction in deployment.plan.directions[:2]:
+            # Waking up on a busy machine takes its time: the closest of a few counts, and it is never too early.
+            over_s = min(measure_delay(deployment, direction) - direction.delay_s for _ in range(5))
+            assert 0 <= over_s < max(0.03 * direction.delay_s, 100e-6)
+
+
+@pytest.mark.parametrize("rate", ["100mbit", "1gbit"])
+def test_rate_holds_through_a_delay(tmp_path: Path, rate: str) -> None:
+    with delayed(tmp_path, "1ms", rate=rate) as deployment:
+        direction = deployment.plan.directions[0]
+        asked_bps = direction.rate_bps * goodput_fraction()
+        errors = [abs(measure(deployment, direction).goodput_bps / asked_bps - 1) for _ in range(3)]
+        assert min(errors) < 0.01
+
+
+def test_a_round_trip_takes_at_least_the_sum_of_the_delays_on_its_path(tmp_path: Path) -> None:
+    with delayed(tmp_path, "2ms") as deployment, ExitStack() as stack:
+        sockets = []
+        for rank in range(2):
+            with deployment.hosts[f"w{rank}"].entered():
+                sockets.append(stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
+            sockets[rank].bind((deployment.plan.worker_port(rank).address, 0))
+            sockets[rank].settimeout(5)
+        for _ in range(20):
+            begun_s = time.monotonic()
+            sockets[0].sendto(b"there", sockets[1].getsockname())
+            sockets[1].recv(64)
+            sockets[1].sendto(b"back", sockets[0].getsockname())
+            sockets[0].recv(64)
+            assert time.monotonic() - begun_s >= 4 * 2e-3
+
+
+def test_loss_is_of_packets_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    def arrived() -> list[int]:
+        with (
+            deployed(tmp_path, link={"loss": "5%", "backend": "nfqueue"}) as deployment,
+            deployment.hosts["s0"].entered(),
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as target,
+        ):
+            direction = deployment.plan.directions[0]
+            target.bind((direction.receiver.address, 0))
+            target.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+            with (
+                deployment.hosts["w0"].entered(),
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source,
+            ):
+                for number in range(2000):
+                    source.sendto(number.to_bytes(4), target.getsockname())
+            target.settimeout(0.5)
+            numbers = []
+            try:
+                while True:
+                    numbers.append(int.from_bytes(target.recv(64)))
+            except TimeoutError:
+                counters = deployment.delay_counters()[direction.link, "w0"]
+            assert counters.num_lost == 2000 - len(numbers)
+            assert counters.num_packets == 2000
+            return numbers
+
+    first = arrived()
+    assert 1850 < len(first) < 1950  # 5 standard deviations
+    assert arrived() == first
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("iptables -t mangle -F PREROUTING", "firewall rules are absent"),
+        ("iptables -t mangle -I PREROUTING -i w0-eth0 -j ACCEPT", "-j ACCEPT"),
+    ],
+)
+def test_a_way_past_the_delay_is_noticed(tmp_path: Path, argv: str, words: str) -> None:
+    with deployed(tmp_path, link={"delay": "1ms", "backend": "nfqueue"}) as deployment:
+        assert deployment.differences() == []
+        deployment.hosts["w0"].execute(argv.split())
+        assert any(words in line for line in deployment.differences())
+
+
+def test_without_its_daemon_a_link_carries_nothing_and_it_is_said(tmp_path: Path) -> None:
+    with deployed(tmp_path, link={"delay": "1ms", "backend": "nfqueue"}) as deployment:
+        direction = deployment.plan.directions[1]
+        assert measure_delay(deployment, direction) > 1e-3
+        assert deployment.delay_counters()[direction.link, "s0"].num_packets > 0
+        deployment.check()
+        pids = deployment.hosts["w0"].execute(["pgrep", "-f", "delay-w0"]).split()
+        (victim,) = (
+            pid for pid in map(int, pids) if network_namespace(pid) == network_namespace(deployment.hosts["w0"].pid)
+        )
+        os.kill(victim, signal.SIGKILL)
+        deadline_s = time.monotonic() + 10
+        while ProcessIdentity.of(victim) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        with pytest.raises(RunFailedError, match="delay daemon of w0 was killed by signal 9"):
+            calibrate(deployment)
+        assert any("nobody serves queue" in line for line in deployment.differences())

@@ -82,6 +82,21 @@ def test_unexpected_drops_are_noted_without_changing_the_verdict() -> None:
     assert judge(with_link(drops=12, may_drop=True)) == ("valid", [])
 
 
+def test_packets_let_go_late_degrade_and_say_by_how_much() -> None:
+    assert judge(with_link(delay_s=1e-3, late_s=300e-6)) == ("valid", [])
+    outcome, (reason,) = judge(with_link(delay_s=1e-3, late_s=310e-6))
+    assert outcome == "degraded"
+    assert "310 us late, limit 300 us" in reason
+    assert judge(with_link(delay_s=5e-3, late_s=499e-6))[0] == "valid"
+    assert judge(with_link(delay_s=5e-3, late_s=501e-6))[0] == "degraded"
+
+
+def test_packets_that_the_delay_line_dropped_are_invalid() -> None:
+    outcome, (reason, *_) = judge(with_link(delay_drops=3))
+    assert outcome == "invalid"
+    assert "w0 → s0: 3 packets" in reason
+
+
 def test_retransmissions_without_loss_or_drops_degrade() -> None:
     outcome, (reason,) = judge(with_link(retransmitted_bytes=200_000))
     assert outcome == "degraded"

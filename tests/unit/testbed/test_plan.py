@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from testbed.errors import SpecError
+from testbed.links.spec import BackendName
 from testbed.plan import Plan, fuse, make_plan
 from testbed.spec.experiment import validate
 
@@ -81,13 +83,55 @@ def test_the_switch_routes_and_shapes_every_port() -> None:
 
 def test_delay_lies_at_the_receiver_of_each_direction() -> None:
     made = plan(workers=2, link={"rate": "100mbit", "delay": "5ms"})
-    assert made.needs_netem
+    assert made.delay_backend == "netem"
     for direction in made.directions:
         assert direction.delay_stage is not None
         assert direction.delay_stage.interface == direction.receiver.interface
-    devices = [direction.delay_stage.device for direction in made.directions if direction.delay_stage]
+    devices = [command for node in made.nodes for command in node.ip_commands if "type ifb" in command]
     assert len(set(devices)) == 4
     assert any("ifb" in command for command in made.node("s0").ip_commands)
+
+
+def test_a_link_with_only_a_rate_has_no_delay_stage() -> None:
+    made = plan(link={"rate": "1gbit", "backend": "nfqueue"})
+    assert made.delay_backend is None
+    assert all(direction.delay_stage is None for direction in made.directions)
+    assert not any(node.firewall_rules or node.daemon_arguments for node in made.nodes)
+
+
+def test_nfqueue_takes_one_queue_at_each_receiving_port() -> None:
+    made = plan(workers=3, link={"delay": "1ms", "backend": "nfqueue"})
+    assert made.delay_backend == "nfqueue"
+    assert made.to_json()["delay_backend"] == "nfqueue"
+    rules = [rule for node in made.nodes for rule in node.firewall_rules]
+    assert len(rules) == len(set(rules)) == len(made.directions)
+    assert {rule.split()[3] for rule in rules} == {direction.receiver.interface for direction in made.directions}
+    assert len(made.node("s0").daemon_arguments) == 3
+    assert len(made.node("w1").daemon_arguments) == 1
+
+
+def test_what_auto_stands_for_is_decided_by_the_machine_unless_the_spec_names_it() -> None:
+    def backend(auto: BackendName, **link: Any) -> BackendName | None:
+        made = make_plan(validate({"name": "x", "link": {"delay": "1ms", **link}}), auto_backend=auto)
+        return made.delay_backend
+
+    assert [backend("netem"), backend("nfqueue")] == ["netem", "nfqueue"]
+    assert backend("netem", backend="nfqueue") == "nfqueue"
+    assert backend("nfqueue", backend="netem") == "netem"
+
+
+def test_a_delay_that_the_backend_cannot_honour_is_a_spec_error() -> None:
+    with pytest.raises(SpecError, match=r"link\.delay: nfqueue honours 0s, or 200us to 1s; 50us .* link.backend=netem"):
+        plan(link={"delay": "50us", "backend": "nfqueue"})
+
+
+def test_buffers_hold_what_a_long_fat_path_has_under_way() -> None:
+    short, fat = plan(link={"delay": "1ms"}), plan(link={"rate": "10gbit", "delay": "1ms"})
+    assert not any("tcp_rmem" in key for node in short.nodes for key in node.sysctls)
+    for node in fat.nodes:
+        for name in ("tcp_rmem", "tcp_wmem"):
+            limit_bytes = int(node.sysctls[f"net.ipv4.{name}"].split()[2])
+            assert limit_bytes >= 2 * (10e9 / 8 * 4e-3)
 
 
 def test_plan_is_plain_data_and_the_same_every_time() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from testbed.links.netlink import HtbClass
-from testbed.links.spec import LinkSpec
-from testbed.links.tc import CLASS_HANDLE, QUANTUM_BYTES, Shaper, delay_stage
+from testbed.links.tc import CLASS_HANDLE, QUANTUM_BYTES, Shaper
 
 SHAPER = Shaper(interface="w0-eth0", rate_bps=1e9, queue_bytes=1_000_000)
 
@@ -88,39 +87,3 @@ def test_a_missing_or_other_qdisc_is_noticed() -> None:
     assert SHAPER.differences(qdiscs, [asked_class()]) == ["w0-eth0: queue is 15000 bytes, asked for 1000000"]
     qdiscs[1] = {"kind": "pfifo", "handle": "10:", "parent": "1:1", "options": {"limit": 1000}}
     assert SHAPER.differences(qdiscs, [asked_class()]) == ["w0-eth0: leaf qdisc is pfifo, asked for bfifo"]
-
-
-def test_a_link_with_only_a_rate_has_no_delay_stage() -> None:
-    assert delay_stage(LinkSpec.model_validate({"rate": "1gbit"}), interface="s0-eth0", device="ifb0") is None
-
-
-def test_delay_stage_lies_at_the_receiver_and_holds_twice_the_bandwidth_delay_product() -> None:
-    link = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms", "jitter": "1ms", "loss": "0.5%"})
-    stage = delay_stage(link, interface="s0-eth0", device="ifb0")
-    assert stage is not None
-    assert stage.ip_commands() == ["link add ifb0 type ifb", "link set ifb0 up"]
-    assert stage.limit_packets == int(2 * 1e9 / 8 * 0.014 / 1500)
-    assert stage.commands()[-1] == (
-        f"qdisc add dev ifb0 root handle 20: netem limit {stage.limit_packets} "
-        "delay 10000us 1000us distribution normal loss random 0.5%"
-    )
-    assert "dev s0-eth0" in stage.commands()[1]
-
-
-def test_netem_read_back_notices_what_differs() -> None:
-    link = LinkSpec.model_validate({"rate": "100mbit", "delay": "10ms", "loss": "1%"})
-    stage = delay_stage(link, interface="s0-eth0", device="ifb0")
-    assert stage is not None
-    root = {
-        "kind": "netem",
-        "root": True,
-        "options": {
-            "limit": stage.limit_packets,
-            "delay": {"delay": 0.01, "jitter": 0, "correlation": 0},
-            "loss-random": {"loss": 0.01, "correlation": 0},
-        },
-    }
-    assert stage.differences([root]) == []
-    root["options"]["delay"]["delay"] = 0.02  # type: ignore[index]
-    assert stage.differences([root]) == ["ifb0: netem delay is 0.02, asked for 0.01"]
-    assert stage.differences([]) == ["ifb0: root qdisc is absent, asked for netem"]

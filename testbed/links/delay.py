@@ -1,0 +1,80 @@
+"""Delay, jitter and loss of a link: which backends there are, what each can do, and the interface of its stages.
+
+A stage lies at the receiving port of a direction, before routing, apart from the shaper: every packet passes it,
+whatever sent it and whoever it is for. Everything here is pure.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from testbed.links.netem import netem_refusals, netem_stage
+from testbed.links.nfqueue import nfqueue_refusals, nfqueue_stage
+from testbed.links.spec import BackendName, LinkSpec
+
+
+class DelayStage(Protocol):
+    """One direction's delay, jitter and loss: plain data that says how to make it and whether it is there."""
+
+    @property
+    def interface(self) -> str:
+        """The receiving port."""
+
+    @property
+    def backend(self) -> BackendName:
+        """Whose stage this is."""
+
+    def ip_commands(self) -> Sequence[str]:
+        """Lines for `ip -batch`."""
+
+    def tc_commands(self) -> Sequence[str]:
+        """Lines for `tc -batch`."""
+
+    def firewall_rules(self) -> Sequence[str]:
+        """Lines for the mangle table of `iptables-restore`."""
+
+    def daemon_arguments(self) -> Sequence[str]:
+        """What the delay daemon of the port's node is told; none where no daemon is needed."""
+
+    def differences(self, state: Mapping[str, Any]) -> list[str]:
+        """What the node's read-back (`qdiscs`, `firewall`, `queues`) says that was not asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelayBackend:
+    """One way to delay packets."""
+
+    name: BackendName
+    needs: str
+    """What a machine must have, and how to get it."""
+    refusals: Callable[[LinkSpec], list[str]]
+    """Why this backend cannot do what the link asks, whatever the machine; empty when it can."""
+    stage: Callable[..., DelayStage]
+    """`stage(link, interface=..., index=..., seed=...)`; index counts the directions of the plan."""
+
+
+BACKENDS: Final[dict[BackendName, DelayBackend]] = {
+    "netem": DelayBackend(
+        name="netem",
+        needs="a kernel with netem: modprobe sch_netem ifb act_mirred; on RHEL install kernel-modules-extra; "
+        "WSL2's kernel has none",
+        refusals=netem_refusals,
+        stage=netem_stage,
+    ),
+    "nfqueue": DelayBackend(
+        name="nfqueue",
+        needs="iptables, a C compiler (apt-get install --no-install-recommends iptables gcc libc6-dev) and a kernel "
+        "with NFQUEUE: modprobe nfnetlink_queue xt_NFQUEUE",
+        refusals=nfqueue_refusals,
+        stage=nfqueue_stage,
+    ),
+}
+"""In the order in which `auto` prefers them."""
+
+
+def refusals(link: LinkSpec, backend: BackendName) -> list[str]:
+    """Why the backend cannot do what the link asks, each with the backends that can; empty when it can."""
+    found = BACKENDS[backend].refusals(link)
+    able = [name for name in BACKENDS if not BACKENDS[name].refusals(link)]
+    instead = f"; link.backend={' or '.join(able)} can" if able else ""
+    return [f"{reason}{instead}" for reason in found]

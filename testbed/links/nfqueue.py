@@ -1,0 +1,166 @@
+"""The nfqueue backend: packets wait in the kernel until a small C program (native/delay_nfqueue.c) lets them go.
+
+A rule in the mangle table's PREROUTING chain takes every packet that arrives at the port, before it is routed. The rule
+has no bypass: without the program, or once its queue is full, packets are dropped, never delivered too early.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from testbed.links.spec import BackendName, LinkSpec
+from testbed.links.tc import MTU
+from transports.units import format_time
+
+MIN_DELAY_S: Final = 200e-6
+"""Twice what the program may be late when it is woken on an idle machine; less would be mostly error."""
+COPY_META: Final = 1
+"""NFQNL_COPY_META: the program is told of packets and never sees their contents."""
+_NUM_BUCKETS: Final = 896
+_COUNTERS: Final = np.dtype(
+    [
+        ("queue", "=u8"),
+        ("packets", "=u8"),
+        ("lost", "=u8"),
+        ("max_late_ns", "=u8"),
+        ("late", "=u8", (_NUM_BUCKETS,)),
+    ]
+)
+"""struct counters of delay_nfqueue.c."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NfqueueStage:
+    """One direction's delay and loss; implements testbed.links.delay.DelayStage."""
+
+    backend: ClassVar[BackendName] = "nfqueue"
+    interface: str
+    queue: int
+    delay_s: float
+    loss: float
+    seed: int
+    max_packets: int
+
+    def ip_commands(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def tc_commands(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def firewall_rules(self) -> list[str]:
+        """Lines for the mangle table of `iptables-restore`."""
+        return [f"-A PREROUTING -i {self.interface} -j NFQUEUE --queue-num {self.queue}"]
+
+    def daemon_arguments(self) -> list[str]:
+        """`QUEUE:DELAY_NS:MAX_PACKETS:LOSS:SEED`."""
+        return [f"{self.queue}:{self.delay_s * 1e9:.0f}:{self.max_packets}:{self.loss!r}:{self.seed}"]
+
+    def differences(self, state: Mapping[str, Any]) -> list[str]:
+        """What `iptables-save` and the kernel's table of queues say that was not asked for."""
+        found = []
+        rules = [line for line in state["firewall"] if f" -i {self.interface} " in line]
+        if rules != self.firewall_rules():
+            found.append(
+                f"{self.interface}: firewall rules are {rules or 'absent'}, asked for {self.firewall_rules()[0]}"
+            )
+        queue = state["queues"].get(self.queue)
+        if queue is None:
+            found.append(f"{self.interface}: nobody serves queue {self.queue}: every packet is dropped")
+        elif queue["copy_mode"] != COPY_META:
+            found.append(f"{self.interface}: copy mode of its queue is {queue['copy_mode']}, asked for {COPY_META}")
+        return found
+
+
+def nfqueue_refusals(link: LinkSpec) -> list[str]:
+    """What this backend has not got."""
+    found = []
+    if link.jitter_s > 0:
+        found.append("link.jitter: nfqueue delays every packet by the same time")
+    if 0 < link.delay_s < MIN_DELAY_S:
+        found.append(
+            f"link.delay: nfqueue honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
+            "below what a program can be woken for in time"
+        )
+    return found
+
+
+def nfqueue_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NfqueueStage:
+    """The stage at the receiving `interface`; its queue holds twice the bandwidth-delay product."""
+    return NfqueueStage(
+        interface=interface,
+        queue=index,
+        delay_s=link.delay_s,
+        loss=link.loss,
+        seed=seed * 65_537 + index,
+        max_packets=link.max_packets_in_flight(MTU),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelayCounters:
+    """What a delay line has done since it was made."""
+
+    num_packets: int
+    """A super-frame is one, except on links with loss."""
+    num_lost: int
+    """By the loss asked for."""
+    num_dropped: int
+    """Because the queue, or the program's buffer, was full: always an error."""
+    late: npt.NDArray[np.uint64]
+    """Packets by how late they were let go: a histogram, see :func:`late_s`."""
+
+    def since(self, before: "DelayCounters") -> "DelayCounters":
+        """What has happened in between."""
+        return DelayCounters(
+            num_packets=self.num_packets - before.num_packets,
+            num_lost=self.num_lost - before.num_lost,
+            num_dropped=self.num_dropped - before.num_dropped,
+            late=self.late - before.late,
+        )
+
+    def late_s(self, share: float) -> float | None:
+        """So late, at most, was that share of the packets (1: all); to 3 %. None without packets."""
+        total = int(self.late.sum())
+        if total == 0:
+            return None
+        index = int(np.searchsorted(np.cumsum(self.late), share * total))
+        return _upper_edge_s(min(index, _NUM_BUCKETS - 1))
+
+
+def _upper_edge_s(bucket: int) -> float:
+    """Inverse of bucket_of() of delay_nfqueue.c."""
+    if bucket < 64:
+        return (bucket + 1) * 1e-6
+    shift = bucket // 32 - 1
+    return float((bucket - shift * 32 + 1) << shift) * 1e-6
+
+
+def parse_counters(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict[int, DelayCounters]:
+    """The program's counters file, and the kernel's drops of each queue; by queue."""
+    return {
+        int(row["queue"]): DelayCounters(
+            num_packets=int(row["packets"]),
+            num_lost=int(row["lost"]),
+            num_dropped=queues.get(int(row["queue"]), {}).get("num_dropped", 0),
+            late=row["late"].copy(),
+        )
+        for row in np.frombuffer(data, dtype=_COUNTERS)
+    }
+
+
+def parse_queues(text: str) -> dict[int, dict[str, int]]:
+    """/proc/net/netfilter/nfnetlink_queue, by queue.
+
+    Its columns (nfnetlink_queue.c, seq_show): queue, port id, waiting, copy mode, copy range, dropped because the queue
+    was full, dropped because the reader's buffer was, id of the last packet, 1.
+    """
+    found = {}
+    for line in text.splitlines():
+        queue, _, waiting, copy_mode, _, full, overrun, *_ = (int(field) for field in line.split())
+        found[queue] = {"waiting": waiting, "copy_mode": copy_mode, "num_dropped": full + overrun}
+    return found

@@ -1,0 +1,104 @@
+"""Rules and arguments letter by letter, the read-back, and the counters of the C program."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testbed.links.nfqueue import DelayCounters, NfqueueStage, nfqueue_stage, parse_counters, parse_queues
+from testbed.links.spec import LinkSpec
+
+LINK = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms"})
+SERVED = "    2  31337     3 1     0     0     0      250  1\n"
+
+
+def stage(link: LinkSpec = LINK, *, seed: int = 1, index: int = 2) -> NfqueueStage:
+    return nfqueue_stage(link, interface="s0-eth1", index=index, seed=seed)
+
+
+def state(**changes: Any) -> dict[str, Any]:
+    rules = ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 2", "-A PREROUTING -i s0-eth10 -j NFQUEUE --queue-num 9"]
+    return {"firewall": rules, "queues": parse_queues(SERVED), **changes}
+
+
+def test_the_rule_has_no_bypass_and_the_queue_holds_twice_the_bandwidth_delay_product() -> None:
+    assert stage().firewall_rules() == ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 2"]
+    assert stage().daemon_arguments() == ["2:10000000:1666:0.0:65539"]
+    assert list(stage().tc_commands()) == list(stage().ip_commands()) == []
+
+
+def test_every_direction_and_every_seed_draws_other_losses() -> None:
+    lossy = LinkSpec.model_validate({"loss": "1%"})
+    seeds = {stage(lossy, seed=seed, index=index).seed for seed in range(4) for index in range(4)}
+    assert len(seeds) == 16
+    assert stage(lossy).daemon_arguments() == ["2:0:1000:0.01:65539"]
+
+
+def test_what_was_asked_reads_back_without_difference() -> None:
+    assert stage().differences(state()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"firewall": []}, "absent"),
+        ({"firewall": ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 2 --queue-bypass"]}, "--queue-bypass"),
+        ({"firewall": ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 7"]}, "asked for -A PREROUTING"),
+        ({"firewall": ["-A PREROUTING -i s0-eth1 -j ACCEPT", *state()["firewall"]]}, "-j ACCEPT"),
+        ({"queues": {}}, "nobody serves queue 2"),
+        ({"queues": parse_queues(SERVED.replace("3 1 ", "3 2 "))}, "copy mode of its queue is 2"),
+    ],
+)
+def test_every_difference_is_noticed(changes: dict[str, Any], words: str) -> None:
+    (found,) = stage().differences(state(**changes))
+    assert words in found
+    assert found.startswith("s0-eth1: ")
+
+
+def test_the_kernels_table_of_queues_is_understood() -> None:
+    text = "    0   4242     7 1     0     5     2    99999  1\n    3  4242     0 2 65531     0     0        1  1\n"
+    assert parse_queues(text) == {
+        0: {"waiting": 7, "copy_mode": 1, "num_dropped": 7},
+        3: {"waiting": 0, "copy_mode": 2, "num_dropped": 0},
+    }
+
+
+def counters_file(*rows: dict[str, Any]) -> bytes:
+    data = b""
+    for row in rows:
+        late = [0] * 896
+        for bucket, count in row["late"].items():
+            late[bucket] = count
+        data += struct.pack("=4Q896Q", row["queue"], sum(late), row["lost"], 0, *late)
+    return data
+
+
+def test_counters_give_packets_losses_drops_and_lateness() -> None:
+    before, after = (
+        parse_counters(
+            counters_file({"queue": 2, "lost": lost, "late": late}), {2: {"num_dropped": lost}} if lost else {}
+        )[2]
+        for lost, late in ((0, {10: 5}), (3, {10: 103, 63: 1, 64: 1}))
+    )
+    between = after.since(before)
+    assert (between.num_packets, between.num_lost, between.num_dropped) == (100, 3, 3)
+    assert between.late_s(0.5) == pytest.approx(11e-6)
+    assert between.late_s(0.99) == pytest.approx(64e-6)
+    assert between.late_s(1.0) == pytest.approx(66e-6)
+
+
+def test_lateness_of_no_packets_is_not_a_number() -> None:
+    nothing = DelayCounters(num_packets=0, num_lost=0, num_dropped=0, late=np.zeros(896, dtype=np.uint64))
+    assert nothing.late_s(0.99) is None
+
+
+@pytest.mark.parametrize("late_us", [0, 1, 63, 64, 65, 127, 128, 1000, 12_345, 10**6, 2**31 - 1])
+def test_buckets_are_at_most_three_percent_wide(late_us: int) -> None:
+    shift = max(0, late_us.bit_length() - 6)
+    bucket = late_us if late_us < 64 else shift * 32 + (late_us >> shift)  # bucket_of() of delay_nfqueue.c
+    late = np.zeros(896, dtype=np.uint64)
+    late[bucket] = 1
+    shown_s = DelayCounters(num_packets=1, num_lost=0, num_dropped=0, late=late).late_s(1.0)
+    assert shown_s is not None
+    assert late_us * 1e-6 < shown_s <= (1.0321 * late_us + 1) * 1e-6
