@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from testbed.errors import EnvironmentLacksError
+from testbed.kernel import has_sysctl
 from testbed.plan import Plan
 
 Severity = Literal["needed", "optional"]
@@ -211,6 +212,11 @@ def require(plan: Plan) -> None:
         missing.append(
             f"channel.congestion: this kernel has no {plan.congestion} (it has {', '.join(congestion_controls())}): "
             f"modprobe tcp_{plan.congestion}, or choose one it has"
+        )
+    if plan.needs_multipath and not has_sysctl("net.ipv4.fib_multipath_hash_policy"):
+        missing.append(
+            f"topology: {plan.experiment.topology.kind} has several equal paths, and this kernel has no multipath "
+            "routes: a kernel with CONFIG_IP_ROUTE_MULTIPATH, or a topology with one path (star, dumbbell)"
         )
     if plan.needs_netem and not has_netem():
         missing.append(

@@ -3,8 +3,8 @@
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
+from fractions import Fraction
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from testbed import environment
@@ -14,7 +14,7 @@ from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted,
 from testbed.fidelity import Evidence, judge
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler
-from testbed.plan import HOST_LATENCY_S, Direction, Plan, make_plan, predict
+from testbed.plan import HOST_LATENCY_S, Direction, Plan, make_plan, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
 from testbed.results.record import Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report
@@ -56,6 +56,8 @@ class _Run:
         experiment = plan.experiment
         self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
         self.environment = environment.describe()
+        ports = [plan.worker_port(rank) for rank in range(experiment.workers)]
+        self.workers = {port.address: port.node for port in ports}
         self.overhead_s: dict[str, float] = {}
         self.calibration: list[Measurement] = []
         self.differences: list[str] = []
@@ -123,7 +125,9 @@ class _Run:
         measured = next((m for m in self.calibration if (m.link, m.sender) == key), None)
         acknowledged, retransmitted = self._overheads(direction, start, end)
         workload = self.plan.experiment.workload
-        expected = direction.expected_bytes * workload.num_iterations()
+        expected = direction.expected_bytes
+        if expected is not None:
+            expected *= workload.num_iterations()
         return LinkFacts(
             name=direction.link,
             from_=direction.sender.node,
@@ -144,20 +148,25 @@ class _Run:
     def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
         """Wire bytes of pure acknowledgements, and retransmitted payload, that crossed this direction in the window.
 
-        A worker's uplink carries what the worker's own connections sent; its downlink what all others sent to its
-        address.
+        What a worker's end of a connection sent followed the path to the other end. Where that path has equal
+        alternatives, each gets the share it would have if they were used evenly: an estimate, on directions whose
+        bytes are not checked.
         """
-        acknowledged = retransmitted = 0
+        acknowledged = retransmitted = Fraction(0)
         for node, connections in end.connections.items():
             for ends, connection in connections.items():
-                outward = node == direction.sender.node
-                inward = connection.remote[0] == direction.receiver.address
-                if not (outward or inward):
+                path = self.plan.paths.get((node, self.workers.get(connection.remote[0], "")))
+                share = path.shares.get(direction.hop, Fraction(0)) if path else Fraction(0)
+                if not share:
                     continue
                 before = start.connections.get(node, {}).get(ends)
-                acknowledged += connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
-                retransmitted += connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
-        return acknowledged, retransmitted
+                acknowledged += share * (
+                    connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
+                )
+                retransmitted += share * (
+                    connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
+                )
+        return round(acknowledged), round(retransmitted)
 
     def _judge(self) -> tuple[Outcome, list[str]]:
         assert self.recorder is not None
@@ -188,8 +197,9 @@ class _Run:
         """The prediction with the latency that calibration measured."""
         if not self.plan.buckets or not self.calibration:
             return None
-        alpha_s = 2 * median(measured.delay_s for measured in self.calibration) + HOST_LATENCY_S
-        prediction = predict(self.plan.experiment, self.plan.buckets, alpha_s=alpha_s)
+        delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration}
+        alpha_s = path_delay_s(self.plan.paths, self.plan.traffic, delays_s) + HOST_LATENCY_S
+        prediction = predict(self.plan.experiment, self.plan.buckets, self.plan.directions, alpha_s=alpha_s)
         return AllReduceFacts(
             size_bytes=prediction.gradient_bytes,
             bound_s=prediction.bound_s,

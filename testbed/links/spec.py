@@ -1,10 +1,15 @@
 """What is asked of a link. Both directions of a link are asked the same."""
 
-from typing import Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from transports.units import Fraction, Rate, Size, Time
+
+MIN_RATE_BPS: Final = 1e6
+"""Below, one super-frame takes half a second."""
+MAX_RATE_BPS: Final = 100e9
+"""Above, no machine carries it."""
 
 
 class LinkSpec(BaseModel):
@@ -12,8 +17,8 @@ class LinkSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    rate_bps: Rate = Field(100e6, alias="rate", ge=1e6, le=100e9)
-    """Line rate, 1mbit to 100gbit. Below, one super-frame takes half a second; above, no machine carries it."""
+    rate_bps: Rate = Field(100e6, alias="rate", ge=MIN_RATE_BPS, le=MAX_RATE_BPS)
+    """Line rate, 1mbit to 100gbit."""
     delay_s: Time = Field(0.0, alias="delay", ge=0, le=1.0)
     """One-way propagation delay, 0 to 1 s."""
     jitter_s: Time = Field(0.0, alias="jitter", ge=0, le=1.0)
