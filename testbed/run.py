@@ -1,6 +1,7 @@
 """One run: plan, deploy, calibrate, work, judge, record, report. The whole story of `testbed run`."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -44,6 +45,15 @@ def run_experiment(experiment: Experiment, *, output: Path, progress: LiveProgre
     plan = make_plan(experiment)
     require(plan)
     return _Run(plan, output=output, progress=progress).execute()
+
+
+def difference_of(direction: Direction, differences: Sequence[str]) -> str | None:
+    """The first of the deployment's differences that concerns the direction: its ports, its delay stage, or the routes
+    and sysctls of its sender."""
+    mine = {direction.sender.interface, direction.sender.node}
+    if direction.delay_stage:
+        mine.add(direction.delay_stage.device)
+    return next((line for line in differences if line.partition(":")[0] in mine), None)
 
 
 class _Run:
@@ -175,16 +185,13 @@ class _Run:
             after - before for after, before in zip(window["done"].cpu_ticks, window["measure"].cpu_ticks, strict=True)
         )
         lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
-        ports = {(d.link, d.sender.node): d.sender.interface for d in self.plan.directions}
+        directions = {(d.link, d.sender.node): d for d in self.plan.directions}
         return judge(
             Evidence(
                 links=[
                     facts.evidence(
                         may_drop=(facts.name, facts.from_) in lossy,
-                        read_back_difference=next(
-                            (line for line in self.differences if line.startswith(ports[facts.name, facts.from_])),
-                            None,
-                        ),
+                        read_back_difference=difference_of(directions[facts.name, facts.from_], self.differences),
                     )
                     for facts in self._links()
                 ],

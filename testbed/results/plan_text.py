@@ -57,6 +57,9 @@ def render_plan(plan: Plan, console: Console) -> None:
     for rank in range(experiment.workers):
         console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
+    model = "the alpha-beta model"
+    if prediction.bottleneck:
+        model = f"the bytes of {prediction.bottleneck}, the most loaded link between switches"
     console.print("\n[bold]prediction[/], per iteration")
     console.print(
         f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",
@@ -64,12 +67,10 @@ def render_plan(plan: Plan, console: Console) -> None:
     )
     console.print(
         f"  all-reduce at least {prediction.bound_s * 1e3:.1f} ms (bound), "
-        f"{prediction.alpha_beta_s * 1e3:.1f} ms by the alpha-beta model, "
+        f"{prediction.alpha_beta_s * 1e3:.1f} ms by {model}, "
         f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
         highlight=False,
     )
-    if prediction.bottleneck:
-        console.print(f"  bound by {prediction.bottleneck}, the most loaded link between switches", highlight=False)
 
 
 def _expected(direction: Direction) -> str:

@@ -102,6 +102,13 @@ def directions(made: Plan) -> dict[tuple[str, str], Any]:
     return {direction.hop: direction for direction in made.directions}
 
 
+def test_the_directions_of_a_link_follow_each_other() -> None:
+    made = plan(workers=4, topology={"kind": "torus", "dims": [2, 3]})
+    there, back = made.directions[::2], made.directions[1::2]
+    assert [direction.hop for direction in there] == [direction.hop[::-1] for direction in back]
+    assert [direction.link for direction in there] == ["-".join(direction.hop) for direction in there]
+
+
 def test_a_dumbbell_carries_one_flow_of_the_ring_each_way_across() -> None:
     made = plan(workers=4, topology="dumbbell")
     found = directions(made)
