@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
@@ -159,24 +158,19 @@ class _Run:
         """Wire bytes of pure acknowledgements, and retransmitted payload, that crossed this direction in the window.
 
         What a worker's end of a connection sent followed the path to the other end. Where that path has equal
-        alternatives, each gets the share it would have if they were used evenly: an estimate, on directions whose
-        bytes are not checked.
+        alternatives nobody knows which it took, and nothing is attributed: there the link's bytes, which are not
+        checked, contain acknowledgements.
         """
-        acknowledged = retransmitted = Fraction(0)
+        acknowledged = retransmitted = 0
         for node, connections in end.connections.items():
             for ends, connection in connections.items():
                 path = self.plan.paths.get((node, self.workers.get(connection.remote[0], "")))
-                share = path.shares.get(direction.hop, Fraction(0)) if path else Fraction(0)
-                if not share:
+                if path is None or path.shares.get(direction.hop) != 1:
                     continue
                 before = start.connections.get(node, {}).get(ends)
-                acknowledged += share * (
-                    connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
-                )
-                retransmitted += share * (
-                    connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
-                )
-        return round(acknowledged), round(retransmitted)
+                acknowledged += connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
+                retransmitted += connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
+        return acknowledged, retransmitted
 
     def _judge(self) -> tuple[Outcome, list[str]]:
         assert self.recorder is not None

@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 def run(output: Path, *overrides: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
     # Small batches leave the cores to communication: the verdict shall be about the links.
-    short = ("workload.iterations=4", "workload.compute_only=2", "workload.batch_size=8", "metrics.port=0")
+    short = ("workload.iterations=4", "workload.compute_only=2", "workload.batch_size=8")
+    short += ("workload.warmup=2", "link.rate=200mbit", "metrics.port=0")
     for override in (*short, *overrides):
         argv += ["--set", override]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
@@ -50,7 +51,8 @@ def test_leaf_and_spine_carry_what_the_schedule_says_where_hashes_do_not_decide(
             assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
         else:
             assert link["expected_bytes"] is None
+            assert link["bytes"] >= 0
     # Whatever the hashes chose, the uplinks of a leaf together carry the one flow that leaves it.
     for leaf in ("s0", "s1"):
         uplinks = sum(links[leaf, spine]["bytes"] for spine in ("s2", "s3"))
-        assert uplinks == pytest.approx(links["w0", "s0"]["expected_bytes"], rel=0.04)
+        assert uplinks == pytest.approx(links["w0", "s0"]["expected_bytes"], rel=0.04)  # acknowledgements included
