@@ -1,8 +1,6 @@
 """RunSpec -> Plan: everything that can be decided before anything is made. Pure, and printable without root.
 
-Addresses: link i is 10.x.y.0/30 with the node nearer to the worker at .2 and the switch at .1, so every port is a
-subnet of its own (a routed switch). MAC addresses follow from the link's number; neighbour entries are static. Every
-switch has a route to every worker's subnet over all shortest paths.
+Every port is a subnet of its own (a routed switch, see testbed.addresses); neighbour entries are static.
 """
 
 import zlib
@@ -10,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from testbed.addresses import Port, Route, ports_of, routes_of
 from testbed.errors import SpecError
 from testbed.links.spec import MAX_RATE_BPS, MIN_RATE_BPS, LinkSpec
 from testbed.links.tc import MTU, DelayStage, Shaper, delay_stage
@@ -26,16 +25,6 @@ GRADIENT_ELEMENT_BYTES: Final = 4
 HOST_LATENCY_S: Final = 50e-6
 """What a message costs beside propagation on one machine: two system calls and two wake-ups. The alpha of the
 prediction before anything is measured; a run replaces it by its calibration."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Port:
-    """One end of a link."""
-
-    node: str
-    interface: str
-    address: str
-    mac: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,45 +54,6 @@ class Direction:
     def balanced_s(self) -> float:
         """How long the link is busy with them."""
         return self.balanced_bytes * 8 / self.rate_bps
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gateway:
-    """A next hop of a route."""
-
-    address: str
-    interface: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Route:
-    """One entry of a node's routing table; its congestion control is the plan's."""
-
-    destination: str
-    """`10.0.0.4/30` or `default`."""
-    gateways: tuple[Gateway, ...]
-    """Several: a flow takes one by its hash. None: the destination is on the link."""
-    interface: str | None = None
-    """Of a destination on the link."""
-    source: str | None = None
-    """The node's own address there."""
-
-    def command(self, congestion: str) -> str:
-        """A line for `ip -batch`.
-
-        congctl on the routes: the namespace's sysctl is refused by the kernel for controls that are not on the
-        machine's allowed list, and a per-socket option would not reach the baselines.
-        """
-        if not self.gateways:
-            return (
-                f"route replace {self.destination} dev {self.interface} proto kernel scope link src {self.source} "
-                f"congctl {congestion}"
-            )
-        if len(self.gateways) == 1:
-            (gateway,) = self.gateways
-            return f"route add {self.destination} via {gateway.address} dev {gateway.interface} congctl {congestion}"
-        hops = " ".join(f"nexthop via {gateway.address} dev {gateway.interface}" for gateway in self.gateways)
-        return f"route add {self.destination} congctl {congestion} {hops}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +143,7 @@ class Plan:
 def make_plan(experiment: Experiment) -> Plan:
     """Decide everything. Raises SpecError for combinations that cannot be right."""
     network = place(experiment)
-    links = _ports(network)
+    links = ports_of(network)
     hops = next_hops(network)
     ways = paths(hops)
     collective, channel = experiment.collective, experiment.channel
@@ -300,28 +250,6 @@ def predict(
     )
 
 
-def _ports(network: Network) -> tuple[tuple[Port, Port], ...]:
-    num_ports = dict.fromkeys((node.name for node in network.nodes), 0)
-
-    def port(node: str, link: int, last: int) -> Port:
-        interface = f"{node}-eth{num_ports[node]}"
-        num_ports[node] += 1
-        return Port(
-            node=node,
-            interface=interface,
-            address=f"10.{link >> 14}.{(link >> 6) & 255}.{(link & 63) * 4 + last}",
-            mac=f"02:00:00:{link >> 8:02x}:{link & 255:02x}:{last:02x}",
-        )
-
-    return tuple((port(edge.first, index, 2), port(edge.second, index, 1)) for index, edge in enumerate(network.edges))
-
-
-def _subnet(port: Port) -> str:
-    """The /30 of a link."""
-    network, _, last = port.address.rpartition(".")
-    return f"{network}.{int(last) & ~3}/30"
-
-
 def _traffic(
     collective: Collective, channel: Channel, num_workers: int, buckets: Sequence[int]
 ) -> dict[tuple[str, str], int]:
@@ -389,26 +317,6 @@ def _direction(
     )
 
 
-def _routes(name: str, links: Sequence[tuple[Port, Port]], hops: NextHops) -> tuple[Route, ...]:
-    """The node's own links, then every worker's subnet; a worker needs one way out."""
-    own = {far.node: (near, far) for link in links for near, far in (link, link[::-1]) if near.node == name}
-    routes = [
-        Route(destination=_subnet(near), gateways=(), interface=near.interface, source=near.address)
-        for near, _ in own.values()
-    ]
-    if name in hops:
-        ((near, far),) = own.values()
-        out = Gateway(address=far.address, interface=near.interface)
-        return (*routes, Route(destination="default", gateways=(out,)))
-    subnets = {first.node: _subnet(first) for first, _ in links if first.node in hops}
-    for worker, towards in hops.items():
-        if worker not in own:
-            ways = [own[neighbour] for neighbour in towards[name]]
-            gateways = tuple(Gateway(address=far.address, interface=near.interface) for near, far in ways)
-            routes.append(Route(destination=subnets[worker], gateways=gateways))
-    return tuple(routes)
-
-
 def _node(
     node: Node,
     links: Sequence[tuple[Port, Port]],
@@ -417,7 +325,7 @@ def _node(
     congestion: str,
     seed: int,
 ) -> NodePlan:
-    routes = _routes(node.name, links, hops)
+    routes = routes_of(node.name, links, hops)
     ip_commands = ["link set lo up"]
     tc_commands: list[str] = []
     for link in links:
