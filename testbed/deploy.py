@@ -16,6 +16,7 @@ from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Host
 from testbed.hosts.namespace import NamespaceHost
+from testbed.kernel import has_sysctl
 from testbed.links.delay_daemon import DelayDaemon, queues_of
 from testbed.links.netlink import LinkMonitor
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
@@ -76,7 +77,7 @@ class Deployment:
 
     def _apply(self, node: NodePlan) -> None:
         host = self.hosts[node.name]
-        host.execute(["sysctl", "-q", "-w", *(f"{key}={value}" for key, value in node.sysctls.items())])
+        host.execute(["sysctl", "-q", "-w", *(f"{key}={value}" for key, value in _sysctls(node).items())])
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
         if node.daemon_arguments:
@@ -108,7 +109,7 @@ class Deployment:
             "sysctls": {
                 key: " ".join(value.split())
                 for key, _, value in (
-                    line.partition(" = ") for line in host.execute(["sysctl", *node.sysctls]).splitlines()
+                    line.partition(" = ") for line in host.execute(["sysctl", *_sysctls(node)]).splitlines()
                 )
             },
             "firewall": firewall,
@@ -119,7 +120,7 @@ class Deployment:
         state = self._state(node)
         found = [
             f"{node.name}: sysctl {key} is {state['sysctls'].get(key)}, asked for {value}"
-            for key, value in node.sysctls.items()
+            for key, value in _sysctls(node).items()
             if state["sysctls"].get(key) != value
         ]
         for direction in self.plan.directions:
@@ -133,6 +134,12 @@ class Deployment:
         return found + _route_differences(node, self.plan.congestion, state["routes"])
 
 
+def _sysctls(node: NodePlan) -> dict[str, str]:
+    """What is set on this kernel."""
+    known = {key: value for key, value in node.sysctls_if_known.items() if has_sysctl(key)}
+    return {**node.sysctls, **known}
+
+
 def _address_differences(interface: str, address: str, links: Sequence[dict[str, Any]]) -> list[str]:
     link = next((link for link in links if link.get("ifname") == interface), None)
     if link is None:
@@ -142,19 +149,29 @@ def _address_differences(interface: str, address: str, links: Sequence[dict[str,
     return found if known == [address] else [*found, f"{interface}: addresses are {known}, asked for only {address}"]
 
 
-def _route_differences(node: NodePlan, congestion: str, routes: Sequence[dict[str, Any]]) -> list[str]:
+def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str, Any]]) -> list[str]:
     found = []
-    if node.role == "worker" and not any(route.get("dst") == "default" for route in routes):
-        found.append(f"{node.name}: no default route")
-    for route in routes:
+    known = {str(entry.get("dst")): entry for entry in table}
+    for route in node.routes:
+        name = "default route" if route.destination == "default" else f"route to {route.destination}"
+        entry = known.pop(route.destination, None)
+        if entry is None:
+            found.append(f"{node.name}: no {name}")
+            continue
+        asked: list[tuple[str | None, str | None]] = [(way.address, way.interface) for way in route.gateways]
+        asked = asked or [(None, route.interface)]
+        hops = entry.get("nexthops", [entry])
+        nexthops = [(hop.get("gateway"), hop.get("dev")) for hop in hops]
+        weights = [hop.get("weight", 1) for hop in hops]
+        if nexthops != asked or set(weights) != {1}:
+            found.append(f"{node.name}: {name} is by {nexthops} with weights {weights}, asked for evenly by {asked}")
         # iproute2 prints the route's metrics as a list with one mapping.
-        controls = [metric.get("congestion") for metric in route.get("metrics", [])]
+        controls = [metric.get("congestion") for metric in entry.get("metrics", [])]
         if controls != [congestion]:
             found.append(
-                f"{node.name}: congestion control on the route to {route.get('dst')} is {controls or 'unset'}, "
-                f"asked for {congestion}"
+                f"{node.name}: congestion control on the {name} is {controls or 'unset'}, asked for {congestion}"
             )
-    return found
+    return found + [f"{node.name}: a route to {destination} that nobody asked for" for destination in known]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from testbed.errors import EnvironmentLacksError
+from testbed.kernel import has_sysctl
 from testbed.links.delay import BACKENDS
 from testbed.links.native import build
 from testbed.links.spec import BackendName, LinkSpec
@@ -264,5 +265,10 @@ def require(plan: Plan) -> None:
         )
     if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
         missing.append(_no_delay(plan.experiment.link, plan.delay_backend, problem))
+    if plan.needs_multipath and not has_sysctl("net.ipv4.fib_multipath_hash_policy"):
+        missing.append(
+            f"topology: {plan.experiment.topology.kind} has several equal paths, and this kernel has no multipath "
+            "routes: a kernel with CONFIG_IP_ROUTE_MULTIPATH, or a topology with one path (star, dumbbell)"
+        )
     if missing:
         raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))

@@ -1,4 +1,4 @@
-"""What Python 3.11 has no call for: setns(2), prctl(2)'s parent-death signal, malloc_trim(3)."""
+"""What Python 3.11 has no call for: setns(2), prctl(2)'s parent-death signal, malloc_trim(3), sysctls."""
 
 import ctypes
 import os
@@ -54,6 +54,11 @@ def network_namespace(pid: int) -> int | None:
         return Path(f"/proc/{pid}/ns/net").stat().st_ino
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
+
+
+def has_sysctl(key: str) -> bool:
+    """Whether this kernel has the setting: `net.ipv4.ip_forward`."""
+    return Path("/proc/sys", *key.split(".")).exists()
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from testbed import environment
@@ -16,7 +15,7 @@ from testbed.fidelity import Evidence, judge
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler
-from testbed.plan import HOST_LATENCY_S, Direction, Plan, predict
+from testbed.plan import HOST_LATENCY_S, Direction, Plan, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
 from testbed.results.record import DelayLine, Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report
@@ -77,6 +76,8 @@ class _Run:
         experiment = plan.experiment
         self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
         self.environment = environment.describe()
+        ports = [plan.worker_port(rank) for rank in range(experiment.workers)]
+        self.workers = {port.address: port.node for port in ports}
         self.overhead_s: dict[str, float] = {}
         self.calibration: list[Measurement] = []
         self.differences: list[str] = []
@@ -148,7 +149,9 @@ class _Run:
         measured = next((m for m in self.calibration if (m.link, m.sender) == key), None)
         acknowledged, retransmitted = self._overheads(direction, start, end)
         workload = self.plan.experiment.workload
-        expected = direction.expected_bytes * workload.num_iterations()
+        expected = direction.expected_bytes
+        if expected is not None:
+            expected *= workload.num_iterations()
         return LinkFacts(
             name=direction.link,
             from_=direction.sender.node,
@@ -170,15 +173,15 @@ class _Run:
     def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
         """Wire bytes of pure acknowledgements, and retransmitted payload, that crossed this direction in the window.
 
-        A worker's uplink carries what the worker's own connections sent; its downlink what all others sent to its
-        address.
+        What a worker's end of a connection sent followed the path to the other end. Where that path has equal
+        alternatives nobody knows which it took, and nothing is attributed: there the link's bytes, which are not
+        checked, contain acknowledgements.
         """
         acknowledged = retransmitted = 0
         for node, connections in end.connections.items():
             for ends, connection in connections.items():
-                outward = node == direction.sender.node
-                inward = connection.remote[0] == direction.receiver.address
-                if not (outward or inward):
+                path = self.plan.paths.get((node, self.workers.get(connection.remote[0], "")))
+                if path is None or path.shares.get(direction.hop) != 1:
                     continue
                 before = start.connections.get(node, {}).get(ends)
                 acknowledged += connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
@@ -205,8 +208,9 @@ class _Run:
         """The prediction with the latency that calibration measured."""
         if not self.plan.buckets or not self.calibration:
             return None
-        alpha_s = 2 * median(measured.delay_s for measured in self.calibration) + HOST_LATENCY_S
-        prediction = predict(self.plan.experiment, self.plan.buckets, alpha_s=alpha_s)
+        delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration}
+        alpha_s = path_delay_s(self.plan.paths, self.plan.traffic, delays_s) + HOST_LATENCY_S
+        prediction = predict(self.plan.experiment, self.plan.buckets, self.plan.directions, alpha_s=alpha_s)
         return AllReduceFacts(
             size_bytes=prediction.gradient_bytes,
             bound_s=prediction.bound_s,

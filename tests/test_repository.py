@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.placements.base import PLACEMENTS
 from testbed.topologies.base import TOPOLOGIES
 from testbed.workloads.base import WORKLOADS
 from transports.baselines.base import STACKS
@@ -14,7 +15,7 @@ from transports.collectives.base import COLLECTIVES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "transports", "switch_agg", "experiments")
-AXES = (TOPOLOGIES, WORKLOADS, STACKS, CHANNELS, COLLECTIVES)
+AXES = (TOPOLOGIES, PLACEMENTS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES)
 
 
 def tracked(*patterns: str) -> list[Path]:

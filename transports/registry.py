@@ -90,6 +90,8 @@ class Registry(Generic[OptionsT]):
         variants: list[dict[str, Any]] = [{"enum": self.kinds()}]
         for cls in self:
             schema = cls.model_json_schema()
+            # The field's schema becomes a part of the spec's, which knows nothing of definitions inside it.
+            schema = _inlined(schema, schema.pop("$defs", {}))
             schema["properties"] = {
                 "kind": {"const": cls.__module__.rpartition(".")[2]},
                 **schema.get("properties", {}),
@@ -113,3 +115,14 @@ class Registry(Generic[OptionsT]):
             PlainSerializer(lambda value: None if value is None else self.dump(value)),
             WithJsonSchema({"anyOf": [{"type": "null"}, *self.json_schema()["anyOf"]]}),
         )
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """A JSON schema with its references replaced by what they refer to."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inlined(item, definitions) for key, item in schema.items()}

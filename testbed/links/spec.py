@@ -9,6 +9,10 @@ from transports.units import Fraction, Rate, Size, Time
 BackendName = Literal["netem", "nfqueue"]
 MIN_PACKETS: Final = 1000
 """So many packets every delay line can hold."""
+MIN_RATE_BPS: Final = 1e6
+"""Below, one super-frame takes half a second."""
+MAX_RATE_BPS: Final = 100e9
+"""Above, no machine carries it."""
 
 
 class LinkSpec(BaseModel):
@@ -16,8 +20,8 @@ class LinkSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    rate_bps: Rate = Field(100e6, alias="rate", ge=1e6, le=100e9)
-    """Line rate, 1mbit to 100gbit. Below, one super-frame takes half a second; above, no machine carries it."""
+    rate_bps: Rate = Field(100e6, alias="rate", ge=MIN_RATE_BPS, le=MAX_RATE_BPS)
+    """Line rate, 1mbit to 100gbit."""
     delay_s: Time = Field(0.0, alias="delay", ge=0, le=1.0)
     """One-way propagation delay, 0 to 1 s."""
     jitter_s: Time = Field(0.0, alias="jitter", ge=0, le=1.0)

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from testbed.plan import Plan
+from testbed.plan import Direction, Plan
 from transports.units import format_rate, format_size, format_time
 
 
@@ -11,9 +11,9 @@ def render_plan(plan: Plan, console: Console) -> None:
     """Nodes, addresses, links, commands, processes, predictions."""
     experiment, prediction = plan.experiment, plan.prediction
     console.print(f"[bold]{experiment.name}[/]  spec {experiment.sha256()[:12]}", highlight=False)
+    how = experiment.stack.kind if experiment.stack else f"{experiment.collective.kind} over {experiment.channel.kind}"
     console.print(
-        f"{experiment.workers} workers, {experiment.topology.kind}, {experiment.stack.kind if experiment.stack else ''}"
-        f"{'' if experiment.stack else f'{experiment.collective.kind} over {experiment.channel.kind}'}, "
+        f"{experiment.workers} workers, {experiment.topology.kind} ({experiment.placement.kind}), {how}, "
         f"TCP {plan.congestion}{f', delay by {plan.delay_backend}' if plan.delay_backend else ''}",
         highlight=False,
     )
@@ -36,13 +36,19 @@ def render_plan(plan: Plan, console: Console) -> None:
             format_rate(direction.rate_bps),
             format_time(direction.delay_s),
             format_size(direction.shaper.queue_bytes),
-            f"{direction.expected_bytes:,}",
+            _expected(direction),
         )
     console.print(table)
+    if any(direction.expected_bytes is None for direction in plan.directions):
+        console.print("~: flows choose among equal paths by a hash; this many if they spread evenly", highlight=False)
+    console.print("\n[bold]paths[/], of the workers that send to each other")
+    for pair in plan.traffic:
+        console.print(f"  {plan.paths[pair].text}", highlight=False, markup=False, soft_wrap=True)
     console.print("\n[bold]commands[/], in each node's namespace")
     for node in plan.nodes:
         console.print(f"[cyan]{node.name}[/] ({node.role})")
         lines = [f"sysctl -w {key}={value}" for key, value in node.sysctls.items()]
+        lines += [f"sysctl -w {key}={value}  (where it exists)" for key, value in node.sysctls_if_known.items()]
         lines += [f"ip {line}" for line in node.ip_commands] + [f"tc {line}" for line in node.tc_commands]
         lines += [f"iptables -t mangle {line}" for line in node.firewall_rules]
         for line in lines:
@@ -55,6 +61,9 @@ def render_plan(plan: Plan, console: Console) -> None:
     for rank in range(experiment.workers):
         console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
+    model = "the alpha-beta model"
+    if prediction.bottleneck:
+        model = f"the bytes of {prediction.bottleneck}, the most loaded link between switches"
     console.print("\n[bold]prediction[/], per iteration")
     console.print(
         f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",
@@ -62,7 +71,13 @@ def render_plan(plan: Plan, console: Console) -> None:
     )
     console.print(
         f"  all-reduce at least {prediction.bound_s * 1e3:.1f} ms (bound), "
-        f"{prediction.alpha_beta_s * 1e3:.1f} ms by the alpha-beta model, "
+        f"{prediction.alpha_beta_s * 1e3:.1f} ms by {model}, "
         f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
         highlight=False,
     )
+
+
+def _expected(direction: Direction) -> str:
+    if direction.expected_bytes is None:
+        return f"~{direction.balanced_bytes:,.0f}"
+    return f"{direction.expected_bytes:,}"

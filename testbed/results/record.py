@@ -122,7 +122,7 @@ class LinkSummary(_Part):
     measured_rate_bps: float | None
     measured_delay_s: float | None
     bytes: int
-    """Counted by the HTB class, headers included, pure acknowledgements taken out."""
+    """Counted by the HTB class, headers included, pure acknowledgements taken out (as far as they have one path)."""
     expected_bytes: int | None
     """What the collective's schedule sends, with headers; None: a whole stack runs and its schedule is not
     known."""

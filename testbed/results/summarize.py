@@ -38,7 +38,7 @@ class LinkFacts:
     drops_start: int
     drops_end: int
     acknowledgement_bytes: int
-    """Pure acknowledgements counted by the class in between."""
+    """Pure acknowledgements counted by the class in between, as far as they have only one path."""
     retransmitted_bytes: int
     delay_line: DelayLine | None = None
     """In between; None where no daemon makes the delay."""

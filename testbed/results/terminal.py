@@ -121,7 +121,7 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for group in _groups(links):
         cells = [
-            f"{_names([link.from_ for link in group])} → {_names([link.to for link in group])}",
+            _ways(group),
             wording.rate_text(group[0].rate_bps),
             _span([link.measured_rate_bps for link in group], wording.rate_text),
             wording.time_text(group[0].delay_s),
@@ -147,9 +147,16 @@ def _groups(links: "Sequence[LinkSummary]") -> "list[list[LinkSummary]]":
     return list(groups.values())
 
 
+def _ways(group: "Sequence[LinkSummary]") -> str:
+    """`w0 → s0`; on two lines where both ends are several nodes."""
+    senders, receivers = _names([link.from_ for link in group]), _names([link.to for link in group])
+    gap = "\n" if ".." in senders and ".." in receivers else " "
+    return f"{senders} →{gap}{receivers}"
+
+
 def _names(nodes: Sequence[str]) -> str:
     """`w0`, or `w0..w15` for several."""
-    distinct = list(dict.fromkeys(nodes))
+    distinct = sorted(set(nodes), key=lambda node: (node.rstrip("0123456789"), len(node), node))
     return distinct[0] if len(distinct) == 1 else f"{distinct[0]}..{distinct[-1]}"
 
 

@@ -24,11 +24,13 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "utilization_mean": "What the link carried over what it could have carried in the measured iterations.",
     "utilization_busy": "The same while at least one bucket was in service.",
     "bytes": "Counted by the link's HTB class with headers, pure acknowledgements taken out, next to what "
-    "the collective's schedule sends.",
+    "the collective's schedule sends; a dash where flows could have taken another of several equal paths.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
-    "bound": "Least time for these bytes at the links' goodput.",
-    "predicted": "Alpha-beta model: latency of every round, then bytes at the links' goodput.",
+    "bound": "Least time for these bytes at the goodput of the workers' links, or of a link between switches that "
+    "must carry more.",
+    "predicted": "Alpha-beta model: latency of every round, then bytes at the goodput of the workers' links; or the "
+    "time the most loaded link between switches needs, if that is longer.",
 }
 DASH: Final = "\u2013"
 """Stands where a number is not known."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from testbed.errors import SpecError
 from testbed.links.spec import LinkSpec
+from testbed.placements.base import PLACEMENTS, Placement
 from testbed.topologies.base import TOPOLOGIES, Topology
 from testbed.workloads.base import WORKLOADS, Workload
 from transports.baselines.base import STACKS, Stack
@@ -28,7 +29,6 @@ RESERVED: Final = {
     "links": "every link is of the one class that `link` describes",
     "changes": "links keep their settings during the run",
     "hosts": "hosts share the machine's cores without limits",
-    "placement": "worker i is on host i",
     "background": "there is no background traffic",
     "packet_mode": "packets are super-frames, as the kernel makes them",
     "sweep": "one spec is one run",
@@ -69,6 +69,8 @@ class Experiment(BaseModel):
     workers: int = Field(4, ge=2, le=64)
     """One alone would have nobody to exchange gradients with, and no time or bytes to compare."""
     topology: Annotated[Topology, *TOPOLOGIES.field()] = Field(default_factory=lambda: TOPOLOGIES.parse("star"))
+    placement: Annotated[Placement, *PLACEMENTS.field()] = Field(default_factory=lambda: PLACEMENTS.parse("packed"))
+    """Which worker sits on which place of the topology."""
     link: LinkSpec = Field(default_factory=lambda: LinkSpec.model_validate({}))
     switch: Literal["routed"] = "routed"
     """Switches forward at layer 3: queues and incast behave as they do in reality."""
@@ -122,7 +124,7 @@ def validate(data: object) -> Experiment:
     try:
         return Experiment.model_validate(dict(data))
     except ValidationError as error:
-        raise SpecError("\n".join(_explanations(error, ()))) from None
+        raise SpecError("\n".join(_explanations(error, (), data))) from None
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -178,41 +180,47 @@ def _describe(data: object) -> str:
     return "empty" if data is None else f"a {type(data).__name__}"
 
 
-def _explanations(error: ValidationError, prefix: tuple[int | str, ...]) -> list[str]:
+def _explanations(error: ValidationError, prefix: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[str]:
     """Every error as one line; an axis value's own validation happens inside the field's and nests."""
     lines: list[str] = []
     for item in error.errors(include_url=False):
         path = (*prefix, *item["loc"])
         nested = item.get("ctx", {}).get("error")
         if isinstance(nested, ValidationError):
-            lines.extend(_explanations(nested, path))
+            lines.extend(_explanations(nested, path, data))
         else:
-            lines.append(_explain(path, item))
+            lines.append(_explain(path, item, data))
     return lines
 
 
-def _explain(path: tuple[int | str, ...], item: Any) -> str:
+def _explain(path: tuple[int | str, ...], item: Any, data: Mapping[Any, Any]) -> str:
     """One pydantic error as `field.path: what is wrong; what is allowed`."""
     shown = ".".join(str(part) for part in path) or "spec"
     if item["type"] == "missing":
         return f"{shown}: required"
     if item["type"] == "extra_forbidden":
-        return f"{shown}: unknown key; allowed: {', '.join(_allowed_keys(path[:-1]))}"
+        return f"{shown}: unknown key; allowed: {', '.join(_allowed_keys(path[:-1], data)) or 'none'}"
     message = str(item["msg"]).removeprefix("Value error, ")
     given = item.get("input")
     known = isinstance(given, str | int | float | bool) or given is None
     return f"{shown}: {message}{f' (got {given!r})' if known and repr(given) not in message else ''}"
 
 
-def _allowed_keys(path: tuple[int | str, ...]) -> list[str]:
-    """The keys of the mapping at that path."""
+def _allowed_keys(path: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[str]:
+    """The keys of the mapping at that path; those of an axis' value depend on the kind that the spec names."""
     if not path:
         return [field.alias or name for name, field in Experiment.model_fields.items()]
     schema = Experiment.model_json_schema(by_alias=True)
     found = schema["properties"].get(path[0], {})
     variants = [found, *found.get("anyOf", []), *found.get("allOf", [])]
-    keys: list[str] = []
-    for variant in variants:
-        name = variant.get("$ref", "").rpartition("/")[2]
-        keys.extend((schema["$defs"][name] if name else variant).get("properties", {}))
-    return sorted(set(keys))
+    variants = [schema["$defs"].get(variant.get("$ref", "").rpartition("/")[2], variant) for variant in variants]
+    given = data.get(path[0])
+    kind = given.get("kind") if isinstance(given, Mapping) else None
+    if kind is not None:
+        variants = [each for each in variants if each.get("properties", {}).get("kind", {}).get("const") == kind]
+    for part in path[1:]:
+        variants = [
+            variant.get("items", {}) if isinstance(part, int) else variant.get("properties", {}).get(part, {})
+            for variant in variants
+        ]
+    return sorted({key for variant in variants for key in variant.get("properties", {})} - {"kind"})

@@ -1,8 +1,10 @@
-"""Nodes and links as pure data: a topology is a function from the number of workers to a network."""
+"""Nodes and links as pure data: a topology is a function from the number of workers to switches, the links between
+them, and the places where hosts may be attached. Which worker takes which place is the placement's to say."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from transports.registry import Options, Registry
 
@@ -18,10 +20,12 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edge:
-    """A full-duplex link between two nodes."""
+    """A full-duplex link between two nodes; at most one between the same two."""
 
     first: str
     second: str
+    rate_factor: float = 1.0
+    """Its rate over the rate of a worker's link, which the spec gives."""
 
     @property
     def name(self) -> str:
@@ -31,18 +35,46 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """What a topology makes."""
+    """Nodes and links of a run. Every worker has exactly one link."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fabric:
+    """What a topology makes: everything but the workers."""
+
+    switches: tuple[str, ...]
+    trunks: tuple[Edge, ...]
+    """The links between switches."""
+    places: tuple[str, ...]
+    """The switch of each place for a host, in order: places next to each other are near each other."""
+
+    def network(self, attached: Sequence[str]) -> Network:
+        """The fabric with worker i on the switch `attached[i]`."""
+        workers = tuple(Node(name=f"w{rank}", role="worker") for rank in range(len(attached)))
+        links = (Edge(first=worker.name, second=switch) for worker, switch in zip(workers, attached, strict=True))
+        return Network(
+            nodes=(*workers, *(Node(name=switch, role="switch") for switch in self.switches)),
+            edges=(*links, *self.trunks),
+        )
+
+
 class Topology(Options):
     """A value on the topology axis."""
 
+    larger: ClassVar[str] = ""
+    """Which options give more places; empty where there are always enough."""
+
     @abstractmethod
-    def network(self, num_workers: int) -> Network:
-        """The network for that many workers `w0`, `w1`, ... Pure and deterministic."""
+    def fabric(self, num_workers: int) -> Fabric:
+        """The fabric for that many workers; it may have more places, or too few. Pure and deterministic."""
+
+
+def switch_names(count: int, *, start: int = 0) -> tuple[str, ...]:
+    """`s<start>`, `s<start + 1>`, ..."""
+    return tuple(f"s{number}" for number in range(start, start + count))
 
 
 TOPOLOGIES: Final[Registry[Topology]] = Registry("topology", "testbed.topologies")

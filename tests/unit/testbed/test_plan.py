@@ -1,12 +1,13 @@
 """The plan is pure: what it prints is what will be done."""
 
+import re
 from typing import Any
 
 import pytest
 
 from testbed.errors import SpecError
 from testbed.links.spec import BackendName
-from testbed.plan import Plan, fuse, make_plan
+from testbed.plan import Plan, fuse, make_plan, path_delay_s
 from testbed.spec.experiment import validate
 
 
@@ -132,6 +133,123 @@ def test_buffers_hold_what_a_long_fat_path_has_under_way() -> None:
         for name in ("tcp_rmem", "tcp_wmem"):
             limit_bytes = int(node.sysctls[f"net.ipv4.{name}"].split()[2])
             assert limit_bytes >= 2 * (10e9 / 8 * 4e-3)
+
+
+def directions(made: Plan) -> dict[tuple[str, str], Any]:
+    return {direction.hop: direction for direction in made.directions}
+
+
+def test_the_directions_of_a_link_follow_each_other() -> None:
+    made = plan(workers=4, topology={"kind": "torus", "dims": [2, 3]})
+    there, back = made.directions[::2], made.directions[1::2]
+    assert [direction.hop for direction in there] == [direction.hop[::-1] for direction in back]
+    assert [direction.link for direction in there] == ["-".join(direction.hop) for direction in there]
+
+
+def test_a_dumbbell_carries_one_flow_of_the_ring_each_way_across() -> None:
+    made = plan(workers=4, topology="dumbbell")
+    found = directions(made)
+    assert found["s0", "s1"].link == found["s1", "s0"].link == "s0-s1"
+    assert found["s0", "s1"].expected_bytes == found["w1", "s0"].expected_bytes == made.traffic["w1", "w2"]
+    assert made.prediction.bottleneck is None
+
+
+def test_spread_workers_all_cross_the_dumbbell() -> None:
+    made = plan(workers=4, topology="dumbbell", placement="spread")
+    assert made.paths["w0", "w1"].text == "w0 > s0 > s1 > w1"
+    assert directions(made)["s0", "s1"].expected_bytes == made.traffic["w0", "w1"] + made.traffic["w2", "w3"]
+    assert made.prediction.bottleneck in {"s0 -> s1", "s1 -> s0"}
+    assert made.prediction.bound_s == pytest.approx(2 * plan(workers=4).prediction.bound_s, rel=2e-3)
+    assert made.prediction.alpha_beta_s == pytest.approx(made.prediction.bound_s)
+
+
+def test_bytes_are_unknown_exactly_where_hashes_decide() -> None:
+    made = plan(workers=6, topology={"kind": "leaf_spine", "leaves": 3, "spines": 2})
+    workers = {f"w{rank}" for rank in range(6)}
+    for direction in made.directions:
+        assert (direction.expected_bytes is None) == workers.isdisjoint(direction.hop)
+    assert directions(made)["s0", "s3"].balanced_bytes == made.traffic["w1", "w2"] / 2
+
+
+def test_bytes_are_known_where_acknowledgements_have_one_path_too() -> None:
+    made = plan(workers=4, topology={"kind": "leaf_spine", "leaves": 2, "spines": 1})
+    assert all(direction.expected_bytes is not None for direction in made.directions)
+    assert not made.needs_multipath
+
+
+def test_a_physical_ring_carries_one_flow_of_the_ring_collective_on_every_link_one_way() -> None:
+    made = plan(workers=5, topology="ring")
+    found = directions(made)
+    for number in range(5):
+        here, there = f"s{number}", f"s{(number + 1) % 5}"
+        assert found[here, there].expected_bytes == made.traffic[f"w{number}", f"w{(number + 1) % 5}"]
+        assert found[there, here].expected_bytes == 0
+
+
+def test_oversubscription_lowers_the_uplinks_rate() -> None:
+    made = plan(workers=4, topology={"kind": "leaf_spine", "leaves": 2, "spines": 1, "oversubscription": 4})
+    found = directions(made)
+    assert found["s0", "s2"].rate_bps == found["s2", "s0"].rate_bps == 50e6
+    assert found["w0", "s0"].rate_bps == 100e6
+    assert made.prediction.bottleneck is not None
+    assert "class add dev s0-eth2 parent 1: classid 1:1 htb rate 50000000bit" in " ".join(made.node("s0").tc_commands)
+
+
+def test_switches_have_a_route_to_every_worker_over_all_shortest_paths() -> None:
+    node = plan(workers=4, topology="leaf_spine", channel={"kind": "tcp", "congestion": "reno"}).node("s0")
+    assert (
+        "route add 10.0.0.8/30 congctl reno nexthop via 10.0.0.17 dev s0-eth2 nexthop via 10.0.0.21 dev s0-eth3"
+    ) in node.ip_commands
+    assert len(node.routes) == 4 + 2
+    assert node.sysctls["net.ipv4.fib_multipath_hash_policy"] == "1"
+
+
+def test_each_switch_hashes_by_its_own_seed_and_the_runs() -> None:
+    key = "net.ipv4.fib_multipath_hash_seed"
+
+    def seeds(seed: int) -> list[str]:
+        made = plan(workers=4, topology="leaf_spine", seed=seed)
+        return [node.sysctls_if_known[key] for node in made.nodes if node.sysctls_if_known]
+
+    assert seeds(1) == seeds(1)
+    assert len({*seeds(1), *seeds(2)}) == len(seeds(1)) + len(seeds(2)) == 4
+    assert not plan().node("s0").sysctls_if_known
+
+
+def test_delay_counts_every_link_of_the_longest_path_that_is_used() -> None:
+    link = {"rate": "100mbit", "delay": "10ms"}
+    for topology, num_links in (("star", 2), ("dumbbell", 3), ({"kind": "leaf_spine", "leaves": 2}, 4)):
+        made = plan(workers=4, link=link, topology=topology)
+        delays_s = {direction.hop: direction.delay_s for direction in made.directions}
+        assert path_delay_s(made.paths, made.traffic, delays_s) == pytest.approx(num_links * 0.01)
+
+
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [
+        ({"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 4}, "at most 8, or more `leaves` or `hosts_per_leaf`"),
+        ({"kind": "fat_tree", "k": 2}, "9 do not fit the 2 places of topology fat_tree; allowed: at most 2"),
+        ({"kind": "ring", "switches": 8}, "more `switches`"),
+        ({"kind": "torus", "dims": [2, 4]}, "larger `dims`"),
+        ({"kind": "file", "switches": {"s0": 8}}, "more places in `switches`"),
+        ({"kind": "dumbbell", "bottleneck": 0.001}, "the link s0-s1 would have 100kbit"),
+    ],
+)
+def test_a_topology_that_does_not_fit_is_refused_with_what_is_allowed(topology: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(words)):
+        plan(workers=9, topology=topology)
+
+
+def test_paths_are_printed_and_written() -> None:
+    made = plan(workers=4, topology="dumbbell")
+    written = {(row["from"], row["to"]): row for row in made.to_json()["paths"]}
+    assert written["w1", "w2"] == {
+        "from": "w1",
+        "to": "w2",
+        "path": "w1 > s0 > s1 > w2",
+        "bytes": made.traffic["w1", "w2"],
+    }
+    assert len(written) == 12
 
 
 def test_plan_is_plain_data_and_the_same_every_time() -> None:

@@ -66,6 +66,20 @@ def test_two_values_in_one_file_are_refused() -> None:
         axis.register(Options)
 
 
+def test_the_schema_of_a_value_with_models_inside_stands_alone() -> None:
+    class Part(BaseModel):
+        size: int
+
+    class Whole(Options):
+        parts: list[Part]
+
+    axis: Registry[Options] = Registry("thing", "transports.baselines")
+    axis.register(Whole)
+    whole = next(each for each in axis.json_schema()["anyOf"] if each.get("title") == "Whole")
+    assert whole["properties"]["parts"]["items"]["properties"]["size"] == {"title": "Size", "type": "integer"}
+    assert "$" not in str(whole)
+
+
 def test_an_axis_is_a_field_of_a_model() -> None:
     class Spec(BaseModel):
         collective: Annotated[Collective, *COLLECTIVES.field()]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from testbed.results import wording
 from testbed.results.record import Record
 from testbed.results.terminal import LiveProgress, render_summary
 
@@ -44,6 +45,23 @@ def test_more_than_eight_directions_become_ranges(record: Make) -> None:
     assert "w0..w15 → s0" in text
     assert "s0 → w0..w15" in text
     assert "w7 → s0" not in text
+
+
+def test_links_between_switches_are_groups_of_their_own_with_names_in_order(record: Make) -> None:
+    loaded = record(num_workers=8, num_iterations=3)
+    ends = [("s0", "s10"), ("s10", "s0"), ("s2", "s10"), ("s10", "s2"), ("s9", "s0"), ("s0", "s9")]
+    trunks = [
+        link.model_copy(update={"name": f"{from_}-{to}", "from_": from_, "to": to, "expected_bytes": None})
+        for link, (from_, to) in zip(loaded.summary.links, ends, strict=False)
+    ]
+    summary = loaded.summary.model_copy(update={"links": [*loaded.summary.links, *trunks]})
+    stream = io.StringIO()
+    render_summary(summary, Console(file=stream, width=80))
+    lines = stream.getvalue().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(" s0..s10 →"))
+    assert lines[first + 1].startswith(" s0..s10 ")
+    assert wording.DASH in lines[first]
+    assert any(line.startswith(" w0..w7 → s0 ") for line in lines)
 
 
 def test_a_failed_run_is_shown_without_numbers(record: Make) -> None:

@@ -1,0 +1,15 @@
+"""Wherever there was room: what a busy cluster's scheduler gives."""
+
+from collections.abc import Sequence
+from random import Random
+
+from testbed.placements.base import PLACEMENTS, Placement
+
+
+@PLACEMENTS.register
+class RandomPlaces(Placement):
+    """Any of the places with the same probability, by the run's seed."""
+
+    def attach(self, places: Sequence[str], num_workers: int, *, seed: int) -> Sequence[str]:
+        """The same seed, the same places."""
+        return Random(f"placement {seed}").sample(list(places), num_workers)

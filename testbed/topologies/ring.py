@@ -1,0 +1,27 @@
+"""Switches in a circle, a host on each."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology, switch_names
+
+
+@TOPOLOGIES.register
+class Ring(Topology):
+    """Each switch is linked to the next, and the last one to the first."""
+
+    switches: int | None = Field(None, ge=3, le=128)
+    """Null: as many as there are workers, and at least 3."""
+
+    larger: ClassVar[str] = "more `switches`"
+
+    def fabric(self, num_workers: int) -> Fabric:
+        """As many links as switches, one place on each switch."""
+        names = switch_names(self.switches or max(3, num_workers))
+        following = (*names[1:], names[0])
+        return Fabric(
+            switches=names,
+            trunks=tuple(Edge(first=name, second=next_) for name, next_ in zip(names, following, strict=True)),
+            places=names,
+        )

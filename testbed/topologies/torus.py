@@ -1,0 +1,47 @@
+"""A grid of switches whose edges are joined, in two or three dimensions, a host on each: the supercomputers' network
+(Blue Waters, Blue Gene)."""
+
+import itertools
+import math
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field, field_validator
+
+from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology, switch_names
+
+MAX_SWITCHES: Final = 128
+
+
+@TOPOLOGIES.register
+class Torus(Topology):
+    """Each switch is linked to both its neighbours in every dimension; the last dimension is numbered first."""
+
+    dims: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field((2, 2), min_length=2, max_length=3)
+    """Switches along each of two or three dimensions. Along a dimension of 2 both neighbours are the same switch, and
+    there is one link to it."""
+
+    larger: ClassVar[str] = "larger `dims`"
+
+    @field_validator("dims")
+    @classmethod
+    def _carried(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
+        if math.prod(dims) > MAX_SWITCHES:
+            raise ValueError(f"{' x '.join(map(str, dims))} are {math.prod(dims)} switches; allowed: {MAX_SWITCHES}")
+        return dims
+
+    def fabric(self, num_workers: int) -> Fabric:  # noqa: ARG002 - its size follows from dims
+        """One place on each switch."""
+        positions = list(itertools.product(*(range(size) for size in self.dims)))
+        names = dict(zip(positions, switch_names(len(positions)), strict=True))
+        trunks = [
+            Edge(first=names[position], second=names[self._next(position, dimension)])
+            for position in positions
+            for dimension, size in enumerate(self.dims)
+            if size > 2 or position[dimension] == 0
+        ]
+        return Fabric(switches=tuple(names.values()), trunks=tuple(trunks), places=tuple(names.values()))
+
+    def _next(self, position: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+        moved = list(position)
+        moved[dimension] = (moved[dimension] + 1) % self.dims[dimension]
+        return tuple(moved)

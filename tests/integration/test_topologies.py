@@ -1,0 +1,159 @@
+"""Every topology for real: each worker reaches each other over the planned number of links, and every link measures."""
+
+import itertools
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.calibrate import calibrate
+from testbed.deploy import Deployment, deploy
+from testbed.kernel import has_sysctl
+from testbed.links.tc import CLASS_HANDLE
+from testbed.plan import make_plan
+from testbed.spec.experiment import validate
+from testbed.state import RunState, new_run_id
+
+pytestmark = pytest.mark.privileged
+
+LEAF_SPINE = {"kind": "leaf_spine", "leaves": 2, "spines": 2, "oversubscription": 2}
+TOPOLOGIES: list[dict[str, Any]] = [
+    {"kind": "dumbbell", "bottleneck": 0.5},
+    LEAF_SPINE,
+    {"kind": "fat_tree", "k": 4},
+    {"kind": "ring", "switches": 5},
+    {"kind": "torus", "dims": [2, 3]},
+    {"kind": "torus", "dims": [2, 2, 2]},
+    {
+        "kind": "file",
+        "switches": {"s0": 3, "s3": 1, "s4": 0},
+        "links": [{"between": ["s0", "s4"]}, {"between": ["s3", "s4"]}],
+    },
+]
+HASH_POLICY = "net.ipv4.fib_multipath_hash_policy"
+HASH_SEED = "net.ipv4.fib_multipath_hash_seed"
+NUM_FLOWS = 16
+"""Per pair: enough that a broken one of two equal paths would be met."""
+TTL = 64
+IP_RECVTTL = 12
+"""linux/in.h; Python has no name for it."""
+TWO_WAYS = "nexthop via 10.0.0.17 dev s0-eth2 {} nexthop via 10.0.0.21 dev s0-eth3"
+
+
+@contextmanager
+def deployed(tmp_path: Path, **keys: Any) -> Iterator[Deployment]:
+    plan = make_plan(validate({"name": "t", "workers": 4, **keys}))
+    state = RunState.create(new_run_id())
+    try:
+        with deploy(plan, state, log_directory=tmp_path) as deployment:
+            yield deployment
+    finally:
+        state.remove()
+
+
+def udp_socket(deployment: Deployment, rank: int, stack: ExitStack) -> socket.socket:
+    port = deployment.plan.worker_port(rank)
+    with deployment.hosts[port.node].entered():
+        made = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    made.bind((port.address, 0))
+    made.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+    made.settimeout(10)
+    return made
+
+
+def num_switches(taker: socket.socket) -> int:
+    """Take one datagram: how many switches it crossed."""
+    _, ancillary, _, _ = taker.recvmsg(64, 64)
+    ((_, kind, data),) = ancillary
+    assert kind == socket.IP_TTL
+    return TTL - int.from_bytes(data, "little")
+
+
+def echo_everywhere(deployment: Deployment) -> None:
+    paths = deployment.plan.paths
+    for here, there in itertools.combinations(range(deployment.plan.experiment.workers), 2):
+        with ExitStack() as stack:
+            echo = udp_socket(deployment, there, stack)
+            for _ in range(NUM_FLOWS):
+                caller = udp_socket(deployment, here, stack)
+                caller.sendto(b"call", echo.getsockname())
+                assert num_switches(echo) == len(paths[f"w{here}", f"w{there}"].stages) - 2
+                echo.sendto(b"answer", caller.getsockname())
+                assert num_switches(caller) == len(paths[f"w{there}", f"w{here}"].stages) - 2
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda topology: topology["kind"])
+def test_every_worker_reaches_every_other_and_every_link_is_what_was_asked(
+    tmp_path: Path, topology: dict[str, Any]
+) -> None:
+    with deployed(tmp_path, topology=topology, placement="spread") as deployment:
+        echo_everywhere(deployment)
+        measurements = calibrate(deployment)
+        assert len(measurements) == len(deployment.plan.directions)
+        assert deployment.differences() == []
+
+
+def class_packets(deployment: Deployment, node: str, interface: str) -> int:
+    with deployment.monitor(node) as monitor:
+        classes = monitor.htb_classes(monitor.interfaces()[interface])
+    return next(item.num_packets for item in classes if item.handle == CLASS_HANDLE)
+
+
+def test_flows_spread_over_equal_paths(tmp_path: Path) -> None:
+    with deployed(tmp_path, topology=LEAF_SPINE) as deployment:
+        uplinks = [direction for direction in deployment.plan.directions if direction.sender.node == "s0"][2:]
+        assert [direction.receiver.node for direction in uplinks] == ["s2", "s3"]
+        echo_everywhere(deployment)
+        sent = [class_packets(deployment, "s0", direction.sender.interface) for direction in uplinks]
+        # Four pairs of workers cross, each with its flows.
+        assert sum(sent) == 4 * NUM_FLOWS
+        assert min(sent) > 0
+
+
+def chosen(deployment: Deployment) -> list[str]:
+    """The uplink of s0 that each of some flows from w0 to w2 takes."""
+    source, target = (deployment.plan.worker_port(rank).address for rank in (0, 2))
+    flow = ["ip", "-j", "route", "get", target, "from", source, "iif", "s0-eth0", "ipproto", "tcp", "dport", "2000"]
+    return [
+        json.loads(deployment.hosts["s0"].execute([*flow, "sport", str(1000 + number)]))[0]["dev"]
+        for number in range(24)
+    ]
+
+
+def test_the_same_seed_sends_the_same_flows_the_same_way(tmp_path: Path) -> None:
+    ways = []
+    for seed in (1, 1, 2):
+        with deployed(tmp_path, topology=LEAF_SPINE, seed=seed) as deployment:
+            ways.append(chosen(deployment))
+    assert set(ways[0]) == {"s0-eth2", "s0-eth3"}
+    if has_sysctl(HASH_SEED):  # without, hashes begin with a number drawn at boot
+        assert ways[0] == ways[1]
+        assert ways[0] != ways[2]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("ip route del 10.0.0.8/30", "s0: no route to 10.0.0.8/30"),
+        ("ip route replace 10.0.0.8/30 via 10.0.0.17 dev s0-eth2 congctl cubic", "s0: route to 10.0.0.8/30 is by"),
+        ("ip route add 10.9.0.0/16 via 10.0.0.17 congctl cubic", "a route to 10.9.0.0/16 that nobody asked for"),
+        (
+            f"ip route replace 10.0.0.8/30 congctl reno {TWO_WAYS.format('')}",
+            "congestion control on the route to 10.0.0.8/30",
+        ),
+        (
+            f"ip route replace 10.0.0.8/30 congctl cubic {TWO_WAYS.format('weight 9')}",
+            "s0: route to 10.0.0.8/30 is by",
+        ),
+        (f"sysctl -q -w {HASH_POLICY}=0", HASH_POLICY),
+        *([(f"sysctl -q -w {HASH_SEED}=5", HASH_SEED)] if has_sysctl(HASH_SEED) else []),
+    ],
+)
+def test_a_route_that_does_not_hold_is_noticed(tmp_path: Path, argv: str, words: str) -> None:
+    with deployed(tmp_path, topology=LEAF_SPINE) as deployment:
+        deployment.hosts["s0"].execute(argv.split())
+        assert any(words in line for line in deployment.differences())

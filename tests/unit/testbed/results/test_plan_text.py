@@ -1,0 +1,30 @@
+"""The plan as a person reads it."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from testbed.plan import make_plan
+from testbed.results.plan_text import render_plan
+from testbed.spec.experiment import validate
+
+
+def rendered(**keys: Any) -> str:
+    stream = io.StringIO()
+    render_plan(make_plan(validate({"name": "x", **keys})), Console(file=stream, width=200))
+    return stream.getvalue()
+
+
+def test_paths_and_the_bytes_that_hashes_decide_are_shown() -> None:
+    text = rendered(topology="leaf_spine")
+    assert "w1 > s0 > s2|s3 > s1 > w2" in text
+    assert "~3,772,827" in text
+    assert "7,545,618" in text
+    assert "by the alpha-beta model" in text
+
+
+def test_the_link_that_decides_is_named() -> None:
+    text = rendered(topology="dumbbell", placement="spread")
+    assert "~" not in text
+    assert "by the bytes of s0 -> s1, the most loaded link between switches" in text
