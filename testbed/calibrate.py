@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -41,6 +41,7 @@ MIN_WINDOW_S: Final = 0.25
 MIN_WINDOW_BYTES: Final = 1_500_000
 """A thousand packets, so that one more or less is 0.1 %."""
 MAX_SUPERFRAME_BYTES: Final = 65_536
+SIGNAL_LATENCY_S: Final = 0.2
 MAX_PARALLEL_BPS: Final = 2e9
 """What two cores push and receive in Python beside a shaper without becoming the bottleneck."""
 
@@ -73,8 +74,17 @@ def goodput_fraction(mtu: int = MTU) -> float:
     return (mtu - 52) / (mtu + 14)
 
 
-def measure_rate(deployment: Deployment, direction: Direction, *, window_s: float | None = None) -> tuple[float, str]:
-    """TCP goodput in bit/s at the receiver over the window, after slow start, and the congestion control used."""
+def measure_rate(
+    deployment: Deployment,
+    direction: Direction,
+    *,
+    window_s: float | None = None,
+    stopping: threading.Event | None = None,
+) -> tuple[float, str]:
+    """TCP goodput in bit/s at the receiver over the window, after slow start, and the congestion control used.
+
+    Raises CalibrationError when `stopping` is set meanwhile: a window on a slow link is many seconds long.
+    """
     window_s = window_s or max(MIN_WINDOW_S, MIN_WINDOW_BYTES * 8 / direction.rate_bps)
     sending, receiving = deployment.hosts[direction.sender.node], deployment.hosts[direction.receiver.node]
     with ExitStack() as stack:
@@ -103,7 +113,7 @@ def measure_rate(deployment: Deployment, direction: Direction, *, window_s: floa
         pumping = threading.Thread(target=pump, name="calibrate-send", daemon=True)
         pumping.start()
         try:
-            goodput_bps = _receive_rate(taken, WARM_UP_S + _slow_start_s(direction), window_s)
+            goodput_bps = _receive_rate(taken, WARM_UP_S + _slow_start_s(direction), window_s, stopping)
         finally:
             stop.set()
             taken.close()
@@ -119,7 +129,7 @@ def _slow_start_s(direction: Direction) -> float:
     return round_trip_s * (4 + math.log2(max(1.0, in_flight_bytes / (10 * MTU))))
 
 
-def _receive_rate(taken: socket.socket, warm_up_s: float, window_s: float) -> float:
+def _receive_rate(taken: socket.socket, warm_up_s: float, window_s: float, stopping: threading.Event | None) -> float:
     """Payload over time between two arrivals, counting what arrived with the first but not with the last.
 
     HTB lets a whole super-frame go and then waits for as long as it takes at the rate, so the time from one arrival to
@@ -134,6 +144,8 @@ def _receive_rate(taken: socket.socket, warm_up_s: float, window_s: float) -> fl
         now_s = time.monotonic()
         if count == 0:
             raise CalibrationError("the measuring stream ended early")
+        if stopping is not None and stopping.is_set():
+            raise CalibrationError("the measurement was stopped")
         if first_s is None:
             # More than one super-frame at once is a backlog: this thread is late, and so would be its first time stamp.
             late = count > MAX_SUPERFRAME_BYTES and now_s - begun_s < 2 * warm_up_s
@@ -186,7 +198,7 @@ def _receive_awake(target: socket.socket, expected_s: float) -> bytes:
     return target.recv(64)
 
 
-def measure(deployment: Deployment, direction: Direction) -> Measurement:
+def measure(deployment: Deployment, direction: Direction, *, stopping: threading.Event | None = None) -> Measurement:
     """Rate and delay of one direction, repeated while they are not what was asked; the closest count."""
     asked_bps = direction.rate_bps * goodput_fraction()
     goodput_bps, delay_s, congestion, num_attempts = 0.0, float("inf"), "", 0
@@ -195,7 +207,7 @@ def measure(deployment: Deployment, direction: Direction) -> Measurement:
     ):
         num_attempts += 1
         if not _rate_holds(goodput_bps, asked_bps):
-            measured_bps, congestion = measure_rate(deployment, direction)
+            measured_bps, congestion = measure_rate(deployment, direction, stopping=stopping)
             goodput_bps = min(goodput_bps, measured_bps, key=lambda bps: abs(bps - asked_bps))
         if not _delay_holds(direction, delay_s):
             delay_s = min(delay_s, measure_delay(deployment, direction), key=lambda s: abs(s - direction.delay_s))
@@ -261,10 +273,12 @@ def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda
     rate_bps = max(direction.rate_bps for direction in deployment.plan.directions)
     num_parallel = max(1, min(4, int(MAX_PARALLEL_BPS // rate_bps)))
 
+    stopping = threading.Event()
+
     def one(direction: Direction) -> Measurement:
         deployment.check()
         try:
-            measured = measure(deployment, direction)
+            measured = measure(deployment, direction, stopping=stopping)
         except (OSError, CalibrationError):
             deployment.check()  # a dead delay daemon explains every silence
             raise
@@ -275,7 +289,20 @@ def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda
     uplinks = deployment.plan.directions[::2]
     downlinks = deployment.plan.directions[1::2]
     with ThreadPoolExecutor(num_parallel, thread_name_prefix="calibrate") as pool:
-        measurements = [*pool.map(one, uplinks), *pool.map(one, downlinks)]
+        try:
+            measurements = []
+            for directions in (uplinks, downlinks):
+                futures = [pool.submit(one, direction) for direction in directions]
+                # In short waits: a signal that another thread took is handled when this one next wakes.
+                while wait(futures, timeout=SIGNAL_LATENCY_S, return_when=FIRST_EXCEPTION).not_done:
+                    for future in futures:
+                        if future.done():
+                            future.result()
+                measurements += [future.result() for future in futures]
+        except BaseException:
+            stopping.set()  # Ctrl-C, or one that failed: leaving the pool waits for those under way
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     wrong = judge(deployment, measurements)
     if wrong:
         raise CalibrationError(

@@ -27,10 +27,13 @@ from testbed.spec.experiment import Experiment
 Severity = Literal["needed", "optional"]
 APT_PACKAGES: Final = {
     "mnexec": "mininet",
+    # Mininet refuses to start without it, and ends the process.
+    "ifconfig": "net-tools",
     "ip": "iproute2",
     "tc": "iproute2",
     "nsenter": "util-linux",
     "unshare": "util-linux",
+    "setpriv": "util-linux",
     "sysctl": "procps",
 }
 PYTHON_PACKAGES: Final = {

@@ -1,6 +1,7 @@
 """The commands as a user types them: what they print, what they return, what they leave behind."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -93,6 +94,22 @@ def test_a_wrong_spec_or_line_exits_with_2_before_anything_is_made(argv: list[st
     assert done.returncode == 2
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize(("program", "package"), [("ifconfig", "net-tools"), ("setpriv", "util-linux")])
+def test_a_missing_program_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, package: str
+) -> None:
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for path in Path(folder).glob("*"):
+            if path.name != program and not (tmp_path / path.name).is_symlink():
+                (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = invoke("run", QUICKSTART, "--output", str(tmp_path / "results"))
+    assert done.returncode == 3
+    assert f"{program} is missing: apt-get install --no-install-recommends {package}" in done.stderr
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.privileged

@@ -100,7 +100,7 @@ def test_a_process_ends_with_its_coordinator(tmp_path: Path, end: signal.Signals
         assert identity is not None
         # Until setpriv has told the kernel and become the command, the death of the parent means nothing.
         deadline_s = time.monotonic() + 10.0
-        while "sleep" not in identity.describe() and time.monotonic() < deadline_s:
+        while "(sleep" not in identity.describe() and time.monotonic() < deadline_s:
             time.sleep(0.01)
         coordinator.send_signal(end)
         coordinator.wait()
