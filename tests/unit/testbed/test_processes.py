@@ -29,7 +29,10 @@ def test_an_identity_is_of_one_process_only() -> None:
         assert identity is not None
         assert identity.alive()
         assert not ProcessIdentity(identity.pid, identity.start_time - 1).alive()
-        assert "sleep 60" in identity.describe()
+        # Popen returns when the old program's descriptors are closed, a moment before the new one's arguments are seen.
+        deadline_s = time.monotonic() + 10
+        while "sleep 60" not in identity.describe():
+            assert time.monotonic() < deadline_s, identity.describe()
     assert not identity.alive()
     assert ProcessIdentity.of(identity.pid) is None
 
