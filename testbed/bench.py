@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -20,10 +21,10 @@ from testbed.doctor import plan_here, require
 from testbed.environment import cpu_ticks
 from testbed.errors import RunFailedError, SpecError
 from testbed.links.spec import LinkSpec
-from testbed.links.tc import MTU
+from testbed.results.summarize import quantiles
 from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
-from testbed.workbench import workbench
+from testbed.state import new_run_id
+from testbed.workbench import owned_run, workbench
 from transports.collectives.cost import bound_s
 from transports.units import format_rate, format_size, format_time
 
@@ -86,7 +87,7 @@ def allreduce_rows(
         bench.work(results, timeout_s=24 * 3600.0)
     if not results.rows:
         raise RunFailedError("the workers measured nothing")
-    goodput_bps = experiment.link.rate_bps * goodput_fraction(MTU)
+    goodput_bps = experiment.link.rate_bps * goodput_fraction()
     return _summarise(results.rows, num_workers=num_workers, link=experiment.link, goodput_bps=goodput_bps)
 
 
@@ -101,9 +102,9 @@ def _summarise(samples: list[Row], *, num_workers: int, link: LinkSpec, goodput_
         cpu_s = statistics.median(
             sum(s["cpu_s"] for s in chosen if s["sample"] == number) for number in sorted({s["sample"] for s in chosen})
         )
-        median_s = statistics.median(times_s)
+        time_s = quantiles(np.asarray(times_s))
         least_s = bound_s("all_reduce", num_workers=num_workers, size_bytes=size_bytes, goodput_bps=goodput_bps)
-        algbw_bps = size_bytes * 8 / median_s
+        algbw_bps = size_bytes * 8 / time_s.median
         rows.append(
             {
                 "stack": stack,
@@ -112,27 +113,15 @@ def _summarise(samples: list[Row], *, num_workers: int, link: LinkSpec, goodput_
                 "delay_s": link.delay_s,
                 "size_bytes": size_bytes,
                 "num_samples": len(times_s),
-                "time_s": {
-                    "median": median_s,
-                    "p10": _quantile(times_s, 0.1),
-                    "p90": _quantile(times_s, 0.9),
-                },
+                "time_s": time_s.model_dump(),
                 "algbw_bps": algbw_bps,
                 "busbw_bps": algbw_bps * 2 * (num_workers - 1) / num_workers,
                 "bound_s": least_s,
-                "ratio_to_bound": median_s / least_s,
+                "ratio_to_bound": time_s.median / least_s,
                 "cpu_s": cpu_s,
             }
         )
     return rows
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 def render_allreduce(rows: Sequence[Row], console: Console) -> None:
@@ -164,15 +153,12 @@ def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
     experiment = validate({"name": "bench-links", "workers": 2, "link": link, "metrics": {"port": None}})
     plan = plan_here(experiment)
     require(plan)
-    state = RunState.create(new_run_id())
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
-            deploy(plan, state, log_directory=Path(logs)) as deployment,
-        ):
-            measured = [measure(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
-    finally:
-        state.remove()
+    with (
+        tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
+        owned_run(new_run_id()) as state,
+        deploy(plan, state, log_directory=Path(logs)) as deployment,
+    ):
+        measured = [measure(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
     asked = experiment.link
     goodput_bps = statistics.median(m.goodput_bps for m in measured)
     return [
@@ -183,9 +169,9 @@ def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
             "backend": plan.delay_backend or "none",
             "num_samples": len(measured),
             "measured_goodput_bps": goodput_bps,
-            "expected_goodput_bps": asked.rate_bps * goodput_fraction(MTU),
-            "goodput_ratio": goodput_bps / (asked.rate_bps * goodput_fraction(MTU)),
-            "measured_rate_bps": goodput_bps / goodput_fraction(MTU),
+            "expected_goodput_bps": asked.rate_bps * goodput_fraction(),
+            "goodput_ratio": goodput_bps / (asked.rate_bps * goodput_fraction()),
+            "measured_rate_bps": goodput_bps / goodput_fraction(),
             "measured_delay_s": statistics.median(m.delay_s for m in measured),
         }
     ]

@@ -25,6 +25,7 @@ from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
 from testbed.links.tc import MTU
 from testbed.plan import Direction
+from transports.channels.tcp import Tcp
 from transports.units import format_size
 
 RATE_TOLERANCE: Final = 0.02
@@ -69,9 +70,9 @@ class Measurement:
     num_attempts: int
 
 
-def goodput_fraction(mtu: int = MTU) -> float:
-    """TCP payload per byte that the shaper counts: 1448/1514 at MTU 1500 (IPv4, time stamps, Ethernet header)."""
-    return (mtu - 52) / (mtu + 14)
+def goodput_fraction() -> float:
+    """TCP payload per byte that the shaper counts: 1448/1514 at MTU 1500."""
+    return Tcp().goodput_fraction(MTU)
 
 
 def measure_rate(

@@ -94,6 +94,25 @@ def _ignore(_: Any) -> None:
 
 
 @contextmanager
+def owned_run(run_id: str) -> Iterator[RunState]:
+    """The state of a run that begins here; before it what dead runs left is removed, after it everything of its own.
+
+    Raises EnvironmentLacksError when something of the run withstands, and then keeps its state.
+    """
+    clean_stale()
+    state = RunState.create(run_id)
+    try:
+        yield state
+    finally:
+        # By id, whatever the unwinding inside could not do.
+        remaining = clean(run_id).remaining
+    if remaining:
+        raise EnvironmentLacksError(
+            "could not remove " + ", ".join(f"{left.kind} {left.what}" for left in remaining) + ": run `testbed clean`"
+        )
+
+
+@contextmanager
 def workbench(
     plan: Plan, *, run_id: str, log_directory: Path, on_phase: Callable[[str], None] = _ignore
 ) -> Iterator[Workbench]:
@@ -102,36 +121,26 @@ def workbench(
     Raises EnvironmentLacksError when the kernel does not do what is asked, and CalibrationError when a link does not do
     what it says.
     """
-    clean_stale()
-    begun_s = time.monotonic()
     overhead_s: dict[str, float] = {}
     on_phase("deploy")
-    state = RunState.create(run_id)
-    try:
-        with ExitStack() as stack:
-            fork_server = ForkServer(state, plan.experiment.workload.preload, log_directory=log_directory)
-            stack.callback(fork_server.close)
-            deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, fork_server=fork_server))
-            fork_server.wait_ready(IMPORT_TIMEOUT_S)
-            deployed_s = time.monotonic()
-            overhead_s["deploy"] = deployed_s - begun_s
-            on_phase("calibrate")
-            calibration = calibrate(deployment)
-            overhead_s["calibrate"] = time.monotonic() - deployed_s
-            yield Workbench(
-                plan=plan,
-                state=state,
-                deployment=deployment,
-                fork_server=fork_server,
-                calibration=calibration,
-                overhead_s=overhead_s,
-            )
-            over_s = time.monotonic()
-    finally:
-        # By id, whatever the unwinding above could not do; keeps the state if anything withstood.
-        remaining = clean(state.run_id).remaining
-    if remaining:
-        raise EnvironmentLacksError(
-            "could not remove " + ", ".join(f"{left.kind} {left.what}" for left in remaining) + ": run `testbed clean`"
+    with owned_run(run_id) as state, ExitStack() as stack:
+        begun_s = time.monotonic()
+        fork_server = ForkServer(state, plan.experiment.workload.preload, log_directory=log_directory)
+        stack.callback(fork_server.close)
+        deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, fork_server=fork_server))
+        fork_server.wait_ready(IMPORT_TIMEOUT_S)
+        deployed_s = time.monotonic()
+        overhead_s["deploy"] = deployed_s - begun_s
+        on_phase("calibrate")
+        calibration = calibrate(deployment)
+        overhead_s["calibrate"] = time.monotonic() - deployed_s
+        yield Workbench(
+            plan=plan,
+            state=state,
+            deployment=deployment,
+            fork_server=fork_server,
+            calibration=calibration,
+            overhead_s=overhead_s,
         )
+        over_s = time.monotonic()
     overhead_s["tear_down"] = time.monotonic() - over_s

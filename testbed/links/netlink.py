@@ -13,9 +13,7 @@ from typing import Final, Self
 
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
-RTM_NEWLINK: Final = 16
 RTM_GETLINK: Final = 18
-RTM_NEWTCLASS: Final = 40
 RTM_GETTCLASS: Final = 42
 NLM_F_REQUEST: Final = 1
 NLM_F_DUMP: Final = 0x300
