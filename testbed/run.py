@@ -4,6 +4,7 @@ import time
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -136,8 +137,9 @@ class _Run:
         self.differences = bench.deployment.differences()
         self.writer.write_environment({**self.environment, "read_back": read_back})
 
-    def _links(self) -> list[LinkFacts]:
-        """Each direction's facts over the measured window."""
+    @cached_property
+    def links(self) -> list[LinkFacts]:
+        """Each direction's facts over the measured window, once that is over."""
         window = self.recorder.window if self.recorder else {}
         if "measure" not in window or "done" not in window:
             return []
@@ -197,7 +199,7 @@ class _Run:
         lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
         return judge(
             Evidence(
-                links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self._links()],
+                links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
                 run_queue_share=run_queue_share(self.writer.frame("iterations"), self.writer.frame("buckets")),
                 steal_share=stolen / total if total else 0.0,
                 read_back_differences=self.differences,
@@ -215,6 +217,7 @@ class _Run:
             size_bytes=prediction.gradient_bytes,
             bound_s=prediction.bound_s,
             predicted_s=prediction.alpha_beta_s,
+            bottleneck=prediction.bottleneck,
         )
 
     def _finish(self, outcome: Outcome, reasons: list[str]) -> Summary:
@@ -234,7 +237,7 @@ class _Run:
                 iterations=self.writer.frame("iterations"),
                 buckets=self.writer.frame("buckets"),
                 samples=self.writer.frame("links"),
-                links=self._links(),
+                links=self.links,
                 allreduce=self._prediction(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,

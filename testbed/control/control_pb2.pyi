@@ -338,61 +338,24 @@ class Finished(_message.Message):
 
     PARAMETERS_SHA256_FIELD_NUMBER: _builtins.int
     NUM_PARAMETERS_FIELD_NUMBER: _builtins.int
-    PEERS_FIELD_NUMBER: _builtins.int
     UNSHARED_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     parameters_sha256: _builtins.str
     num_parameters: _builtins.int
     unshared_memory_bytes: _builtins.int
-    @_builtins.property
-    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerBytes]:
-        """over the measured phase"""
-
     def __init__(
         self,
         *,
         parameters_sha256: _builtins.str = ...,
         num_parameters: _builtins.int = ...,
-        peers: _abc.Iterable[Global___PeerBytes] | None = ...,
         unshared_memory_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_parameters", b"num_parameters", "parameters_sha256", b"parameters_sha256", "peers", b"peers", "unshared_memory_bytes", b"unshared_memory_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_parameters", b"num_parameters", "parameters_sha256", b"parameters_sha256", "unshared_memory_bytes", b"unshared_memory_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015
-
-@_typing.final
-class PeerBytes(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PEER_FIELD_NUMBER: _builtins.int
-    PAYLOAD_BYTES_SENT_FIELD_NUMBER: _builtins.int
-    PAYLOAD_BYTES_RECEIVED_FIELD_NUMBER: _builtins.int
-    ACKNOWLEDGEMENT_BYTES_SENT_FIELD_NUMBER: _builtins.int
-    RETRANSMITTED_BYTES_FIELD_NUMBER: _builtins.int
-    peer: _builtins.int
-    payload_bytes_sent: _builtins.int
-    payload_bytes_received: _builtins.int
-    acknowledgement_bytes_sent: _builtins.int
-    retransmitted_bytes: _builtins.int
-    def __init__(
-        self,
-        *,
-        peer: _builtins.int = ...,
-        payload_bytes_sent: _builtins.int = ...,
-        payload_bytes_received: _builtins.int = ...,
-        acknowledgement_bytes_sent: _builtins.int = ...,
-        retransmitted_bytes: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgement_bytes_sent", b"acknowledgement_bytes_sent", "payload_bytes_received", b"payload_bytes_received", "payload_bytes_sent", b"payload_bytes_sent", "peer", b"peer", "retransmitted_bytes", b"retransmitted_bytes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PeerBytes: _TypeAlias = PeerBytes  # noqa: Y015
 
 @_typing.final
 class Result(_message.Message):

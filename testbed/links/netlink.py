@@ -65,11 +65,11 @@ class NetlinkError(OSError):
     """The kernel refused a request."""
 
 
-class LinkMonitor:
-    """Reads one network namespace: the one the calling thread was in when the monitor was made."""
+class NetlinkSocket:
+    """Asks one subsystem of one network namespace: the one the calling thread was in when the socket was made."""
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    def __init__(self, family: int) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
         self._socket.settimeout(5.0)
         self._sequence = 0
 
@@ -83,37 +83,8 @@ class LinkMonitor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def interfaces(self) -> dict[str, int]:
-        """Every interface's index, by name. Raises NetlinkError."""
-        found: dict[str, int] = {}
-        for body in self._request(RTM_GETLINK, NLM_F_DUMP, _IFINFOMSG.pack(0, 0, 0, 0, 0, 0)):
-            _, _, _, index, _, _ = _IFINFOMSG.unpack_from(body)
-            for kind, value in _attributes(body, _IFINFOMSG.size):
-                if kind == 3:  # IFLA_IFNAME
-                    found[value.rstrip(b"\0").decode()] = index
-        return found
-
-    def transmitted_bytes(self, index: int) -> int:
-        """What the interface counted as sent; misses the headers inside super-frames. Raises NetlinkError."""
-        for body in self._request(RTM_GETLINK, 0, _IFINFOMSG.pack(0, 0, 0, index, 0, 0)):
-            for kind, value in _attributes(body, _IFINFOMSG.size):
-                if kind == IFLA_STATS64:
-                    # struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes, ...
-                    return int(struct.unpack_from("=Q", value, 24)[0])
-        raise NetlinkError(f"interface {index} has no counters")
-
-    def htb_classes(self, index: int) -> list[HtbClass]:
-        """The HTB classes of an interface. Raises NetlinkError."""
-        request = _TCMSG.pack(0, 0, 0, index, 0, 0, 0)
-        classes: list[HtbClass] = []
-        for body in self._request(RTM_GETTCLASS, NLM_F_DUMP, request):
-            handle = _TCMSG.unpack_from(body)[4]
-            attributes = dict(_attributes(body, _TCMSG.size))
-            if attributes.get(TCA_KIND, b"").rstrip(b"\0") == b"htb":
-                classes.append(_parse_htb(handle, attributes))
-        return classes
-
-    def _request(self, kind: int, flags: int, payload: bytes) -> Iterator[bytes]:
+    def request(self, kind: int, flags: int, payload: bytes) -> Iterator[bytes]:
+        """The bodies of the answers to one request. Raises NetlinkError with what the kernel refused."""
         self._sequence += 1
         header = _NLMSG.pack(_NLMSG.size + len(payload), kind, NLM_F_REQUEST | flags, self._sequence, 0)
         self._socket.send(header + payload)
@@ -138,7 +109,45 @@ class LinkMonitor:
                     return
 
 
-def _attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+class LinkMonitor(NetlinkSocket):
+    """Interfaces and traffic control of one network namespace."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.NETLINK_ROUTE)
+
+    def interfaces(self) -> dict[str, int]:
+        """Every interface's index, by name. Raises NetlinkError."""
+        found: dict[str, int] = {}
+        for body in self.request(RTM_GETLINK, NLM_F_DUMP, _IFINFOMSG.pack(0, 0, 0, 0, 0, 0)):
+            _, _, _, index, _, _ = _IFINFOMSG.unpack_from(body)
+            for kind, value in attributes(body, _IFINFOMSG.size):
+                if kind == 3:  # IFLA_IFNAME
+                    found[value.rstrip(b"\0").decode()] = index
+        return found
+
+    def transmitted_bytes(self, index: int) -> int:
+        """What the interface counted as sent; misses the headers inside super-frames. Raises NetlinkError."""
+        for body in self.request(RTM_GETLINK, 0, _IFINFOMSG.pack(0, 0, 0, index, 0, 0)):
+            for kind, value in attributes(body, _IFINFOMSG.size):
+                if kind == IFLA_STATS64:
+                    # struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes, ...
+                    return int(struct.unpack_from("=Q", value, 24)[0])
+        raise NetlinkError(f"interface {index} has no counters")
+
+    def htb_classes(self, index: int) -> list[HtbClass]:
+        """The HTB classes of an interface. Raises NetlinkError."""
+        request = _TCMSG.pack(0, 0, 0, index, 0, 0, 0)
+        classes: list[HtbClass] = []
+        for body in self.request(RTM_GETTCLASS, NLM_F_DUMP, request):
+            handle = _TCMSG.unpack_from(body)[4]
+            found = dict(attributes(body, _TCMSG.size))
+            if found.get(TCA_KIND, b"").rstrip(b"\0") == b"htb":
+                classes.append(_parse_htb(handle, found))
+        return classes
+
+
+def attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Kind and value of each attribute that follows the fixed part of a message."""
     while offset + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, offset)
         if length < _ATTRIBUTE.size:
@@ -147,8 +156,8 @@ def _attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _parse_htb(handle: int, attributes: dict[int, bytes]) -> HtbClass:
-    options = dict(_attributes(attributes[TCA_OPTIONS], 0))
+def _parse_htb(handle: int, found: dict[int, bytes]) -> HtbClass:
+    options = dict(attributes(found[TCA_OPTIONS], 0))
     parameters = options[TCA_HTB_PARMS]
     # struct tc_htb_opt: two struct tc_ratespec, then buffer, cbuffer, quantum, level, prio
     rate_bytes = _RATESPEC.unpack_from(parameters, 0)[5]
@@ -158,7 +167,7 @@ def _parse_htb(handle: int, attributes: dict[int, bytes]) -> HtbClass:
     if TCA_HTB_CEIL64 in options:
         ceil_bytes = struct.unpack("=Q", options[TCA_HTB_CEIL64])[0]
     buffer, cbuffer, quantum, _, _ = _HTB_OPT_TAIL.unpack_from(parameters, 2 * _RATESPEC.size)
-    statistics = dict(_attributes(attributes[TCA_STATS2], 0))
+    statistics = dict(attributes(found[TCA_STATS2], 0))
     num_bytes, num_packets = _BASIC.unpack_from(statistics[TCA_STATS_BASIC])
     if TCA_STATS_PKT64 in statistics:
         num_packets = struct.unpack_from("=Q", statistics[TCA_STATS_PKT64])[0]

@@ -151,7 +151,9 @@ class AllReduceSummary(_Part):
     bound_s: float
     """The physical bound of the collective at the goodput of the links."""
     predicted_s: float
-    """The alpha-beta prediction."""
+    """The alpha-beta prediction, or the time of the `bottleneck`."""
+    bottleneck: str | None = None
+    """The link between switches, `s0 -> s1`, whose bytes take longer than the alpha-beta model's rounds."""
 
 
 class Summary(_Part):

@@ -82,6 +82,8 @@ class AllReduceFacts:
     size_bytes: int
     bound_s: float
     predicted_s: float
+    bottleneck: str | None = None
+    """Whose bytes decide `predicted_s`, where not the alpha-beta model does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -286,6 +288,7 @@ def _allreduce(inputs: Inputs) -> AllReduceSummary | None:
         time_s=float(np.median(list(longest.values()))) / inputs.dilation,
         bound_s=facts.bound_s,
         predicted_s=facts.predicted_s,
+        bottleneck=facts.bottleneck,
     )
 
 

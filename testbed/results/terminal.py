@@ -84,8 +84,8 @@ def _numbers(summary: "Summary") -> Table:
             "All-reduce",
             wording.time_text(took.time_s),
             f"for {wording.size_text(took.size_bytes)}; {took.time_s / took.bound_s:.3f} x the bound "
-            f"({wording.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x the alpha-beta prediction "
-            f"({wording.time_text(took.predicted_s)})",
+            f"({wording.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x "
+            f"{wording.prediction_name(took)} ({wording.time_text(took.predicted_s)})",
         )
     if summary.loss is not None:
         first, last = (_loss(value) for value in (summary.loss.first, summary.loss.last))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
-    from testbed.results.record import LinkSummary, Outcome, Summary
+    from testbed.results.record import AllReduceSummary, LinkSummary, Outcome, Summary
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
     "valid": "Bytes, rates and settings of every link hold, and the machine kept up.",
@@ -79,6 +79,12 @@ def deviation(link: "LinkSummary") -> float | None:
 def deviation_text(share: float | None) -> str:
     """`+0.02 %`; a dash for None."""
     return DASH if share is None else f"{100 * share:+.2f} %".replace("-0.00", "+0.00")
+
+
+def prediction_name(allreduce: "AllReduceSummary") -> str:
+    """What the prediction rests on."""
+    trunk = allreduce.bottleneck
+    return "the alpha-beta prediction" if trunk is None else f"what the bytes of {trunk} need at its rate"
 
 
 def scaling_definition(summary: "Summary") -> str:

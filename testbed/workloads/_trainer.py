@@ -23,7 +23,7 @@ from testbed.workloads._models import MODELS
 from testbed.workloads._scheduling import RunQueueClock, threads_named
 from testbed.workloads.base import WorkerConfiguration, WorkerControl
 from transports import autoload, process_group
-from transports.channels.base import CHANNELS, PeerStatistics
+from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -65,12 +65,10 @@ class Trainer:
             for index in range(options.warmup):
                 self._report(iteration.run("warmup", index, verify))
             self._control.barrier("measure")
-            before = _statistics(group)
             for index in range(options.iterations):
                 self._report(iteration.run("measured", index, verify))
-            after = _statistics(group)
             self._control.barrier("done")
-        self._control.report(control_pb2.Event(finished=_finished(model, before, after)))
+        self._control.report(control_pb2.Event(finished=_finished(model)))
 
     @contextmanager
     def _process_group(self) -> Iterator[dist.ProcessGroup]:
@@ -205,32 +203,12 @@ def _clock(group: dist.ProcessGroup) -> RunQueueClock:
     return RunQueueClock(threads_named(_GLOO_THREADS))
 
 
-def _statistics(group: dist.ProcessGroup) -> dict[int, PeerStatistics]:
-    """What each connection has carried so far; gloo keeps no account."""
-    return group.communicator.statistics() if isinstance(group, process_group.TestbedProcessGroup) else {}
-
-
-def _finished(
-    model: nn.Module, before: dict[int, PeerStatistics], after: dict[int, PeerStatistics]
-) -> control_pb2.Finished:
+def _finished(model: nn.Module) -> control_pb2.Finished:
     parameters = [parameter.detach().contiguous() for parameter in model.parameters()]
     digest = hashlib.sha256()
     for parameter in parameters:
         digest.update(parameter.numpy().tobytes())
-    names = (
-        "payload_bytes_sent",
-        "payload_bytes_received",
-        "acknowledgement_bytes_sent",
-        "retransmitted_bytes",
-    )
     return control_pb2.Finished(
         parameters_sha256=digest.hexdigest(),
         num_parameters=sum(parameter.numel() for parameter in parameters),
-        peers=[
-            control_pb2.PeerBytes(
-                peer=peer,
-                **{name: getattr(after[peer], name) - getattr(before[peer], name) for name in names},
-            )
-            for peer in sorted(after)
-        ],
     )

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakSet
 
-from transports.channels._tcp_info import read_tcp_info
 from transports.channels._tcp_mesh import Mesh
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
@@ -36,6 +35,7 @@ from transports.framing import (
 )
 from transports.framing import pack as pack_header
 from transports.framing import unpack as unpack_header
+from transports.tcp_info import read_tcp_info
 
 GATHER_BYTES: Final = 256 * 1024
 """Short messages to one peer leave in one system call until they are this much together."""

@@ -146,3 +146,14 @@ def test_showing_progress_imports_neither_polars_nor_plotly() -> None:
     script = "import sys, testbed.results.terminal; print(sorted({'polars', 'plotly', 'jinja2'} & set(sys.modules)))"
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert finished.stdout.strip() == "[]"
+
+
+def test_a_prediction_by_a_link_between_switches_is_not_called_the_alpha_beta_model(record: Make) -> None:
+    loaded = record(num_iterations=3)
+    assert loaded.summary.allreduce is not None
+    decided = loaded.summary.allreduce.model_copy(update={"bottleneck": "s0 -> s1"})
+    stream = io.StringIO()
+    render_summary(loaded.summary.model_copy(update={"allreduce": decided}), Console(file=stream, width=100))
+    text = " ".join(stream.getvalue().split())
+    assert "what the bytes of s0 -> s1 need" in text
+    assert "alpha-beta" not in text

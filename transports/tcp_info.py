@@ -8,6 +8,7 @@ from typing import Final
 PURE_ACKNOWLEDGEMENT_BYTES: Final = 14 + 20 + 20 + 12
 """On the wire: Ethernet, IPv4, TCP, timestamps option."""
 
+# Offsets, stable since the fields were added (4.2, 4.6, 4.19).
 _SEGMENTS_OUT: Final = struct.Struct("=I")
 _SEGMENTS_OUT_OFFSET: Final = 136
 _DATA_SEGMENTS_OUT_OFFSET: Final = 156
@@ -33,9 +34,10 @@ class TcpInfo:
         return (self.segments_out - self.data_segments_out) * PURE_ACKNOWLEDGEMENT_BYTES
 
 
-def read_tcp_info(connection: socket.socket) -> TcpInfo:
-    """Ask the kernel (Linux 4.19 or later: `tcpi_bytes_retrans`)."""
-    data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _READ_BYTES)
+def parse_tcp_info(data: bytes) -> TcpInfo | None:
+    """The kernel's struct; None from a kernel before 4.19, which keeps no `tcpi_bytes_retrans`."""
+    if len(data) < _READ_BYTES:
+        return None
     (segments_out,) = _SEGMENTS_OUT.unpack_from(data, _SEGMENTS_OUT_OFFSET)
     (data_segments_out,) = _SEGMENTS_OUT.unpack_from(data, _DATA_SEGMENTS_OUT_OFFSET)
     bytes_sent, bytes_retransmitted = _BYTES.unpack_from(data, _BYTES_SENT_OFFSET)
@@ -45,3 +47,11 @@ def read_tcp_info(connection: socket.socket) -> TcpInfo:
         bytes_sent=bytes_sent,
         bytes_retransmitted=bytes_retransmitted,
     )
+
+
+def read_tcp_info(connection: socket.socket) -> TcpInfo:
+    """Ask the kernel. Raises OSError from one before 4.19."""
+    info = parse_tcp_info(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _READ_BYTES))
+    if info is None:
+        raise OSError("this kernel's tcp_info is too short: Linux 4.19 or later is needed")
+    return info
