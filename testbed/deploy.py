@@ -5,18 +5,18 @@ say what the plan said, or the run ends (exit 3).
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Host
 from testbed.hosts.namespace import NamespaceHost
-from testbed.kernel import has_sysctl
+from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
 from testbed.links.delay_daemon import DelayDaemon, queues_of
 from testbed.links.netlink import LinkMonitor
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
@@ -24,12 +24,13 @@ from testbed.plan import NodePlan, Plan
 from testbed.state import RunState
 
 Result = TypeVar("Result")
+_JSON: Final = json.JSONDecoder()
 
 
 class Deployment:
     """The nodes and links of a plan, made and read back."""
 
-    def __init__(self, plan: Plan, hosts: dict[str, Host], *, counters_directory: Path) -> None:
+    def __init__(self, plan: Plan, hosts: Mapping[str, Host], *, counters_directory: Path) -> None:
         """Delay daemons keep their counters in the directory."""
         self.plan = plan
         self.hosts = hosts
@@ -77,7 +78,12 @@ class Deployment:
 
     def _apply(self, node: NodePlan) -> None:
         host = self.hosts[node.name]
-        host.execute(["sysctl", "-q", "-w", *(f"{key}={value}" for key, value in _sysctls(node).items())])
+        with host.entered():
+            for key, value in _sysctls(node).items():
+                try:
+                    write_sysctl(key, value)
+                except OSError as error:
+                    raise EnvironmentLacksError(f"sysctl {key}={value} (in {node.name}): {error.strerror}") from error
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
         if node.daemon_arguments:
@@ -90,28 +96,23 @@ class Deployment:
     def _state(self, node: NodePlan) -> dict[str, Any]:
         host = self.hosts[node.name]
 
-        def ask(*argv: str) -> Any:
-            return json.loads(host.execute(argv) or "[]")
-
-        with self.monitor(node.name) as monitor:
+        with host.entered(), LinkMonitor() as monitor:
             indices = monitor.interfaces()
             classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
+            sysctls = {key: read_sysctl(key) for key in _sysctls(node)}
         firewall: list[str] = []
         if node.firewall_rules:
             saved = host.execute(["iptables-save", "-t", "mangle"]).splitlines()
             firewall = [line for line in saved if line.startswith("-A ")]
+        (qdiscs,) = _answers(host, "tc", ["qdisc show"])
+        addresses, routes, neighbours = _answers(host, "ip", ["address show", "route show", "neighbour show"])
         return {
-            "qdiscs": ask("tc", "-j", "qdisc", "show"),
+            "qdiscs": qdiscs,
             "classes": classes,
-            "addresses": ask("ip", "-j", "address", "show"),
-            "routes": ask("ip", "-j", "-d", "route", "show"),
-            "neighbours": ask("ip", "-j", "neighbour", "show"),
-            "sysctls": {
-                key: " ".join(value.split())
-                for key, _, value in (
-                    line.partition(" = ") for line in host.execute(["sysctl", *_sysctls(node)]).splitlines()
-                )
-            },
+            "addresses": addresses,
+            "routes": routes,
+            "neighbours": neighbours,
+            "sysctls": sysctls,
             "firewall": firewall,
             "queues": queues_of(host) if node.daemon_arguments else {},
         }
@@ -132,6 +133,17 @@ class Deployment:
             if direction.receiver.node == node.name and direction.delay_stage:
                 found += direction.delay_stage.differences(state)
         return found + _route_differences(node, self.plan.congestion, state["routes"])
+
+
+def _answers(host: Host, program: str, questions: Sequence[str]) -> list[Any]:
+    """What `ip` or `tc` answers, in one process: starting one takes longer than answering."""
+    text = host.execute([program, "-j", "-d", "-batch", "-"], stdin="\n".join([*questions, ""]))
+    answers = []
+    while text := text.lstrip():
+        answer, end = _JSON.raw_decode(text)
+        answers.append(answer)
+        text = text[end:]
+    return answers
 
 
 def _sysctls(node: NodePlan) -> dict[str, str]:
@@ -182,10 +194,10 @@ def deploy(
 
     Raises EnvironmentLacksError when something cannot be made or the kernel's answer differs from the plan.
     """
-    from testbed.mininet_nodes import mininet_of  # Mininet is an extra of the package
+    from testbed.mininet_nodes import EmulatedNetwork  # Mininet is an extra of the package
 
-    network = mininet_of(plan, state)
-    hosts: dict[str, Host] = {}
+    network = EmulatedNetwork(plan, state)
+    hosts: dict[str, NamespaceHost] = {}
     try:
         network.build()
         network.start()
@@ -204,6 +216,8 @@ def deploy(
             )
         yield deployment
     finally:
+        for host in hosts.values():
+            host.tell_to_end()
         for host in hosts.values():
             host.stop()
         network.stop()

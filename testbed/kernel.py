@@ -51,14 +51,28 @@ def in_network_of(pid: int) -> Iterator[None]:
 def network_namespace(pid: int) -> int | None:
     """The inode of a process' network namespace; None if it is gone, or may not be looked at."""
     try:
-        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+        return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116 - asked of every process of the machine
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
 
 def has_sysctl(key: str) -> bool:
     """Whether this kernel has the setting: `net.ipv4.ip_forward`."""
-    return Path("/proc/sys", *key.split(".")).exists()
+    return _sysctl_path(key).exists()
+
+
+def read_sysctl(key: str) -> str:
+    """Its value for the calling thread's network namespace, with single spaces. Raises OSError."""
+    return " ".join(_sysctl_path(key).read_text().split())
+
+
+def write_sysctl(key: str, value: str) -> None:
+    """Set it for the calling thread's network namespace. Raises OSError."""
+    _sysctl_path(key).write_text(value)
+
+
+def _sysctl_path(key: str) -> Path:
+    return Path("/proc/sys", *key.split("."))
 
 
 def die_with_parent(parent_pid: int) -> None:

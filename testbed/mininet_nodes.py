@@ -1,15 +1,17 @@
 """Mininet's nodes and links, ours: they raise where Mininet prints and goes on, and own nothing outside themselves.
 
-Kept is what Mininet is good at: a shell in a fresh network and mount namespace per node, a network built from a
+Kept is what Mininet is good at: a fresh network and mount namespace per node with a shell in it, a network built from a
 topology object with replaceable classes. Replaced is what fails open: the switch lives in its own namespace and
 routes; links are shaped by the plan's commands (TCIntf's 1 Gbit/s cap and `burst 15k` lose the rate without an error);
 no limits of the machine are raised (`Mininet.init` writes global sysctls); stopping a node ends its namespaces, and
-the veth pairs with them, so nothing is deleted by name.
+the veth pairs with them, so nothing is deleted by name. Replaced too is what takes the time: a node's namespaces are
+held by a `cat`, its shell starts when it is first used, and one `ip` makes all links.
 """
 
 import os
 import subprocess
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from mininet.link import Intf, Link
 from mininet.log import setLogLevel
@@ -22,25 +24,91 @@ from testbed.plan import Plan
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.state import RunState
 
+_END_TIMEOUT_S: Final = 10.0
+_READY: Final = b"\n"
+
 
 class _Owned(Node):  # type: ignore[misc]
-    """A shell in its own network and mount namespace that carries the run's id in its environment."""
+    """A network and mount namespace of its own, held by a process that carries the run's id in its environment.
+
+    The holder is a `cat` behind a pipe: it says that it stands by echoing a line, and ends when this process does.
+    """
 
     def __init__(self, name: str, *, state: RunState, **parameters: Any) -> None:
         self.state = state
+        self.holder: subprocess.Popen[bytes] | None = None
         super().__init__(name, **{**parameters, "inNamespace": True})
+
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: ARG002, N802 - Mininet's name and signature
+        """Start the holder instead; :meth:`wait_ready` waits for it, and the shell starts when it is first used."""
+        self.holder = self._popen(
+            ["mnexec", "-dn", "cat"],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.pid = self.holder.pid
+        assert self.holder.stdin is not None
+        with suppress(BrokenPipeError):  # then what it said is read by wait_ready()
+            self.holder.stdin.write(_READY)
+
+    def wait_ready(self) -> None:
+        """Until the namespaces exist. Raises EnvironmentLacksError with what mnexec said."""
+        assert self.holder is not None
+        assert self.holder.stdout is not None
+        said = self.holder.stdout.read(1)
+        if said != _READY:
+            said += self.holder.stdout.read()
+            raise EnvironmentLacksError(f"no namespaces for {self.name}: {said.decode(errors='replace').strip()}")
 
     def _popen(self, cmd: list[str], **parameters: Any) -> "subprocess.Popen[bytes]":
         try:
-            process = subprocess.Popen(cmd, env={**os.environ, RUN_ID_VARIABLE: self.state.run_id}, **parameters)
+            return subprocess.Popen(cmd, env={**os.environ, RUN_ID_VARIABLE: self.state.run_id}, **parameters)
         except FileNotFoundError as error:
             raise EnvironmentLacksError(f"{error.filename} is missing: apt-get install mininet") from error
-        self.state.add_process(f"shell of {self.name}", process.pid)
-        return process
+
+    def cmd(self, *words: Any, **options: Any) -> Any:
+        """As Mininet's: run a command in the node's shell and return what it prints."""
+        self._open_shell()
+        return super().cmd(*words, **options)
+
+    def sendCmd(self, *words: Any, **options: Any) -> Any:  # noqa: N802 - Mininet's name
+        """As Mininet's: begin a command in the node's shell."""
+        self._open_shell()
+        return super().sendCmd(*words, **options)
+
+    def _open_shell(self) -> None:
+        if self.shell is None and self.holder is not None:
+            pid, self.inNamespace = self.pid, False
+            try:
+                super().startShell(mnopts=f"-cda{pid}")  # in the holder's namespaces, not in new ones
+                self.state.add_process(f"shell of {self.name}", self.pid)
+            finally:
+                self.pid, self.inNamespace = pid, True
 
     def config(self, **_parameters: Any) -> dict[str, str]:
         """Nothing here: the deployment runs the plan's commands and reads them back."""
         return {}
+
+    def release(self) -> None:
+        """Let the holder end, without waiting."""
+        if self.holder is not None and self.holder.stdin is not None:
+            self.holder.stdin.close()
+
+    def terminate(self) -> None:
+        """End the shell and the holder. Idempotent."""
+        super().terminate()
+        self.release()
+        if self.holder is not None:
+            try:
+                self.holder.wait(_END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.holder.kill()
+                self.holder.wait()
+            assert self.holder.stdout is not None
+            self.holder.stdout.close()
+            self.holder = None
 
 
 class EmulatedHost(_Owned, Host):  # type: ignore[misc]
@@ -74,36 +142,8 @@ class EmulatedLink(Link):  # type: ignore[misc]
     """A veth pair made directly between two namespaces: it is never seen in the root namespace."""
 
     @classmethod
-    def makeIntfPair(  # noqa: N802 - Mininet's name
-        cls,
-        intfname1: str,
-        intfname2: str,
-        addr1: str | None = None,
-        addr2: str | None = None,
-        node1: Node | None = None,
-        node2: Node | None = None,
-        deleteIntfs: bool = True,  # noqa: ARG003, N803 - Mininet's signature
-    ) -> None:
-        """Make the pair. Raises EnvironmentLacksError with what `ip` said."""
-        assert node1 is not None
-        assert node2 is not None
-        argv = [
-            "ip",
-            "link",
-            "add",
-            "name",
-            intfname1,
-            "address",
-            addr1,
-            "netns",
-            str(node1.pid),
-            "type",
-            "veth",
-        ]
-        argv += ["peer", "name", intfname2, "address", addr2, "netns", str(node2.pid)]
-        done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise EnvironmentLacksError(f"cannot make link {intfname1} - {intfname2}: {done.stderr.strip()}")
+    def makeIntfPair(cls, *_names: Any, **_options: Any) -> None:  # noqa: N802 - Mininet's name
+        """Nothing here: the network makes all its pairs at once."""
 
     def stop(self) -> None:
         """The pair vanishes with its namespaces."""
@@ -127,16 +167,44 @@ class _PlannedTopo(Topo):  # type: ignore[misc]
             )
 
 
-def mininet_of(plan: Plan, state: RunState) -> Mininet:
-    """The plan as a Mininet network; `build()` makes its nodes and links, `stop()` ends what was made."""
-    setLogLevel("error")
-    Mininet.inited = True  # its init() would raise limits and sysctls of the whole machine
-    return Mininet(
-        topo=_PlannedTopo(plan, state),
-        host=EmulatedHost,
-        switch=RoutedSwitch,
-        link=EmulatedLink,
-        intf=EmulatedInterface,
-        controller=None,
-        build=False,
-    )
+class EmulatedNetwork(Mininet):  # type: ignore[misc]
+    """A plan as a Mininet network; `build()` makes its nodes and links, `stop()` ends what was made."""
+
+    def __init__(self, plan: Plan, state: RunState) -> None:
+        setLogLevel("error")
+        Mininet.inited = True  # its init() would raise limits and sysctls of the whole machine
+        self.plan = plan
+        self.state = state
+        super().__init__(
+            topo=_PlannedTopo(plan, state),
+            host=EmulatedHost,
+            switch=RoutedSwitch,
+            link=EmulatedLink,
+            intf=EmulatedInterface,
+            controller=None,
+            build=False,
+        )
+
+    def build(self) -> None:
+        """Make every node and link. Raises EnvironmentLacksError with what mnexec or `ip` said."""
+        super().build()
+        nodes = [*self.hosts, *self.switches]
+        self.state.add_processes({f"holder of {node.name}": node.pid for node in nodes})
+        for node in nodes:
+            node.wait_ready()
+        lines = [
+            f"link add name {first.interface} address {first.mac} netns {self.get(first.node).pid} type veth "
+            f"peer name {second.interface} address {second.mac} netns {self.get(second.node).pid}"
+            for first, second in self.plan.links
+        ]
+        done = subprocess.run(
+            ["ip", "-batch", "-"], input="\n".join([*lines, ""]), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise EnvironmentLacksError(f"cannot make the links: {done.stderr.strip()}")
+
+    def stop(self) -> None:
+        """End every node, all at once."""
+        for node in [*self.hosts, *self.switches]:
+            node.release()
+        super().stop()

@@ -66,25 +66,34 @@ def processes_of_run(run_id: str) -> list[ProcessIdentity]:
     mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
     found = []
     for pid in _pids():
-        # Start time first: if the pid changes hands in between, this identity is the old process, dead.
-        identity = ProcessIdentity.of(pid)
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
+        if pid == os.getpid() or not _carries(pid, mark):
             continue
-        if identity is not None and pid != os.getpid() and mark in environment.split(b"\0"):
+        # Asked again: the pid may have changed hands before its identity was taken.
+        identity = ProcessIdentity.of(pid)
+        if identity is not None and _carries(pid, mark):
             found.append(identity)
     return found
+
+
+def _carries(pid: int, mark: bytes) -> bool:
+    """Whether the environment that the process was executed with contains the entry."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return mark in environment.split(b"\0")
 
 
 def processes_in_network(namespaces: Iterable[int]) -> list[ProcessIdentity]:
     """Every living process whose network namespace is one of these (inodes)."""
     wanted = set(namespaces)
     found = []
-    for pid in _pids():
-        identity = ProcessIdentity.of(pid)
-        if identity is not None and network_namespace(pid) in wanted:
-            found.append(identity)
+    for pid in _pids() if wanted else ():
+        if network_namespace(pid) in wanted:
+            # Asked again: the pid may have changed hands before its identity was taken.
+            identity = ProcessIdentity.of(pid)
+            if identity is not None and network_namespace(pid) in wanted:
+                found.append(identity)
     return found
 
 

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
@@ -130,10 +130,17 @@ class RunState:
 
     def add_process(self, name: str, pid: int) -> None:
         """Record a process that was just started; does nothing if it has ended already."""
-        identity = ProcessIdentity.of(pid)
-        if identity is not None:
-            process = OwnedProcess(name=name, pid=pid, start_time=identity.start_time)
-            self._change(lambda owned: owned.processes.append(process))
+        self.add_processes({name: pid})
+
+    def add_processes(self, pids: Mapping[str, int]) -> None:
+        """Record several at once, by name."""
+        started = [
+            OwnedProcess(name=name, pid=pid, start_time=identity.start_time)
+            for name, pid in pids.items()
+            if (identity := ProcessIdentity.of(pid)) is not None
+        ]
+        if started:
+            self._change(lambda owned: owned.processes.extend(started))
 
     def add_cgroup(self, path: Path) -> None:
         """Intend to make a cgroup."""

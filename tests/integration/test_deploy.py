@@ -1,0 +1,90 @@
+"""Nodes and links as the deployment makes them: Mininet's in every respect, quick to come and gone without a trace."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.deploy import deploy
+from testbed.errors import EnvironmentLacksError
+from testbed.hosts.base import ProcessSpec
+from testbed.kernel import network_namespace
+from testbed.mininet_nodes import EmulatedNetwork
+from testbed.plan import make_plan
+from testbed.processes import processes_of_run
+from testbed.spec.experiment import validate
+from testbed.state import RunState, new_run_id
+
+pytestmark = pytest.mark.privileged
+
+
+@contextmanager
+def owned(tmp_path: Path) -> Iterator[RunState]:
+    state = RunState.create(new_run_id(), root=tmp_path)
+    yield state
+    assert processes_of_run(state.run_id) == []
+    state.remove()
+
+
+@contextmanager
+def network(tmp_path: Path, **keys: Any) -> Iterator[EmulatedNetwork]:
+    with owned(tmp_path) as state:
+        made = EmulatedNetwork(make_plan(validate({"name": "t", "workers": 2, **keys})), state)
+        try:
+            made.build()
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+def test_a_node_has_mininets_shell_once_it_is_used(tmp_path: Path) -> None:
+    with network(tmp_path) as net:
+        node = net.get("w0")
+        assert node.shell is None
+        assert node.cmd("readlink /proc/self/ns/net").strip() == f"net:[{network_namespace(node.pid)}]"
+        assert node.shell is not None
+        assert node.cmd("echo again").strip() == "again"
+        assert "w0-eth0" in node.cmd("ls /sys/class/net")
+        output, _ = node.popen(["cat", "/proc/net/dev"]).communicate()
+        assert b"w0-eth0" in output
+
+
+def test_nodes_and_links_are_there_when_build_returns(tmp_path: Path) -> None:
+    with network(tmp_path, workers=4, topology="dumbbell") as net:
+        namespaces = {network_namespace(node.pid) for node in net.values()}
+        assert len(namespaces) == 6
+        assert network_namespace(os.getpid()) not in namespaces
+        for first, second in net.plan.links:
+            for port in (first, second):
+                argv = ["nsenter", f"--net=/proc/{net.get(port.node).pid}/ns/net", "ip", "link", "show", port.interface]
+                assert port.mac in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def test_without_namespaces_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "mnexec"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'unshare failed: No space left on device'\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    with (
+        pytest.raises(EnvironmentLacksError, match="no namespaces for w0: unshare failed: No space left"),
+        owned(tmp_path / "run") as state,
+        deploy(make_plan(validate({"name": "t", "workers": 2})), state, log_directory=tmp_path),
+    ):
+        raise AssertionError("deployed without namespaces")
+
+
+def test_all_processes_of_all_nodes_are_told_to_end_at_once(tmp_path: Path) -> None:
+    with owned(tmp_path) as state:
+        plan = make_plan(validate({"name": "t", "workers": 2}))
+        with deploy(plan, state, log_directory=tmp_path) as deployment:
+            processes = [
+                host.start(ProcessSpec(name=f"{name}-sleep", argv=("sleep", "600")))
+                for name, host in deployment.hosts.items()
+            ]
+        assert [process.poll() for process in processes] == [-15] * 3
