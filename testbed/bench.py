@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +21,9 @@ from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
 from testbed.environment import cpu_ticks
-from testbed.errors import RunFailedError, SpecError
+from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
 from testbed.links.spec import LinkSpec
+from testbed.processes import RUN_ID_VARIABLE
 from testbed.results.summarize import quantiles
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
@@ -241,6 +244,71 @@ def _overhead_sample(num_workers: int) -> Row:
     }
 
 
+_PLAIN_MININET: Final = """
+import sys, time
+from functools import partial
+from mininet.link import TCLink
+from mininet.log import setLogLevel
+from mininet.net import Mininet
+from mininet.nodelib import LinuxBridge
+from mininet.topo import SingleSwitchTopo
+
+setLogLevel("critical")
+Mininet.inited = True  # spares it what it would set for the whole machine
+begun_s = time.monotonic()
+network = Mininet(
+    topo=SingleSwitchTopo(int(sys.argv[1])),
+    link=partial(TCLink, bw=float(sys.argv[2])),
+    switch=partial(LinuxBridge, inNamespace=True),
+    controller=None,
+)
+network.start()
+network.stop()
+sys.stdout.write(str(time.monotonic() - begun_s))
+"""
+"""Prints the seconds. In a process of its own: it prints errors and changes what the process shares."""
+
+
+def deploy_row(*, num_workers: int, repeat: int) -> Row:
+    """Making and removing a star, without calibration, interleaved with plain Mininet's start and stop of the same.
+
+    Ours includes reading every setting back. Raises EnvironmentLacksError if there is no brctl for Mininet's bridge.
+    """
+    if shutil.which("brctl") is None:
+        raise EnvironmentLacksError("plain Mininet's bridge needs brctl: apt-get install bridge-utils")
+    link = {"rate": "100mbit"}
+    plan = plan_here(
+        validate({"name": "bench-deploy", "workers": num_workers, "link": link, "metrics": {"port": None}})
+    )
+    require(plan)
+    ours_s, theirs_s = [], []
+    for _ in range(repeat):
+        with owned_run(new_run_id()) as state:
+            done = subprocess.run(
+                [sys.executable, "-c", _PLAIN_MININET, str(num_workers), str(plan.experiment.link.rate_bps / 1e6)],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, RUN_ID_VARIABLE: state.run_id},
+            )
+        if done.returncode != 0:
+            raise RunFailedError(f"plain Mininet failed:\n{done.stderr}")
+        theirs_s.append(float(done.stdout.split()[-1]))
+        with tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs:
+            begun_s = time.monotonic()
+            with owned_run(new_run_id()) as state, deploy(plan, state, log_directory=Path(logs)):
+                pass
+            ours_s.append(time.monotonic() - begun_s)
+    medians_s = statistics.median(ours_s), statistics.median(theirs_s)
+    return {
+        "num_workers": num_workers,
+        "num_samples": repeat,
+        "ours_s": medians_s[0],
+        "mininet_s": medians_s[1],
+        "ratio": medians_s[0] / medians_s[1],
+    }
+
+
 def run_all(output: Path, console: Console) -> None:
     """The project's own benchmark set: every target of the README's table, measured in one go."""
     try:
@@ -284,6 +352,13 @@ def run_all(output: Path, console: Console) -> None:
         console.print(f"{row['num_workers']} workers: {row['overhead_s']:.1f} s ({phases}), {memory / 1e6:.0f} MB each")
         add(f"seconds around the iterations, {row['num_workers']} workers", row["overhead_s"], target_s, **row)
         add(f"unshared MB per worker, {row['num_workers']} workers", memory / 1e6, 60.0)
+
+    console.print("\n[bold]deploy and tear down[/]")
+    deployed = deploy_row(num_workers=64, repeat=5)
+    console.print(
+        f"star of 64: {deployed['ours_s']:.2f} s, plain Mininet {deployed['mininet_s']:.2f} s", highlight=False
+    )
+    add("deploy and tear down a star of 64 over plain Mininet", deployed["ratio"], 0.5, **deployed)
 
     output.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2) + "\n", encoding="utf-8")
     table = Table(title="targets", title_justify="left", box=None, pad_edge=False)
