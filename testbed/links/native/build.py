@@ -14,7 +14,8 @@ from testbed.errors import EnvironmentLacksError
 
 _FOLDER: Final = Path(__file__).resolve().parent
 BUILD_FOLDER: Final = _FOLDER / "build"
-_FLAGS: Final = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
+_FLAGS: Final = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread")
+_LIBRARIES: Final = ("-lm",)
 CURE: Final = "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev"
 
 
@@ -24,7 +25,7 @@ def program(name: str) -> Path:
     Raises EnvironmentLacksError when it has to be built and there is no compiler, or the compiler refuses.
     """
     source = _FOLDER / f"{name}.c"
-    digest = hashlib.sha256(source.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(source.read_bytes() + " ".join((*_FLAGS, *_LIBRARIES)).encode()).hexdigest()[:12]
     built = BUILD_FOLDER / f"{name}-{digest}"
     if not built.exists():
         _compile(source, built)
@@ -40,7 +41,10 @@ def _compile(source: Path, built: Path) -> None:
     try:
         built.parent.mkdir(exist_ok=True)
         done = subprocess.run(
-            [compiler, *_FLAGS, "-o", str(partial), str(source)], capture_output=True, text=True, check=False
+            [compiler, *_FLAGS, "-o", str(partial), str(source), *_LIBRARIES],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             raise EnvironmentLacksError(f"{compiler} cannot build {source.name} ({CURE}):\n{done.stderr.strip()}")
