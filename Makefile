@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format bench test-netem-vm proto constraints
+.PHONY: help setup demo test check format bench test-crashes test-netem-vm proto constraints
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,10 @@ format: setup ## format and mend what ruff can
 bench: setup ## measure against gloo and theory: bench.json and a table (root, about ten minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root for network namespaces: run 'sudo make bench'" >&2; exit 3; }
 	@$(BIN)/testbed bench all --output bench.json
+
+test-crashes: setup ## kill -9 fifty processes of running experiments at random moments, clean, look for leftovers (root, minutes)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-crashes needs root for network namespaces: run 'sudo make test-crashes'" >&2; exit 3; }
+	@$(BIN)/python -m pytest -q tests/crashes
 
 test-netem-vm: setup ## prove the netem path in a virtual machine with Debian's kernel (root, a few minutes, no KVM needed)
 	@tools/netem_vm.sh

@@ -5,8 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
@@ -17,6 +16,8 @@ from testbed.clean import clean, clean_stale, leftovers
 from testbed.kernel import network_namespace
 from testbed.processes import ProcessIdentity, processes_in_network, processes_of_run
 from testbed.state import RunState, new_run_id
+from tests.bystanders import assert_unharmed, standing_by, wait_until
+from tests.random_kills import kill_one
 
 pytestmark = pytest.mark.privileged
 
@@ -118,31 +119,10 @@ def run(tmp_path: Path) -> Iterator[Run]:
         clean(run.run_id, root=run.root)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + 20.0
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within 20 s: {what}"
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def bystanders() -> Iterator[list[ProcessIdentity]]:
-    """A foreign process and a foreign namespace with a veth pair in it."""
-    processes = [
-        subprocess.Popen(["sleep", "600"]),
-        subprocess.Popen(["unshare", "--net", "sh", "-c", "ip link add w0-eth0 type veth peer w1-eth0; sleep 600"]),
-    ]
-    wait_until(lambda: network_namespace(processes[1].pid) != network_namespace(os.getpid()), "a foreign namespace")
-    yield [identity for process in processes if (identity := ProcessIdentity.of(process.pid))]
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def assert_unharmed(bystanders: list[ProcessIdentity]) -> None:
-    assert [identity.alive() for identity in bystanders] == [True, True]
-    command = ["nsenter", f"--net=/proc/{bystanders[1].pid}/ns/net", "ip", "-o", "link"]
-    assert "w0-eth0" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    with standing_by() as processes:
+        yield processes
 
 
 def test_after_the_coordinator_is_killed(run: Run, bystanders: list[ProcessIdentity]) -> None:
@@ -215,3 +195,11 @@ def test_a_foreigner_in_a_namespace_of_the_run_is_reported_not_killed(run: Run) 
         foreigner.wait()
     assert not clean(run.run_id, root=run.root).remaining
     run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("seed", [101, 102, 103])
+def test_any_process_of_a_real_run_may_be_killed_at_any_moment(
+    tmp_path: Path, bystanders: list[ProcessIdentity], seed: int
+) -> None:
+    kill_one(tmp_path, seed, duration_s=4.0)  # `make test-crashes` does it fifty times
+    assert_unharmed(bystanders)
