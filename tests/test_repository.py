@@ -12,10 +12,11 @@ from testbed.workloads.base import WORKLOADS
 from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
+from transports.compression.base import COMPRESSORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "transports", "switch_agg", "experiments")
-AXES = (TOPOLOGIES, PLACEMENTS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES)
+AXES = (TOPOLOGIES, PLACEMENTS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
 
 
 def tracked(*patterns: str) -> list[Path]:

@@ -19,7 +19,7 @@ import torch
 from transports.channels.base import Channel, Group, PeerStatistics, Token
 from transports.collectives.base import Collective
 from transports.errors import OptionError, TransportError
-from transports.trace import OperationTrace
+from transports.trace import CodecAccount, OperationTrace
 from transports.transport import ReduceOperation, Transport, check, check_parts
 
 Job = Callable[[Transport], None]
@@ -278,8 +278,9 @@ class Communicator:
         task.started_s = time.monotonic()
         self._transport.deadline_s = task.started_s + task.timeout_s
         self._transport.first_byte_s = None
+        self._transport.codec = CodecAccount()
         task.job(self._transport)
-        self._finish(task, self._transport.first_byte_s)
+        self._finish(task, self._transport.first_byte_s, self._transport.codec)
 
     def _run_messages(self, task: _Message) -> None:
         """Exchange a point-to-point message, and all that follow it in the queue before something else does."""
@@ -310,7 +311,7 @@ class Communicator:
             self._active.append(task)
             return task
 
-    def _finish(self, task: _Task, first_byte_s: float | None) -> None:
+    def _finish(self, task: _Task, first_byte_s: float | None, codec: CodecAccount | None = None) -> None:
         done_s = time.monotonic()
         self._num_done += 1
         if self._on_trace is not None:
@@ -323,6 +324,9 @@ class Communicator:
                     started_s=task.started_s,
                     first_byte_s=done_s if first_byte_s is None else first_byte_s,
                     done_s=done_s,
+                    payload_bytes=(codec and codec.payload_bytes) or task.size_bytes,
+                    encode_s=codec.encode_s if codec else 0.0,
+                    decode_s=codec.decode_s if codec else 0.0,
                 )
             )
         self._active.remove(task)

@@ -24,3 +24,18 @@ class OperationTrace:
     """When its first message completed; equals `done_s` if nothing had to move."""
     done_s: float
     """When its last step was done."""
+    payload_bytes: int
+    """What this member handed to collectives: compressed, with scales, indices and lengths."""
+    encode_s: float
+    """CPU time of the codec before its last collective; 0 without one."""
+    decode_s: float
+    """CPU time of the codec after it."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CodecAccount:
+    """What codecs did in one job; filled in by whoever drives them."""
+
+    payload_bytes: int = 0
+    encode_s: float = 0.0
+    decode_s: float = 0.0

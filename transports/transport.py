@@ -14,6 +14,7 @@ from transports.collectives.ring import parts
 from transports.errors import OptionError
 from transports.executor import Executor, Reduction, raw
 from transports.framing import DTYPES, POINT_TO_POINT, REDUCTIONS, group_id
+from transports.trace import CodecAccount
 
 ReduceOperation = Literal["sum", "product", "min", "max", "avg"]
 
@@ -59,6 +60,8 @@ class Transport:
         """On time.monotonic(); set before each job."""
         self.first_byte_s: float | None = None
         """When the first message of the present job completed."""
+        self.codec = CodecAccount()
+        """What codecs did in the present job."""
         self._operations = collective.operations
         self._kind = collective.kind
         self._group = group_id(group.name)

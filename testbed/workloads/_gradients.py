@@ -127,4 +127,7 @@ def _outside_view(number: int, buffer: torch.Tensor, enqueued_s: float) -> Opera
         started_s=enqueued_s,
         first_byte_s=enqueued_s,
         done_s=time.monotonic(),
+        payload_bytes=buffer.numel() * buffer.element_size(),
+        encode_s=0.0,
+        decode_s=0.0,
     )

@@ -147,6 +147,9 @@ class _GlooCommunicator:
                         started_s=enqueued_s,
                         first_byte_s=enqueued_s,
                         done_s=time.monotonic(),
+                        payload_bytes=size_bytes,
+                        encode_s=0.0,
+                        decode_s=0.0,
                     )
                 )
 

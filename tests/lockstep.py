@@ -1,0 +1,71 @@
+"""Several workers' compressors in one thread: their exchanges, request by request, without a network."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from transports.compression.base import COMPRESSORS, LENGTH_BYTES, AllReduce, Layout, Piece, Request
+from transports.gradients import GradientCompression
+
+
+class Workers:
+    """As many as exchange gradients with each other, and the bytes that the first hands over."""
+
+    def __init__(self, compression: object, num_workers: int, *, seed: int = 0) -> None:
+        self.compressor = COMPRESSORS.parse(compression)
+        self.members = [
+            GradientCompression(self.compressor, rank=rank, num_workers=num_workers, seed=seed)
+            for rank in range(num_workers)
+        ]
+        self.requests: list[Request] = []
+
+    def mean(self, buffers: Sequence[torch.Tensor], layout: Layout | None = None) -> list[torch.Tensor]:
+        """What each worker gets for its buffer (n,), which stays as it is."""
+        copies = [buffer.clone() for buffer in buffers]
+        layout = layout or [Piece("parameter", tuple(buffers[0].shape))]
+        exchanges = [member.exchange(copy, layout) for member, copy in zip(self.members, copies, strict=True)]
+        self.requests = []
+        answers: list[Any] = [None] * len(exchanges)
+        while True:
+            requests = [step for step in map(_advance, exchanges, answers) if step is not None]
+            if not requests:
+                return copies
+            assert len(requests) == len(exchanges), "some workers ask for more than others"
+            self.requests.append(requests[0])
+            answers = _answer(requests)
+
+    def errors(self, layout: Layout) -> list[torch.Tensor]:
+        """What each has not sent yet."""
+        return [torch.from_numpy(member._errors.flat(layout).copy()) for member in self.members]
+
+    def payload_bytes(self) -> int:
+        """Of the first worker in the last exchange."""
+        return sum(
+            request.tensor.nbytes
+            if isinstance(request, AllReduce)
+            else len(request.payload) + LENGTH_BYTES * request.varying
+            for request in self.requests
+        )
+
+
+def _advance(exchange: Any, answer: Any) -> Request | None:
+    try:
+        request: Request = exchange.send(answer)
+    except StopIteration:
+        return None
+    return request
+
+
+def _answer(requests: Sequence[Any]) -> list[Any]:
+    first = requests[0]
+    if not isinstance(first, AllReduce):
+        assert first.varying or len({len(request.payload) for request in requests}) == 1
+        return [[request.payload.copy() for request in requests] for _ in requests]
+    assert len({(request.operation, request.tensor.shape, request.tensor.dtype) for request in requests}) == 1
+    reduced = first.tensor.clone()
+    for request in requests[1:]:
+        reduced = reduced + request.tensor if first.operation == "sum" else torch.maximum(reduced, request.tensor)
+    for request in requests:
+        request.tensor.copy_(reduced)
+    return [None] * len(requests)

@@ -1,0 +1,1 @@
+"""The compression axis: what of a gradient is sent, and as which bytes."""

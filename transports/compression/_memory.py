@@ -1,0 +1,39 @@
+"""Something kept of each parameter between exchanges, whatever bucket it is in."""
+
+from collections.abc import Hashable
+from math import prod
+
+import numpy as np
+
+from transports.compression.base import Array, Layout
+
+
+class Memory:
+    """Zeros at first. Kept by parameter: DistributedDataParallel forms its buckets anew after the first iteration."""
+
+    def __init__(self) -> None:
+        self._flats: dict[tuple[Hashable, ...], Array] = {}
+        self._pieces: dict[Hashable, tuple[tuple[Hashable, ...], Array]] = {}
+
+    def flat(self, layout: Layout) -> Array:
+        """What is kept of these parameters, as one array (n,) that the caller may change and that stays."""
+        keys = tuple(piece.key for piece in layout)
+        if keys not in self._flats:
+            self._gather(keys, layout)
+        return self._flats[keys]
+
+    def _gather(self, keys: tuple[Hashable, ...], layout: Layout) -> None:
+        flat = np.zeros(sum(prod(piece.shape) for piece in layout), np.float32)
+        start = 0
+        outdated = set()
+        for piece in layout:
+            place = flat[start : start + prod(piece.shape)]
+            start += len(place)
+            if piece.key in self._pieces:
+                earlier, kept = self._pieces[piece.key]
+                outdated.add(earlier)
+                place[:] = kept
+            self._pieces[piece.key] = keys, place
+        for earlier in outdated:
+            self._flats.pop(earlier, None)
+        self._flats[keys] = flat

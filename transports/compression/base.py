@@ -1,0 +1,289 @@
+"""What the bytes are: a compressor says what it sends of a gradient, a codec does it.
+
+A codec's :meth:`Codec.exchange` is a generator of requests: it yields an :class:`AllReduce` or an :class:`AllGather`,
+is given the answer, and ends when the gradient holds the mean over the workers. It does no input or output, so the
+same generator is driven over a network by `transports/gradients.py`, as one job of the communication thread, and in
+lock-step, in one process, by the tests. Every worker's generator yields the same requests in the same order.
+
+Values are float32 (n,) in numpy, on one thread. torch is imported where an element type needs it: a plan lists
+compressors and must start in an instant.
+"""
+
+from abc import abstractmethod
+from collections.abc import Generator, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, Field, model_validator
+
+from transports.collectives.base import Operation
+from transports.errors import OptionError
+from transports.registry import Options, Registry
+from transports.units import Fraction
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+Shape = tuple[int, ...]
+
+ELEMENT_BYTES: Final = 4
+"""Of an uncompressed gradient's element, a float32."""
+LENGTH_BYTES: Final = 8
+"""What says how long a payload is where that depends on the values: an int64."""
+CHUNK: Final = 2**16
+"""Elements worked on at once: with their temporaries they stay in a core's own cache."""
+
+
+class Piece(NamedTuple):
+    """A parameter's part of a bucket."""
+
+    key: Hashable
+    """Names the parameter for as long as the codec lives."""
+    shape: Shape
+
+
+Layout = Sequence[Piece]
+"""What a flat buffer is made of, in order."""
+
+
+class AllReduce(NamedTuple):
+    """Reduce this tensor over all workers, in place; answered with None."""
+
+    tensor: "Tensor"
+    operation: Literal["sum", "max"]
+
+
+class AllGather(NamedTuple):
+    """Give everybody's payload to everybody; answered with the payloads by rank."""
+
+    payload: Bytes
+    varying: bool
+    """Whether lengths differ between workers. They are then exchanged first, and the longest decides what moves."""
+
+
+Request = AllReduce | AllGather
+Exchanging = Generator[Request, Any, None]
+
+
+class Exchange(NamedTuple):
+    """One collective operation that a compressor asks for; elements as in `Operation`: those of the larger buffer."""
+
+    operation: Operation
+    num_elements: int
+    element_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a codec works."""
+
+    rank: int
+    num_workers: int
+    seed: int
+    """The same on every worker."""
+
+
+class Compressor(Options):
+    """A value on the compression axis. Its properties are what the tests prove of its codec."""
+
+    summable: ClassVar[bool]
+    """Whether payloads add up: decoding the sum is the sum of what is decoded. They are reduced; others gathered."""
+    data_dependent: ClassVar[bool] = False
+    """Whether the number of bytes depends on the values, so that only an estimate can be had beforehand."""
+    stateful: ClassVar[bool] = False
+    """Whether the codec remembers something of each parameter beside the error fed back."""
+    replicas_agree: ClassVar[bool] = True
+    """Whether every worker ends with the same mean."""
+    own_momentum: ClassVar[bool] = False
+    """Whether the codec applies the momentum, so that the optimizer must not."""
+
+    no_feedback: ClassVar[str] = ""
+    """Why error feedback makes no sense here, and what does."""
+
+    error_feedback: bool = False
+    """Add what a worker did not send to what it sends next (Seide et al. 2014; Karimireddy et al. 2019)."""
+
+    @model_validator(mode="after")
+    def _error_feedback_is_sound(self) -> "Compressor":
+        if self.error_feedback and (self.no_feedback or self.damping(CHUNK) is None):
+            reason = self.no_feedback or "the error would grow without bound, for this is no contraction"
+            raise ValueError(f"error_feedback is not for {self.kind}: {reason}")
+        return self
+
+    @property
+    @abstractmethod
+    def unbiased(self) -> bool:
+        """Whether the expectation of what is decoded is what was encoded."""
+
+    def contraction(self, num_elements: int) -> float | None:  # noqa: ARG002 (most depend on it)
+        """The largest d known with E|C(x) - x|^2 <= (1 - d) |x|^2 for all x of that length, or None."""
+        return None
+
+    def variance(self, num_elements: int) -> float | None:  # noqa: ARG002
+        """Of an unbiased compressor the least w known with E|C(x) - x|^2 <= w |x|^2, or None."""
+        return None
+
+    def damping(self, num_elements: int) -> float | None:
+        """What error feedback multiplies decoded values with; None where the error would not stay bounded.
+
+        A contraction needs none. An unbiased compressor C of variance w becomes one as C / (1 + w), of contraction
+        1 / (1 + w) (Beznosikov, Horvath, Richtarik, Safaryan 2020, "On Biased Compression for Distributed Learning").
+        """
+        if self.contraction(num_elements) is not None:
+            return 1.0
+        variance = self.variance(num_elements)
+        return None if variance is None else 1 / (1 + variance)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the codec keeps anything between exchanges but its random generators."""
+        return self.stateful or self.error_feedback
+
+    def check_world(self, num_workers: int) -> None:
+        """Raises OptionError where so many workers cannot use these options."""
+
+    @abstractmethod
+    def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:
+        """The operations for a bucket of gradients of these shapes: exactly those that the codec asks for or, where
+        they depend on the values, an estimate."""
+
+    def payload_bytes(self, shapes: Sequence[Shape]) -> int | None:
+        """What one worker hands over for a bucket of gradients of these shapes, scales, indices and lengths included;
+        None: it depends on the values."""
+        if self.data_dependent:
+            return None
+        return sum(exchange.num_elements * exchange.element_bytes for exchange in self.exchanges(shapes, 1))
+
+    @abstractmethod
+    def codec(self, place: Place) -> "Codec":
+        """One worker's."""
+
+
+class Summed(Compressor):
+    """A compressor whose payloads are reduced, by any collective that can all_reduce."""
+
+    summable: ClassVar[bool] = True
+
+    @abstractmethod
+    def reductions(self, shapes: Sequence[Shape]) -> Sequence[tuple[int, int]]:
+        """Elements, and bytes of each, of every all_reduce."""
+
+    def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:  # noqa: ARG002
+        """All-reduces."""
+        return [Exchange("all_reduce", *reduction) for reduction in self.reductions(shapes)]
+
+
+class Gathered(Compressor):
+    """A compressor whose payloads every worker gathers, decodes and averages."""
+
+    summable: ClassVar[bool] = False
+
+    @abstractmethod
+    def encoded_bytes(self, shapes: Sequence[Shape]) -> int:
+        """The length of a payload; an estimate where it depends on the values."""
+
+    def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:
+        """One all_gather, after one of the lengths where they vary."""
+        gather = Exchange("all_gather", num_workers * self.encoded_bytes(shapes), 1)
+        return [Exchange("all_gather", num_workers, LENGTH_BYTES), gather] if self.data_dependent else [gather]
+
+
+class Codec:
+    """One worker's encoder and decoder, with the state and the random generators they need."""
+
+    def __init__(self, options: Compressor, place: Place) -> None:
+        self.options: Final = options
+        self.place: Final = place
+        self.shared: Final = np.random.Generator(np.random.SFC64([place.seed]))
+        """Gives the same numbers on every worker, as long as all draw the same from it."""
+        self.private: Final = np.random.Generator(np.random.SFC64([place.seed, 1 + place.rank]))
+
+    @abstractmethod
+    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:
+        """Put the workers' mean into `out`. The two may be the same array, except with error feedback: `values` then
+        ends as what was not sent."""
+
+    def damping(self, num_elements: int) -> float:
+        """1, except where error feedback needs less."""
+        damping = self.options.damping(num_elements) if self.options.error_feedback else 1.0
+        assert damping is not None, "the options were validated"
+        return damping
+
+
+class GatheredCodec(Codec):
+    """Encodes, gathers, and averages what it decodes, in the order of the ranks: every worker gets the same bits."""
+
+    @abstractmethod
+    def encode(self, values: Array, layout: Layout) -> Bytes:
+        """The payload. The values stay as they are."""
+
+    @abstractmethod
+    def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
+        """Add `weight` times what the payload says to the total."""
+
+    def finish(self, out: Array) -> None:
+        """Make the result of the mean, in place."""
+
+    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:
+        """One round."""
+        payload = self.encode(values, layout)
+        payloads: list[Bytes] = yield AllGather(payload, self.options.data_dependent)
+        damping = self.damping(len(values))
+        if self.options.error_feedback:
+            self.add_decoded(payload, values, -damping, layout)
+        out.fill(0.0)
+        for each in payloads:
+            self.add_decoded(each, out, damping / self.place.num_workers, layout)
+        self.finish(out)
+
+
+def count(shapes: Sequence[Shape]) -> int:
+    """Elements of gradients of these shapes."""
+    return sum(prod(shape) for shape in shapes)
+
+
+def num_kept(num_elements: int, ratio: float) -> int:
+    """Elements that a sparsifier keeps: the ratio, rounded up, at least one."""
+    return min(num_elements, max(1, int(np.ceil(num_elements * ratio))))
+
+
+def chunks(num_elements: int, block: int) -> Iterator[tuple[int, int]]:
+    """Start and stop of runs of whole blocks that fit the cache; the last may end in the middle of a block."""
+    step = max(block, CHUNK // block * block)
+    for start in range(0, num_elements, step):
+        yield start, min(start + step, num_elements)
+
+
+def blocks_of(values: npt.NDArray[Any], start: int, stop: int, block: int) -> npt.NDArray[Any]:
+    """values[start:stop] as (blocks, block): a view, or a copy ended with zeros where the last block is not whole."""
+    part = values[start:stop]
+    missing = -len(part) % block
+    return (np.concatenate([part, np.zeros(missing, part.dtype)]) if missing else part).reshape(-1, block)
+
+
+def _above_zero(ratio: float) -> float:
+    if not 0 < ratio <= 1:
+        raise ValueError("a ratio is above 0 and at most 1")
+    return ratio
+
+
+Ratio = Annotated[Fraction, AfterValidator(_above_zero), Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": 1})]
+"""The share of elements that a sparsifier sends: `1%` or 0.01."""
+
+COMPRESSORS: Final[Registry[Compressor]] = Registry("compression", "transports.compression")
+
+
+def require_stateless(compressor: Compressor) -> None:
+    """Raises OptionError, with the cure, for what cannot sit in a process group, which sees tensors and no
+    parameters."""
+    if compressor.remembers or not compressor.replicas_agree or compressor.own_momentum:
+        raise OptionError(
+            f"compression {compressor.kind}: it keeps a state for each parameter, and a process group sees only "
+            "tensors; leave TESTBED_COMPRESSION out and call transports.ddp_hook.register(model, compression), "
+            "or set error_feedback to false where that is all"
+        )

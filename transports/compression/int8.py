@@ -1,0 +1,86 @@
+"""8-bit integers with a scale for each block: the largest absolute value of the block becomes 127.
+
+Dettmers 2016, "8-Bit Approximations for Parallelism in Deep Learning" (ICLR), with the linear code of torch's
+`quantization_hooks.py`. On the wire: a float32 per block, then a byte per element.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from pydantic import Field
+
+from transports.compression.base import (
+    COMPRESSORS,
+    Array,
+    Bytes,
+    Codec,
+    Gathered,
+    GatheredCodec,
+    Layout,
+    Place,
+    Shape,
+    blocks_of,
+    chunks,
+    count,
+)
+
+_LARGEST: Final = 127
+
+
+@COMPRESSORS.register
+class EightBitIntegers(Gathered):
+    """Rounded to the nearest of 255 multiples of the block's scale."""
+
+    block: int = Field(256, ge=1, le=2**14)
+    """Elements that share a scale."""
+
+    @property
+    def unbiased(self) -> bool:
+        """It rounds to the nearest."""
+        return False
+
+    def contraction(self, num_elements: int) -> float:  # noqa: ARG002
+        """Rounding errs by at most 1/254 of the block's largest value, once for each of its elements."""
+        return 1 - self.block / (2 * _LARGEST) ** 2
+
+    def encoded_bytes(self, shapes: Sequence[Shape]) -> int:
+        """Scales and integers."""
+        num_elements = count(shapes)
+        return 4 * -(-num_elements // self.block) + num_elements
+
+    def codec(self, place: Place) -> Codec:
+        """One worker's."""
+        return _Codec(self, place)
+
+
+class _Codec(GatheredCodec):
+    options: EightBitIntegers  # type: ignore[misc]
+
+    def _views(self, payload: Bytes, num_elements: int) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.int8]]]:
+        border = 4 * -(-num_elements // self.options.block)
+        return payload[:border].view(np.float32), payload[border:].view(np.int8)
+
+    def encode(self, values: Array, layout: Layout) -> Bytes:
+        block = self.options.block
+        payload = np.empty(self.options.encoded_bytes([piece.shape for piece in layout]), np.uint8)
+        scales, codes = self._views(payload, len(values))
+        for start, stop in chunks(len(values), block):
+            blocks = blocks_of(values, start, stop, block)
+            peaks = np.abs(blocks).max(axis=1)
+            first = start // block
+            scales[first : first + len(peaks)] = peaks / _LARGEST
+            inverse = np.divide(_LARGEST, peaks, out=np.zeros_like(peaks), where=peaks > 0)
+            scaled = blocks * inverse[:, None]
+            np.rint(scaled, out=scaled)
+            codes[start:stop] = scaled.reshape(-1)[: stop - start]
+        return payload
+
+    def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
+        block = self.options.block
+        scales, codes = self._views(payload, len(total))
+        weighted = scales * np.float32(weight)
+        for start, stop in chunks(len(total), block):
+            decoded = blocks_of(codes, start, stop, block).astype(np.float32)
+            decoded *= weighted[start // block : start // block + len(decoded), None]
+            total[start:stop] += decoded.reshape(-1)[: stop - start]

@@ -1,0 +1,103 @@
+"""Compressed gradients over a transport: drives codecs' exchanges and keeps the errors that are fed back."""
+
+import time
+from typing import Final
+
+import numpy as np
+import torch
+
+from transports.compression._memory import Memory
+from transports.compression.base import (
+    LENGTH_BYTES,
+    AllGather,
+    AllReduce,
+    Bytes,
+    Compressor,
+    Exchanging,
+    Layout,
+    Place,
+    Request,
+)
+from transports.transport import Transport
+
+COMPRESSIBLE: Final = (torch.float32, torch.float16, torch.bfloat16)
+"""Element types that codecs take; they compute in float32."""
+
+
+class GradientCompression:
+    """One worker's compressor, with all that it keeps between exchanges."""
+
+    def __init__(self, compressor: Compressor, *, rank: int, num_workers: int, seed: int = 0) -> None:
+        """Raises OptionError where so many workers cannot use the compressor's options."""
+        compressor.check_world(num_workers)
+        self.compressor: Final = compressor
+        self._codec = compressor.codec(Place(rank=rank, num_workers=num_workers, seed=seed))
+        self._errors = Memory()
+
+    def exchange(self, buffer: torch.Tensor, layout: Layout) -> Exchanging:
+        """The contiguous buffer (n,), of one of COMPRESSIBLE, becomes the mean over the workers.
+
+        An element that is not finite is passed on where the codec sends it, and never fed back: one overflow would
+        otherwise spoil everything after it.
+        """
+        if not buffer.numel():
+            return
+        values = buffer.float().numpy()  # the buffer itself where it is float32
+        with np.errstate(all="ignore"):
+            if self.compressor.error_feedback:
+                errors = self._errors.flat(layout)
+                errors += values
+                yield from self._codec.exchange(errors, values, layout)
+                if not np.isfinite(np.dot(errors, errors)):
+                    np.nan_to_num(errors, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+            else:
+                yield from self._codec.exchange(values, values, layout)
+        if buffer.dtype != torch.float32:
+            buffer.copy_(torch.from_numpy(values))
+
+    def reduce(self, transport: Transport, buffer: torch.Tensor, layout: Layout) -> None:
+        """The exchange, over a transport: a job for the communication thread."""
+        run(self.exchange(buffer, layout), transport)
+
+
+def run(exchange: Exchanging, transport: Transport) -> None:
+    """Drive an exchange; the transport keeps the account of its bytes and of the codec's CPU time."""
+    account = transport.codec
+    begun_s = time.thread_time()
+    try:
+        request = next(exchange)
+        while True:
+            account.encode_s += time.thread_time() - begun_s
+            answer = _perform(request, transport)
+            account.payload_bytes += _payload_bytes(request)
+            begun_s = time.thread_time()
+            request = exchange.send(answer)
+    except StopIteration:
+        account.decode_s += time.thread_time() - begun_s
+
+
+def _payload_bytes(request: Request) -> int:
+    if isinstance(request, AllReduce):
+        return request.tensor.nbytes
+    return len(request.payload) + LENGTH_BYTES * request.varying
+
+
+def _perform(request: Request, transport: Transport) -> list[Bytes] | None:
+    if isinstance(request, AllReduce):
+        transport.all_reduce(request.tensor, request.operation)
+        return None
+    return _gather(request, transport)
+
+
+def _gather(request: AllGather, transport: Transport) -> list[Bytes]:
+    payload = request.payload
+    lengths = torch.full((transport.size,), len(payload))
+    if request.varying:
+        transport.all_gather(lengths, torch.tensor([len(payload)]))
+    longest = int(lengths.max())
+    part = torch.zeros(longest, dtype=torch.uint8)
+    part[: len(payload)] = torch.from_numpy(payload)
+    gathered = torch.empty(transport.size * longest, dtype=torch.uint8)
+    transport.all_gather(gathered, part)
+    rows = gathered.numpy().reshape(transport.size, longest)
+    return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]
