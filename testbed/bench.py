@@ -168,7 +168,7 @@ def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
         {
             "rate_bps": asked.rate_bps,
             "delay_s": asked.delay_s,
-            "loss": asked.loss,
+            "loss": asked.mean_loss,
             "backend": plan.delay_backend or "none",
             "num_samples": len(measured),
             "measured_goodput_bps": goodput_bps,

@@ -23,8 +23,8 @@ from typing import Final
 
 from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
+from testbed.links.direction import Direction
 from testbed.links.tc import MTU
-from testbed.plan import Direction
 from transports.channels.tcp import Tcp
 from transports.units import format_size
 

@@ -20,7 +20,9 @@ from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
 from testbed.links.delay_daemon import DelayDaemon, queues_of
 from testbed.links.netlink import LinkMonitor
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
-from testbed.plan import NodePlan, Plan
+from testbed.links.tc import gso_max_segments
+from testbed.node_plan import NodePlan
+from testbed.plan import Plan
 from testbed.state import RunState
 
 Result = TypeVar("Result")
@@ -130,6 +132,7 @@ class Deployment:
                 qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
                 found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
                 found += _address_differences(interface, direction.sender.address, state["addresses"])
+                found += _packet_differences(interface, self.plan.experiment.packet_bytes, state["addresses"])
             if direction.receiver.node == node.name and direction.delay_stage:
                 found += direction.delay_stage.differences(state)
         return found + _route_differences(node, self.plan.congestion, state["routes"])
@@ -159,6 +162,14 @@ def _address_differences(interface: str, address: str, links: Sequence[dict[str,
     found = [] if "UP" in link.get("flags", []) else [f"{interface}: is not up"]
     known = [item.get("local") for item in link.get("addr_info", [])]
     return found if known == [address] else [*found, f"{interface}: addresses are {known}, asked for only {address}"]
+
+
+def _packet_differences(interface: str, packet_bytes: int, links: Sequence[dict[str, Any]]) -> list[str]:
+    link = next((link for link in links if link.get("ifname") == interface), {})
+    wanted = gso_max_segments(packet_bytes)
+    if wanted is None or link.get("gso_max_segs") == wanted:
+        return []
+    return [f"{interface}: gso_max_segs is {link.get('gso_max_segs')}, asked for {wanted} (packet_mode)"]
 
 
 def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str, Any]]) -> list[str]:

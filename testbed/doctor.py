@@ -19,9 +19,10 @@ from typing import Final, Literal
 
 from testbed.errors import EnvironmentLacksError
 from testbed.kernel import has_sysctl
-from testbed.links.delay import BACKENDS
+from testbed.links.delay import BACKENDS, refusals
 from testbed.links.native import build
-from testbed.links.spec import BackendName, LinkSpec
+from testbed.links.spec import BackendName
+from testbed.links.tc import MTU
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
 
@@ -107,10 +108,7 @@ def backend_lacks(name: BackendName) -> str:
 
 def plan_here(experiment: Experiment) -> Plan:
     """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here."""
-    able = [name for name in BACKENDS if not BACKENDS[name].refusals(experiment.link)]
-    if experiment.link.backend != "auto" or not experiment.link.needs_delay_stage or not able:
-        return make_plan(experiment)
-    return make_plan(experiment, auto_backend=next((name for name in able if not backend_lacks(name)), able[0]))
+    return make_plan(experiment, works=lambda name: not backend_lacks(name))
 
 
 def congestion_controls() -> list[str]:
@@ -231,12 +229,12 @@ def _port_check(port: int) -> Check:
     )
 
 
-def _no_delay(link: LinkSpec, backend: BackendName, problem: str) -> str:
+def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     """Why there is no such delay here, how to get it, and why no other backend that works here makes it."""
     lines = [f"link: delay by {backend} does not work here ({problem}); it needs {BACKENDS[backend].needs}"]
     for other in BACKENDS:
         if other != backend and not backend_lacks(other):
-            reasons = BACKENDS[other].refusals(link)
+            reasons = refusals(plan.asked.values(), other, superframes=plan.experiment.packet_bytes > MTU)
             lines += [f"  {other} works here, but {reason}" for reason in reasons]
             lines += [] if reasons else [f"  {other} works here: --set link.backend={other}"]
     return "\n  ".join(lines)
@@ -264,7 +262,7 @@ def require(plan: Plan) -> None:
             f"modprobe tcp_{plan.congestion}, or choose one it has"
         )
     if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
-        missing.append(_no_delay(plan.experiment.link, plan.delay_backend, problem))
+        missing.append(_no_delay(plan, plan.delay_backend, problem))
     if plan.needs_multipath and not has_sysctl("net.ipv4.fib_multipath_hash_policy"):
         missing.append(
             f"topology: {plan.experiment.topology.kind} has several equal paths, and this kernel has no multipath "

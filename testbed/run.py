@@ -13,10 +13,12 @@ from testbed.calibrate import Measurement
 from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.fidelity import Evidence, judge
+from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler
-from testbed.plan import HOST_LATENCY_S, Direction, Plan, path_delay_s, predict
+from testbed.plan import Plan
+from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
 from testbed.results.record import DelayLine, Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report

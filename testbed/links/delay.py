@@ -4,12 +4,13 @@ A stage lies at the receiving port of a direction, before routing, apart from th
 whatever sent it and whoever it is for. Everything here is pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from testbed.links.netem import netem_refusals, netem_stage
 from testbed.links.nfqueue import nfqueue_refusals, nfqueue_stage
+from testbed.links.resolve import AskedLink
 from testbed.links.spec import BackendName, LinkSpec
 
 
@@ -47,8 +48,11 @@ class DelayBackend:
     name: BackendName
     needs: str
     """What a machine must have, and how to get it."""
-    refusals: Callable[[LinkSpec], list[str]]
-    """Why this backend cannot do what the link asks, whatever the machine; empty when it can."""
+    refusals: Callable[[LinkSpec], dict[str, str]]
+    """Why this backend cannot do what the link asks, whatever the machine, by the setting it cannot do (`delay`,
+    `jitter`, ...); empty when it can do all."""
+    cuts_superframes: bool
+    """Whether it draws for every packet even where the sender makes super-frames of several."""
     stage: Callable[..., DelayStage]
     """`stage(link, interface=..., index=..., seed=...)`; index counts the directions of the plan."""
 
@@ -59,6 +63,7 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
         needs="a kernel with netem: modprobe sch_netem ifb act_mirred; on RHEL install kernel-modules-extra; "
         "WSL2's kernel has none",
         refusals=netem_refusals,
+        cuts_superframes=False,
         stage=netem_stage,
     ),
     "nfqueue": DelayBackend(
@@ -66,15 +71,32 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
         needs="iptables, a C compiler (apt-get install --no-install-recommends iptables gcc libc6-dev) and a kernel "
         "with NFQUEUE: modprobe nfnetlink_queue xt_NFQUEUE",
         refusals=nfqueue_refusals,
+        cuts_superframes=True,
         stage=nfqueue_stage,
     ),
 }
 """In the order in which `auto` prefers them."""
 
 
-def refusals(link: LinkSpec, backend: BackendName) -> list[str]:
-    """Why the backend cannot do what the link asks, each with the backends that can; empty when it can."""
-    found = BACKENDS[backend].refusals(link)
-    able = [name for name in BACKENDS if not BACKENDS[name].refusals(link)]
-    instead = f"; link.backend={' or '.join(able)} can" if able else ""
-    return [f"{reason}{instead}" for reason in found]
+def able(asked: Collection[AskedLink], *, superframes: bool) -> list[BackendName]:
+    """The backends that can do all that these links ask, the preferred first."""
+    return [name for name in BACKENDS if not _reasons(asked, name, superframes=superframes)]
+
+
+def refusals(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool) -> list[str]:
+    """Why the backend cannot do what the links ask, `key: reason`, with the backends that can; empty when it can."""
+    found = _reasons(asked, backend, superframes=superframes)
+    others = able(asked, superframes=superframes)
+    instead = f"; link.backend={' or '.join(others)} can" if others else ""
+    return [f"{key}: {reason}{instead}" for key, reason in found.items()]
+
+
+def _reasons(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in asked:
+        found |= {each.key(key): reason for key, reason in BACKENDS[backend].refusals(each.spec).items()}
+        if superframes and each.spec.draws and not BACKENDS[backend].cuts_superframes:
+            found["packet_mode"] = (
+                f"{backend} would draw once for a whole super-frame of some forty packets; set packet_mode: mtu"
+            )
+    return found

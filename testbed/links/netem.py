@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from testbed.links.spec import BackendName, LinkSpec
+from testbed.links.spec import BackendName, GilbertElliott, LinkSpec
 from testbed.links.tc import MTU
 
 NETEM_HANDLE: Final = "20:"
@@ -74,9 +74,20 @@ class NetemStage:
         return found
 
 
-def netem_refusals(_link: LinkSpec) -> list[str]:
-    """netem does all that a link can ask."""
-    return []
+def netem_refusals(link: LinkSpec) -> dict[str, str]:
+    """What this backend has not got."""
+    found = {}
+    if link.ecn_bytes is not None:
+        found["ecn"] = "netem marks instead of losing, not by the length of a queue"
+    if isinstance(link.loss, GilbertElliott):
+        found["loss"] = "bursts are not made yet"
+    if link.duplicate > 0:
+        found["duplicate"] = "is not made yet"
+    if link.reorder > 0:
+        found["reorder"] = "is not made yet"
+    if link.jitter_s > 0 and link.jitter.distribution != "normal":
+        found["jitter"] = "only a normal distribution is made yet"
+    return found
 
 
 def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NetemStage:  # noqa: ARG001 - no seed in iproute2 6.1
@@ -89,6 +100,6 @@ def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> Net
         device=f"ifb{index}",
         delay_s=link.delay_s,
         jitter_s=link.jitter_s,
-        loss=link.loss,
+        loss=link.mean_loss,
         max_packets=link.max_packets_in_flight(MTU),
     )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from testbed.links.spec import BackendName, LinkSpec
+from testbed.links.spec import BackendName, GilbertElliott, LinkSpec
 from testbed.links.tc import MTU
 from transports.units import format_time
 
@@ -76,15 +76,23 @@ class NfqueueStage:
         return found
 
 
-def nfqueue_refusals(link: LinkSpec) -> list[str]:
+def nfqueue_refusals(link: LinkSpec) -> dict[str, str]:
     """What this backend has not got."""
-    found = []
+    found = {}
+    if isinstance(link.loss, GilbertElliott):
+        found["loss"] = "bursts are not made yet"
+    if link.reorder > 0:
+        found["reorder"] = "is not made yet"
     if link.jitter_s > 0:
-        found.append("link.jitter: nfqueue delays every packet by the same time")
-    if 0 < link.delay_s < MIN_DELAY_S:
-        found.append(
-            f"link.delay: nfqueue honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
-            "below what a program can be woken for in time"
+        found["jitter"] = "nfqueue delays every packet by the same time"
+    if link.duplicate > 0:
+        found["duplicate"] = "nfqueue decides about packets and makes none"
+    if link.ecn_bytes is not None:
+        found["ecn"] = "nfqueue never sees the contents of a packet, so it cannot mark it"
+    if 0 < link.delay_s < MIN_DELAY_S and not link.best_effort:
+        found["delay"] = (
+            f"nfqueue honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
+            "below what a program can be woken for in time (best_effort: true takes what comes)"
         )
     return found
 
@@ -95,7 +103,7 @@ def nfqueue_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> N
         interface=interface,
         queue=index,
         delay_s=link.delay_s,
-        loss=link.loss,
+        loss=link.mean_loss,
         seed=seed * 65_537 + index,
         max_packets=link.max_packets_in_flight(MTU),
     )

@@ -3,7 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from testbed.plan import Direction, Plan
+from testbed.links.direction import Direction
+from testbed.plan import Plan
 from transports.units import format_rate, format_size, format_time
 
 

@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from testbed.errors import SpecError
-from testbed.links.spec import LinkSpec
+from testbed.links.spec import LinkOverride, LinkSpec
+from testbed.links.tc import MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
 from testbed.topologies.base import TOPOLOGIES, Topology
 from testbed.workloads.base import WORKLOADS, Workload
@@ -22,19 +32,28 @@ from transports.baselines.base import STACKS, Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.registry import Options
-from transports.units import Size, Time
+from transports.units import Size, Time, format_size, parse_size_bytes
 
 RESERVED: Final = {
     "workers_per_host": "every worker has a host of its own",
-    "links": "every link is of the one class that `link` describes",
     "changes": "links keep their settings during the run",
     "hosts": "hosts share the machine's cores without limits",
     "background": "there is no background traffic",
-    "packet_mode": "packets are super-frames, as the kernel makes them",
     "sweep": "one spec is one run",
     "repeat": "one spec is one run",
 }
 """Keys that later versions give a meaning; until then they are refused, saying what holds instead."""
+
+
+def _parse_packet_mode(value: object) -> object:
+    if value in ("superframe", "mtu"):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        return parse_size_bytes(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is no packet mode; allowed: superframe, mtu, or a size such as 9000B") from None
 
 
 class Fusion(BaseModel):
@@ -72,6 +91,17 @@ class Experiment(BaseModel):
     placement: Annotated[Placement, *PLACEMENTS.field()] = Field(default_factory=lambda: PLACEMENTS.parse("packed"))
     """Which worker sits on which place of the topology."""
     link: LinkSpec = Field(default_factory=lambda: LinkSpec.model_validate({}))
+    links: dict[str, LinkOverride] = Field(default_factory=dict)
+    """What is different on some links: `w1-s0: {rate: 10mbit}`, `s0->w2: {delay: 5ms}` for one direction, `w*-s*` for
+    all that match. Taken in the order of the file; the later wins."""
+    packet_mode: Annotated[
+        Literal["superframe", "mtu"] | Annotated[int, Field(ge=MIN_GSO_BYTES, le=SUPERFRAME_BYTES)],
+        BeforeValidator(_parse_packet_mode),
+        PlainSerializer(lambda mode: mode if isinstance(mode, str) else format_size(mode)),
+        WithJsonSchema({"type": "string", "description": "superframe, mtu, or a size", "examples": ["mtu", "9000B"]}),
+    ] = "superframe"
+    """What TCP hands to the links: `superframe`, up to 64 KiB at once, cheap; `mtu`, single packets, so that queues and
+    losses are of packets; or super-frames of at most that many bytes."""
     switch: Literal["routed"] = "routed"
     """Switches forward at layer 3: queues and incast behave as they do in reality."""
     runtime: Literal["namespace"] = "namespace"
@@ -103,6 +133,13 @@ class Experiment(BaseModel):
         if self.channel.kind == "memory":
             raise ValueError("channel `memory` joins ranks of one process and cannot cross a link; allowed: tcp")
         return self
+
+    @property
+    def packet_bytes(self) -> int:
+        """The largest packet that TCP hands to a link."""
+        if isinstance(self.packet_mode, int):
+            return self.packet_mode
+        return MTU if self.packet_mode == "mtu" else SUPERFRAME_BYTES
 
     def dump(self) -> dict[str, Any]:
         """Every default spelled out, as a spec would write it."""
@@ -219,8 +256,15 @@ def _allowed_keys(path: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[
     if kind is not None:
         variants = [each for each in variants if each.get("properties", {}).get("kind", {}).get("const") == kind]
     for part in path[1:]:
-        variants = [
-            variant.get("items", {}) if isinstance(part, int) else variant.get("properties", {}).get(part, {})
-            for variant in variants
-        ]
+        variants = [_inside(variant, part, schema["$defs"]) for variant in variants]
     return sorted({key for variant in variants for key in variant.get("properties", {})} - {"kind"})
+
+
+def _inside(variant: Mapping[str, Any], part: int | str, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of an item, of a property, or of a mapping's values; empty where there is none."""
+    if isinstance(part, int):
+        found = variant.get("items", {})
+    else:
+        found = variant.get("properties", {}).get(part) or variant.get("additionalProperties") or {}
+    resolved: Mapping[str, Any] = definitions.get(found.get("$ref", "").rpartition("/")[2], found) if found else {}
+    return resolved

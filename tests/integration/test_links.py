@@ -138,11 +138,11 @@ def test_a_named_backend_delays_or_is_refused_with_one_that_works(tmp_path: Path
             assert measured.delay_s == pytest.approx(0.02, rel=0.05)
 
 
-def test_jitter_is_had_from_netem_or_refused_saying_what_the_others_lack(tmp_path: Path) -> None:
-    plan = plan_here(validate({"name": "t", "link": {"delay": "20ms", "jitter": "1ms"}}))
+def test_duplicates_are_had_from_netem_or_refused_saying_what_the_others_lack(tmp_path: Path) -> None:
+    plan = plan_here(validate({"name": "t", "link": {"duplicate": "1%"}, "packet_mode": "mtu"}))
     assert plan.delay_backend == "netem"
     if backend_lacks("netem"):
-        with pytest.raises(EnvironmentLacksError, match=r"nfqueue works here, but link\.jitter"):
+        with pytest.raises(EnvironmentLacksError, match=r"nfqueue works here, but link\.duplicate"):
             require(plan)
     else:
         require(plan)

@@ -23,8 +23,8 @@ NUM_PACKETS = 4000
 
 
 @contextmanager
-def deployed(tmp_path: Path, link: dict[str, Any]) -> Iterator[Deployment]:
-    plan = make_plan(validate({"name": "t", "workers": 2, "link": link}))
+def deployed(tmp_path: Path, link: dict[str, Any], **keys: Any) -> Iterator[Deployment]:
+    plan = make_plan(validate({"name": "t", "workers": 2, "link": link, **keys}))
     require(plan)
     state = RunState.create(new_run_id())
     try:
@@ -66,7 +66,7 @@ def test_a_changed_delay_is_noticed(tmp_path: Path) -> None:
 
 def test_loss_is_inside_its_binomial_interval(tmp_path: Path) -> None:
     loss = 0.05
-    with deployed(tmp_path, {"rate": "100mbit", "loss": "5%"}) as deployment:
+    with deployed(tmp_path, {"rate": "100mbit", "loss": "5%"}, packet_mode="mtu") as deployment:
         assert deployment.differences() == []
         direction = deployment.plan.directions[0]
         with deployment.hosts[direction.receiver.node].entered():

@@ -1,5 +1,6 @@
 """The plan is pure: what it prints is what will be done."""
 
+import json
 import re
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.links.spec import BackendName
-from testbed.plan import Plan, fuse, make_plan, path_delay_s
+from testbed.plan import Plan, fuse, make_plan
 from testbed.spec.experiment import validate
 
 
@@ -113,7 +114,7 @@ def test_nfqueue_takes_one_queue_at_each_receiving_port() -> None:
 
 def test_what_auto_stands_for_is_decided_by_the_machine_unless_the_spec_names_it() -> None:
     def backend(auto: BackendName, **link: Any) -> BackendName | None:
-        made = make_plan(validate({"name": "x", "link": {"delay": "1ms", **link}}), auto_backend=auto)
+        made = make_plan(validate({"name": "x", "link": {"delay": "1ms", **link}}), works=lambda name: name == auto)
         return made.delay_backend
 
     assert [backend("netem"), backend("nfqueue")] == ["netem", "nfqueue"]
@@ -216,14 +217,6 @@ def test_each_switch_hashes_by_its_own_seed_and_the_runs() -> None:
     assert not plan().node("s0").sysctls_if_known
 
 
-def test_delay_counts_every_link_of_the_longest_path_that_is_used() -> None:
-    link = {"rate": "100mbit", "delay": "10ms"}
-    for topology, num_links in (("star", 2), ("dumbbell", 3), ({"kind": "leaf_spine", "leaves": 2}, 4)):
-        made = plan(workers=4, link=link, topology=topology)
-        delays_s = {direction.hop: direction.delay_s for direction in made.directions}
-        assert path_delay_s(made.paths, made.traffic, delays_s) == pytest.approx(num_links * 0.01)
-
-
 @pytest.mark.parametrize(
     ("topology", "words"),
     [
@@ -254,3 +247,28 @@ def test_paths_are_printed_and_written() -> None:
 
 def test_plan_is_plain_data_and_the_same_every_time() -> None:
     assert plan().to_json() == plan().to_json()
+
+
+def test_overrides_reach_the_kernel_in_one_direction_only() -> None:
+    made = plan(workers=2, links={"w1->s0": {"rate": "10mbit", "queue": "200kB"}, "s0->w0": {"delay": "5ms"}})
+    rates = [[line for line in made.node(name).tc_commands if "class add" in line] for name in ("w0", "w1", "s0")]
+    assert ["rate 10000000bit" in line for lines in rates for line in lines] == [False, True, False, False]
+    assert [direction.hop for direction in made.directions if direction.delay_stage] == [("s0", "w0")]
+    written = {(row["sender"]["node"], row["receiver"]["node"]): row for row in made.to_json()["directions"]}
+    assert written["w1", "s0"]["asked"]["queue"] == "200kB"
+    assert json.dumps(made.to_json())
+
+
+def test_auto_takes_what_can_do_all_that_the_links_ask() -> None:
+    assert plan(links={"w1-s0": {"loss": "1%"}}).delay_backend == "nfqueue"
+    assert plan(links={"w1-s0": {"loss": "1%"}}, packet_mode="mtu").delay_backend == "netem"
+
+
+def test_packet_mode_limits_what_tcp_makes_of_several_packets() -> None:
+    def limits(mode: str) -> set[str]:
+        found = [line for node in plan(packet_mode=mode).nodes for line in node.ip_commands if " mtu " in line]
+        return {line.partition(" mtu ")[2] for line in found}
+
+    assert limits("superframe") == {"1500"}
+    assert limits("mtu") == {"1500 gso_max_segs 1"}
+    assert limits("9000B") == {"1500 gso_max_segs 6"}

@@ -1,25 +1,48 @@
 """What a backend cannot do is refused, naming those that can."""
 
+from typing import Any
+
 import pytest
 
-from testbed.links.delay import BACKENDS, refusals
-from testbed.links.spec import LinkSpec
+from testbed.links.delay import BACKENDS, able, refusals
+from testbed.links.resolve import AskedLink
+from testbed.links.spec import BackendName, LinkSpec
+
+
+def asked(keys: dict[str, str] | None = None, **link: Any) -> list[AskedLink]:
+    return [AskedLink(link="w0-s0", hop=("w0", "s0"), spec=LinkSpec.model_validate(link), keys=keys or {})]
 
 
 @pytest.mark.parametrize(
     ("link", "words"),
     [
-        ({"delay": "199us"}, "nfqueue honours 0s, or 200us to 1s; 199us"),
-        ({"delay": "5ms", "jitter": "1ms"}, "link.jitter"),
+        ({"delay": "199us"}, "link.delay: nfqueue honours 0s, or 200us to 1s; 199us"),
+        ({"duplicate": "1%"}, "link.duplicate: nfqueue decides about packets and makes none"),
     ],
 )
-def test_nfqueue_says_what_it_has_not_got_and_who_has(link: dict[str, str], words: str) -> None:
-    (reason,) = refusals(LinkSpec.model_validate(link), "nfqueue")
+def test_nfqueue_says_what_it_has_not_got(link: dict[str, str], words: str) -> None:
+    (reason,) = refusals(asked(**link), "nfqueue", superframes=False)
     assert words in reason
-    assert "link.backend=netem can" in reason
+
+
+def test_a_refusal_names_the_key_that_asks_and_the_backends_that_can() -> None:
+    (reason,) = refusals(asked({"delay": "links.w0-s0.delay"}, delay="50us"), "nfqueue", superframes=True)
+    assert reason.startswith("links.w0-s0.delay: ")
+    assert "link.backend=netem" in reason
+
+
+def test_best_effort_takes_a_delay_below_what_can_be_honoured() -> None:
+    assert refusals(asked(delay="50us", best_effort=True), "nfqueue", superframes=True) == []
+
+
+def test_nothing_that_draws_for_whole_super_frames_is_taken() -> None:
+    (reason,) = refusals(asked(loss="1%"), "netem", superframes=True)
+    assert reason.startswith("packet_mode: netem would draw once for a whole super-frame")
+    assert "netem" not in able(asked(loss="1%"), superframes=True)
+    assert "netem" in able(asked(delay="1ms"), superframes=True)
 
 
 @pytest.mark.parametrize("link", [{"delay": "200us"}, {"delay": "1s"}, {"loss": "1%"}, {"delay": "5ms", "loss": "5%"}])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_delay_and_loss_are_had_from_both(link: dict[str, str], backend: str) -> None:
-    assert refusals(LinkSpec.model_validate(link), backend) == []  # type: ignore[arg-type]
+def test_delay_and_loss_are_had_from_all(link: dict[str, str], backend: BackendName) -> None:
+    assert refusals(asked(**link), backend, superframes=False) == []

@@ -1,0 +1,75 @@
+"""One direction of a link: what is asked, how it is done, what it must carry."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from testbed.addresses import Port
+from testbed.links.delay import DelayStage
+from testbed.links.spec import LinkSpec
+from testbed.links.tc import Shaper
+from testbed.routing import Hop
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Direction:
+    """Plain data, decided by the plan."""
+
+    link: str
+    """`w0-s0`, for both directions."""
+    sender: Port
+    receiver: Port
+    asked: LinkSpec
+    """Fully resolved: the rate is this direction's share, the queue is in bytes."""
+    shaper: Shaper
+    delay_stage: DelayStage | None
+    expected_bytes: int | None
+    """Per iteration, Ethernet, IP, TCP and frame headers included, acknowledgements not. None: flows that could take
+    another of several equal paths may or may not pass here."""
+    balanced_bytes: float
+    """The same if every switch split what it forwards evenly over equal paths."""
+
+    @property
+    def hop(self) -> Hop:
+        """Sending and receiving node."""
+        return self.sender.node, self.receiver.node
+
+    @property
+    def name(self) -> str:
+        """`w0 -> s0`."""
+        return " -> ".join(self.hop)
+
+    @property
+    def rate_bps(self) -> float:
+        """As asked."""
+        return self.asked.rate_bps
+
+    @property
+    def delay_s(self) -> float:
+        """As asked: the mean where there is jitter."""
+        return self.asked.delay_s
+
+    @property
+    def loss(self) -> float:
+        """The share of packets lost in the long run, as asked."""
+        return self.asked.mean_loss
+
+    @property
+    def balanced_s(self) -> float:
+        """How long the link is busy with its balanced bytes."""
+        return self.balanced_bytes * 8 / self.rate_bps
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "link": self.link,
+            "sender": asdict(self.sender),
+            "receiver": asdict(self.receiver),
+            "rate_bps": self.rate_bps,
+            "delay_s": self.delay_s,
+            "loss": self.loss,
+            "asked": self.asked.model_dump(mode="json", by_alias=True),
+            "shaper": asdict(self.shaper),
+            "delay_backend": None if self.delay_stage is None else self.delay_stage.backend,
+            "expected_bytes": self.expected_bytes,
+            "balanced_bytes": self.balanced_bytes,
+        }

@@ -1,0 +1,112 @@
+"""The commands that make one network namespace a node of the plan. Pure."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.addresses import Port, Route, routes_of
+from testbed.links.direction import Direction
+from testbed.links.tc import MTU, gso_max_segments
+from testbed.routing import NextHops
+from testbed.topologies.base import Node
+
+DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
+"""The smaller of the kernel's usual limits of tcp_rmem (6 MiB) and tcp_wmem (4 MiB)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePlan:
+    """One network namespace and the commands that set it up, in this order."""
+
+    name: str
+    role: str
+    sysctls: dict[str, str]
+    sysctls_if_known: dict[str, str]
+    """Set where the kernel has them."""
+    ip_commands: tuple[str, ...]
+    tc_commands: tuple[str, ...]
+    firewall_rules: tuple[str, ...]
+    """Lines for the mangle table of `iptables-restore`."""
+    daemon_arguments: tuple[str, ...]
+    """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
+    routes: tuple[Route, ...]
+    """What the routing table holds after the commands, and nothing else."""
+
+
+def node_plan(
+    node: Node,
+    links: Sequence[tuple[Port, Port]],
+    directions: Sequence[Direction],
+    hops: NextHops,
+    *,
+    congestion: str,
+    seed: int,
+    packet_bytes: int,
+    buffer_sysctls: Mapping[str, str],
+) -> NodePlan:
+    """The node's ports, routes, shapers and delay stages."""
+    routes = routes_of(node.name, links, hops)
+    ip_commands = ["link set lo up"]
+    tc_commands: list[str] = []
+    firewall_rules: list[str] = []
+    daemon_arguments: list[str] = []
+    segments = gso_max_segments(packet_bytes)
+    limit = f" gso_max_segs {segments}" if segments else ""
+    for link in links:
+        for own, other in (link, link[::-1]):
+            if own.node == node.name:
+                ip_commands += [
+                    f"link set dev {own.interface} mtu {MTU}{limit}",
+                    f"address add {own.address}/30 dev {own.interface}",
+                    f"link set dev {own.interface} up",
+                    f"neighbour replace {other.address} lladdr {other.mac} dev {own.interface} nud permanent",
+                ]
+    ip_commands += [route.command(congestion) for route in routes]
+    for direction in directions:
+        if direction.sender.node == node.name:
+            tc_commands += direction.shaper.commands()
+        if direction.receiver.node == node.name and direction.delay_stage:
+            ip_commands += direction.delay_stage.ip_commands()
+            tc_commands += direction.delay_stage.tc_commands()
+            firewall_rules += direction.delay_stage.firewall_rules()
+            daemon_arguments += direction.delay_stage.daemon_arguments()
+    sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
+    sysctls["net.ipv4.ip_forward"] = "1" if node.role == "switch" else "0"
+    sysctls_if_known: dict[str, str] = {}
+    if any(len(route.gateways) > 1 for route in routes):
+        sysctls["net.ipv4.fib_multipath_hash_policy"] = "1"  # addresses and ports
+        sysctls_if_known["net.ipv4.fib_multipath_hash_seed"] = str(_hash_seed(node.name, seed))
+    return NodePlan(
+        name=node.name,
+        role=node.role,
+        sysctls={**sysctls, **buffer_sysctls},
+        sysctls_if_known=sysctls_if_known,
+        ip_commands=tuple(ip_commands),
+        tc_commands=tuple(tc_commands),
+        firewall_rules=tuple(firewall_rules),
+        daemon_arguments=tuple(daemon_arguments),
+        routes=routes,
+    )
+
+
+def buffer_sysctls(directions: Sequence[Direction], path_s: float) -> dict[str, str]:
+    """Socket buffers that let one TCP connection fill the longest path; the kernel's own limits where they do.
+
+    A buffer holds twice the window, because the kernel reckons with its own overhead (tcp(7), tcp_adv_win_scale); half
+    as much again is for the queues.
+    """
+    rate_bps = max(direction.rate_bps for direction in directions if direction.sender.node.startswith("w"))
+    window_bytes = 2 * path_s * rate_bps / 8 + max(direction.asked.queue_bytes for direction in directions)
+    limit_bytes = int(3 * window_bytes)
+    if path_s == 0 or limit_bytes <= DEFAULT_BUFFER_BYTES:
+        return {}
+    # The kernel keeps them in a signed int.
+    limit_bytes = min(limit_bytes, 2**31 - 1)
+    return {"net.ipv4.tcp_rmem": f"4096 131072 {limit_bytes}", "net.ipv4.tcp_wmem": f"4096 16384 {limit_bytes}"}
+
+
+def _hash_seed(name: str, seed: int) -> int:
+    """Of each switch its own: with one seed for all, the flows that a switch receives were chosen by the very bit by
+    which it chooses, and it would send them all the same way. 0 means a random seed to the kernel."""
+    return zlib.crc32(f"{seed} {name}".encode()) or 1

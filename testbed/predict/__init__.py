@@ -1,0 +1,1 @@
+"""Predictions: what theory says before anything is run."""

@@ -1,0 +1,94 @@
+"""The alpha-beta model of an iteration's all-reduces, over the links that a plan has. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.links.direction import Direction
+from testbed.links.tc import MTU
+from testbed.routing import Hop, Path
+from testbed.spec.experiment import Experiment
+from transports.collectives.base import World
+from transports.collectives.cost import alpha_beta_time_s, bound_s
+
+GRADIENT_ELEMENT_BYTES: Final = 4
+"""Gradients are float32."""
+HOST_LATENCY_S: Final = 50e-6
+"""What a message costs beside propagation on one machine: two system calls and two wake-ups. The alpha of the
+prediction before anything is measured; a run replaces it by its calibration."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What theory says of one iteration's all-reduces, in virtual seconds."""
+
+    gradient_bytes: int
+    bound_s: float
+    alpha_beta_s: float
+    goodput_bps: float
+    """Of the slowest direction of a worker's link that carries anything."""
+    bottleneck: str | None
+    """The direction between two switches, `s0 -> s1`, that needs more time for its bytes than the workers' links do:
+    it decides `alpha_beta_s`, and `bound_s` where its bytes are certain."""
+
+
+def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s: Mapping[Hop, float]) -> float:
+    """One way from worker to worker over the slowest path that carries anything, given each hop's delay."""
+
+    def slowest_s(path: Path) -> float:
+        arrival_s = {path.source: 0.0}
+        for node, following in path.shares:  # in the order of the stages
+            arrival_s[following] = max(arrival_s.get(following, 0.0), arrival_s[node] + delays_s[node, following])
+        return arrival_s[path.target]
+
+    return max((slowest_s(ways[pair]) for pair in traffic), default=0.0)
+
+
+def predict(
+    experiment: Experiment, buckets: Sequence[int], directions: Sequence[Direction], *, alpha_s: float
+) -> Prediction:
+    """The all-reduces of one iteration, one bucket after the other, on the workers' links; or what the most loaded
+    link between switches needs for its bytes, if that is longer.
+
+    Workers' links that differ count as the slowest that carries anything does: in a ring every step waits for it.
+    """
+    fraction = experiment.channel.goodput_fraction(MTU)
+    workers = {f"w{rank}" for rank in range(experiment.workers)}
+    trunks = [direction for direction in directions if workers.isdisjoint(direction.hop)]
+    own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
+    used = [direction for direction in own if direction.balanced_bytes > 0] or own
+    goodput_bps = min(direction.rate_bps for direction in used) * fraction
+    world = World(num_workers=experiment.workers)
+    alpha_beta_s = sum(
+        alpha_beta_time_s(
+            experiment.collective,
+            "all_reduce",
+            world,
+            count,
+            GRADIENT_ELEMENT_BYTES,
+            alpha_s=alpha_s,
+            beta_s_per_byte=8 / goodput_bps,
+            gamma_s_per_byte=0.0,
+        )
+        for count in buckets
+    )
+    gradient_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
+    least_s = max(_least_s(direction, experiment.workers, gradient_bytes, fraction) for direction in used)
+    busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
+    certain_s = max((trunk.balanced_s for trunk in trunks if trunk.expected_bytes is not None), default=0.0)
+    decides = busiest is not None and busiest.balanced_s > alpha_beta_s
+    return Prediction(
+        gradient_bytes=gradient_bytes,
+        bound_s=max(least_s, certain_s),
+        alpha_beta_s=busiest.balanced_s if busiest is not None and decides else alpha_beta_s,
+        goodput_bps=goodput_bps,
+        bottleneck=busiest.name if busiest is not None and decides else None,
+    )
+
+
+def _least_s(direction: Direction, num_workers: int, gradient_bytes: int, goodput_fraction: float) -> float:
+    """What this direction of a worker's link needs at least: for the bytes that any all-reduce must move through some
+    worker's link, or for its own where the collective gives it fewer."""
+    goodput_bps = direction.rate_bps * goodput_fraction
+    any_s = bound_s("all_reduce", num_workers=num_workers, size_bytes=gradient_bytes, goodput_bps=goodput_bps)
+    return min(any_s, direction.balanced_s)

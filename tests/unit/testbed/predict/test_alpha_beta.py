@@ -1,0 +1,37 @@
+"""What theory says of plans whose links are alike, and of those whose links differ."""
+
+from typing import Any
+
+import pytest
+
+from testbed.plan import Plan, make_plan
+from testbed.predict.alpha_beta import path_delay_s
+from testbed.spec.experiment import validate
+
+
+def plan(**keys: Any) -> Plan:
+    return make_plan(validate({"name": "x", **keys}))
+
+
+def test_one_slow_direction_is_what_the_ring_waits_for() -> None:
+    alike, slow = plan().prediction, plan(links={"w2->s0": {"rate": "10mbit"}}).prediction
+    assert slow.bound_s == pytest.approx(10 * alike.bound_s, rel=2e-3)
+    assert slow.alpha_beta_s == pytest.approx(plan(link={"rate": "10mbit"}).prediction.alpha_beta_s)
+    assert slow.goodput_bps == pytest.approx(alike.goodput_bps / 10)
+
+
+def test_a_link_of_the_same_rate_changes_nothing() -> None:
+    assert plan(links={"w2-s0": {"queue": "200kB"}}).prediction == plan().prediction
+
+
+def test_a_slow_direction_that_carries_nothing_costs_nothing() -> None:
+    made = plan(workers=5, topology="ring", links={"s1->s0": {"rate": "1mbit"}})
+    assert made.prediction == plan(workers=5, topology="ring").prediction
+
+
+def test_delay_counts_every_link_of_the_longest_path_that_is_used() -> None:
+    link = {"rate": "100mbit", "delay": "10ms"}
+    for topology, num_links in (("star", 2), ("dumbbell", 3), ({"kind": "leaf_spine", "leaves": 2}, 4)):
+        made = plan(workers=4, link=link, topology=topology)
+        delays_s = {direction.hop: direction.delay_s for direction in made.directions}
+        assert path_delay_s(made.paths, made.traffic, delays_s) == pytest.approx(num_links * 0.01)
