@@ -1,0 +1,486 @@
+"""The aggregator's end of the protocol: adds each worker's contribution to each chunk exactly once. No I/O.
+
+Every slot has two versions. A worker contributes chunk k + P (P the pool) only after it has the result of chunk k, and
+k + P uses the other version of the slot: so while anybody may still lack the result of k, k's version keeps it and can
+send it again; and what begins chunk k + 2P in it proves that everybody has it. Within a version a bitmap keeps
+repeated contributions out, and the chunk number keeps out those that were long under way: p4app-switchML has no such
+guard and its sums are wrong when packets are reordered.
+
+What a contribution meets, and what is done (`n` workers; docs/protocol.md shows the same table):
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from switch_agg.core import Address, Datagram
+from switch_agg.errors import JobError, WireError
+from switch_agg.job import Job
+from switch_agg.wire import EXPONENT_ZERO, MAX_SLOTS, NUM_EPOCHS, Kind, Packet, decode, epoch_is_newer, is_newer
+
+TRANSITIONS: Final = (
+    ("of another epoch, or of a worker that has not joined", "stale", "answer RESET with the epoch"),
+    ("older than the version's chunk", "stale", "drop"),
+    ("newer, and somebody may lack the result of the version's chunk", "held", "drop: the worker repeats it"),
+    ("newer, or the version is unused", "fresh", "clear the version, add"),
+    ("the same chunk, worker not in the bitmap", "fresh", "add; the n-th: send the result to everybody"),
+    ("the same chunk, worker not in the bitmap, partial result sent", "late", "send the worker the result"),
+    ("the same chunk, worker in the bitmap, no result yet", "duplicate_pending", "drop"),
+    ("the same chunk, worker in the bitmap, result known", "duplicate_done", "send the worker the result"),
+)
+"""(what a contribution meets, the counter that counts it, what is done). docs/protocol.md is checked against it."""
+
+_INT32: Final = np.iinfo(np.int32)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an aggregator has seen. `rx == fresh + duplicate_pending + duplicate_done + stale + late + held + bad +
+    injected + from_parent` and `fresh == contributions_done + in_flight + discarded`, always."""
+
+    rx: int = 0
+    """Datagrams, apart from those of :attr:`control`."""
+    control: int = 0
+    """JOIN, LEAVE, RESET and PROBE."""
+    fresh: int = 0
+    """Contributions that were added."""
+    duplicate_pending: int = 0
+    duplicate_done: int = 0
+    stale: int = 0
+    late: int = 0
+    held: int = 0
+    bad_length: int = 0
+    bad_kind: int = 0
+    bad_size: int = 0
+    bad_slot: int = 0
+    bad_job: int = 0
+    bad_worker: int = 0
+    injected: int = 0
+    """Thrown away by a fault that was asked for."""
+    from_parent: int = 0
+    """Results of the aggregator above, repeated ones included."""
+    done: int = 0
+    """Chunks whose result was sent for the first time."""
+    partial: int = 0
+    """Of those, with contributions missing."""
+    contributions_done: int = 0
+    """In those: workers x done without partial results."""
+    discarded: int = 0
+    """Contributions in unfinished chunks of an epoch that ended."""
+    saturated: int = 0
+    """Chunks of `done` in which an element left the range of 32 bits."""
+
+    @property
+    def bad(self) -> int:
+        """Datagrams that could not be used, whatever the reason."""
+        return sum(value for name, value in asdict(self).items() if name.startswith("bad_"))
+
+    def violations(self, in_flight: int) -> list[str]:
+        """Which of the two identities does not hold; `in_flight` counts contributions to unfinished chunks."""
+        sorted_ = self.fresh + self.duplicate_pending + self.duplicate_done + self.stale + self.late + self.held
+        sorted_ += self.bad + self.injected + self.from_parent
+        added = self.contributions_done + in_flight + self.discarded
+        found = [f"{self.rx} datagrams received and {sorted_} accounted for"] if self.rx != sorted_ else []
+        return [*found, f"{self.fresh} contributions added and {added} accounted for"] if self.fresh != added else found
+
+
+@dataclass(slots=True)
+class _Version:
+    """One half of a slot."""
+
+    sums: npt.NDArray[np.int64]
+    chunk: int = 0
+    used: bool = False
+    seen: int = 0
+    """Bitmap of the workers that have contributed, in time or late."""
+    added: int = 0
+    """How many contributions are in the sum."""
+    exponent: int = EXPONENT_ZERO
+    saturated: bool = False
+    """A contribution was: an aggregator below had to clip."""
+    first_s: float = 0.0
+    upward: bytes | None = None
+    """The sum, sent to the aggregator above, whose result is awaited."""
+    result: bytes | None = None
+
+
+@dataclass(slots=True)
+class _JobState:
+    job: Job
+    epoch: int
+    index: dict[str, int]
+    versions: tuple[list[_Version], list[_Version]]
+    incarnations: dict[int, int] = field(default_factory=dict)
+    """Of each worker that has joined this epoch."""
+    newest: dict[int, int] = field(default_factory=dict)
+    """The newest chunk that each worker has sent in this epoch."""
+    ports: dict[int, int] = field(default_factory=dict)
+    """Where each worker was last heard from."""
+    left: int = 0
+    """Bitmap."""
+    parent_generation: int | None = None
+
+    def __iter__(self) -> Iterator[_Version]:
+        return (version for half in self.versions for version in half)
+
+
+class Aggregator:
+    """Any number of jobs; implements switch_agg.core.Core."""
+
+    def __init__(self, *, generation: int) -> None:
+        """`generation` differs (with luck, in 14 bits) after every start, so that workers notice a restart."""
+        self.counters = Counters()
+        self._generation = generation % MAX_SLOTS
+        self._jobs: dict[int, _JobState] = {}
+        self._outbox: list[Datagram] = []
+
+    # -- control ------------------------------------------------------------------------------------------------------
+
+    def configure(self, job: Job, *, epoch: int = 0) -> None:
+        """Serve a job. Raises JobError when its number is taken or its slots are another's."""
+        slots = range(job.first_slot, job.first_slot + job.num_slots)
+        for other in (state.job for state in self._jobs.values()):
+            if other.number == job.number:
+                raise JobError(f"job {job.number} is being served")
+            theirs = range(other.first_slot, other.first_slot + other.num_slots)
+            if slots.start < theirs.stop and theirs.start < slots.stop:
+                raise JobError(f"slots {slots.start} to {slots.stop - 1} of job {job.number} are job {other.number}'s")
+        halves = tuple(
+            [_Version(sums=np.zeros(job.num_elements, np.int64)) for _ in range(job.num_slots)] for _ in range(2)
+        )
+        self._jobs[job.number] = _JobState(
+            job=job,
+            epoch=epoch % NUM_EPOCHS,
+            index={host: number for number, host in enumerate(job.workers)},
+            versions=(halves[0], halves[1]),
+        )
+
+    def remove(self, number: int) -> None:
+        """Serve a job no longer. Raises JobError for one that is not served."""
+        self._discard(self._state(number))
+        del self._jobs[number]
+
+    def reset(self, number: int) -> int:
+        """Begin another epoch of a job and tell its workers; returns the epoch. Raises JobError for an unknown job."""
+        state = self._state(number)
+        self._begin_epoch(state, (state.epoch + 1) % NUM_EPOCHS)
+        return state.epoch
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """Those served."""
+        return tuple(state.job for state in self._jobs.values())
+
+    @property
+    def in_flight(self) -> int:
+        """Contributions to chunks whose result is not known."""
+        return sum(version.added for state in self._jobs.values() for version in state if version.result is None)
+
+    # -- the core's five calls ----------------------------------------------------------------------------------------
+
+    def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
+        """Datagrams have come, from workers or from the aggregator above."""
+        for datagram in datagrams:
+            try:
+                packet = decode(datagram.data)
+                self._handle(packet, datagram, now_s)
+            except WireError as error:
+                self.counters.rx += 1
+                setattr(self.counters, error.reason, getattr(self.counters, error.reason) + 1)
+
+    def transmit(self, now_s: float) -> Sequence[Datagram]:  # noqa: ARG002 - whatever there is goes at once
+        """What to send now."""
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    def deadline_s(self) -> float | None:
+        """When the first unfinished chunk will have waited long enough for a straggler."""
+        due = [
+            version.first_s + state.job.straggler_timeout_s
+            for state in self._jobs.values()
+            if state.job.straggler_timeout_s is not None
+            for version in state
+            if version.added and version.upward is None and version.result is None
+        ]
+        return min(due, default=None)
+
+    def expire(self, now_s: float) -> None:
+        """Give out partial sums of the chunks that have waited long enough."""
+        for state in self._jobs.values():
+            timeout_s = state.job.straggler_timeout_s
+            if timeout_s is None:
+                continue
+            for slot in range(state.job.num_slots):
+                for half, versions in enumerate(state.versions):
+                    version = versions[slot]
+                    waits = version.added and version.upward is None and version.result is None
+                    if waits and version.first_s + timeout_s <= now_s:
+                        self._complete(state, version, state.job.first_slot + slot, half)
+
+    # -- datagrams ----------------------------------------------------------------------------------------------------
+
+    def _handle(self, packet: Packet, datagram: Datagram, now_s: float) -> None:
+        """One datagram. Raises WireError for one that no job can use."""
+        state = self._jobs.get(packet.job)
+        if state is None:
+            raise WireError("bad_job", f"nobody configured job {packet.job}")
+        host, port = datagram.peer
+        if host == state.job.parent:
+            self._handle_parent(state, packet)
+            return
+        worker = state.index.get(host)
+        if worker is None:
+            raise WireError("bad_worker", f"{host} is no worker of job {packet.job}")
+        state.ports[worker] = port
+        if packet.kind not in {Kind.DATA, Kind.SATURATED}:
+            self.counters.control += 1
+            self._control(state, worker, packet)
+            return
+        if packet.elements is None or len(packet.elements) != state.job.num_elements:
+            raise WireError("bad_size", f"job {packet.job} has chunks of {state.job.num_elements} elements")
+        if not 0 <= packet.slot - state.job.first_slot < state.job.num_slots:
+            raise WireError("bad_slot", f"slot {packet.slot} is not one of job {packet.job}'s")
+        if state.job.compatible:
+            self.counters.rx += 1
+            self._contribute_compatible(state, worker, packet)
+            return
+        if self._place(state.job, packet.chunk) != (packet.slot, packet.version):
+            raise WireError("bad_slot", f"chunk {packet.chunk} has no place in slot {packet.slot}")
+        self.counters.rx += 1
+        if packet.epoch != state.epoch or worker not in state.incarnations:
+            self.counters.stale += 1
+            self._answer(state, worker, Kind.RESET, chunk=packet.chunk)
+            return
+        self._contribute(state, worker, packet, now_s)
+
+    def _contribute(self, state: _JobState, worker: int, packet: Packet, now_s: float) -> None:
+        if is_newer(packet.chunk, state.newest.get(worker, packet.chunk - 1)):
+            state.newest[worker] = packet.chunk
+        version = state.versions[packet.version][packet.slot - state.job.first_slot]
+        if not version.used or self._is_newer(packet.chunk, version.chunk):
+            if version.used and not self._everybody_has(state, version.chunk):
+                self.counters.held += 1
+                return
+            self._clear(version, packet.chunk, now_s)
+        elif packet.chunk != version.chunk:
+            self.counters.stale += 1
+            return
+        if self._has_contributed(version, worker):
+            if version.result is not None:
+                self.counters.duplicate_done += 1
+                self._send(state, worker, version.result)
+            else:
+                self.counters.duplicate_pending += 1
+                if version.upward is not None:
+                    self._send_upward(state, version.upward)
+            return
+        version.seen |= 1 << worker
+        if version.result is not None:
+            self.counters.late += 1
+            self._send(state, worker, version.result)
+            return
+        self._add(version, packet)
+        if version.added == state.job.num_workers:
+            self._complete(state, version, packet.slot, packet.version)
+
+    def _contribute_compatible(self, state: _JobState, worker: int, packet: Packet) -> None:
+        """p4app-switchML's own algorithm (configuration.p4, bitmap_checker and workers_counter): no guard."""
+        slot, bit = packet.slot - state.job.first_slot, 1 << worker
+        version, other = state.versions[packet.version][slot], state.versions[1 - packet.version][slot]
+        before = version.seen
+        version.seen |= bit
+        other.seen &= ~bit
+        if before & bit == 0:
+            if before == 0:
+                self.counters.discarded += 0 if version.result is not None else version.added
+                self._clear(version, packet.chunk, 0.0)
+                version.seen = bit
+            self._add(version, packet)
+            if version.added == state.job.num_workers:
+                self._complete(state, version, packet.slot, packet.version, echo=packet)
+        elif version.result is not None:
+            self.counters.duplicate_done += 1
+            self._send(state, worker, version.result)
+        else:
+            self.counters.duplicate_pending += 1
+
+    def _handle_parent(self, state: _JobState, packet: Packet) -> None:
+        """From the aggregator above, which decides the epoch of its tree: a result, or an epoch."""
+        if packet.kind in {Kind.RESET, Kind.JOIN}:
+            self.counters.control += 1
+            restarted = state.parent_generation not in {None, packet.slot}
+            state.parent_generation = packet.slot
+            if packet.epoch != state.epoch and (restarted or epoch_is_newer(packet.epoch, state.epoch)):
+                self._generation = (self._generation + restarted) % MAX_SLOTS
+                self._begin_epoch(state, packet.epoch)
+            if packet.kind == Kind.RESET:
+                self._send_upward(
+                    state,
+                    Packet(
+                        kind=Kind.JOIN,
+                        job=state.job.number,
+                        epoch=state.epoch,
+                        chunk=self._generation,
+                        slot=state.job.parent_index,
+                    ).encode(),
+                )
+            return
+        if packet.kind not in {Kind.DATA, Kind.SATURATED}:
+            self.counters.control += 1
+            return
+        if not 0 <= packet.slot - state.job.first_slot < state.job.num_slots:
+            raise WireError("bad_slot", f"slot {packet.slot} is not one of job {packet.job}'s")
+        self.counters.rx += 1
+        self.counters.from_parent += 1
+        version = state.versions[packet.version][packet.slot - state.job.first_slot]
+        awaited = version.used and version.upward is not None and version.result is None
+        if awaited and packet.epoch == state.epoch and packet.chunk == version.chunk:
+            self._finish(state, version, packet)
+
+    def _control(self, state: _JobState, worker: int, packet: Packet) -> None:
+        """JOIN, LEAVE, RESET or PROBE of a worker."""
+        if packet.kind == Kind.JOIN:
+            if packet.slot != worker:
+                return  # it takes itself for another: no answer is the clearest one
+            if state.incarnations.get(worker, packet.chunk) != packet.chunk:
+                self._end_epoch(state)
+                if state.job.parent is not None:
+                    return  # until the root has said which epoch is next
+            state.incarnations[worker] = packet.chunk
+            state.left &= ~(1 << worker)
+        elif packet.kind == Kind.RESET:
+            if packet.epoch == state.epoch:
+                self._end_epoch(state)
+        elif packet.kind == Kind.LEAVE and packet.epoch == state.epoch:
+            state.left |= 1 << worker
+            if state.left == state.job.everybody and state.job.parent is None:
+                self._answer(state, worker, Kind.LEAVE, chunk=packet.chunk)
+                self._discard(state)
+                state.epoch = (state.epoch + 1) % NUM_EPOCHS
+                return
+        self._answer(state, worker, packet.kind, chunk=packet.chunk)
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _place(job: Job, chunk: int) -> tuple[int, int]:
+        return job.place(chunk)
+
+    @staticmethod
+    def _is_newer(chunk: int, than: int) -> bool:
+        return is_newer(chunk, than)
+
+    @staticmethod
+    def _has_contributed(version: _Version, worker: int) -> bool:
+        return bool(version.seen >> worker & 1)
+
+    @staticmethod
+    def _everybody_has(state: _JobState, chunk: int) -> bool:
+        """Whether every worker is known to have the chunk's result: it has sent one that is a pool further on."""
+        pool = state.job.num_slots
+        return len(state.newest) == state.job.num_workers and all(
+            not is_newer((chunk + pool) & 0xFFFFFFFF, newest) for newest in state.newest.values()
+        )
+
+    @staticmethod
+    def _clear(version: _Version, chunk: int, now_s: float) -> None:
+        version.used, version.chunk, version.first_s = True, chunk, now_s
+        version.seen = version.added = 0
+        version.exponent, version.saturated = EXPONENT_ZERO, False
+        version.upward = version.result = None
+
+    def _add(self, version: _Version, packet: Packet) -> None:
+        assert packet.elements is not None
+        if version.added == 0:
+            version.sums[:] = packet.elements
+        else:
+            version.sums += packet.elements
+        version.added += 1
+        version.exponent = max(version.exponent, packet.exponent)
+        version.saturated |= packet.kind == Kind.SATURATED
+        self.counters.fresh += 1
+
+    def _complete(
+        self, state: _JobState, version: _Version, slot: int, half: int, *, echo: Packet | None = None
+    ) -> None:
+        """Everybody has contributed, or the straggler has been waited for: send the sum up, or to everybody."""
+        sums = np.clip(version.sums, _INT32.min, _INT32.max)
+        saturated = version.saturated or (not state.job.compatible and bool((sums != version.sums).any()))
+        partial = version.added < state.job.num_workers
+        packet = Packet(
+            kind=Kind.SATURATED if saturated else Kind.DATA,
+            job=state.job.number,
+            epoch=echo.epoch if echo else state.epoch,
+            chunk=echo.chunk if echo else version.chunk,
+            slot=slot,
+            version=half,
+            exponent=version.exponent,
+            contributions=version.added if partial else 0,
+            partial=partial,
+            elements=sums.astype(np.int32),
+        )
+        if state.job.parent is None:
+            self._finish(state, version, packet)
+        else:
+            version.upward = packet.encode()
+            self._send_upward(state, version.upward)
+
+    def _finish(self, state: _JobState, version: _Version, packet: Packet) -> None:
+        """The result is known: keep it for those whom it does not reach, and send it to everybody."""
+        version.result = packet.encode()
+        self.counters.done += 1
+        self.counters.contributions_done += version.added
+        self.counters.partial += packet.partial
+        self.counters.saturated += packet.kind == Kind.SATURATED
+        for worker in range(state.job.num_workers):
+            self._send(state, worker, version.result)
+
+    # -- epochs -------------------------------------------------------------------------------------------------------
+
+    def _end_epoch(self, state: _JobState) -> None:
+        """Begin the next epoch, or ask the aggregator above to: the root decides for its tree."""
+        if state.job.parent is None:
+            self._begin_epoch(state, (state.epoch + 1) % NUM_EPOCHS)
+        else:
+            reset = Packet(kind=Kind.RESET, job=state.job.number, epoch=state.epoch, chunk=0)
+            self._send_upward(state, reset.encode())
+
+    def _begin_epoch(self, state: _JobState, epoch: int) -> None:
+        self._discard(state)
+        state.epoch = epoch
+        for worker in range(state.job.num_workers):
+            self._answer(state, worker, Kind.RESET, chunk=0)
+
+    def _discard(self, state: _JobState) -> None:
+        """Forget every chunk and who had joined."""
+        for version in state:
+            if version.result is None:
+                self.counters.discarded += version.added
+            version.used, version.added, version.seen = False, 0, 0
+            version.upward = version.result = None
+        state.incarnations.clear()
+        state.newest.clear()
+        state.left = 0
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _state(self, number: int) -> _JobState:
+        if number not in self._jobs:
+            raise JobError(f"job {number} is not being served; there are: {', '.join(map(str, self._jobs)) or 'none'}")
+        return self._jobs[number]
+
+    def _answer(self, state: _JobState, worker: int, kind: Kind, *, chunk: int) -> None:
+        packet = Packet(kind=kind, job=state.job.number, epoch=state.epoch, chunk=chunk, slot=self._generation)
+        self._send(state, worker, packet.encode())
+
+    def _send(self, state: _JobState, worker: int, data: bytes) -> None:
+        if worker in state.ports:  # else it has never been heard of; it will ask again
+            peer: Address = (state.job.workers[worker], state.ports[worker])
+            self._outbox.append(Datagram(peer, data))
+
+    def _send_upward(self, state: _JobState, data: bytes) -> None:
+        assert state.job.parent is not None
+        self._outbox.append(Datagram((state.job.parent, state.job.parent_port), data))

@@ -1,0 +1,47 @@
+"""What can go wrong when a switch adds.
+
+AggregationError
++-- WireError              bytes that are no datagram of the protocol; `.reason` is the counter that counts them
++-- JobError               a job that the aggregator cannot serve as asked
++-- EpochEndedError        the aggregator has begun another epoch: what is under way is lost; `.epoch` is the new one
++-- AggregatorLostError    the aggregator said nothing for too long
++-- UnsupportedError       this machine lacks something; the message names the cure
+"""
+
+
+class AggregationError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class WireError(AggregationError, ValueError):
+    """Bytes that are no datagram of the protocol."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class JobError(AggregationError, ValueError):
+    """A job that the aggregator cannot serve as asked."""
+
+
+class EpochEndedError(AggregationError):
+    """The aggregator has begun another epoch; what is under way is lost and must be done again."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"the aggregator has begun epoch {epoch}: a worker restarted, or somebody reset the job")
+        self.epoch = epoch
+
+
+class AggregatorLostError(AggregationError, TimeoutError):
+    """The aggregator said nothing for too long."""
+
+    def __init__(self, waited_s: float, chunk: int, attempts: int) -> None:
+        super().__init__(
+            f"no result of chunk {chunk} for {waited_s:.1f} s after {attempts} transmissions: the aggregator, or "
+            "another worker of the job, is gone"
+        )
+
+
+class UnsupportedError(AggregationError):
+    """This machine lacks something; the message names the cure."""

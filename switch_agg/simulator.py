@@ -1,0 +1,112 @@
+"""Runs protocol cores on a network of virtual time: loss, duplication, corruption and reordering from one seed.
+
+The same seed replays the same run, datagram by datagram, so a seed that fails is a bug report.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from switch_agg.core import Address, Core, Datagram
+from switch_agg.errors import AggregationError
+from switch_agg.faults import corrupt
+
+MAX_EVENTS: Final = 2_000_000
+
+
+class StuckError(AggregationError):
+    """The simulated run did not come to its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """What happens to every datagram on its way."""
+
+    delay_s: float = 1e-4
+    loss: float = 0.0
+    duplicate: float = 0.0
+    corrupt: float = 0.0
+    """One bit turned over; UDP's checksum drops such a datagram, so this asks what would happen without it."""
+    reorder: float = 0.0
+    """The share that is held up, for an exponentially distributed time."""
+    hold_up_s: float = 5e-3
+    """Its mean. The distribution has no bound, and neither has the reordering."""
+
+
+class Simulator:
+    """Cores by address, and the network between them."""
+
+    def __init__(self, cores: Mapping[Address, Core], network: Network, *, seed: int) -> None:
+        self.now_s = 0.0
+        self.cores = dict(cores)
+        self.network = network
+        self._random = random.Random(seed)
+        self._order = itertools.count()
+        self._arriving: list[tuple[float, int, Address, Datagram]] = []
+
+    def run(self, until: Callable[[], bool], *, limit_s: float = 3600.0) -> None:
+        """Let time pass until the condition holds. Raises StuckError when it does not within the limit."""
+        for address in self.cores:
+            self._transmit(address)
+        for _ in range(MAX_EVENTS):
+            if until():
+                return
+            if not self._next(limit_s):
+                break
+        raise StuckError(f"not finished after {self.now_s:.3f} simulated seconds")
+
+    def run_for(self, duration_s: float) -> None:
+        """Let that much time pass, whatever happens in it."""
+        end_s = self.now_s + duration_s
+        for address in self.cores:
+            self._transmit(address)
+        while self._next(end_s):
+            pass
+        self.now_s = end_s
+
+    def restart(self, address: Address, core: Core) -> None:
+        """The process at that address dies and another begins; what is under way to it arrives at the new one."""
+        self.cores[address] = core
+        self._transmit(address)
+
+    def touch(self, address: Address) -> None:
+        """A core was told something from outside: let it speak."""
+        self._transmit(address)
+
+    def _next(self, limit_s: float) -> bool:
+        """The next arrival or deadline. False when there is none within the limit."""
+        deadlines = ((core.deadline_s(), address) for address, core in self.cores.items())
+        due = min(((when, address) for when, address in deadlines if when is not None), default=None)
+        arrival_s = self._arriving[0][0] if self._arriving else None
+        if due is not None and (arrival_s is None or due[0] < arrival_s):
+            if due[0] > limit_s:
+                return False
+            self.now_s, address = max(self.now_s, due[0]), due[1]
+            self.cores[address].expire(self.now_s)
+        elif arrival_s is not None and arrival_s <= limit_s:
+            self.now_s, _, address, datagram = heapq.heappop(self._arriving)
+            self.cores[address].receive([datagram], self.now_s)
+        else:
+            return False
+        self._transmit(address)
+        return True
+
+    def _transmit(self, sender: Address) -> None:
+        for datagram in self.cores[sender].transmit(self.now_s):
+            if datagram.peer not in self.cores or self._random.random() < self.network.loss:
+                continue
+            for _ in range(2 if self._random.random() < self.network.duplicate else 1):
+                self._send(sender, datagram)
+
+    def _send(self, sender: Address, datagram: Datagram) -> None:
+        network, data = self.network, datagram.data
+        if network.corrupt and self._random.random() < network.corrupt:
+            data = corrupt(data, self._random.getrandbits(16))
+        delay_s = network.delay_s
+        if network.reorder and self._random.random() < network.reorder:
+            delay_s += self._random.expovariate(1 / network.hold_up_s)
+        arrival = (self.now_s + delay_s, next(self._order), datagram.peer, Datagram(sender, data))
+        heapq.heappush(self._arriving, arrival)

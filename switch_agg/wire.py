@@ -1,0 +1,170 @@
+"""The datagrams between workers and aggregator: p4app-switchML's UDP format, with documented extensions. Pure.
+
+::
+
+     0                   1                   2                   3
+     0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+    +-------+-+-----+---------------+-------------------------------+
+    | kind  |P|size | job   | epoch |            chunk              |   8 bytes: p4app-switchML calls the second byte
+    +-------+-+-----+---------------+-------------------------------+   job_number, `chunk` tsi, V and slot pool_index
+    |            chunk              |V|0|           slot            |
+    +---------------+---------------+-------------------------------+
+    |   exponent    | contributions |   2 bytes: e0 and e1
+    +---------------+---------------+-------------------------------+
+    |  32 << size  big-endian two's-complement 32-bit elements ...  |
+    +---------------------------------------------------------------+
+
+UDP destination port 0xBEE0 to 0xBEEF towards the aggregator, which answers from that port. Sizes 1 (64 elements) and 3
+(256) are the original's; 4 to 6 (512, 1024, 2048) need jumbo frames, and 0 and 2 complete the row. Kind 1 is data, in
+both directions; everything else is ours: see :class:`Kind`. P marks a partial result and `contributions` then says of
+how many workers. `chunk` is opaque to the original; here it counts up within an epoch, which keeps sums right when
+packets are reordered (docs/protocol.md).
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from switch_agg.errors import WireError
+
+PORTS: Final = range(0xBEE0, 0xBEF0)
+"""UDP destination ports of an aggregator."""
+HEADER: Final = struct.Struct(">BBIHbb")
+"""Kind, P and size; job and epoch; chunk; version and slot; exponent; contributions."""
+SIZES: Final = {code: 32 << code for code in range(7)}
+"""Elements of a chunk by the header's size code."""
+ORIGINAL_SIZES: Final = (64, 256)
+"""What p4app-switchML's switch implements."""
+MAX_SLOTS: Final = 1 << 14
+"""Of each version."""
+MAX_JOBS: Final = 16
+NUM_EPOCHS: Final = 16
+"""Epochs are compared modulo this, by :func:`epoch_is_newer`."""
+ETHERNET_IP_UDP_BYTES: Final = 14 + 20 + 8
+EXPONENT_ZERO: Final = -128
+"""Of a block of zeros."""
+EXPONENT_NOT_FINITE: Final = 127
+"""Of a block with an infinity or a NaN in it; the maximum over workers keeps it."""
+
+Elements = npt.NDArray[np.int32]
+WIRE_ELEMENT: Final = np.dtype(">i4")
+
+
+class Kind(IntEnum):
+    """What a datagram is. To the aggregator, and what it answers."""
+
+    DATA = 1
+    """A contribution; the result."""
+    JOIN = 2
+    """`slot` is the worker's index, `chunk` a number that differs after every start. The answer has the epoch."""
+    LEAVE = 3
+    """The worker has all its results. Answered by LEAVE."""
+    RESET = 4
+    """Begin another epoch. As an answer, also to data of an old epoch: this is the epoch now."""
+    PROBE = 5
+    """Answered by PROBE with the same chunk number: is there an aggregator, and how far away?"""
+    SATURATED = 6
+    """Only an answer: a result in which at least one element left the range of 32 bits and was clipped."""
+
+
+class Packet(NamedTuple):
+    """One datagram's contents."""
+
+    kind: Kind
+    job: int
+    """0 to 15."""
+    epoch: int
+    """0 to 15."""
+    chunk: int
+    """0 to 2^32 - 1."""
+    slot: int = 0
+    version: int = 0
+    """Which of the slot's two halves."""
+    exponent: int = EXPONENT_ZERO
+    """Block exponent: every magnitude in the block is below two to this power."""
+    contributions: int = 0
+    """In a partial result."""
+    partial: bool = False
+    elements: Elements | None = None
+    """DATA and SATURATED: host byte order, read-only."""
+
+    def encode(self) -> bytes:
+        """The datagram. Raises AssertionError for what cannot be a datagram."""
+        size = 0
+        if self.elements is not None:
+            size = size_code(len(self.elements))
+        head = HEADER.pack(
+            self.kind << 4 | self.partial << 3 | size,
+            self.job << 4 | self.epoch,
+            self.chunk,
+            self.version << 15 | self.slot,
+            self.exponent,
+            self.contributions,
+        )
+        return head if self.elements is None else head + self.elements.astype(WIRE_ELEMENT).tobytes()
+
+
+def decode(data: bytes | memoryview) -> Packet:
+    """A datagram's contents. Raises WireError, whose `reason` names the counter that counts it."""
+    if len(data) < HEADER.size:
+        raise WireError("bad_length", f"{len(data)} bytes are fewer than a header's {HEADER.size}")
+    first, job, chunk, pool, exponent, contributions = HEADER.unpack_from(data)
+    try:
+        kind = Kind(first >> 4)
+    except ValueError:
+        raise WireError("bad_kind", f"kind {first >> 4} means nothing") from None
+    elements = None
+    if kind in {Kind.DATA, Kind.SATURATED}:
+        num_elements = SIZES.get(first & 7)
+        if num_elements is None:
+            raise WireError("bad_size", f"size code {first & 7} means nothing")
+        if len(data) != HEADER.size + 4 * num_elements:
+            raise WireError("bad_length", f"{len(data)} bytes cannot carry {num_elements} elements")
+        elements = np.frombuffer(data, WIRE_ELEMENT, offset=HEADER.size).astype(np.int32)
+    elif len(data) != HEADER.size:
+        raise WireError("bad_length", f"{len(data)} bytes where a header's {HEADER.size} are all")
+    if pool & 1 << 14:
+        raise WireError("bad_slot", "the bit between version and slot is set")
+    return Packet(
+        kind=kind,
+        job=job >> 4,
+        epoch=job & 15,
+        chunk=chunk,
+        slot=pool & MAX_SLOTS - 1,
+        version=pool >> 15,
+        exponent=exponent,
+        contributions=contributions,
+        partial=bool(first & 8),
+        elements=elements,
+    )
+
+
+def size_code(num_elements: int) -> int:
+    """The header's code. Raises ValueError for a number that has none."""
+    for code, known in SIZES.items():
+        if known == num_elements:
+            return code
+    raise ValueError(f"{num_elements} elements fit no chunk; allowed: {', '.join(map(str, SIZES.values()))}")
+
+
+def frame_bytes(num_elements: int) -> int:
+    """What a chunk's datagram occupies on Ethernet, without FCS: 308 for 64 elements, 1076 for 256."""
+    return ETHERNET_IP_UDP_BYTES + HEADER.size + 4 * num_elements
+
+
+def goodput_fraction(num_elements: int) -> float:
+    """Payload per byte that a shaper counts: 4N / (52 + 4N)."""
+    return 4 * num_elements / frame_bytes(num_elements)
+
+
+def is_newer(chunk: int, than: int) -> bool:
+    """Whether one chunk number follows another, around the wrap of 32 bits (RFC 1982)."""
+    return 0 < (chunk - than) & 0xFFFFFFFF < 1 << 31
+
+
+def epoch_is_newer(epoch: int, than: int) -> bool:
+    """The same for epochs."""
+    return 0 < (epoch - than) % NUM_EPOCHS < NUM_EPOCHS // 2

@@ -1,0 +1,337 @@
+"""A worker's end of the protocol: gets each chunk of a reduction into the switch and its sum back. No I/O.
+
+It is self-clocked: what comes back lets the next go out. A chunk is repeated when its timer runs out, or as soon as
+three chunks sent after it have come back (RFC 5681's duplicate acknowledgements, counted in transmissions as RACK
+does, RFC 8985, so that a repetition can be repeated).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from switch_agg.core import Address, Datagram
+from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError, WireError
+from switch_agg.job import Job
+from switch_agg.round_trip import RoundTripEstimator
+from switch_agg.window import FixedWindow, Window
+from switch_agg.wire import HEADER, WIRE_ELEMENT, Elements, Kind, Packet, decode, epoch_is_newer, size_code
+
+REORDERING: Final = 3
+"""Chunks sent later that must have come back before one is taken for lost."""
+CONTROL_TIMEOUT_S: Final = 0.05
+"""Between two JOINs or LEAVEs, doubled up to a second."""
+MAX_SILENCE_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class WorkerCounters:
+    """What a worker has sent and received."""
+
+    sent: int = 0
+    """Data datagrams, repetitions included."""
+    timeouts: int = 0
+    """Repetitions because of the timer."""
+    fast_retransmissions: int = 0
+    """Repetitions because later chunks came back."""
+    results: int = 0
+    """Taken."""
+    duplicates: int = 0
+    """Results of chunks that were not awaited."""
+    bad: int = 0
+    """Datagrams that were none of this job's."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One chunk under way."""
+
+    sent_s: float
+    first_s: float
+    order: int
+    """Of its last transmission, among all transmissions."""
+    attempts: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reduction:
+    """The sums of one reduction's chunks."""
+
+    elements: npt.NDArray[np.int32]
+    """(chunks, elements)."""
+    exponents: npt.NDArray[np.int8]
+    """(chunks,): the highest of any worker."""
+    counts: npt.NDArray[np.uint8]
+    """(chunks,): contributions in the sum; fewer than the workers only in a partial one."""
+    saturated: npt.NDArray[np.bool_]
+    """(chunks,): whether an element was clipped."""
+
+
+class Worker:
+    """One worker of a job; implements switch_agg.core.Core."""
+
+    def __init__(
+        self,
+        job: Job,
+        index: int,
+        aggregator: Address,
+        *,
+        incarnation: int,
+        window: Window | None = None,
+        max_silence_s: float = MAX_SILENCE_S,
+    ) -> None:
+        """`incarnation` differs after every start. The window never exceeds the pool."""
+        self.counters = WorkerCounters()
+        self.round_trip = RoundTripEstimator()
+        self.joined = False
+        self.left = False
+        self.failure: AggregationError | None = None
+        """EpochEndedError or AggregatorLostError: what is under way will not finish."""
+        self.epoch = 0
+        self._job = job
+        self._index = index
+        self._aggregator = aggregator
+        self._incarnation = incarnation & 0xFFFFFFFF
+        self._generation: int | None = None
+        self._window = window or FixedWindow(job.num_slots)
+        self._max_silence_s = max_silence_s
+        self._control: Kind | None = None
+        self._control_attempts = 0
+        self._control_due_s = 0.0
+        self._control_since_s: float | None = None
+        self._next_chunk = 0
+        self._base = 0
+        self._images = np.empty((0, 0), np.uint8)
+        self._received = bytearray()
+        self._num_received = 0
+        self._next = 0
+        self._flights: OrderedDict[int, _Flight] = OrderedDict()
+        self._transmissions = 0
+        self._newest_returned = -1
+        self._lost: dict[int, None] = {}
+        self._result = _empty(0, job.num_elements)
+
+    # -- what a user asks ---------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Take part, also after :class:`EpochEndedError`; :attr:`joined` says when it is done."""
+        self.joined, self.left, self.failure = False, False, None
+        self._abandon()
+        self._begin_control(Kind.JOIN)
+
+    def leave(self) -> None:
+        """All results are here; :attr:`left` says when the aggregator knows."""
+        assert self.finished, "a worker leaves between reductions"
+        self._begin_control(Kind.LEAVE)
+
+    def reduce(self, elements: Elements, exponents: npt.NDArray[np.int8]) -> None:
+        """Contribute (chunks, elements) int32 and their block exponents; :attr:`finished` says when the sums are here.
+
+        Every worker of the job makes the same reductions in the same order.
+        """
+        assert self.joined, "join first"
+        assert self.finished, "one reduction at a time"
+        assert elements.ndim == 2
+        assert elements.shape[1] == self._job.num_elements
+        num_chunks = len(elements)
+        self._base = self._next_chunk
+        self._next_chunk = (self._next_chunk + num_chunks) & 0xFFFFFFFF
+        self._images = images(self._job, self.epoch, self._base, elements, exponents)
+        self._received = bytearray(num_chunks)
+        self._num_received = self._next = 0
+        self._result = _empty(num_chunks, self._job.num_elements)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is under way."""
+        return self._num_received == len(self._received)
+
+    @property
+    def result(self) -> Reduction:
+        """Of the last reduction."""
+        assert self.finished
+        return self._result
+
+    # -- the core's five calls ----------------------------------------------------------------------------------------
+
+    def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
+        """Datagrams have come."""
+        for datagram in datagrams:
+            if datagram.peer[0] != self._aggregator[0]:
+                self.counters.bad += 1
+                continue
+            try:
+                packet = decode(datagram.data)
+            except WireError:
+                self.counters.bad += 1
+                continue
+            if packet.job != self._job.number:
+                self.counters.bad += 1
+            elif packet.kind in {Kind.DATA, Kind.SATURATED}:
+                self._on_result(packet, now_s, marked=datagram.marked)
+            else:
+                self._on_control(packet)
+
+    def transmit(self, now_s: float) -> Sequence[Datagram]:
+        """What to send now: control, what is lost, and new chunks as far as the window goes."""
+        out: list[Datagram] = []
+        if self._control is not None and now_s >= self._control_due_s:
+            out.append(self._control_datagram(now_s))
+        out.extend(self._transmit_chunk(offset, now_s) for offset in self._lost)
+        self._lost.clear()
+        pool = self._job.num_slots
+        while (
+            self.failure is None
+            and self._next < len(self._received)
+            and len(self._flights) < min(self._window.size, pool)
+            # The chunk that had this slot before must be back: its result is proof that everybody contributed to it.
+            and (self._next < pool or self._received[self._next - pool])
+        ):
+            out.append(self._transmit_chunk(self._next, now_s))
+            self._next += 1
+        return out
+
+    def deadline_s(self) -> float | None:
+        """When a chunk or a control message has to be repeated."""
+        due: list[float] = []
+        if self._control is not None:
+            due.append(self._control_due_s)
+        if self._flights and self.failure is None:
+            due.append(min(map(self._flight_due_s, self._flights.values())))
+        return min(due, default=None)
+
+    def expire(self, now_s: float) -> None:
+        """Take for lost whatever has waited its time."""
+        if self.failure is not None:
+            return
+        overdue = [
+            offset
+            for offset, flight in self._flights.items()
+            if self._flight_due_s(flight) <= now_s and offset not in self._lost
+        ]
+        for offset in overdue:
+            flight = self._flights[offset]
+            if now_s - flight.first_s >= self._max_silence_s:
+                chunk = (self._base + offset) & 0xFFFFFFFF
+                self.failure = AggregatorLostError(now_s - flight.first_s, chunk, flight.attempts)
+                return
+            self.counters.timeouts += 1
+            self._lost[offset] = None
+        if overdue:
+            self._window.on_loss(now_s)
+        since_s = self._control_since_s
+        if self._control is not None and since_s is not None and now_s - since_s >= self._max_silence_s:
+            self.failure = AggregatorLostError(now_s - since_s, self._next_chunk, self._control_attempts)
+            self._control = None
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _flight_due_s(self, flight: _Flight) -> float:
+        return flight.sent_s + self.round_trip.after_attempts_s(flight.attempts)
+
+    def _transmit_chunk(self, offset: int, now_s: float) -> Datagram:
+        order, self._transmissions = self._transmissions, self._transmissions + 1
+        flight = self._flights.get(offset)
+        if flight is None:
+            self._flights[offset] = _Flight(sent_s=now_s, first_s=now_s, order=order)
+        else:
+            flight.sent_s, flight.order = now_s, order
+            flight.attempts += 1
+            self._flights.move_to_end(offset)
+        self.counters.sent += 1
+        return Datagram(self._aggregator, self._images[offset].tobytes())
+
+    def _on_result(self, packet: Packet, now_s: float, *, marked: bool) -> None:
+        offset = (packet.chunk - self._base) & 0xFFFFFFFF
+        flight = self._flights.get(offset) if packet.epoch == self.epoch else None
+        if flight is None or packet.elements is None or len(packet.elements) != self._job.num_elements:
+            self.counters.duplicates += 1
+            return
+        del self._flights[offset]
+        self._lost.pop(offset, None)
+        self._received[offset] = 1
+        self._num_received += 1
+        self.counters.results += 1
+        self._result.elements[offset] = packet.elements
+        self._result.exponents[offset] = packet.exponent
+        self._result.counts[offset] = packet.contributions if packet.partial else self._job.num_workers
+        self._result.saturated[offset] = packet.kind == Kind.SATURATED
+        round_trip_s = now_s - flight.sent_s if flight.attempts == 1 else None
+        if round_trip_s is not None:
+            self.round_trip.sample(round_trip_s)
+        self._window.on_result(round_trip_s, marked=marked, now_s=now_s)
+        self._newest_returned = max(self._newest_returned, flight.order)
+        self._find_lost(now_s)
+
+    def _find_lost(self, now_s: float) -> None:
+        """Chunks are kept in the order of their last transmission, so the oldest ones tell."""
+        for offset, flight in self._flights.items():
+            if flight.order + REORDERING > self._newest_returned:
+                return
+            if offset not in self._lost:
+                self.counters.fast_retransmissions += 1
+                self._lost[offset] = None
+                self._window.on_loss(now_s)
+
+    def _on_control(self, packet: Packet) -> None:
+        restarted = self._generation not in {None, packet.slot}
+        if packet.kind == Kind.JOIN and self._control == Kind.JOIN and packet.chunk == self._incarnation:
+            self.epoch, self._generation, self._next_chunk = packet.epoch, packet.slot, 0
+            self.joined, self._control = True, None
+        elif packet.kind == Kind.LEAVE and self._control == Kind.LEAVE:
+            self.left, self._control = True, None
+        elif packet.kind == Kind.RESET and self.joined and (restarted or epoch_is_newer(packet.epoch, self.epoch)):
+            self.joined = False
+            self.failure = EpochEndedError(packet.epoch)
+
+    def _begin_control(self, kind: Kind) -> None:
+        self._control, self._control_attempts, self._control_due_s = kind, 0, 0.0
+        self._control_since_s = None
+
+    def _control_datagram(self, now_s: float) -> Datagram:
+        assert self._control is not None
+        if self._control_since_s is None:
+            self._control_since_s = now_s
+        self._control_due_s = now_s + min(1.0, CONTROL_TIMEOUT_S * 2.0 ** min(self._control_attempts, 16))
+        self._control_attempts += 1
+        packet = Packet(
+            kind=self._control, job=self._job.number, epoch=self.epoch, chunk=self._incarnation, slot=self._index
+        )
+        return Datagram(self._aggregator, packet.encode())
+
+    def _abandon(self) -> None:
+        self._flights.clear()
+        self._lost.clear()
+        self._received = bytearray()
+        self._num_received = self._next = 0
+        self._newest_returned = -1
+
+
+def images(
+    job: Job, epoch: int, first_chunk: int, elements: Elements, exponents: npt.NDArray[np.int8]
+) -> npt.NDArray[np.uint8]:
+    """A reduction's datagrams as rows: header and big-endian elements, made once for all (re)transmissions."""
+    num_chunks, num_elements = elements.shape
+    rows = np.empty((num_chunks, HEADER.size + 4 * num_elements), np.uint8)
+    rows[:, 0] = Kind.DATA << 4 | size_code(num_elements)
+    rows[:, 1] = job.number << 4 | epoch
+    chunks = (first_chunk + np.arange(num_chunks, dtype=np.uint64)) & 0xFFFFFFFF
+    rows[:, 2:6] = chunks.astype(">u4").view(np.uint8).reshape(num_chunks, 4)
+    pools = (chunks // job.num_slots & 1) << 15 | (job.first_slot + chunks % job.num_slots)
+    rows[:, 6:8] = pools.astype(">u2").view(np.uint8).reshape(num_chunks, 2)
+    rows[:, 8] = exponents.view(np.uint8)
+    rows[:, 9] = 0
+    rows[:, HEADER.size :] = elements.astype(WIRE_ELEMENT).view(np.uint8).reshape(num_chunks, 4 * num_elements)
+    return rows
+
+
+def _empty(num_chunks: int, num_elements: int) -> Reduction:
+    return Reduction(
+        elements=np.empty((num_chunks, num_elements), np.int32),
+        exponents=np.empty(num_chunks, np.int8),
+        counts=np.empty(num_chunks, np.uint8),
+        saturated=np.empty(num_chunks, np.bool_),
+    )

@@ -1,0 +1,24 @@
+import pytest
+
+from switch_agg.round_trip import INITIAL_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, RoundTripEstimator
+
+
+def test_the_timeout_follows_rfc_6298() -> None:
+    estimator = RoundTripEstimator()
+    assert estimator.timeout_s == INITIAL_TIMEOUT_S
+    estimator.sample(0.1)
+    assert estimator.smoothed_s == 0.1
+    assert estimator.timeout_s == pytest.approx(0.1 + 4 * 0.05)
+    estimator.sample(0.1)
+    assert estimator.timeout_s == pytest.approx(0.1 + 4 * 0.0375)
+    for _ in range(200):
+        estimator.sample(1e-4)
+    assert estimator.timeout_s == MIN_TIMEOUT_S
+
+
+def test_it_doubles_up_to_its_limit() -> None:
+    estimator = RoundTripEstimator()
+    estimator.sample(0.02)
+    assert estimator.after_attempts_s(1) == estimator.timeout_s
+    assert estimator.after_attempts_s(2) == 2 * estimator.timeout_s
+    assert estimator.after_attempts_s(50) == MAX_TIMEOUT_S
