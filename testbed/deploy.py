@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError
-from testbed.hosts.base import Host
+from testbed.hosts.base import Host, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
 from testbed.links.delay_daemon import DelayDaemon, queues_of
@@ -46,7 +46,8 @@ class Deployment:
 
     def differences(self) -> list[str]:
         """Everything the kernel says that the plan did not ask for; empty when all is as asked."""
-        return [line for lines in self._for_each_node(self._differences) for line in lines]
+        limits = [line for host in self.hosts.values() for line in host.limit_differences()]
+        return [line for lines in self._for_each_node(self._differences) for line in lines] + limits
 
     def read_back(self) -> dict[str, Any]:
         """What the kernel says now, by node: for the record."""
@@ -59,6 +60,10 @@ class Deployment:
         """Raise RunFailedError if a delay daemon has ended: links without one carry nothing."""
         for daemon in self._daemons.values():
             daemon.check()
+
+    def throttling(self) -> dict[str, Throttling]:
+        """What CPU quotas have done so far, by the name of each process that has one."""
+        return {name: found for host in self.hosts.values() for name, found in host.throttling().items()}
 
     def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
         """What each delay line that a daemon serves has done; by link and sending node."""

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
+from testbed.hosts.spec import lacking_cores
 from testbed.kernel import has_sysctl
 from testbed.links.delay import BACKENDS, refusals
 from testbed.links.native import build
@@ -107,8 +109,14 @@ def backend_lacks(name: BackendName) -> str:
 
 
 def plan_here(experiment: Experiment) -> Plan:
-    """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here."""
-    return make_plan(experiment, works=lambda name: not backend_lacks(name))
+    """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
+
+    Raises SpecError for combinations that cannot be right, and for cores that this machine has not.
+    """
+    plan = make_plan(experiment, works=lambda name: not backend_lacks(name))
+    if lacking := lacking_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
+        raise SpecError("\n".join(lacking))
+    return plan
 
 
 def congestion_controls() -> list[str]:
@@ -169,7 +177,6 @@ def _kernel_checks() -> list[Check]:
     shaping = _try_in_namespace([_VETH, *_HTB])
     available = congestion_controls()
     default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    cgroup = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     return [
         Check(
             name="veth + htb + bfifo",
@@ -195,12 +202,15 @@ def _kernel_checks() -> list[Check]:
             found=f"{', '.join(available)} (default {default})",
             cure="modprobe tcp_cubic",
         ),
-        Check(
-            name="cgroup",
-            severity="optional",
-            ok=Path("/sys/fs/cgroup").exists(),
-            found="v2" if cgroup else "v1" if Path("/sys/fs/cgroup/cpu").exists() else "missing",
-            cure="mount cgroups to limit hosts",
+        *(
+            Check(
+                name=f"host limits: {name}",
+                severity="optional",
+                ok=controller is not None,
+                found=f"cgroup v{controller.version}, {controller.mount_point}" if controller else "missing",
+                cure=cure(name),
+            )
+            for name, controller in available_controllers().items()
         ),
         Check(
             name="cores",
@@ -263,6 +273,13 @@ def require(plan: Plan) -> None:
         )
     if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
         missing.append(_no_delay(plan, plan.delay_backend, problem))
+    controllers = available_controllers()
+    missing += [
+        f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {cure(name)}"
+        for worker, host in plan.hosts.items()
+        for name in needed_controllers(host.limits)
+        if controllers[name] is None
+    ]
     if plan.needs_multipath and not has_sysctl("net.ipv4.fib_multipath_hash_policy"):
         missing.append(
             f"topology: {plan.experiment.topology.kind} has several equal paths, and this kernel has no multipath "

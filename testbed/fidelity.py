@@ -32,6 +32,9 @@ scheduler rather than the network."""
 STEAL_DEGRADED: Final = 0.02
 """CPU time the hypervisor gave to others, over all cores. Above 2 % the same run repeated no longer agrees
 with itself to within the 1 to 2 % the other limits work with."""
+THROTTLED_DEGRADED: Final = 0.02
+"""Of the scheduler's periods, those in which a quota that nobody asked for was used up; as steal, it takes time from
+everything alike."""
 RETRANSMITTED_DEGRADED: Final = 0.001
 """Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
 below; more means timers fired because a receiver did not get to run."""
@@ -72,18 +75,35 @@ class LinkEvidence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ThrottlingEvidence:
+    """What a CPU quota did over the measured iterations."""
+
+    name: str
+    """The worker's, or whatever else the quota holds."""
+    cpu_cores: float | None
+    """Asked for by the spec; None: nobody asked for it."""
+    throttled_share: float
+    """Of the scheduler's periods, those in which the quota was used up."""
+    throttled_s: float
+    waiting_share: float | None
+    """Run-queue delay of its communication thread / time its buckets were in service; None: no bucket moved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """Everything the verdict looks at."""
 
     links: Sequence[LinkEvidence]
     run_queue_share: float | None
     """Run-queue delay of the communication threads / time their buckets were in service; None: no bucket
-    moved."""
+    moved. Workers that the spec holds to a quota or to cores are left out: they wait by design."""
     steal_share: float
     """CPU steal over the measured iterations, as a share of all cores' time."""
     read_back_differences: Sequence[str] = ()
     """What the kernel says after the run, of any link, route or sysctl, where it differs from what was set:
     `w0-eth0: rate is 90000000, asked for 100000000`."""
+    throttling: Sequence[ThrottlingEvidence] = ()
+    """Every CPU quota, asked for or not."""
 
 
 def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
@@ -111,8 +131,30 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
             f"the hypervisor took {100 * evidence.steal_share:.1f} % of the CPU time "
             f"(limit {100 * STEAL_DEGRADED:.0f} %): repeat the run when the host is quieter"
         )
+    for quota in evidence.throttling:
+        if quota.cpu_cores is not None:
+            notes.append(_by_design(quota))
+        elif quota.throttled_share > THROTTLED_DEGRADED:
+            degraded.append(
+                f"a CPU quota that the spec did not ask for held {quota.name} back in "
+                f"{100 * quota.throttled_share:.1f} % of the scheduler's periods (limit {100 * THROTTLED_DEGRADED:.0f} "
+                "%): part of every time is the quota's; raise it (docker run --cpus, systemd CPUQuota=)"
+            )
     outcome: Outcome = "invalid" if invalid else "degraded" if degraded else "valid"
     return outcome, [*invalid, *degraded, *notes]
+
+
+def _by_design(quota: ThrottlingEvidence) -> str:
+    text = (
+        f"{quota.name} was held to {quota.cpu_cores:g} cores as asked: throttled in {100 * quota.throttled_share:.0f} "
+        f"% of the scheduler's periods, {quota.throttled_s:.2g} s in all"
+    )
+    if quota.waiting_share is None:
+        return text
+    return (
+        f"{text}; its communication shares the quota, and waited for a core during {100 * quota.waiting_share:.0f} % "
+        "of the time its buckets were in service"
+    )
 
 
 def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], list[str]]:

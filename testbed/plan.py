@@ -9,6 +9,7 @@ from typing import Any
 
 from testbed.addresses import Port, ports_of
 from testbed.errors import SpecError
+from testbed.hosts.spec import HostSpec, resolve_hosts
 from testbed.links.delay import BACKENDS, able, refusals
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, asked_links
@@ -44,6 +45,12 @@ class Plan:
     """Of every ordered pair of workers."""
     traffic: Mapping[Hop, int]
     """Wire bytes from worker to worker in one iteration."""
+    hosts: Mapping[str, HostSpec]
+    """Limits and slowdowns, by worker, of those that have any."""
+
+    def host(self, rank: int) -> HostSpec:
+        """What is asked of the worker's host; nothing where it is not named."""
+        return self.hosts.get(f"w{rank}", HostSpec.model_construct())
 
     @property
     def needs_multipath(self) -> bool:
@@ -75,6 +82,10 @@ class Plan:
                 {"name": f"w{rank}", "host": f"w{rank}", "entry": "testbed.control.agent:main"}
                 for rank in range(self.experiment.workers)
             ],
+            "hosts": {
+                worker: spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+                for worker, spec in self.hosts.items()
+            },
             "buckets": list(self.buckets),
             "prediction": asdict(self.prediction),
         }
@@ -128,6 +139,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         prediction=predict(experiment, buckets, directions, alpha_s=longest_s + HOST_LATENCY_S),
         paths=ways,
         traffic=traffic,
+        hosts=resolve_hosts(experiment.hosts, [f"w{rank}" for rank in range(experiment.workers)]),
     )
 
 

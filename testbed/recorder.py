@@ -8,6 +8,8 @@ from typing import Any, Final
 from testbed.control import control_pb2 as messages
 from testbed.control.coordinator import Listener
 from testbed.environment import cpu_ticks
+from testbed.hosts.base import Throttling
+from testbed.hosts.cgroups import own_throttling
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.connections import Connection
 from testbed.measure.prometheus import Exporter
@@ -31,6 +33,10 @@ class Snapshot:
     delay_counters: dict[tuple[str, str], DelayCounters]
     """By link and sending node; only where a daemon makes the delay."""
     cpu_ticks: tuple[int, int]
+    throttling: dict[str, Throttling]
+    """What the CPU quotas that the spec asks for have done, by worker."""
+    own_throttling: Throttling | None
+    """What a quota on the whole testbed, a container's say, has done; None where there is none."""
 
     @classmethod
     def take(cls, sampler: LinkSampler) -> "Snapshot":
@@ -43,6 +49,8 @@ class Snapshot:
             },
             delay_counters=sampler.delay_counters(),
             cpu_ticks=cpu_ticks(),
+            throttling=sampler.throttling(),
+            own_throttling=own_throttling(),
         )
 
 

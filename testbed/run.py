@@ -1,6 +1,7 @@
 """One run: plan, deploy, calibrate, work, judge, record, report. The whole story of `testbed run`."""
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -8,11 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+import polars as pl
+
 from testbed import environment
 from testbed.calibrate import Measurement
 from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
-from testbed.fidelity import Evidence, judge
+from testbed.fidelity import Evidence, ThrottlingEvidence, judge
+from testbed.hosts.base import Throttling
 from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.prometheus import Exporter
@@ -66,6 +70,16 @@ def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> Delay
         late_median_s=between.late_s(0.5),
         late_p99_s=between.late_s(0.99),
         late_max_s=between.late_s(1.0),
+    )
+
+
+def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> ThrottlingEvidence:
+    return ThrottlingEvidence(
+        name=name,
+        cpu_cores=cpu_cores,
+        throttled_share=between.num_throttled / between.num_periods if between.num_periods else 0.0,
+        throttled_s=between.throttled_s,
+        waiting_share=waiting_share,
     )
 
 
@@ -198,15 +212,38 @@ class _Run:
         total, stolen = (
             after - before for after, before in zip(window["done"].cpu_ticks, window["measure"].cpu_ticks, strict=True)
         )
+        ranks = range(self.plan.experiment.workers)
         lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
         return judge(
             Evidence(
                 links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
-                run_queue_share=run_queue_share(self.writer.frame("iterations"), self.writer.frame("buckets")),
+                run_queue_share=self._run_queue_share([rank for rank in ranks if not self.plan.host(rank).limits_cpu]),
                 steal_share=stolen / total if total else 0.0,
                 read_back_differences=self.differences,
+                throttling=self._throttling(),
             )
         )
+
+    def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
+        iterations, buckets = (
+            self.writer.frame(name).filter(pl.col("rank").is_in(ranks)) for name in ("iterations", "buckets")
+        )
+        return run_queue_share(iterations, buckets)
+
+    def _throttling(self) -> list[ThrottlingEvidence]:
+        """Each CPU quota over the measured window; the testbed's own, if it has one, first."""
+        assert self.recorder is not None
+        start, end = self.recorder.window["measure"], self.recorder.window["done"]
+        found = []
+        if start.own_throttling and end.own_throttling:
+            found.append(_quota("this machine's testbed", None, end.own_throttling.since(start.own_throttling), None))
+        for rank in range(self.plan.experiment.workers):
+            name = f"w{rank}"
+            if name in start.throttling and name in end.throttling:
+                waiting = self._run_queue_share([rank])
+                cores = self.plan.host(rank).cpu_cores
+                found.append(_quota(name, cores, end.throttling[name].since(start.throttling[name]), waiting))
+        return found
 
     def _prediction(self) -> AllReduceFacts | None:
         """The prediction with the latency that calibration measured."""

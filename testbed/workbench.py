@@ -20,6 +20,7 @@ from testbed.deploy import Deployment, deploy
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec
 from testbed.plan import Plan
+from testbed.slowdowns.base import SLOWDOWNS
 from testbed.state import RunState
 from testbed.workloads.base import WorkerConfiguration
 
@@ -60,6 +61,7 @@ class Workbench:
                         entry="testbed.control.agent:main",
                         arguments=(str(socket_path), str(rank)),
                         environment={"GLOO_SOCKET_IFNAME": configuration.interface},
+                        limits=plan.host(rank).limits,
                     )
                 )
                 coordinator.attach(rank, process)
@@ -68,7 +70,8 @@ class Workbench:
 
     def _configuration(self, rank: int) -> WorkerConfiguration:
         experiment, port = self.plan.experiment, self.plan.worker_port(rank)
-        spec = experiment.dump()
+        spec, host = experiment.dump(), self.plan.host(rank)
+        num_threads = max(1, (os.cpu_count() or 1) // experiment.workers)
         return WorkerConfiguration(
             run_id=self.state.run_id,
             rank=rank,
@@ -85,7 +88,8 @@ class Workbench:
             dilation=float(experiment.dilation),
             timeout_s=experiment.timeout_s,
             store_path=str(self.state.directory / "store"),
-            num_threads=max(1, (os.cpu_count() or 1) // experiment.workers),
+            num_threads=min(num_threads, len(host.pinned_cores) or num_threads),
+            slowdown=SLOWDOWNS.dump(host.slowdown) if host.slowdown else None,
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.placements.base import PLACEMENTS
+from testbed.slowdowns.base import SLOWDOWNS
 from testbed.topologies.base import TOPOLOGIES
 from testbed.workloads.base import WORKLOADS
 from transports.baselines.base import STACKS
@@ -16,7 +17,7 @@ from transports.compression.base import COMPRESSORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "transports", "switch_agg", "experiments")
-AXES = (TOPOLOGIES, PLACEMENTS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
+AXES = (TOPOLOGIES, PLACEMENTS, SLOWDOWNS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
 
 
 def tracked(*patterns: str) -> list[Path]:

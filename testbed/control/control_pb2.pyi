@@ -227,6 +227,7 @@ class Iteration(_message.Message):
     RUN_QUEUE_DELAY_S_FIELD_NUMBER: _builtins.int
     COMMUNICATION_RUN_QUEUE_DELAY_S_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
+    SLOWDOWN_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """compute_only, warmup, measured"""
     index: _builtins.int
@@ -248,6 +249,8 @@ class Iteration(_message.Message):
     """time its threads were runnable but had no core"""
     communication_run_queue_delay_s: _builtins.float
     """the same, of the communication thread alone"""
+    slowdown: _builtins.float
+    """how many times as long computing was made to take; 1: not at all"""
     @_builtins.property
     def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Bucket]: ...
     def __init__(
@@ -267,10 +270,11 @@ class Iteration(_message.Message):
         run_queue_delay_s: _builtins.float = ...,
         communication_run_queue_delay_s: _builtins.float = ...,
         buckets: _abc.Iterable[Global___Bucket] | None = ...,
+        slowdown: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

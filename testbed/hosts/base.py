@@ -11,6 +11,38 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a process and all that it starts may use."""
+
+    cpu_cores: float | None = None
+    """CPU bandwidth in cores (0.5 is half a core); None: no limit."""
+    pinned_cores: tuple[int, ...] = ()
+    """The cores it may run on, ascending; none named: all."""
+    memory_bytes: int | None = None
+    """None: no limit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Throttling:
+    """What the scheduler's bandwidth control did to a limited process since it was started (sched-bwc)."""
+
+    num_periods: int
+    """Periods in which it had anything to run."""
+    num_throttled: int
+    """Those in which it used up its quota and had to stop."""
+    throttled_s: float
+    """Time for which it was stopped; summed over cores on kernels that count so."""
+
+    def since(self, earlier: "Throttling") -> "Throttling":
+        """What happened in between."""
+        return Throttling(
+            num_periods=self.num_periods - earlier.num_periods,
+            num_throttled=self.num_throttled - earlier.num_throttled,
+            throttled_s=self.throttled_s - earlier.throttled_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessSpec:
     """A process to start in a host."""
 
@@ -23,20 +55,12 @@ class ProcessSpec:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the run's own environment."""
+    limits: Limits = field(default_factory=Limits)
+    """Set and read back before it starts, in control groups of its own."""
 
     def __post_init__(self) -> None:
         """Exactly one of entry and argv."""
         assert (self.entry is None) != (not self.argv), f"process {self.name}: give entry or argv, not both"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a host may use."""
-
-    cpu_cores: float | None = None
-    """CPU bandwidth in cores (0.5 is half a core); None: no limit."""
-    memory_bytes: int | None = None
-    """None: no limit."""
 
 
 class Process(Protocol):
@@ -84,7 +108,7 @@ class Host(Protocol):
     def start(self, process: ProcessSpec, *, on_output: Callable[[str], None] | None = None) -> Process:
         """Start a process in the host; each line of its output goes to its log and to `on_output`.
 
-        Raises EnvironmentLacksError when it cannot be started.
+        Raises EnvironmentLacksError when it cannot be started, or one of its limits cannot be had.
         """
 
     def execute(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = 30.0) -> str:
@@ -93,8 +117,11 @@ class Host(Protocol):
         Raises EnvironmentLacksError with argv, exit status and stderr when it fails.
         """
 
-    def limit(self, limits: Limits) -> None:
-        """Apply limits to every process started after this, through the host's own cgroup, and read them back."""
+    def limit_differences(self) -> list[str]:
+        """Every limit of the host's processes that no longer reads as it was set; empty when all do."""
+
+    def throttling(self) -> Mapping[str, Throttling]:
+        """What the CPU quota did, by the name of each process that has one."""
 
     def stop(self) -> None:
-        """Stop every process of the host and release what `limit` made. Idempotent."""
+        """Stop every process of the host and remove the control groups of their limits. Idempotent."""

@@ -1,28 +1,32 @@
-"""Limits of a host's CPU time and memory through control groups (version 1 and 2), read back after setting.
+"""Limits of a process' CPU time, cores and memory through control groups (version 1 and 2), read back after setting.
 
-A host's groups are `<mount point of the controller>/testbed-<run id>/<host>`. Kernel documentation:
-admin-guide/cgroup-v1, scheduler/sched-bwc and admin-guide/cgroup-v2.
+The groups of a process are `<mount point of the controller>/testbed-<run id>/<process>`. On version 2 the controllers
+stay switched on for the mount point's children afterwards, as every container runtime leaves them. Kernel
+documentation: admin-guide/cgroup-v1, scheduler/sched-bwc and admin-guide/cgroup-v2.
 """
 
 import errno
 import math
 import mmap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from testbed.errors import EnvironmentLacksError
-from testbed.hosts.base import Limits
+from testbed.hosts.base import Limits, Throttling
 from testbed.state import RunState
 
-ControllerName = Literal["cpu", "memory"]
+ControllerName = Literal["cpu", "cpuset", "memory"]
+CONTROLLERS: Final[tuple[ControllerName, ...]] = get_args(ControllerName)
 
 _SHORTEST_QUOTA_US: Final = 1_000
 """The kernel refuses less (sched-bwc)."""
 _PERIOD_US: Final = 10_000
 """Shorter than the kernel's 100 ms: a throttled worker should stall often and briefly."""
+_CPUSET_FILES: Final = ("cpuset.cpus", "cpuset.mems")
+"""On version 1 a group takes no process before both are set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +39,10 @@ class Controller:
 
 
 def find_controller(name: ControllerName, mountinfo: str) -> Controller | None:
-    """The controller in the text of /proc/self/mountinfo, see proc_pid_mountinfo(5); None if not mounted."""
+    """The controller in the text of /proc/self/mountinfo, see proc_pid_mountinfo(5); None if not mounted.
+
+    A controller belongs to one hierarchy at a time: where both versions are mounted, it is in the one that has it.
+    """
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         mount_point = Path(before.split()[4])
@@ -47,11 +54,51 @@ def find_controller(name: ControllerName, mountinfo: str) -> Controller | None:
     return None
 
 
+def own_mountinfo() -> str:
+    """What is mounted for this process."""
+    return Path("/proc/self/mountinfo").read_text()
+
+
+def available_controllers() -> dict[ControllerName, Controller | None]:
+    """What this machine has."""
+    mountinfo = own_mountinfo()
+    return {name: find_controller(name, mountinfo) for name in CONTROLLERS}
+
+
+def needed_controllers(limits: Limits) -> list[ControllerName]:
+    """Those that the limits are set through."""
+    asked: dict[ControllerName, bool] = {
+        "cpu": limits.cpu_cores is not None,
+        "cpuset": bool(limits.pinned_cores),
+        "memory": limits.memory_bytes is not None,
+    }
+    return [name for name, wanted in asked.items() if wanted]
+
+
+def cure(name: ControllerName) -> str:
+    """How a machine gets the controller."""
+    return (
+        f"mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} cgroup /sys/fs/cgroup/{name} (version 1), or "
+        "boot with systemd.unified_cgroup_hierarchy=1 (version 2)"
+    )
+
+
 def _words(path: Path) -> list[str]:
     try:
         return path.read_text().split()
     except FileNotFoundError:
         return []
+
+
+def core_list(cores: Iterable[int]) -> str:
+    """`0-2,5`: cores as the kernel writes them (cpuset(7), list format)."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def settings(controller: Controller, limits: Limits) -> Mapping[str, str]:
@@ -64,6 +111,8 @@ def settings(controller: Controller, limits: Limits) -> Mapping[str, str]:
             values = {"cpu.cfs_period_us": str(period_us), "cpu.cfs_quota_us": str(quota_us)}
         else:
             values = {"cpu.max": f"{quota_us} {period_us}"}
+    if controller.name == "cpuset" and limits.pinned_cores:
+        values = {"cpuset.cpus": core_list(limits.pinned_cores)}
     if controller.name == "memory" and limits.memory_bytes is not None:
         # The kernel rounds down to whole pages.
         limit = str(limits.memory_bytes // mmap.PAGESIZE * mmap.PAGESIZE)
@@ -71,72 +120,121 @@ def settings(controller: Controller, limits: Limits) -> Mapping[str, str]:
     return values
 
 
-class HostCgroup:
-    """The control groups of one host; made by the first limit, removed by :meth:`remove`."""
+def parse_throttling(text: str) -> Throttling | None:
+    """The text of a group's cpu.stat, either version's; None where no quota can be set, as in the root group."""
+    fields = dict(line.split(maxsplit=1) for line in text.splitlines())
+    if "nr_throttled" not in fields:
+        return None
+    throttled_s = int(fields["throttled_time"]) * 1e-9 if "throttled_time" in fields else 0.0
+    throttled_s += int(fields["throttled_usec"]) * 1e-6 if "throttled_usec" in fields else 0.0
+    return Throttling(
+        num_periods=int(fields["nr_periods"]), num_throttled=int(fields["nr_throttled"]), throttled_s=throttled_s
+    )
 
-    def __init__(self, host: str, state: RunState) -> None:
-        self._host = host
+
+def own_throttling() -> Throttling | None:
+    """What a quota on this process itself, a container's say, has done; None where there is no such quota."""
+    controller = find_controller("cpu", own_mountinfo())
+    if controller is None:
+        return None
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if names.split(",") == [""] if controller.version == 2 else "cpu" in names.split(","):
+            file = controller.mount_point / path.lstrip("/") / "cpu.stat"
+            return parse_throttling(file.read_text()) if file.exists() else None
+    return None
+
+
+class ProcessCgroup:
+    """The control groups of one process and all that it starts; made by its limits, removed by :meth:`remove`."""
+
+    def __init__(self, process: str, state: RunState, *, mountinfo: str | None = None) -> None:
+        self._process = process
         self._state = state
-        self._groups: dict[ControllerName, Path] = {}
+        self._mountinfo = mountinfo
+        self._controllers: dict[ControllerName, Controller] = {}
+        self._set: dict[Path, str] = {}
+        """Every file that was written, and what it must read."""
+
+    def _group(self, controller: Controller) -> Path:
+        return controller.mount_point / f"testbed-{self._state.run_id}" / self._process
+
+    @property
+    def _groups(self) -> list[Path]:
+        """On version 2 one for all controllers."""
+        return list(dict.fromkeys(self._group(controller) for controller in self._controllers.values()))
 
     @property
     def procs_files(self) -> list[Path]:
         """Where a process writes its pid to be limited."""
-        return [group / "cgroup.procs" for group in self._groups.values()]
+        return [group / "cgroup.procs" for group in self._groups]
 
     def limit(self, limits: Limits) -> None:
         """Set and read back. Raises EnvironmentLacksError, naming the cure."""
-        if limits.cpu_cores is not None:
-            self._apply("cpu", limits)
-        if limits.memory_bytes is not None:
-            self._apply("memory", limits)
+        for name in needed_controllers(limits):
+            self._apply(name, limits)
+        if differences := self.differences():
+            raise EnvironmentLacksError("; ".join(differences))
+
+    def differences(self) -> list[str]:
+        """What no longer reads as it was set."""
+        found = []
+        for file, value in self._set.items():
+            read = file.read_text().strip() if file.exists() else "nothing"
+            if read != value:
+                found.append(f"{file} reads {read!r}, asked for {value!r}")
+        return found
+
+    def throttling(self) -> Throttling | None:
+        """What the CPU quota has done so far; None without one."""
+        controller = self._controllers.get("cpu")
+        return parse_throttling((self._group(controller) / "cpu.stat").read_text()) if controller else None
 
     def _apply(self, name: ControllerName, limits: Limits) -> None:
-        controller = find_controller(name, Path("/proc/self/mountinfo").read_text())
+        controller = find_controller(name, self._mountinfo or own_mountinfo())
         if controller is None:
             raise EnvironmentLacksError(
-                f"host {self._host} asks for a {name} limit, but the cgroup controller is not mounted: "
-                f"mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} cgroup /sys/fs/cgroup/{name}, "
-                "or drop the limit"
+                f"{self._process} asks for a limit that needs the {name} controller, and it is not mounted: "
+                f"{cure(name)}; or drop the limit"
             )
         try:
-            group = self._make(controller)
+            self._make(controller)
+            group = self._group(controller)
             for file, value in settings(controller, limits).items():
                 (group / file).write_text(value)
-                if (read := (group / file).read_text().strip()) != value:
-                    raise EnvironmentLacksError(f"{group / file} reads {read!r} after {value!r} was written to it")
+                self._set[group / file] = value
         except OSError as error:
             raise EnvironmentLacksError(
-                f"cannot limit {name} of host {self._host}: {error}; this needs root and a writable "
+                f"cannot set the {name} limit of {self._process}: {error}; this needs root and a writable "
                 f"{controller.mount_point} (in a container: --privileged, or a delegated cgroup)"
             ) from error
 
-    def _make(self, controller: Controller) -> Path:
-        """The host's group for this controller, made if it is not there yet."""
-        if controller.name in self._groups:
-            return self._groups[controller.name]
-        of_run = controller.mount_point / f"testbed-{self._state.run_id}"
-        group = of_run / self._host
-        for path in (of_run, group):
+    def _make(self, controller: Controller) -> None:
+        """The process' group for this controller, made if it is not there yet."""
+        group = self._group(controller)
+        self._controllers[controller.name] = controller
+        for path in (group.parent, group):
             if not path.exists():
                 self._state.add_cgroup(path)
-                path.mkdir()
+                path.mkdir(exist_ok=True)
+            if controller.version == 1 and controller.name == "cpuset":
+                for file in _CPUSET_FILES:
+                    (path / file).write_text((path.parent / file).read_text())
         if controller.version == 2:
-            for parent in (controller.mount_point, of_run):
+            for parent in (controller.mount_point, group.parent):
                 control = parent / "cgroup.subtree_control"
-                if controller.name not in control.read_text().split():
+                if controller.name not in _words(control):
                     control.write_text(f"+{controller.name}")
-        self._groups[controller.name] = group
-        return group
 
     def remove(self) -> None:
         """Remove the groups; the processes in them must have ended. Idempotent."""
-        for name, group in list(self._groups.items()):
+        for group in self._groups:
             for path in (group, group.parent):
                 if path == group or not any(child.is_dir() for child in path.iterdir()):
                     remove_cgroup(path)
                     self._state.remove_cgroup(path)
-            del self._groups[name]
+        self._controllers.clear()
+        self._set.clear()
 
 
 def remove_cgroup(path: Path, *, timeout_s: float = 5.0) -> None:

@@ -4,15 +4,15 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError
-from testbed.hosts.base import Limits, ProcessSpec
-from testbed.hosts.cgroups import HostCgroup
+from testbed.hosts.base import ProcessSpec, Throttling
+from testbed.hosts.cgroups import ProcessCgroup
 from testbed.hosts.spawn import Output, StartedProcess, spawn
 from testbed.kernel import in_network_of, network_namespace
 from testbed.processes import (
@@ -48,7 +48,7 @@ class NamespaceHost:
         self._state = state
         self._log_directory = log_directory
         self._fork_server = fork_server
-        self._cgroup = HostCgroup(name, state)
+        self._cgroups: dict[str, ProcessCgroup] = {}
         self._processes: list[StartedProcess] = []
 
     def entered(self) -> AbstractContextManager[None]:
@@ -83,6 +83,8 @@ class NamespaceHost:
         self._check_held()
         if process.argv and shutil.which(process.argv[0]) is None:
             raise EnvironmentLacksError(f"cannot start {process.name}: there is no {process.argv[0]}; install it")
+        cgroup = self._cgroups[process.name] = ProcessCgroup(process.name, self._state)
+        cgroup.limit(process.limits)
         output = Output(self._log_directory / f"{process.name}.log", on_output)
         started = self._fork(process, output) if process.entry else self._spawn(process, output)
         self._processes.append(started)
@@ -98,11 +100,11 @@ class NamespaceHost:
             namespace_pid=self.pid,
             output=output,
             environment=dict(process.environment),
-            procs_files=self._cgroup.procs_files,
+            procs_files=self._cgroups[process.name].procs_files,
         )
 
     def _spawn(self, process: ProcessSpec, output: Output) -> StartedProcess:
-        groups = [str(path) for path in self._cgroup.procs_files]
+        groups = [str(path) for path in self._cgroups[process.name].procs_files]
         enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", f"--wdns={Path.cwd()}", "--"]
         started = spawn(
             process.name,
@@ -120,9 +122,14 @@ class NamespaceHost:
         if network_namespace(self.pid) is None:
             raise EnvironmentLacksError(f"the process {self.pid} that held the namespaces of {self.name} has ended")
 
-    def limit(self, limits: Limits) -> None:
-        """Limit every process started after this, and read back. Raises EnvironmentLacksError."""
-        self._cgroup.limit(limits)
+    def limit_differences(self) -> list[str]:
+        """Every limit of the host's processes that no longer reads as it was set."""
+        return [line for cgroup in self._cgroups.values() for line in cgroup.differences()]
+
+    def throttling(self) -> Mapping[str, Throttling]:
+        """What the CPU quota did, by the name of each process that has one."""
+        found = {name: cgroup.throttling() for name, cgroup in self._cgroups.items()}
+        return {name: throttling for name, throttling in found.items() if throttling is not None}
 
     def tell_to_end(self) -> None:
         """SIGTERM to every process of the host, without waiting: several hosts stop at once that way."""
@@ -130,13 +137,16 @@ class NamespaceHost:
             process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Stop every process of the host and release what `limit` made. The namespaces stay. Idempotent."""
+        """Stop every process of the host and remove the control groups of their limits. The namespaces stay.
+        Idempotent."""
         self.tell_to_end()
         for process in self._processes:
             process.stop(_STOP_TIMEOUT_S)
         self._processes.clear()
         self._end_strays()
-        self._cgroup.remove()
+        for cgroup in self._cgroups.values():
+            cgroup.remove()
+        self._cgroups.clear()
 
     def _end_strays(self) -> None:
         """End what the stopped processes had started in sessions of their own."""

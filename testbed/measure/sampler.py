@@ -8,6 +8,7 @@ from typing import Self
 
 from testbed.deploy import Deployment
 from testbed.errors import EnvironmentLacksError
+from testbed.hosts.base import Throttling
 from testbed.links.netlink import LinkMonitor, NetlinkError
 from testbed.links.nfqueue import DelayCounters
 from testbed.links.tc import CLASS_HANDLE
@@ -104,6 +105,10 @@ class LinkSampler:
     def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
         """What each delay line that a daemon serves has done until now; by link and sending node."""
         return self._deployment.delay_counters()
+
+    def throttling(self) -> dict[str, Throttling]:
+        """What CPU quotas have done until now, by the name of each process that has one."""
+        return self._deployment.throttling()
 
     def check(self) -> None:
         """Raise what stopped the sampling thread, if anything did."""

@@ -61,6 +61,10 @@ def render_plan(plan: Plan, console: Console) -> None:
             console.print(f"  {node.name}: delay daemon ({' '.join(node.daemon_arguments)})", highlight=False)
     for rank in range(experiment.workers):
         console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
+    if plan.hosts:
+        console.print("\n[bold]hosts[/], limits and stragglers")
+        for worker, asked in plan.hosts.items():
+            console.print(f"  {worker}: {asked.text}", highlight=False, markup=False)
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
     model = "the alpha-beta model"
     if prediction.bottleneck:

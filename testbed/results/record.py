@@ -50,6 +50,7 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "cpu_s": pl.Float64,
     "run_queue_delay_s": pl.Float64,
     "communication_run_queue_delay_s": pl.Float64,
+    "slowdown": pl.Float64,
 }
 BUCKET_SCHEMA: Final[dict[str, Any]] = {
     "rank": pl.Int32,
@@ -140,6 +141,21 @@ class LinkSummary(_Part):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
+class WorkerSummary(_Part):
+    """One worker over the measured iterations; virtual seconds."""
+
+    name: str
+    compute_time_s: float
+    """Median; with what a slowdown added."""
+    slowdown_mean: float
+    """How many times as long its computing was made to take; 1: not at all."""
+    last_share: float
+    """Of the iterations, those in which it was the last to hand over its last gradient."""
+    held_up_s: float
+    """By how much it then came later than the last but one, per iteration, the others' counting as 0: the time for
+    which everyone waited for this worker alone."""
+
+
 class AllReduceSummary(_Part):
     """One iteration's worth of all-reduce, all buckets together."""
 
@@ -188,6 +204,7 @@ class Summary(_Part):
     loss: LossValues | None
     parameters_sha256: str | None
     """Of the final parameters; the same on every worker, else the run has failed."""
+    workers: list[WorkerSummary]
     links: list[LinkSummary]
     allreduce: AllReduceSummary | None
     unshared_memory_bytes: list[int]

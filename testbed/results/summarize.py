@@ -14,6 +14,7 @@ import polars as pl
 
 from testbed.fidelity import LinkEvidence
 from testbed.results.record import AllReduceSummary, DelayLine, LinkSummary, LossValues, Outcome, Quantiles, Summary
+from testbed.results.stragglers import worker_summaries
 
 Floats = npt.NDArray[np.float64]
 
@@ -149,6 +150,7 @@ def summarize(inputs: Inputs) -> Summary:
         scaling_factor=scaling,
         loss=_losses(iterations),
         parameters_sha256=next(iter(digests)) if len(digests) == 1 else None,
+        workers=worker_summaries(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation),
         links=_links(inputs),
         allreduce=_allreduce(inputs),
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),

@@ -87,6 +87,10 @@ def _numbers(summary: "Summary") -> Table:
             f"({wording.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x "
             f"{wording.prediction_name(took)} ({wording.time_text(took.predicted_s)})",
         )
+    if (worker := wording.straggler(summary)) is not None:
+        slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
+        last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"
+        grid.add_row("Straggler", wording.time_text(worker.held_up_s), f"per iteration that everyone waited for {last}")
     if summary.loss is not None:
         first, last = (_loss(value) for value in (summary.loss.first, summary.loss.last))
         grid.add_row("Loss", last, f"mean over workers; {first} in the first measured iteration")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
-    from testbed.results.record import AllReduceSummary, LinkSummary, Outcome, Summary
+    from testbed.results.record import AllReduceSummary, LinkSummary, Outcome, Summary, WorkerSummary
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
     "valid": "Bytes, rates and settings of every link hold, and the machine kept up.",
@@ -25,6 +25,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "utilization_busy": "The same while at least one bucket was in service.",
     "bytes": "Counted by the link's HTB class with headers, pure acknowledgements taken out, next to what "
     "the collective's schedule sends; a dash where flows could have taken another of several equal paths.",
+    "held_up": "How much later than the last but one the last worker handed over its last gradient, over all measured "
+    "iterations: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
     "bound": "Least time for these bytes at the goodput of the workers' links, or of a link between switches that "
@@ -34,6 +36,9 @@ DEFINITIONS: Final[Mapping[str, str]] = {
 }
 DASH: Final = "\u2013"
 """Stands where a number is not known."""
+
+STRAGGLER_SHARE: Final = 0.05
+"""Of an iteration: workers that are all alike hold each other up by less."""
 
 _TIME_UNITS: Final = ((600.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (0.0, 1e-6, "µs"))
 _RATE_UNITS: Final = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (0.0, "bit/s"))
@@ -94,6 +99,14 @@ def scaling_definition(summary: "Summary") -> str:
         return text
     median = time_text(summary.iteration_time_s.median)
     return f"{text.removesuffix('.')}: {time_text(summary.compute_only_time_s)} / {median}."
+
+
+def straggler(summary: "Summary") -> "WorkerSummary | None":
+    """The worker that held the others up most, if that cost any worth a line."""
+    worst = max(summary.workers, key=lambda worker: worker.held_up_s, default=None)
+    if worst is None or summary.iteration_time_s is None:
+        return None
+    return worst if worst.held_up_s > STRAGGLER_SHARE * summary.iteration_time_s.median else None
 
 
 def headline(summary: "Summary") -> str:

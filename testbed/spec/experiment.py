@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from testbed.errors import SpecError
+from testbed.hosts.spec import HostSpec
 from testbed.links.spec import LinkOverride, LinkSpec
 from testbed.links.tc import MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
@@ -37,7 +38,6 @@ from transports.units import Size, Time, format_size, parse_size_bytes
 RESERVED: Final = {
     "workers_per_host": "every worker has a host of its own",
     "changes": "links keep their settings during the run",
-    "hosts": "hosts share the machine's cores without limits",
     "background": "there is no background traffic",
     "sweep": "one spec is one run",
     "repeat": "one spec is one run",
@@ -113,6 +113,8 @@ class Experiment(BaseModel):
     fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A whole stack (`gloo`) instead of collective x channel."""
+    hosts: dict[str, HostSpec] = Field(default_factory=dict)
+    """Limits and stragglers, by worker: `w0`, `w*`, `w0,w3`. Later entries win."""
     dilation: Literal[1] = 1
     """The factor by which time is stretched."""
     timeout_s: Time = Field(30.0, alias="timeout", ge=1, le=3600)
@@ -151,7 +153,8 @@ class Experiment(BaseModel):
 
     def sha256(self) -> str:
         """Identifies the question: the hash of the resolved spec."""
-        return hashlib.sha256(json.dumps(self.dump(), sort_keys=True).encode()).hexdigest()
+        # Keys in their order: that of `hosts` and of a topology's switches has a meaning.
+        return hashlib.sha256(json.dumps(self.dump()).encode()).hexdigest()
 
 
 def validate(data: object) -> Experiment:

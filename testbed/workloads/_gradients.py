@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
+from testbed.workloads._pacing import ComputePacer
 from transports.trace import OperationTrace
 
 GRADIENT_TOLERANCE: Final = 1e-6
@@ -60,15 +61,27 @@ class GradientHook:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, recorder: BucketRecorder, *, group_traces: bool, keep_local: bool
+        self,
+        group: dist.ProcessGroup,
+        recorder: BucketRecorder,
+        pacer: ComputePacer,
+        *,
+        group_traces: bool,
+        keep_local: bool,
     ) -> None:
         self._group = group
         self._recorder = recorder
+        self._pacer = pacer
         self._group_traces = group_traces
         self._local: dict[torch.Tensor, torch.Tensor] | None = {} if keep_local else None
 
     def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """All-reduce the mean; completes with the bucket's buffer."""
+        """All-reduce the mean; completes with the bucket's buffer.
+
+        A straggler's bucket is handed over when a slower worker's would be, so that its communication overlaps the
+        rest of the backward pass as a slower worker's does.
+        """
+        self._pacer.stretch()
         if self._local is not None:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 self._local[parameter] = gradient.clone()

@@ -17,9 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from testbed.control import control_pb2
 from testbed.kernel import return_free_memory
+from testbed.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.workloads._datasets import DATASETS, Dataset, batches
 from testbed.workloads._gradients import BucketRecorder, GradientHook
 from testbed.workloads._models import MODELS
+from testbed.workloads._pacing import ComputePacer
 from testbed.workloads._scheduling import RunQueueClock, threads_named
 from testbed.workloads.base import WorkerConfiguration, WorkerControl
 from transports import autoload, process_group
@@ -42,6 +44,9 @@ class Trainer:
         self._configuration = configuration
         self._control = control
         self._recorder = BucketRecorder()
+        self._pacer = ComputePacer()
+        slowdown = configuration.slowdown
+        self._slowdown = None if slowdown is None else SLOWDOWNS.parse(slowdown)
 
     def run(self) -> None:
         """Compute only, warm up, measure, report."""
@@ -59,14 +64,14 @@ class Trainer:
             )
             parallel.register_comm_hook(None, hook.reduce)
             iteration = _Iteration(
-                parallel, self._optimizer(model), self._batches(dataset), self._recorder, _clock(group)
+                parallel, self._optimizer(model), self._batches(dataset), self._recorder, _clock(group), self._pacer
             )
             verify = (lambda: hook.verify(list(model.parameters()))) if options.verify_gradients else None
             for index in range(options.warmup):
-                self._report(iteration.run("warmup", index, verify))
+                self._report(iteration.run("warmup", index, verify, self._factor("warmup", index)))
             self._control.barrier("measure")
             for index in range(options.iterations):
-                self._report(iteration.run("measured", index, verify))
+                self._report(iteration.run("measured", index, verify, self._factor("measured", index)))
             self._control.barrier("done")
         self._control.report(control_pb2.Event(finished=_finished(model)))
 
@@ -102,17 +107,26 @@ class Trainer:
     def _compute_only(self, model: nn.Module, dataset: Dataset) -> None:
         """The same iterations on the same shapes, alone; the weights it makes are dropped with the copy."""
         clock = RunQueueClock(frozenset())
-        iteration = _Iteration(model, self._optimizer(model), self._batches(dataset), None, clock)
-        iteration.run("compute_only", 0, None)  # oneDNN prepares its kernels in the first; nobody's cost
+        iteration = _Iteration(model, self._optimizer(model), self._batches(dataset), None, clock, self._pacer)
+        iteration.run("compute_only", 0, None, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
         self._control.barrier("compute_only")
         for index in range(self._options.compute_only):
-            self._report(iteration.run("compute_only", index, None))
+            self._report(iteration.run("compute_only", index, None, self._factor("compute_only", index)))
         self._control.barrier("compute_only_done")
+
+    def _factor(self, phase: str, index: int) -> float:
+        """How many times as long this worker's computing takes in that iteration."""
+        if self._slowdown is None:
+            return 1.0
+        configuration = self._configuration
+        random = iteration_random(seed=configuration.seed, rank=configuration.rank, phase=phase, index=index)
+        return self._slowdown.draw(random)
 
     def _hook(self, group: dist.ProcessGroup) -> GradientHook:
         return GradientHook(
             group,
             self._recorder,
+            self._pacer,
             group_traces=isinstance(group, process_group.TestbedProcessGroup),
             keep_local=self._options.verify_gradients,
         )
@@ -146,26 +160,38 @@ class _Iteration:
         data: Iterator[tuple[torch.Tensor, torch.Tensor]],
         recorder: BucketRecorder | None,
         clock: RunQueueClock,
+        pacer: ComputePacer,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._data = data
         self._recorder = recorder
         self._clock = clock
+        self._pacer = pacer
 
-    def run(self, phase: str, index: int, verify: Callable[[], object] | None) -> control_pb2.Iteration:
-        """Forward, backward with its communication, optimizer; returns the account of it."""
+    def run(
+        self, phase: str, index: int, verify: Callable[[], object] | None, slowdown: float
+    ) -> control_pb2.Iteration:
+        """Forward, backward with its communication, optimizer, computing `slowdown` times as long; returns the account
+        of it."""
         cpu_before_s = time.process_time()
         start_s = time.monotonic()
+        self._pacer.factor = slowdown
+        self._pacer.begin()
         images, labels = next(self._data)
         loss = nn.functional.cross_entropy(self._model(images), labels)
+        self._pacer.stretch()
         forward_end_s = time.monotonic()
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        if self._recorder is None:  # else the hook has, before each bucket
+            self._pacer.stretch()
         backward_end_s = time.monotonic()
         if verify is not None:
             verify()
+        self._pacer.begin()
         self._optimizer.step()
+        self._pacer.stretch()
         optimizer_end_s = time.monotonic()
         handed_over_s, buckets = self._recorder.take() if self._recorder else (backward_end_s, [])
         delay = self._clock.lap()
@@ -182,6 +208,7 @@ class _Iteration:
             cpu_s=time.process_time() - cpu_before_s,
             run_queue_delay_s=delay.total_s,
             communication_run_queue_delay_s=delay.communication_s,
+            slowdown=slowdown,
             buckets=[
                 control_pb2.Bucket(
                     sequence=bucket.sequence,

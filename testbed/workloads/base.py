@@ -39,6 +39,8 @@ class WorkerConfiguration(BaseModel):
     """A file for torch's FileStore; it lies in the run's directory, never on the emulated links."""
     num_threads: int
     """torch's intra-op threads."""
+    slowdown: dict[str, object] | None = None
+    """A value on the slowdown axis: this worker is a compute straggler."""
 
 
 class Workload(Options):

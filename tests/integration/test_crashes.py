@@ -53,7 +53,7 @@ hosts = [
 ]
 pair = ["ip", "link", "add", "w0-eth0", "type", "veth", "peer", "name", "w1-eth0", "netns", str(holders[1])]
 hosts[0].execute(pair)
-hosts[0].limit(Limits(cpu_cores=1.0))
+hosts[0].start(ProcessSpec(name="limited", argv=("sleep", "600"), limits=Limits(cpu_cores=1.0)))
 hosts[1].start(ProcessSpec(name="daemon", argv=("sleep", "600")))
 fork_server.wait_ready(60.0)
 socket_path = state.directory / "control.sock"

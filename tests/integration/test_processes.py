@@ -139,13 +139,18 @@ def test_stopping_the_host_ends_everything_in_it_but_its_namespaces(host: Namesp
 
 
 def test_limits_are_set_read_back_and_hold(host: NamespaceHost, state: RunState) -> None:
-    host.limit(Limits(cpu_cores=0.1))
-    process = host.start(ProcessSpec(name="burn", argv=(sys.executable, "-c", BURN)))
+    limits = Limits(cpu_cores=0.1, pinned_cores=(1,))
+    process = host.start(ProcessSpec(name="burn", argv=(sys.executable, "-c", BURN), limits=limits))
+    wait_until(lambda: os.sched_getaffinity(process.pid) == {1}, "it is pinned")
     assert process.wait(30.0) == 0
     # 0.1 cores for 1.5 s, and as much again for the start of the interpreter and the last period.
     assert float(process.log_path.read_text()) < 0.2 * 1.5
-    host.limit(Limits(cpu_cores=1.5, memory_bytes=256 * 2**20))
-    greedy = host.start(ProcessSpec(name="greedy", argv=(sys.executable, "-c", "x = bytearray(2**30)")))
+    assert host.limit_differences() == []
+    throttling = host.throttling()["burn"]
+    assert throttling.num_throttled > 0.5 * throttling.num_periods > 0
+    assert throttling.throttled_s > 0.5
+    limits = Limits(cpu_cores=1.5, memory_bytes=256 * 2**20)
+    greedy = host.start(ProcessSpec(name="greedy", argv=(sys.executable, "-c", "x = bytearray(2**30)"), limits=limits))
     assert greedy.wait(30.0) == -signal.SIGKILL
     groups = state.owned().cgroups
     assert groups
@@ -157,8 +162,7 @@ def test_limits_are_set_read_back_and_hold(host: NamespaceHost, state: RunState)
 
 def test_a_fork_is_limited_too(forking_host: NamespaceHost, tmp_path: Path) -> None:
     (tmp_path / "burner.py").write_text(f"def main():\n    exec({BURN!r})\n")
-    forking_host.limit(Limits(cpu_cores=0.1))
-    process = forking_host.start(ProcessSpec(name="burn", entry="burner:main"))
+    process = forking_host.start(ProcessSpec(name="burn", entry="burner:main", limits=Limits(cpu_cores=0.1)))
     assert process.wait(30.0) == 0
     assert float(process.log_path.read_text()) < 0.2 * 1.5
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.fidelity import Evidence, LinkEvidence, judge
+from testbed.fidelity import Evidence, LinkEvidence, ThrottlingEvidence, judge
 
 LINK = LinkEvidence(
     name="w0 → s0",
@@ -144,3 +144,22 @@ def test_many_links_make_one_sentence_with_the_worst_first() -> None:
     _, (reason,) = judge(replace(HEALTHY, links=links))
     assert "w31 → s0" in reason.split(";")[0]
     assert "and 28 more" in reason
+
+
+def throttled(cpu_cores: float | None) -> Evidence:
+    quota = ThrottlingEvidence(name="w1", cpu_cores=cpu_cores, throttled_share=0.4, throttled_s=2.0, waiting_share=0.3)
+    return replace(HEALTHY, throttling=[quota])
+
+
+def test_throttling_that_was_asked_for_is_named_and_does_not_degrade() -> None:
+    outcome, (note,) = judge(throttled(0.5))
+    assert outcome == "valid"
+    assert "w1 was held to 0.5 cores as asked: throttled in 40 %" in note
+    assert "communication" in note
+    assert "30 %" in note
+
+
+def test_throttling_that_nobody_asked_for_degrades() -> None:
+    outcome, (reason,) = judge(throttled(None))
+    assert outcome == "degraded"
+    assert "did not ask for" in reason

@@ -2,8 +2,19 @@ from pathlib import Path
 
 import pytest
 
-from testbed.hosts.base import Limits
-from testbed.hosts.cgroups import Controller, find_controller, remove_cgroup, settings
+from testbed.errors import EnvironmentLacksError
+from testbed.hosts.base import Limits, Throttling
+from testbed.hosts.cgroups import (
+    Controller,
+    ProcessCgroup,
+    core_list,
+    find_controller,
+    needed_controllers,
+    parse_throttling,
+    remove_cgroup,
+    settings,
+)
+from testbed.state import RunState, new_run_id
 
 VERSION_1 = """\
 23 28 0:22 / /proc rw,relatime - proc proc rw
@@ -56,3 +67,56 @@ def test_no_limit_writes_nothing() -> None:
 
 def test_removing_what_is_gone_is_no_error(tmp_path: Path) -> None:
     remove_cgroup(tmp_path / "never-made")
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"), [((0,), "0"), ((0, 1, 2, 5), "0-2,5"), ((3, 1), "1,3"), ((7, 8, 0), "0,7-8")]
+)
+def test_cores_are_written_as_the_kernel_writes_them(cores: tuple[int, ...], text: str) -> None:
+    assert core_list(cores) == text
+    for version in (1, 2):
+        assert settings(controller("cpuset", version), Limits(pinned_cores=cores)) == {"cpuset.cpus": text}
+
+
+def test_only_what_is_asked_needs_a_controller() -> None:
+    assert needed_controllers(Limits()) == []
+    assert needed_controllers(Limits(cpu_cores=1, pinned_cores=(0,), memory_bytes=2**30)) == ["cpu", "cpuset", "memory"]
+
+
+def test_throttling_is_read_from_both_versions_and_subtracts() -> None:
+    first = parse_throttling("nr_periods 100\nnr_throttled 40\nthrottled_time 2500000000\n")
+    second = parse_throttling("usage_usec 9\nnr_periods 300\nnr_throttled 50\nthrottled_usec 3500000\n")
+    assert first == Throttling(num_periods=100, num_throttled=40, throttled_s=2.5)
+    assert second is not None
+    assert second.since(first) == Throttling(num_periods=200, num_throttled=10, throttled_s=1.0)
+    assert parse_throttling("usage_usec 9\nuser_usec 5\n") is None
+
+
+def test_version_2_switches_the_controllers_on_from_the_top_and_reads_back(tmp_path: Path) -> None:
+    top = tmp_path / "cgroup"
+    top.mkdir()
+    (top / "cgroup.controllers").write_text("cpuset cpu memory\n")
+    (top / "cgroup.subtree_control").write_text("memory\n")
+    state = RunState.create(new_run_id(), root=tmp_path)
+    mountinfo = f"41 31 0:38 / {top} rw - cgroup2 cgroup2 rw\n"
+    cgroup = ProcessCgroup("w0", state, mountinfo=mountinfo)
+    cgroup.limit(Limits(cpu_cores=0.5, pinned_cores=(0, 1), memory_bytes=2**30))
+    of_run = top / f"testbed-{state.run_id}"
+    assert cgroup.procs_files == [of_run / "w0" / "cgroup.procs"]
+    assert state.owned().cgroups == [of_run, of_run / "w0"]
+    assert (top / "cgroup.subtree_control").read_text() == "+memory"  # the last; a real one adds
+    assert (of_run / "cgroup.subtree_control").read_text() == "+memory"
+    assert {path.name: path.read_text() for path in (of_run / "w0").iterdir()} == {
+        "cpu.max": "5000 10000",
+        "cpuset.cpus": "0-1",
+        "memory.max": str(2**30),
+    }
+    assert cgroup.differences() == []
+    (of_run / "w0" / "cpu.max").write_text("max 100000\n")
+    assert cgroup.differences() == [f"{of_run}/w0/cpu.max reads 'max 100000', asked for '5000 10000'"]
+
+
+def test_a_missing_controller_is_an_error_with_the_cure(tmp_path: Path) -> None:
+    state = RunState.create(new_run_id(), root=tmp_path)
+    with pytest.raises(EnvironmentLacksError, match=r"w0 .* cpuset controller.*mount -t cgroup"):
+        ProcessCgroup("w0", state, mountinfo="23 28 0:22 / /proc rw - proc proc rw\n").limit(Limits(pinned_cores=(0,)))

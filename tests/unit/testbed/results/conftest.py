@@ -102,6 +102,7 @@ class Model:
                     "cpu_s": compute[rank],
                     "run_queue_delay_s": 0.01,
                     "communication_run_queue_delay_s": 0.001,
+                    "slowdown": 1.0,
                 }
             )
 

@@ -39,7 +39,7 @@ def test_summary_json_keeps_the_contract_for_scripts(record: Make) -> None:
     promised = {
         "schema_version", "run_id", "outcome", "reasons", "num_workers", "num_iterations", "dilation",
         "iteration_time_s", "compute_time_s", "exposed_communication_s", "samples_per_s", "scaling_factor", "loss",
-        "parameters_sha256", "links", "allreduce", "record",
+        "parameters_sha256", "workers", "links", "allreduce", "record",
     }  # fmt: skip
     assert promised <= summary.keys()
     assert summary["iteration_time_s"].keys() == {"median", "p10", "p90"}

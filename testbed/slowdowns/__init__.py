@@ -1,0 +1,1 @@
+"""The slowdown axis: how much longer a straggler computes. One file per kind."""
