@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from transports.compression._memory import Memory
+from transports.compression._memory import Memory, forget_infinite
 from transports.compression.base import (
     LENGTH_BYTES,
     AllGather,
@@ -37,8 +37,7 @@ class GradientCompression:
     def exchange(self, buffer: torch.Tensor, layout: Layout) -> Exchanging:
         """The contiguous buffer (n,), of one of COMPRESSIBLE, becomes the mean over the workers.
 
-        An element that is not finite is passed on where the codec sends it, and never fed back: one overflow would
-        otherwise spoil everything after it.
+        An element that is not finite is passed on where the codec sends it, and never fed back.
         """
         if not buffer.numel():
             return
@@ -48,8 +47,7 @@ class GradientCompression:
                 errors = self._errors.flat(layout)
                 errors += values
                 yield from self._codec.exchange(errors, values, layout)
-                if not np.isfinite(np.dot(errors, errors)):
-                    np.nan_to_num(errors, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+                forget_infinite(errors)
             else:
                 yield from self._codec.exchange(values, values, layout)
         if buffer.dtype != torch.float32:

@@ -15,8 +15,19 @@ from transports.compression.base import COMPRESSORS, Compressor, Piece
 from transports.gradients import GradientCompression
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "dgc": [{"ratio": 0.1, "clip_norm": 0.1}],
     "divide": [{"by": 3.0}],
+    "fp8": [{"error_feedback": True}],
+    "int8": [{"block": 32, "error_feedback": True}],
+    "natural": [{"error_feedback": True}],
+    "onebit": [{"block": 8}, {"error_feedback": False}],
+    "powersgd": [{"rank": 1}, {"rank": 2, "error_feedback": False}],
+    "qsgd": [{"bits": 2}, {"bits": 8, "block": 64}, {"error_feedback": True}],
     "random_k": [{"ratio": 0.1}, {"ratio": 0.1, "error_feedback": False}],
+    "signsgd": [{"scaled": True}, {"scaled": True, "error_feedback": True}],
+    "terngrad": [{"clip": None}, {"clip": None, "error_feedback": True}],
+    "thc": [{"register_bits": 16}, {"error_feedback": True}],
+    "threshold": [{"threshold": 0.01}, {"threshold": 0.02, "error_feedback": False}],
     "top_k": [{"ratio": 0.1}, {"ratio": 0.1, "error_feedback": False}],
 }
 """Beside the defaults."""
@@ -109,7 +120,7 @@ def test_unbiased_compressors_are_right_on_average(compressor: Compressor) -> No
     workers = Workers(compressor, 1)
     decoded = torch.stack([workers.mean([values])[0].double() for _ in range(num_repetitions)])
     deviation = decoded.std(0) / num_repetitions**0.5
-    assert ((decoded.mean(0) - values).abs() <= 5 * deviation + 1e-6 * values.abs().max()).all()
+    assert ((decoded.mean(0) - values).abs() <= 5 * deviation + 1e-4 * values.abs().max()).all()
     variance = compressor.variance(40)
     if variance is not None:
         squared = float((decoded - values).square().sum(1).mean())
@@ -122,11 +133,12 @@ def test_unbiased_compressors_are_right_on_average(compressor: Compressor) -> No
 def test_contractions_contract(compressor: Compressor, data: st.DataObject) -> None:
     number = st.one_of(st.floats(2.0**-12, 1e4, width=32), st.floats(-1e4, -(2.0**-12), width=32), st.just(0.0))
     values = torch.tensor(data.draw(st.lists(number, min_size=1, max_size=700)))
+    num_draws, slack = (300, 1.5) if compressor.unbiased else (1, 1.001)
     workers = Workers(compressor, 1)
-    left = torch.stack([(workers.mean([values])[0] - values).double().square().sum() for _ in range(20)])
+    left = torch.stack([(workers.mean([values])[0] - values).double().square().sum() for _ in range(num_draws)])
     contraction = compressor.contraction(len(values))
     assert contraction is not None
-    assert float(left.mean()) <= (1 - contraction) * 1.3 * float(values.double().square().sum()) + 1e-12
+    assert float(left.mean()) <= (1 - contraction) * slack * float(values.double().square().sum()) + 1e-12
 
 
 @pytest.mark.parametrize("compressor", FEEDING_BACK)
@@ -202,10 +214,9 @@ def test_an_overflow_shows_or_stays_out_and_spoils_nothing_later(compressor: Com
     spoiled[1][::2] = value
     (result, _) = workers.mean(spoiled, layout_of())
     assert not torch.isfinite(result).all() or compressor.kind == "signsgd"
-    if not compressor.stateful:
-        for seed in range(2):
-            (result, _) = workers.mean(gradients(2, seed=seed), layout_of())
-        assert torch.isfinite(result).all()
+    for seed in range(2):
+        (result, _) = workers.mean(gradients(2, seed=seed), layout_of())
+    assert torch.isfinite(result).all()
 
 
 @pytest.mark.parametrize("compressor", EVERY)

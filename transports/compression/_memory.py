@@ -37,3 +37,10 @@ class Memory:
         for earlier in outdated:
             self._flats.pop(earlier, None)
         self._flats[keys] = flat
+
+
+def forget_infinite(*kept: Array) -> None:
+    """Put zeros for what is not finite: one overflow would otherwise spoil everything after it."""
+    for each in kept:
+        if not np.isfinite(np.dot(each, each)):
+            np.nan_to_num(each, copy=False, nan=0.0, posinf=0.0, neginf=0.0)

@@ -35,6 +35,8 @@ ELEMENT_BYTES: Final = 4
 """Of an uncompressed gradient's element, a float32."""
 LENGTH_BYTES: Final = 8
 """What says how long a payload is where that depends on the values: an int64."""
+SMALLEST_SCALE: Final = 1e-30
+"""Blocks whose scale is below are sent as zeros: its inverse would come near the end of the range."""
 CHUNK: Final = 2**16
 """Elements worked on at once: with their temporaries they stay in a core's own cache."""
 

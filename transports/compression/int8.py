@@ -12,6 +12,7 @@ from pydantic import Field
 
 from transports.compression.base import (
     COMPRESSORS,
+    SMALLEST_SCALE,
     Array,
     Bytes,
     Codec,
@@ -70,7 +71,7 @@ class _Codec(GatheredCodec):
             peaks = np.abs(blocks).max(axis=1)
             first = start // block
             scales[first : first + len(peaks)] = peaks / _LARGEST
-            inverse = np.divide(_LARGEST, peaks, out=np.zeros_like(peaks), where=peaks > 0)
+            inverse = np.divide(_LARGEST, peaks, out=np.zeros_like(peaks), where=peaks > SMALLEST_SCALE)
             scaled = blocks * inverse[:, None]
             np.rint(scaled, out=scaled)
             codes[start:stop] = scaled.reshape(-1)[: stop - start]

@@ -1,0 +1,146 @@
+"""A low-rank approximation of each parameter's gradient by one step of the power method.
+
+Vogels, Karimireddy, Jaggi 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"
+(NeurIPS). A gradient of shape (a, ...) is a matrix M (a, b). With Q (b, r) of the time before: P = M Q is summed and
+orthogonalised, Q = M^T P is summed, and P Q^T stands for M. Parameters of one dimension, and those that would not
+shrink, travel as they are, with the first of the two sums. On the wire: float32.
+"""
+
+from collections.abc import Hashable, Sequence
+from math import prod
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from transports.compression.base import (
+    COMPRESSORS,
+    ELEMENT_BYTES,
+    AllReduce,
+    Array,
+    Codec,
+    Exchanging,
+    Layout,
+    Place,
+    Shape,
+    Summed,
+)
+
+
+@COMPRESSORS.register
+class PowerSgd(Summed):
+    """Both factors are summed; the second one is where the next time begins."""
+
+    stateful: ClassVar[bool] = True
+
+    rank: int = Field(4, ge=1, le=1024)
+    """Columns of the factors."""
+    error_feedback: bool = True
+
+    @property
+    def unbiased(self) -> bool:
+        """It is a projection."""
+        return False
+
+    def damping(self, num_elements: int) -> float:  # noqa: ARG002
+        """1: a projection never makes the error longer, and the power method turns towards what is left of it."""
+        return 1.0
+
+    def matrix(self, shape: Shape) -> tuple[int, int] | None:
+        """Rows and columns of what is factored; None: it is sent as it is."""
+        if len(shape) < 2 or not prod(shape):
+            return None
+        rows, columns = shape[0], prod(shape[1:])
+        return (rows, columns) if self.rank * (rows + columns) < rows * columns else None
+
+    def reductions(self, shapes: Sequence[Shape]) -> Sequence[tuple[int, int]]:
+        """All P and everything that is not factored; all Q."""
+        first = second = 0
+        for shape in shapes:
+            if matrix := self.matrix(shape):
+                first += matrix[0] * self.rank
+                second += matrix[1] * self.rank
+            else:
+                first += prod(shape)
+        return [(count, ELEMENT_BYTES) for count in (first, second) if count]
+
+    def codec(self, place: Place) -> Codec:
+        """One worker's."""
+        return _Codec(self, place)
+
+
+class _Part(NamedTuple):
+    """A parameter: where it lies in the bucket and, in its turn, in what is summed first."""
+
+    key: Hashable
+    start: int
+    stop: int
+    matrix: tuple[int, int] | None
+
+
+class _Codec(Codec):
+    options: PowerSgd  # type: ignore[misc]
+
+    def __init__(self, options: PowerSgd, place: Place) -> None:
+        super().__init__(options, place)
+        self._queries: dict[Hashable, Array] = {}
+
+    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:
+        import torch
+
+        parts = self._parts(layout)
+        rank = self.options.rank
+        first = np.concatenate([self._first(part, values) for part in parts])
+        yield AllReduce(torch.from_numpy(first), "sum")
+        first /= self.place.num_workers
+        lefts, rights = {}, {}
+        for part, summed in zip(parts, _cut(first, [self._length(part) for part in parts]), strict=True):
+            if part.matrix is None:
+                out[part.start : part.stop] = summed
+                if self.options.error_feedback:
+                    values[part.start : part.stop] = 0
+                continue
+            matrix = values[part.start : part.stop].reshape(part.matrix)
+            left = lefts[part] = np.linalg.qr(summed.reshape(-1, rank))[0]
+            right = rights[part] = matrix.T @ left
+            if self.options.error_feedback:
+                matrix -= left @ right.T
+        if not rights:
+            return
+        second = np.concatenate([right.ravel() for right in rights.values()])
+        yield AllReduce(torch.from_numpy(second), "sum")
+        second /= self.place.num_workers
+        for part, summed in zip(rights, _cut(second, [right.size for right in rights.values()]), strict=True):
+            assert part.matrix is not None, "only matrices have a second factor"
+            query = summed.reshape(-1, rank)
+            np.matmul(lefts[part], query.T, out=out[part.start : part.stop].reshape(part.matrix))
+            if np.isfinite(query).all():
+                self._queries[part.key] = query.copy()
+            else:
+                self._queries.pop(part.key, None)
+
+    def _parts(self, layout: Layout) -> list[_Part]:
+        parts, start = [], 0
+        for piece in layout:
+            stop = start + prod(piece.shape)
+            parts.append(_Part(piece.key, start, stop, self.options.matrix(piece.shape)))
+            start = stop
+        return parts
+
+    def _length(self, part: _Part) -> int:
+        return part.stop - part.start if part.matrix is None else part.matrix[0] * self.options.rank
+
+    def _first(self, part: _Part, values: Array) -> Array:
+        """What a parameter gives to the first sum."""
+        own = values[part.start : part.stop]
+        if part.matrix is None:
+            return own
+        if part.key not in self._queries:
+            shape = part.matrix[1], self.options.rank
+            self._queries[part.key] = self.shared.standard_normal(shape, dtype=np.float32)
+        product: Array = own.reshape(part.matrix) @ self._queries[part.key]
+        return product.ravel()
+
+
+def _cut(flat: Array, lengths: Sequence[int]) -> list[Array]:
+    return np.split(flat, np.cumsum(lengths[:-1]))

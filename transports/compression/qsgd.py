@@ -1,0 +1,94 @@
+"""Random rounding to a few levels of the block's norm.
+
+Alistarh, Grubic, Li, Tomioka, Vojnovic 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
+(NeurIPS), with levels of a fixed width in place of Elias' code. On the wire: a float32 per block, its Euclidean norm,
+then `bits` per element.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+from pydantic import Field
+
+from transports.compression._levels import Width, draw, num_levels, pack, packed_bytes, unpack
+from transports.compression.base import (
+    COMPRESSORS,
+    SMALLEST_SCALE,
+    Array,
+    Bytes,
+    Codec,
+    Gathered,
+    GatheredCodec,
+    Layout,
+    Place,
+    Shape,
+    blocks_of,
+    chunks,
+    count,
+)
+
+
+@COMPRESSORS.register
+class Qsgd(Gathered):
+    """Levels are multiples of the block's norm over 1, 7 or 127, for 2, 4 or 8 bits."""
+
+    bits: Width = 4
+    block: int = Field(512, ge=8, le=2**16, multiple_of=8)
+    """Elements that share a norm."""
+
+    @property
+    def unbiased(self) -> bool:
+        """The neighbouring level is drawn so that it is."""
+        return True
+
+    def variance(self, num_elements: int) -> float:  # noqa: ARG002
+        """Lemma 3.1 of the paper."""
+        levels = num_levels(self.bits)
+        return min(self.block / levels**2, sqrt(self.block) / levels)
+
+    def contraction(self, num_elements: int) -> float | None:
+        """One minus the variance, where that is below one."""
+        variance = self.variance(num_elements)
+        return 1 - variance if variance < 1 else None
+
+    def encoded_bytes(self, shapes: Sequence[Shape]) -> int:
+        """Norms and levels."""
+        num_elements = count(shapes)
+        return 4 * -(-num_elements // self.block) + packed_bytes(num_elements, self.bits)
+
+    def codec(self, place: Place) -> Codec:
+        """One worker's."""
+        return _Codec(self, place)
+
+
+class _Codec(GatheredCodec):
+    options: Qsgd  # type: ignore[misc]
+
+    def encode(self, values: Array, layout: Layout) -> Bytes:
+        block, bits = self.options.block, self.options.bits
+        levels = num_levels(bits)
+        payload = np.empty(self.options.encoded_bytes([piece.shape for piece in layout]), np.uint8)
+        border = 4 * -(-len(values) // block)
+        norms, packed = payload[:border].view(np.float32), payload[border:]
+        for start, stop in chunks(len(values), block):
+            blocks = blocks_of(values, start, stop, block)
+            norm = np.sqrt(np.einsum("ij,ij->i", blocks, blocks))
+            norms[start // block : start // block + len(norm)] = norm
+            inverse = np.divide(levels, norm, out=np.zeros_like(norm), where=norm > SMALLEST_SCALE)
+            drawn = draw(blocks * inverse[:, None], levels, self.private).reshape(-1)[: stop - start]
+            packed[start * bits // 8 : -(-stop * bits // 8)] = pack(drawn, bits)
+        return payload
+
+    def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
+        block, bits = self.options.block, self.options.bits
+        levels = num_levels(bits)
+        border = 4 * -(-len(total) // block)
+        scales = payload[:border].view(np.float32) * np.float32(weight / levels)
+        packed = payload[border:]
+        for start, stop in chunks(len(total), block):
+            drawn = unpack(packed[start * bits // 8 : -(-stop * bits // 8)], bits)[: stop - start]
+            decoded = blocks_of(drawn, 0, stop - start, block).astype(np.float32)
+            decoded -= levels
+            decoded *= scales[start // block : start // block + len(decoded), None]
+            total[start:stop] += decoded.reshape(-1)[: stop - start]

@@ -1,0 +1,79 @@
+"""One bit for each element: its sign. The workers vote.
+
+Bernstein, Wang, Azizzadenesheli, Anandkumar 2018, "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML), by
+majority vote; with `scaled`, Karimireddy, Rebjock, Stich, Jaggi 2019, "Error Feedback Fixes SignSGD" (ICML). On the
+wire: a bit per element, and with `scaled` a float32 before them.
+
+Zero counts as positive, and so does what is not a number: a vote is always finite.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from transports.compression.base import (
+    CHUNK,
+    COMPRESSORS,
+    Array,
+    Bytes,
+    Codec,
+    Gathered,
+    GatheredCodec,
+    Layout,
+    Place,
+    Shape,
+    chunks,
+    count,
+)
+
+
+@COMPRESSORS.register
+class SignSgd(Gathered):
+    """The result is +1, -1, or 0 in a tie: the learning rate is the length of the step."""
+
+    scaled: bool = False
+    """Signs are multiplied by the mean absolute value of the worker's bucket, and averaged."""
+
+    @property
+    def unbiased(self) -> bool:
+        """Small and large count the same."""
+        return False
+
+    def contraction(self, num_elements: int) -> float | None:
+        """Of the scaled one: |x|_1^2 / (n |x|_2^2), which is at least 1/n."""
+        return 1 / num_elements if self.scaled and num_elements else None
+
+    def encoded_bytes(self, shapes: Sequence[Shape]) -> int:
+        """The scale, if any, and signs."""
+        return 4 * self.scaled + -(-count(shapes) // 8)
+
+    def codec(self, place: Place) -> Codec:
+        """One worker's."""
+        return _Codec(self, place)
+
+
+class _Codec(GatheredCodec):
+    options: SignSgd  # type: ignore[misc]
+
+    def encode(self, values: Array, layout: Layout) -> Bytes:  # noqa: ARG002
+        signs = np.packbits(values < 0)
+        if not self.options.scaled:
+            return signs
+        total = sum(float(np.abs(values[start:stop]).sum()) for start, stop in chunks(len(values), CHUNK))
+        return np.concatenate([np.array([total / len(values)], np.float32).view(np.uint8), signs])
+
+    def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
+        scale = np.float32(weight)
+        if self.options.scaled:
+            scale *= payload[:4].view(np.float32)[0]
+            payload = payload[4:]
+        for start, stop in chunks(len(total), CHUNK):
+            decoded = np.unpackbits(payload[start // 8 : -(-stop // 8)])[: stop - start].astype(np.float32)
+            decoded *= -2 * scale
+            decoded += scale
+            total[start:stop] += decoded
+
+    def finish(self, out: Array) -> None:
+        if not self.options.scaled:
+            np.rint(out * self.place.num_workers, out=out)  # an even vote is exactly 0
+            np.sign(out, out=out)
