@@ -28,6 +28,7 @@ from testbed.results.summarize import quantiles
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
 from testbed.workbench import owned_run, workbench
+from transports.collectives.base import World
 from transports.collectives.cost import bound_s
 from transports.units import format_rate, format_size, format_time
 
@@ -106,7 +107,9 @@ def _summarise(samples: list[Row], *, num_workers: int, link: LinkSpec, goodput_
             sum(s["cpu_s"] for s in chosen if s["sample"] == number) for number in sorted({s["sample"] for s in chosen})
         )
         time_s = quantiles(np.asarray(times_s))
-        least_s = bound_s("all_reduce", num_workers=num_workers, size_bytes=size_bytes, goodput_bps=goodput_bps)
+        least_s = bound_s(
+            "all_reduce", world=World(num_workers=num_workers), size_bytes=size_bytes, goodput_bps=goodput_bps
+        )
         algbw_bps = size_bytes * 8 / time_s.median
         rows.append(
             {

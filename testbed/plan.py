@@ -43,6 +43,8 @@ class Plan:
     prediction: Prediction
     paths: Mapping[Hop, Path]
     """Of every ordered pair of workers."""
+    world: World
+    """The participants of every exchange of gradients."""
     traffic: Mapping[Hop, int]
     """Wire bytes from worker to worker in one iteration."""
     hosts: Mapping[str, HostSpec]
@@ -103,10 +105,9 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     hops = next_hops(network)
     ways = paths(hops)
     collective, channel = experiment.collective, experiment.channel
-    if "all_reduce" not in collective.operations:
-        raise SpecError(f"collective: {collective.kind} cannot all_reduce, which training needs")
     buckets = fuse(experiment.workload.parameter_counts(), experiment.fusion.bucket_bytes)
-    traffic = _traffic(collective, channel, experiment.workers, buckets)
+    world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
+    traffic = _traffic(collective, channel, world, buckets)
     loads = _loads(ways, traffic)
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
@@ -136,8 +137,9 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         directions=directions,
         asked=asked,
         buckets=buckets,
-        prediction=predict(experiment, buckets, directions, alpha_s=longest_s + HOST_LATENCY_S),
+        prediction=predict(experiment, buckets, directions, world, alpha_s=longest_s + HOST_LATENCY_S),
         paths=ways,
+        world=world,
         traffic=traffic,
         hosts=resolve_hosts(experiment.hosts, [f"w{rank}" for rank in range(experiment.workers)]),
     )
@@ -187,13 +189,21 @@ def _delay_backend(
     return backend
 
 
+def racks_of(network: Network, num_workers: int) -> tuple[int, ...]:
+    """For each worker, the number of its rack: workers on one switch are in one."""
+    switch_of = {edge.first: edge.second for edge in network.edges}
+    switches = [switch_of[f"w{rank}"] for rank in range(num_workers)]
+    numbers = {switch: number for number, switch in enumerate(dict.fromkeys(switches))}
+    return tuple(numbers[switch] for switch in switches)
+
+
 def _traffic(
-    collective: Collective, channel: Channel, num_workers: int, buckets: Sequence[int]
+    collective: Collective, channel: Channel, world: World, buckets: Sequence[int]
 ) -> dict[tuple[str, str], int]:
     """Wire bytes from worker to worker in one iteration."""
     totals: dict[tuple[str, str], int] = {}
     for count in buckets:
-        counts = sent_bytes(collective, "all_reduce", World(num_workers=num_workers), count, GRADIENT_ELEMENT_BYTES)
+        counts = sent_bytes(collective, "all_reduce", world, count, GRADIENT_ELEMENT_BYTES)
         for (sender, receiver), traffic in counts.items():
             wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, MTU).forward
             key = (f"w{sender}", f"w{receiver}")

@@ -81,6 +81,7 @@ class Workbench:
             address=port.address,
             seed=experiment.seed,
             workload=spec["workload"],
+            racks=self.plan.world.racks,
             collective=spec["collective"],
             channel=spec["channel"],
             stack=experiment.stack.kind if experiment.stack else None,

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from weakref import WeakSet
@@ -20,7 +20,7 @@ from transports.channels.base import Channel, Group, PeerStatistics, Token
 from transports.collectives.base import Collective
 from transports.errors import OptionError, TransportError
 from transports.trace import CodecAccount, OperationTrace
-from transports.transport import ReduceOperation, Transport, check, check_parts
+from transports.transport import ReduceOperation, Transport, check, check_parts, check_root
 
 Job = Callable[[Transport], None]
 Callback = Callable[[BaseException | None], None]
@@ -169,8 +169,7 @@ class Communicator:
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> Work:
         """Give all ranks the root's values, in place."""
         check(tensor)
-        if not 0 <= root < self.size:
-            raise OptionError(f"root {root} is not among {self.size} ranks")
+        check_root(root, self.size)
         return self.submit("broadcast", lambda transport: transport.broadcast(tensor, root), tensor.nbytes)
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Work:  # noqa: A002 (torch's word)
@@ -191,6 +190,42 @@ class Communicator:
         return self.submit(
             "reduce_scatter", lambda transport: transport.reduce_scatter(output, input, op), input.nbytes
         )
+
+    def reduce(self, tensor: torch.Tensor, root: int = 0, op: ReduceOperation = "sum") -> Work:
+        """The root's values become the reduction over all ranks; the others' stay as they are."""
+        check(tensor, op)
+        check_root(root, self.size)
+        return self.submit("reduce", lambda transport: transport.reduce(tensor, root, op), tensor.nbytes)
+
+    def gather(self, output: torch.Tensor | None, input: torch.Tensor, root: int = 0) -> Work:  # noqa: A002
+        """Rank r's input becomes part r of the root's output; the others give None."""
+        check(input)
+        check_root(root, self.size)
+        self._check_whole("output", output, input, root)
+        return self.submit("gather", lambda transport: transport.gather(output, input, root), self.size * input.nbytes)
+
+    def scatter(self, output: torch.Tensor, input: torch.Tensor | None, root: int = 0) -> Work:  # noqa: A002
+        """Part r of the root's input becomes rank r's output; the others give None."""
+        check(output)
+        check_root(root, self.size)
+        self._check_whole("input", input, output, root)
+        return self.submit(
+            "scatter", lambda transport: transport.scatter(output, input, root), self.size * output.nbytes
+        )
+
+    def all_to_all(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Work:
+        """inputs[p] of rank r becomes outputs[r] of rank p; lengths may differ from pair to pair."""
+        if len(outputs) != self.size or len(inputs) != self.size:
+            raise OptionError(f"{len(outputs)} outputs and {len(inputs)} inputs for {self.size} ranks")
+        for tensor in (*outputs, *inputs):
+            check(tensor)
+            if tensor.dtype != inputs[0].dtype:
+                raise OptionError(f"{tensor.dtype} does not go with {inputs[0].dtype}")
+        own_output, own_input = outputs[self.rank].numel(), inputs[self.rank].numel()
+        if own_output != own_input:
+            raise OptionError(f"rank {self.rank} sends itself {own_input} elements and expects {own_output}")
+        size_bytes = sum(tensor.nbytes for tensor in inputs)
+        return self.submit("all_to_all", lambda transport: transport.all_to_all(outputs, inputs), size_bytes)
 
     def barrier(self, timeout_s: float | None = None) -> Work:
         """Over when every rank has come here, within this timeout or the group's."""
@@ -222,6 +257,13 @@ class Communicator:
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return self._enqueue(_Whole(name, size_bytes, self._work(), job, limit_s))
+
+    def _check_whole(self, name: str, whole: torch.Tensor | None, part: torch.Tensor, root: int) -> None:
+        if whole is not None and self.rank == root:
+            check(whole)
+            check_parts(whole, part, self.size)
+        elif (whole is None) == (self.rank == root):
+            raise OptionError(f"rank {root} is the root: it gives an {name}, and nobody else does")
 
     def _check_peer(self, tensor: torch.Tensor, peer: int) -> None:
         check(tensor)

@@ -17,11 +17,15 @@ import numpy.typing as npt
 import torch
 
 from transports.channels.base import Endpoint, Header
-from transports.collectives.base import Buffer, Collective, Operation, Step, World
+from transports.collectives.base import Buffer, Collective, Operation, Step, World, reach
+from transports.collectives.defaults import schedule
 from transports.collectives.dependencies import dependencies
+from transports.collectives.direct import all_to_all
 from transports.framing import DTYPE_BYTES, OPERATIONS
 
-Reduction = Literal["sum", "product", "min", "max"]
+Reduction = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
+Splits = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
+"""(start, count) of what is sent to each peer and of what is received from each."""
 
 WINDOW: Final = 4
 """Messages posted at once per peer and direction: enough that the channel never runs dry."""
@@ -33,6 +37,9 @@ _NUMPY_REDUCTIONS: Final[dict[Reduction, Callable[..., Any]]] = {
     "product": np.multiply,
     "min": np.minimum,
     "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
 }
 _TORCH_REDUCTIONS: Final[dict[Reduction, Callable[..., Any]]] = {
     "sum": torch.add,
@@ -63,6 +70,10 @@ class _Program:
     successors: tuple[tuple[int, ...], ...]
     longest_reduced: int
     """Elements of the longest message that is to be added."""
+    additions: tuple[int, ...]
+    """The steps that move nothing."""
+    num_scratch: int
+    """Elements of the buffer that is the schedule's own."""
 
 
 class _Arithmetic:
@@ -100,6 +111,7 @@ class Executor:
         self._group = group
         self._program = lru_cache(maxsize=NUM_PROGRAMS)(self._compile)
         self._memory: list[npt.NDArray[np.uint8]] = []
+        self._scratch = np.empty(0, np.uint8)
 
     def run(
         self,
@@ -113,15 +125,20 @@ class Executor:
         reduction: Reduction = "sum",
         root: int = 0,
         argument: int = 0,
+        splits: Splits | None = None,
     ) -> float | None:
         """Run an operation, in place on contiguous tensors (n,); returns when its first message completed, if any did.
 
-        `dtype` is the index in DTYPES of what is exchanged, `argument` goes into the headers.
+        `dtype` is the index in DTYPES of what is exchanged, `argument` goes into the headers. `splits`: what this
+        participant of an all_to_all sends to, and receives from, each peer, where these are not all alike.
         Raises what `Endpoint.progress` raises.
         """
-        program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root)
+        program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root, splits)
         if not program.steps:
             return None
+        if program.num_scratch:
+            scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
+            buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
         execution = _Execution(
             program=program,
             endpoint=self._endpoint,
@@ -141,10 +158,27 @@ class Executor:
             self._memory = [np.empty(slot_bytes, np.uint8) for _ in range(num_slots)]
         return [memory[:slot_bytes] for memory in self._memory[:num_slots]]
 
-    def _compile(self, operation: Operation, num_elements: int, element_bytes: int, root: int) -> _Program:
-        steps = self._collective.schedule(
-            operation, self._world, self._participant, num_elements, element_bytes=element_bytes, root=root
-        )
+    def _scratch_of(self, num_bytes: int) -> torch.Tensor:
+        """Memory for the schedule's own buffer, kept from operation to operation."""
+        if len(self._scratch) < num_bytes:
+            self._scratch = np.empty(num_bytes, np.uint8)
+        return torch.from_numpy(self._scratch[:num_bytes])
+
+    def _compile(
+        self, operation: Operation, num_elements: int, element_bytes: int, root: int, splits: Splits | None
+    ) -> _Program:
+        if splits is None:
+            steps = schedule(
+                self._collective,
+                operation,
+                self._world,
+                self._participant,
+                num_elements,
+                element_bytes=element_bytes,
+                root=root,
+            )
+        else:
+            steps = all_to_all(self._participant, *splits)
         order = dependencies(steps)
         lane_of, phase_of = [0] * len(steps), [0] * len(steps)
         for lane, indices in enumerate(order.lanes.values()):
@@ -161,6 +195,8 @@ class Executor:
             num_predecessors=order.num_predecessors,
             successors=order.successors,
             longest_reduced=max((step.chunk.count for step in steps if step.kind == "reduce"), default=0),
+            additions=tuple(index for index, step in enumerate(steps) if step.kind == "add"),
+            num_scratch=reach(steps, "scratch"),
         )
 
 
@@ -203,9 +239,12 @@ class _Execution:
         """Run all steps; returns when the first message completed."""
         first_s = None
         progress, posted = self._endpoint.progress, self._posted
-        for number in range(len(self._program.lanes)):
-            self._advance(number)
         with np.errstate(all="ignore"):  # infinite gradients are for the caller to judge, as they are in torch
+            for index in self._program.additions:
+                if not self._program.num_predecessors[index]:
+                    self._complete(index)
+            for number in range(len(self._program.lanes)):
+                self._advance(number)
             while self._num_left:
                 completions = progress(deadline_s)
                 if first_s is None and completions:
@@ -222,7 +261,7 @@ class _Execution:
         position = self._next[number]
         while position < len(indices) and self._num_posted[number] < WINDOW:
             index = indices[position]
-            kind, (buffer, start, count), peer = steps[index]
+            kind, (buffer, start, count), peer, _ = steps[index]
             header = Header(group, sequence, operation, dtype, count, position, argument)
             if kind == "reduce":
                 slot = self._free_slots[number].pop()
@@ -240,30 +279,36 @@ class _Execution:
         self._next[number] = position
 
     def _complete(self, index: int) -> None:
-        """A message has left or arrived; do what waited for it."""
+        """A message has left or arrived, or nothing needs to; do what waited for it."""
         done = deque((index,))
+        steps = self._program.steps
         while done:
             index = done.popleft()
-            if index in self._slot_of:
+            moved = steps[index].source is None
+            if not moved or index in self._slot_of:
                 if self._waiting[index]:
                     self._arrived.add(index)
                     continue
                 self._add(index)
-            number = self._program.lane_of[index]
-            self._num_posted[number] -= 1
             self._num_left -= 1
             for later in self._program.successors[index]:
                 self._waiting[later] -= 1
                 if not self._waiting[later]:
-                    if later in self._arrived:
+                    if later in self._arrived or steps[later].source is not None:
                         done.append(later)
                     else:
                         self._advance(self._program.lane_of[later])
-            self._advance(number)
+            if moved:
+                number = self._program.lane_of[index]
+                self._num_posted[number] -= 1
+                self._advance(number)
 
     def _add(self, index: int) -> None:
-        buffer, start, count = self._program.steps[index].chunk
-        slot = self._slot_of.pop(index)
+        _, (buffer, start, count), _, source = self._program.steps[index]
         place = self._arrays[buffer][start : start + count]
+        if source is not None:
+            self._reduce(place, self._arrays[source.buffer][source.start : source.start + count], out=place)
+            return
+        slot = self._slot_of.pop(index)
         self._reduce(place, self._slots[slot][1][:count], out=place)
         self._free_slots[self._program.lane_of[index]].append(slot)

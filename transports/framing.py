@@ -8,7 +8,7 @@
     16      8     count        elements that follow
     24      1     operation    index in OPERATIONS
     25      1     dtype        index in DTYPES
-    26      2     argument     index in REDUCTIONS; of a broadcast, its root
+    26      2     argument     8 x root + index in REDUCTIONS, where the operation has them
     28      4     check        CRC-32 of the 28 bytes before it
 
 All little-endian. Both sides know what comes next, so a receiver packs the header it expects and compares bytes.
@@ -30,8 +30,12 @@ OPERATIONS: Final = (
     "broadcast",
     "barrier",
     "point_to_point",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
 )
-REDUCTIONS: Final = ("sum", "product", "min", "max", "avg")
+REDUCTIONS: Final = ("sum", "product", "min", "max", "avg", "band", "bor", "bxor")
 DTYPES: Final = (
     "uint8",
     "int8",
@@ -50,8 +54,12 @@ HELLO: Final = OPERATIONS.index("hello")
 POINT_TO_POINT: Final = OPERATIONS.index("point_to_point")
 
 _MAGIC: Final = b"ina1"
-_REDUCING: Final = frozenset(map(OPERATIONS.index, ("all_reduce", "reduce_scatter")))
-_BROADCAST: Final = OPERATIONS.index("broadcast")
+_REDUCING: Final = frozenset(map(OPERATIONS.index, ("all_reduce", "reduce_scatter", "reduce")))
+_ROOTED: Final = {
+    OPERATIONS.index(name): where
+    for name, where in {"broadcast": "from", "reduce": "to", "gather": "to", "scatter": "from"}.items()
+}
+MAX_ROOT: Final = 0xFFFF // len(REDUCTIONS)
 _FIELDS: Final = struct.Struct("<4sIIIQBBH")
 _CHECK: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _FIELDS.size + _CHECK.size
@@ -61,6 +69,12 @@ _MASK: Final = 0xFFFF_FFFF
 def group_id(name: str) -> int:
     """The number that stands for a group's name in headers."""
     return zlib.crc32(name.encode())
+
+
+def argument(operation: int, reduction: int, root: int) -> int:
+    """The field of that name, from indices in OPERATIONS and REDUCTIONS and a rank."""
+    assert root <= MAX_ROOT, f"a header names roots up to {MAX_ROOT}"
+    return (root * len(REDUCTIONS) if operation in _ROOTED else 0) + (reduction if operation in _REDUCING else 0)
 
 
 def pack(header: Header) -> bytes:
@@ -86,18 +100,18 @@ def unpack(data: bytes | bytearray | memoryview) -> Header:
         raise FrameMismatchError(f"not a frame header: {bytes(data[:HEADER_BYTES]).hex()}")
     if operation >= len(OPERATIONS) or dtype >= len(DTYPES):
         raise FrameMismatchError(f"unknown operation {operation} or element type {dtype}: another version of the peer?")
-    if operation in _REDUCING and argument >= len(REDUCTIONS):
+    if operation in _REDUCING and operation not in _ROOTED and argument >= len(REDUCTIONS):
         raise FrameMismatchError(f"unknown reduction {argument}: another version of the peer?")
     return Header(group, sequence, operation, dtype, count, phase, argument)
 
 
 def describe(header: Header) -> str:
     """`all_reduce (sum) #7, message 3: 512 float32`."""
-    asked = ""
-    if header.operation in _REDUCING:
-        asked = f" ({REDUCTIONS[header.argument]})"
-    elif header.operation == _BROADCAST:
-        asked = f" (from rank {header.argument})"
+    root, reduction = divmod(header.argument, len(REDUCTIONS))
+    words = [REDUCTIONS[reduction]] if header.operation in _REDUCING else []
+    if header.operation in _ROOTED:
+        words.append(f"{_ROOTED[header.operation]} rank {root}")
+    asked = f" ({' '.join(words)})" if words else ""
     what = "tag" if header.operation == POINT_TO_POINT else "message"
     return (
         f"{OPERATIONS[header.operation]}{asked} #{header.sequence}, {what} {header.phase}: "

@@ -18,8 +18,8 @@ name one of them.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
 reduce, gather, scatter, all_to_all, barrier, send, recv, subgroups, on CPU tensors; reductions SUM, AVG, MIN,
-MAX, PRODUCT. recv from any source raises OptionError. Errors of the transport surface where torch
-waits for the operation: in `wait()`, or in `backward()`.
+MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. recv from any source raises OptionError. Errors of the transport
+surface where torch waits for the operation: in `wait()`, or in `backward()`.
 
 Works with torch 2.13. The methods' names, arguments and results are those that torch's C++ trampoline
 (PyProcessGroup.hpp) and `distributed_c10d.py` call.
@@ -51,6 +51,10 @@ _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
     (dist.ReduceOp.MIN, "min"),
     (dist.ReduceOp.MAX, "max"),
     (dist.ReduceOp.PRODUCT, "product"),
+    (dist.ReduceOp.BAND, "band"),
+    (dist.ReduceOp.BOR, "bor"),
+    (dist.ReduceOp.BXOR, "bxor"),
+    (dist.ReduceOp.PREMUL_SUM, "sum"),
 )
 
 
@@ -62,6 +66,8 @@ class ProcessGroupOptions:
     channel: Channel
     address: str
     """This host's own address to listen on."""
+    racks: tuple[int, ...] = ()
+    """For each rank of the default group, the number of its rack; empty: all in one."""
     on_trace: OnTrace | None = None
     """Called for every finished operation of every group, on its communication thread."""
 
@@ -95,8 +101,15 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         # torch has prefixed it with the group's name, so subgroups do not meet each other.
         store=backend_options.store,
         timeout_s=backend_options.timeout.total_seconds(),
+        racks=_racks(options.racks, backend_options),
     )
     return TestbedProcessGroup(Communicator(options.collective, options.channel, group, options.on_trace))
+
+
+def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
+    """Those of a group's members."""
+    members = backend_options.global_ranks_in_group or range(backend_options.group_size)
+    return tuple(racks[member] for member in members) if racks else ()
 
 
 class TestbedProcessGroup(dist.ProcessGroup):
@@ -155,14 +168,19 @@ class TestbedProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Each tensor becomes the reduction of all members'."""
         operation = _reduce_operation(opts)
+        for tensor in tensors:
+            _premultiply(tensor, opts)
         return _Operation([self._open.all_reduce(tensor, operation) for tensor in tensors], tensors)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        """An all_reduce: what other members than the root then hold is theirs to define, and ours is the
-        result."""
-        return self.allreduce(tensors, opts)
+        """The root's tensors become the reduction of all members'; the others' stay as they are."""
+        operation = _reduce_operation(opts)
+        if _factor(opts) is not None:
+            is_root = self.rank() == opts.rootRank
+            tensors = [_premultiply(tensor if is_root else tensor.clone(), opts) for tensor in tensors]
+        return _Operation([self._open.reduce(tensor, opts.rootRank, operation) for tensor in tensors], tensors)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         """Each tensor becomes the root's."""
@@ -209,6 +227,8 @@ class TestbedProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         """Each output becomes this member's part of the reduction of all members' inputs."""
         operation = _reduce_operation(opts)
+        if _factor(opts) is not None:
+            inputs = [_premultiply(whole.clone(), opts) for whole in inputs]
         pairs = zip(outputs, inputs, strict=True)
         return _Operation([self._open.reduce_scatter(output, whole, operation) for output, whole in pairs], outputs)
 
@@ -254,33 +274,30 @@ class TestbedProcessGroup(dist.ProcessGroup):
         """On the root outputs[0][r] becomes member r's inputs[0]; the others give an empty list."""
         (source,) = inputs
         if self.rank() != opts.rootRank:
-            return _Operation([self._open.send(source, opts.rootRank, 0)], outputs)
+            return _Operation([self._open.gather(None, source, opts.rootRank)], outputs)
         (parts,) = outputs
         _require_alike(parts, source, self.size())
-        parts[self.rank()].copy_(source)
-        others = [(peer, part) for peer, part in enumerate(parts) if peer != self.rank()]
-        return _Operation([self._open.receive(part, peer, 0) for peer, part in others], outputs)
+        gathered = source.new_empty((self.size(), *source.shape))
+
+        def hand_out() -> None:
+            for part, row in zip(parts, gathered, strict=True):
+                part.copy_(row)
+
+        return _Operation([self._open.gather(gathered, source, opts.rootRank)], outputs, hand_out)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         """Every outputs[0] becomes the root's inputs[0][this rank]; the others give an empty list."""
         (target,) = outputs
-        if self.rank() != opts.rootRank:
-            return _Operation([self._open.receive(target, opts.rootRank, 0)], outputs)
-        (parts,) = inputs
-        _require_alike(parts, target, self.size())
-        target.copy_(parts[self.rank()])
-        others = [(peer, part) for peer, part in enumerate(parts) if peer != self.rank()]
-        return _Operation([self._open.send(part, peer, 0) for peer, part in others], outputs)
+        whole = None
+        if self.rank() == opts.rootRank:
+            (parts,) = inputs
+            _require_alike(parts, target, self.size())
+            whole = torch.stack(parts)
+        return _Operation([self._open.scatter(target, whole, opts.rootRank)], outputs)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """outputs[r] becomes member r's inputs[this rank]; sizes may differ from pair to pair."""
-        outputs[self.rank()].copy_(inputs[self.rank()])
-        works: list[WorkLike] = []
-        for peer in range(self.size()):
-            if peer != self.rank():
-                works.append(self._open.send(inputs[peer], peer, 0))
-                works.append(self._open.receive(outputs[peer], peer, 0))
-        return _Operation(works, outputs)
+        return _Operation([self._open.all_to_all(outputs, inputs)], outputs)
 
     def all_to_all_single(
         self,
@@ -397,6 +414,19 @@ def _reduce_operation(opts: Any) -> ReduceOperation:
             return name
     allowed = ", ".join(name.upper() for _, name in _REDUCE_OPERATIONS)
     raise ValueError(f"{BACKEND} cannot reduce with {opts.reduceOp.op.name}; allowed: {allowed}")
+
+
+def _factor(opts: Any) -> Any:
+    """What PREMUL_SUM multiplies with; None for every other reduction. torch tells it only to pickle."""
+    if opts is None or opts.reduceOp.op != dist.ReduceOp.PREMUL_SUM:
+        return None
+    return opts.reduceOp.__getstate__()[1]
+
+
+def _premultiply(tensor: torch.Tensor, opts: Any) -> torch.Tensor:
+    """In place, if the reduction asks for it."""
+    factor = _factor(opts)
+    return tensor if factor is None else tensor.mul_(factor)
 
 
 def _require_alike(parts: Sequence[torch.Tensor], own: torch.Tensor, size: int) -> None:

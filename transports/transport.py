@@ -3,20 +3,21 @@
 A job of :meth:`transports.communicator.Communicator.submit` gets a Transport and runs its phases with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final, Literal, get_args
 
 import torch
 
 from transports.channels.base import Channel, Endpoint, Group, Header, Token
-from transports.collectives.base import Buffer, Collective, Operation, World
-from transports.collectives.ring import parts
+from transports.collectives.base import Buffer, Collective, Operation
+from transports.collectives.segments import parts
 from transports.errors import OptionError
-from transports.executor import Executor, Reduction, raw
-from transports.framing import DTYPES, POINT_TO_POINT, REDUCTIONS, group_id
+from transports.executor import Executor, Reduction, Splits, raw
+from transports.framing import DTYPES, OPERATIONS, POINT_TO_POINT, REDUCTIONS, argument, group_id
 from transports.trace import CodecAccount
 
-ReduceOperation = Literal["sum", "product", "min", "max", "avg"]
+ReduceOperation = Literal["sum", "product", "min", "max", "avg", "band", "bor", "bxor"]
 
 _DTYPE_INDEX: Final = {getattr(torch, name): index for index, name in enumerate(DTYPES)}
 _BOOL_REDUCTIONS: Final[dict[ReduceOperation, Reduction]] = {
@@ -24,7 +25,11 @@ _BOOL_REDUCTIONS: Final[dict[ReduceOperation, Reduction]] = {
     "max": "max",
     "product": "min",
     "min": "min",
+    "band": "min",
+    "bor": "max",
+    "bxor": "bxor",
 }
+_BITWISE: Final = ("band", "bor", "bxor")
 
 
 def check(tensor: torch.Tensor, reduce_operation: str = "sum") -> None:
@@ -37,6 +42,8 @@ def check(tensor: torch.Tensor, reduce_operation: str = "sum") -> None:
         raise OptionError(f"{reduce_operation!r} is not a reduction; allowed: {', '.join(get_args(ReduceOperation))}")
     if tensor.dtype == torch.bool and reduce_operation == "avg":
         raise OptionError("truth values have no average")
+    if tensor.is_floating_point() and reduce_operation in _BITWISE:
+        raise OptionError(f"{reduce_operation} works on the bits of whole numbers, not on {tensor.dtype}")
 
 
 def check_parts(whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
@@ -46,6 +53,12 @@ def check_parts(whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
             f"with {size} ranks {part.numel()} {part.dtype} go with {size * part.numel()}, "
             f"not with {whole.numel()} {whole.dtype}"
         )
+
+
+def check_root(root: int, size: int) -> None:
+    """Raises OptionError unless it is a rank."""
+    if not 0 <= root < size:
+        raise OptionError(f"root {root} is not among {size} ranks")
 
 
 class Transport:
@@ -62,15 +75,13 @@ class Transport:
         """When the first message of the present job completed."""
         self.codec = CodecAccount()
         """What codecs did in the present job."""
-        self._operations = collective.operations
-        self._kind = collective.kind
         self._group = group_id(group.name)
         self._sequence = 0
         self._pair_sequences: dict[tuple[int, str], int] = {}
         self._executor = Executor(
             collective,
             self.endpoint,
-            world=World(num_workers=group.size),
+            world=collective.world(group.size, racks=group.racks),
             participant=group.rank,
             group=self._group,
         )
@@ -86,8 +97,7 @@ class Transport:
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """Give all ranks the root's values, in place."""
         check(tensor)
-        if not 0 <= root < self.size:
-            raise OptionError(f"root {root} is not among {self.size} ranks")
+        check_root(root, self.size)
         values, restore = _flat(tensor)
         self._run("broadcast", {"output": values}, values.numel(), tensor.dtype, root=root)
         restore()
@@ -120,6 +130,62 @@ class Transport:
         _average(values, op, self.size)
         restore()
 
+    def reduce(self, tensor: torch.Tensor, root: int = 0, op: ReduceOperation = "sum") -> None:
+        """The root's values become the reduction over all ranks; the others' stay as they are."""
+        check(tensor, op)
+        check_root(root, self.size)
+        values, restore = _flat(tensor)
+        if self.rank != root:
+            values = values.clone()  # partial sums pass through it
+        self._run("reduce", {"output": values}, values.numel(), tensor.dtype, op, root)
+        if self.rank == root:
+            _average(values, op, self.size)
+            restore()
+
+    def gather(self, output: torch.Tensor | None, input: torch.Tensor, root: int = 0) -> None:  # noqa: A002
+        """Rank r's input becomes part r of the root's output; the others have none."""
+        check(input)
+        check_root(root, self.size)
+        part, _ = _flat(input)
+        buffers: dict[Buffer, torch.Tensor] = {"input": part}
+        restore: Callable[[], None] = _nothing
+        if self.rank == root:
+            assert output is not None, "the root has an output"
+            check_parts(output, input, self.size)
+            values, restore = _flat(output)
+            values[root * len(part) :][: len(part)].copy_(part)
+            buffers["output"] = values
+        self._run("gather", buffers, self.size * part.numel(), input.dtype, root=root)
+        restore()
+
+    def scatter(self, output: torch.Tensor, input: torch.Tensor | None, root: int = 0) -> None:  # noqa: A002
+        """Part r of the root's input becomes rank r's output; the others have no input."""
+        check(output)
+        check_root(root, self.size)
+        part, restore = _flat(output)
+        buffers: dict[Buffer, torch.Tensor] = {"output": part}
+        if self.rank == root:
+            assert input is not None, "the root has an input"
+            check_parts(input, output, self.size)
+            buffers["input"], _ = _flat(input)
+            part.copy_(buffers["input"][root * len(part) :][: len(part)])
+        self._run("scatter", buffers, self.size * part.numel(), output.dtype, root=root)
+        restore()
+
+    def all_to_all(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """inputs[p] of rank r becomes outputs[r] of rank p; lengths may differ from pair to pair."""
+        for tensor in (*outputs, *inputs):
+            check(tensor)
+        sent, received = (torch.cat([_flat(tensor)[0] for tensor in tensors]) for tensors in (inputs, outputs))
+        splits = _runs(inputs), _runs(outputs)
+        places = [received[start : start + count] for start, count in splits[1]]
+        start, count = splits[0][self.rank]
+        places[self.rank].copy_(sent[start : start + count])
+        self._run("all_to_all", {"input": sent, "output": received}, len(sent), inputs[0].dtype, splits=splits)
+        for output, place in zip(outputs, places, strict=True):
+            plain = output.view(torch.uint8) if output.dtype == torch.bool else output
+            plain.copy_(place.view(output.shape))
+
     def barrier(self) -> None:
         """Return when every rank has come here."""
         self._run("barrier", {"output": torch.zeros(1, dtype=torch.uint8)}, 1, torch.uint8)
@@ -132,9 +198,8 @@ class Transport:
         dtype: torch.dtype,
         op: ReduceOperation = "sum",
         root: int = 0,
+        splits: Splits | None = None,
     ) -> None:
-        if operation not in self._operations:
-            raise OptionError(f"{self._kind} cannot do {operation}; it can: {', '.join(sorted(self._operations))}")
         self._sequence += 1
         first_s = self._executor.run(
             operation,
@@ -145,7 +210,8 @@ class Transport:
             deadline_s=self.deadline_s,
             reduction=_BOOL_REDUCTIONS[op] if dtype == torch.bool else "sum" if op == "avg" else op,
             root=root,
-            argument=root if operation == "broadcast" else REDUCTIONS.index(op),
+            argument=argument(OPERATIONS.index(operation), REDUCTIONS.index(op), root),
+            splits=splits,
         )
         if self.first_byte_s is None:
             self.first_byte_s = first_s
@@ -154,7 +220,7 @@ class Transport:
         """Start sending; the token completes when the tensor may be changed again."""
         values, _ = _flat(tensor)
         header = self._pair_header(values, tensor.dtype, peer, "send", tag)
-        return self.endpoint.post_send(peer, header, raw(values)), lambda: None
+        return self.endpoint.post_send(peer, header, raw(values)), _nothing
 
     def post_receive(self, tensor: torch.Tensor, peer: int, tag: int) -> tuple[Token, Callable[[], None]]:
         """Start receiving; call the function when the token has completed."""
@@ -167,13 +233,23 @@ class Transport:
         return Header(self._group, sequence, POINT_TO_POINT, _DTYPE_INDEX[dtype], values.numel(), tag)
 
 
+def _runs(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """(start, count) of each tensor when they lie one after the other."""
+    ends = tuple(accumulate(tensor.numel() for tensor in tensors))
+    return tuple((end - tensor.numel(), tensor.numel()) for end, tensor in zip(ends, tensors, strict=True))
+
+
+def _nothing() -> None:
+    """Nothing has to be put back."""
+
+
 def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
     """The tensor's elements as a contiguous (n,), and what puts them back if that had to be a copy."""
     tensor = tensor.detach()
     # Truth values travel, and are compared, as the bytes 0 and 1.
     plain = tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
     if plain.is_contiguous():
-        return plain.view(-1), lambda: None
+        return plain.view(-1), _nothing
     values = plain.contiguous().view(-1)
 
     def restore() -> None:

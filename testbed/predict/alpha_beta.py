@@ -45,7 +45,7 @@ def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s:
 
 
 def predict(
-    experiment: Experiment, buckets: Sequence[int], directions: Sequence[Direction], *, alpha_s: float
+    experiment: Experiment, buckets: Sequence[int], directions: Sequence[Direction], world: World, *, alpha_s: float
 ) -> Prediction:
     """The all-reduces of one iteration, one bucket after the other, on the workers' links; or what the most loaded
     link between switches needs for its bytes, if that is longer.
@@ -58,7 +58,6 @@ def predict(
     own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
-    world = World(num_workers=experiment.workers)
     alpha_beta_s = sum(
         alpha_beta_time_s(
             experiment.collective,
@@ -73,7 +72,7 @@ def predict(
         for count in buckets
     )
     gradient_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
-    least_s = max(_least_s(direction, experiment.workers, gradient_bytes, fraction) for direction in used)
+    least_s = max(_least_s(direction, world, gradient_bytes, fraction) for direction in used)
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
     certain_s = max((trunk.balanced_s for trunk in trunks if trunk.expected_bytes is not None), default=0.0)
     decides = busiest is not None and busiest.balanced_s > alpha_beta_s
@@ -86,9 +85,9 @@ def predict(
     )
 
 
-def _least_s(direction: Direction, num_workers: int, gradient_bytes: int, goodput_fraction: float) -> float:
+def _least_s(direction: Direction, world: World, gradient_bytes: int, goodput_fraction: float) -> float:
     """What this direction of a worker's link needs at least: for the bytes that any all-reduce must move through some
     worker's link, or for its own where the collective gives it fewer."""
     goodput_bps = direction.rate_bps * goodput_fraction
-    any_s = bound_s("all_reduce", num_workers=num_workers, size_bytes=gradient_bytes, goodput_bps=goodput_bps)
+    any_s = bound_s("all_reduce", world=world, size_bytes=gradient_bytes, goodput_bps=goodput_bps)
     return min(any_s, direction.balanced_s)

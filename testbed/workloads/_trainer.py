@@ -88,6 +88,7 @@ class Trainer:
                     collective=COLLECTIVES.parse(configuration.collective),
                     channel=CHANNELS.parse(configuration.channel),
                     address=configuration.address,
+                    racks=configuration.racks,
                     on_trace=self._recorder.completed,
                 )
             )

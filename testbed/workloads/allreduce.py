@@ -83,6 +83,7 @@ class AllReduce(Workload):
                     address=configuration.address,
                     store=PrefixStore(name, store),
                     timeout_s=configuration.timeout_s,
+                    racks=configuration.racks,
                 )
             )
             for name in self.stacks

@@ -33,8 +33,8 @@ class Header(NamedTuple):
     phase: int
     """The number of the message within the operation, per peer and direction; point to point, the tag."""
     argument: int = 0
-    """What else the operation was asked for: the index of its reduction in `transports.framing.REDUCTIONS`, or the
-    root that it broadcasts from. Two ranks that disagree here would exchange the same messages and compute nonsense."""
+    """What else the operation was asked for, its reduction and its root, as `transports.framing.argument` puts them
+    together. Two ranks that disagree here would exchange the same messages and compute nonsense."""
 
 
 Token = int
@@ -76,6 +76,8 @@ class Group:
     """This member's own address to listen on (never from gethostname())."""
     store: "Store"
     timeout_s: float
+    racks: tuple[int, ...] = ()
+    """For each rank, the number of its rack; empty: all in one."""
 
 
 class Store(Protocol):

@@ -1,7 +1,8 @@
 """Who sends what to whom: a collective is a pure function from (operation, world, participant, size) to steps.
 
 The same steps are executed over any channel (`transports/executor.py`), interpreted in numpy by the tests, costed by
-the alpha-beta model and turned into the bytes each link must carry (all three in `cost.py`).
+the alpha-beta model and turned into the bytes each link must carry (all three in `cost.py`). They ask for a schedule
+through `defaults.py`, which has one for every operation.
 """
 
 from abc import abstractmethod
@@ -9,15 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, NamedTuple
 
-from transports.registry import Options, Registry
+from pydantic import Field
 
-Operation = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]
+from transports.collectives.segments import segments
+from transports.registry import Options, Registry
+from transports.units import Size
+
+Operation = Literal[
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter", "all_to_all"
+]
 """`all_reduce`: input (n,) -> output (n,). `reduce_scatter`: input (n,) -> output (n/world,), rank r gets part r.
 `all_gather`: input (n/world,) -> output (n,). `broadcast`: output (n,) of `root` to all. `barrier`: nothing moves but
-one element. `num_elements` is always the length of the larger buffer, n."""
+one element. `reduce`: input (n,) -> output (n,) of `root`. `gather`: input (n/world,) -> output (n,) of `root`.
+`scatter`: input (n,) of `root` -> output (n/world,). `all_to_all`: input (n,) -> output (n,), part p of rank r's input
+becomes part r of rank p's output. `num_elements` is always the length of the larger buffer, n."""
 
 Buffer = Literal["input", "output", "scratch"]
-StepKind = Literal["send", "receive", "reduce"]
+"""`scratch` is the schedule's own: as long as its steps reach, and without values when it begins."""
+StepKind = Literal["send", "receive", "reduce", "add"]
 
 
 class Chunk(NamedTuple):
@@ -30,11 +40,19 @@ class Chunk(NamedTuple):
 
 class Step(NamedTuple):
     """One thing a participant does. A step waits only for earlier steps that overlap its chunk; sends to one peer
-    leave in list order, receives from one peer arrive in list order. `reduce` receives and adds into the chunk."""
+    leave in list order, receives from one peer arrive in list order. `reduce` receives and adds into the chunk; `add`
+    adds a chunk of the participant's own, `source`, and its peer is the participant."""
 
     kind: StepKind
     chunk: Chunk
     peer: int
+    source: Chunk | None = None
+
+
+def reach(steps: Sequence[Step], buffer: Buffer) -> int:
+    """How long that buffer must be for those steps, in elements."""
+    chunks = [chunk for step in steps for chunk in (step.chunk, step.source) if chunk and chunk.buffer == buffer]
+    return max((chunk.start + chunk.count for chunk in chunks), default=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,18 +60,31 @@ class World:
     """Who takes part. Participants are numbered 0..size-1; workers come first, so their number is their rank."""
 
     num_workers: int
+    num_servers: int = 0
+    """Participants that have no values of their own."""
+    racks: tuple[int, ...] = ()
+    """For each worker, the number of its rack; empty: all in one."""
 
     @property
     def size(self) -> int:
         """The number of participants."""
-        return self.num_workers
+        return self.num_workers + self.num_servers
 
 
 class Collective(Options):
     """A value on the collective axis."""
 
     operations: ClassVar[frozenset[Operation]]
-    """What this collective can do; the communicator refuses the rest when the spec is planned."""
+    """What it has its own schedule for, `all_reduce` always; `defaults.py` has one for everything else."""
+
+    @property
+    def num_servers(self) -> int:
+        """Participants that it needs beside the workers."""
+        return 0
+
+    def world(self, num_workers: int, *, racks: tuple[int, ...] = ()) -> World:
+        """The participants when so many workers use it."""
+        return World(num_workers=num_workers, num_servers=self.num_servers, racks=racks)
 
     @abstractmethod
     def schedule(
@@ -66,13 +97,24 @@ class Collective(Options):
         element_bytes: int,
         root: int = 0,
     ) -> Sequence[Step]:
-        """The participant's steps, in order. Pure: every participant derives the same world-wide exchange.
+        """The participant's steps, in order. Pure: every participant derives the same world-wide exchange. Asked only
+        for one of `operations`, and for two workers or more.
 
         Before the first step the executor has copied the operation's input to where the schedule reads it:
-        for all_reduce and broadcast the data lies in `output` (in place); for all_gather the participant's own part
-        lies at its place in `output`; for reduce_scatter all of it lies in `input`, a copy that the schedule may
-        overwrite, and the participant's own part in `output`.
+        for all_reduce, reduce and broadcast the data lies in `output` (in place); for all_gather the participant's own
+        part lies at its place in `output`; for reduce_scatter all of it lies in `input`, a copy that the schedule may
+        overwrite, and the participant's own part in `output`. A server's `output` is as long as its steps reach.
         """
+
+
+class Segmented(Collective):
+    """One that cuts what it moves into messages of limited length, so that the next step can begin with the first."""
+
+    segment_bytes: Size = Field(default=512 * 1024, gt=0, description="longest message")
+
+    def segments(self, start: int, count: int, element_bytes: int, wanted: int = 1) -> list[tuple[int, int]]:
+        """(start, count) of the messages of that run of elements; see :func:`transports.collectives.segments`."""
+        return segments(start, count, element_bytes=element_bytes, segment_bytes=self.segment_bytes, wanted=wanted)
 
 
 COLLECTIVES: Final[Registry[Collective]] = Registry("collective", "transports.collectives")

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from transports.collectives.base import Buffer, Collective, Operation, Step, World
+from transports.collectives.base import Buffer, Chunk, Collective, Operation, Step, World, reach
+from transports.collectives.defaults import schedule
 from transports.collectives.dependencies import Dependencies, dependencies
 from transports.errors import TransportError
 
@@ -43,7 +44,7 @@ def schedules(
 ) -> list[Sequence[Step]]:
     """Every participant's steps."""
     return [
-        collective.schedule(operation, world, participant, num_elements, element_bytes=element_bytes, root=root)
+        schedule(collective, operation, world, participant, num_elements, element_bytes=element_bytes, root=root)
         for participant in range(world.size)
     ]
 
@@ -76,16 +77,24 @@ _SHARE: Final[dict[Operation, Callable[[int], float]]] = {
     "all_gather": lambda num_workers: (num_workers - 1) / num_workers,
     "broadcast": lambda num_workers: float(num_workers > 1),
     "barrier": lambda _: 0.0,
+    "reduce": lambda num_workers: float(num_workers > 1),
+    "gather": lambda num_workers: (num_workers - 1) / num_workers,
+    "scatter": lambda num_workers: (num_workers - 1) / num_workers,
+    "all_to_all": lambda num_workers: (num_workers - 1) / num_workers,
 }
 
 
-def bound_s(operation: Operation, *, num_workers: int, size_bytes: int, goodput_bps: float) -> float:
-    """The least time on full-duplex links of that goodput, one per worker, without help from the network.
+def bound_s(operation: Operation, *, world: World, size_bytes: int, goodput_bps: float) -> float:
+    """The least time on full-duplex links of that goodput, one per participant, without help from the network.
 
     For all-reduce 2(N-1)/N x S x 8 / goodput: every worker must send, and receive, that much (Patarasuk and Yuan,
-    JPDC 69, 2009). `size_bytes` is the larger buffer.
+    JPDC 69, 2009); with servers, however many, S x 8 / goodput: every worker must send its values and receive the
+    result. `size_bytes` is the larger buffer.
     """
-    return _SHARE[operation](num_workers) * size_bytes * 8 / goodput_bps
+    share = _SHARE[operation](world.num_workers)
+    if operation == "all_reduce" and world.num_servers:
+        share = min(share, 1.0)
+    return share * size_bytes * 8 / goodput_bps
 
 
 class _Progress:
@@ -109,26 +118,23 @@ def interpret(
 ) -> int:
     """Run all participants' schedules in numpy, in place on their buffers; returns the number of messages.
 
-    A message moves when its send and the matching receive are both ready, as if no channel had any buffer, so a
-    schedule that ends here ends on every channel. Raises DeadlockError when nothing can move, or when a message's
+    A message moves when its send is ready and its receive is, or, if it is to be added, when the one before it in its
+    lane has been: the executor too keeps what is to be added aside until it may be. No channel has less room than that,
+    so a schedule that ends here ends on every channel. Raises DeadlockError when nothing can move, or when a message's
     length is not what its receiver expects.
     """
-    members = [_Progress(steps, dependencies(steps)) for steps in every]
+    members = [
+        _Member(steps, {**given, "scratch": _scratch(steps, given)}, reduce)
+        for steps, given in zip(every, buffers, strict=True)
+    ]
     pairs = [(sender, peer) for sender, member in enumerate(members) for peer, way in member.lanes if way == "send"]
     num_messages = 0
     moved = True
     while moved:
-        moved = False
+        moved = sum(member.settle() for member in members) > 0
         for sender, receiver in pairs:
-            sends = members[sender].lanes[receiver, "send"]
-            receives = members[receiver].lanes.get((sender, "receive"), deque())
-            while sends and receives:
-                if members[sender].waiting[sends[0]] or members[receiver].waiting[receives[0]]:
-                    break
-                sent, received = sends.popleft(), receives.popleft()
-                _move(every[sender][sent], every[receiver][received], buffers[sender], buffers[receiver], reduce)
-                members[sender].done(sent)
-                members[receiver].done(received)
+            while members[sender].may_send(receiver) and members[receiver].may_receive(sender):
+                members[receiver].receive(sender, members[sender].send(receiver))
                 num_messages += 1
                 moved = True
     stuck = [number for number, member in enumerate(members) if member.num_left]
@@ -137,21 +143,59 @@ def interpret(
     return num_messages
 
 
-def _move(
-    sent: Step,
-    received: Step,
-    source: Mapping[Buffer, Array],
-    target: Mapping[Buffer, Array],
-    reduce: np.ufunc,
-) -> None:
-    if sent.chunk.count != received.chunk.count:
-        raise DeadlockError(f"{sent} meets {received}: they differ in length")
-    values = source[sent.chunk.buffer][sent.chunk.start : sent.chunk.start + sent.chunk.count]
-    place = target[received.chunk.buffer][received.chunk.start : received.chunk.start + received.chunk.count]
-    if received.kind == "reduce":
-        reduce(place, values, out=place)
-    else:
-        place[:] = values
+def _scratch(steps: Sequence[Step], buffers: Mapping[Buffer, Array]) -> Array:
+    return np.empty(reach(steps, "scratch"), dtype=next(iter(buffers.values())).dtype)
+
+
+class _Member(_Progress):
+    """A participant of the interpreter."""
+
+    def __init__(self, steps: Sequence[Step], buffers: Mapping[Buffer, Array], reduce: np.ufunc) -> None:
+        super().__init__(steps, dependencies(steps))
+        self._buffers = buffers
+        self._reduce = reduce
+        self._local = [index for index, step in enumerate(steps) if step.kind == "add"]
+        self._aside: dict[int, Array] = {}
+
+    def settle(self) -> bool:
+        """Add whatever is ready to be added; whether anything was."""
+        ready = [index for index in (*self._local, *self._aside) if not self.waiting[index]]
+        for index in ready:
+            source = self.steps[index].source
+            values = self._aside.pop(index) if source is None else self._place(source)
+            self._reduce(place := self._place(self.steps[index].chunk), values, out=place)
+            self.done(index)
+        self._local = [index for index in self._local if index not in ready]
+        return bool(ready)
+
+    def may_send(self, peer: int) -> bool:
+        lane = self.lanes[peer, "send"]
+        return bool(lane) and not self.waiting[lane[0]]
+
+    def send(self, peer: int) -> Array:
+        index = self.lanes[peer, "send"].popleft()
+        self.done(index)
+        return self._place(self.steps[index].chunk).copy()
+
+    def may_receive(self, peer: int) -> bool:
+        lane = self.lanes.get((peer, "receive"))
+        if not lane or any(self.steps[index].peer == peer for index in self._aside):
+            return False
+        return self.steps[lane[0]].kind == "reduce" or not self.waiting[lane[0]]
+
+    def receive(self, peer: int, values: Array) -> None:
+        index = self.lanes[peer, "receive"].popleft()
+        step = self.steps[index]
+        if step.chunk.count != len(values):
+            raise DeadlockError(f"{step} meets a message of {len(values)} elements: they differ in length")
+        if step.kind == "reduce":
+            self._aside[index] = values
+        else:
+            self._place(step.chunk)[:] = values
+            self.done(index)
+
+    def _place(self, chunk: Chunk) -> Array:
+        return self._buffers[chunk.buffer][chunk.start : chunk.start + chunk.count]
 
 
 def alpha_beta_time_s(
@@ -201,6 +245,9 @@ class _Timeline:
 
     def run(self) -> float:
         for number, member in enumerate(self._members):
+            for index, step in enumerate(member.steps):
+                if step.kind == "add" and not member.waiting[index]:
+                    self._add(number, index)
             for lane in member.lanes:
                 self._advance(number, lane[0], sends=lane[1] == "send")
         while self._events:
@@ -232,21 +279,27 @@ class _Timeline:
         occupied_s = self._every[number][index].chunk.count * self._element_bytes * self._beta_s
         left_s = max(self._now_s, self._up_free_s[number]) + occupied_s
         self._up_free_s[number] = left_s
-        arrives_s = max(left_s - occupied_s + self._alpha_s, self._down_free_s[peer]) + occupied_s
-        self._down_free_s[peer] = arrives_s
         self._at(left_s, lambda: self._done(number, index))
-        self._at(arrives_s, lambda: self._arrive(number, peer))
+        self._at(left_s - occupied_s + self._alpha_s, lambda: self._begin_to_arrive(number, peer, occupied_s))
+
+    def _begin_to_arrive(self, sender: int, receiver: int, occupied_s: float) -> None:
+        # Only now: of all messages to one receiver, the one that comes first has its link first.
+        arrived_s = self._down_free_s[receiver] = max(self._now_s, self._down_free_s[receiver]) + occupied_s
+        self._at(arrived_s, lambda: self._arrive(sender, receiver))
 
     def _arrive(self, sender: int, receiver: int) -> None:
         self._num_arrived[sender, receiver] = self._num_arrived.get((sender, receiver), 0) + 1
         self._advance(receiver, sender, sends=False)
 
     def _receive(self, number: int, index: int) -> None:
-        step = self._every[number][index]
-        ready_s = self._now_s
-        if step.kind == "reduce":
-            ready_s = max(ready_s, self._adder_free_s[number]) + step.chunk.count * self._element_bytes * self._gamma_s
-            self._adder_free_s[number] = ready_s
+        if self._every[number][index].kind == "reduce":
+            self._add(number, index)
+        else:
+            self._at(self._now_s, lambda: self._done(number, index))
+
+    def _add(self, number: int, index: int) -> None:
+        adding_s = self._every[number][index].chunk.count * self._element_bytes * self._gamma_s
+        ready_s = self._adder_free_s[number] = max(self._now_s, self._adder_free_s[number]) + adding_s
         self._at(ready_s, lambda: self._done(number, index))
 
     def _done(self, number: int, index: int) -> None:
@@ -255,4 +308,7 @@ class _Timeline:
         for later in member.order.successors[index]:
             if not member.waiting[later]:
                 step = self._every[number][later]
-                self._advance(number, step.peer, sends=step.kind == "send")
+                if step.kind == "add":
+                    self._add(number, later)
+                else:
+                    self._advance(number, step.peer, sends=step.kind == "send")

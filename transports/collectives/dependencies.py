@@ -6,11 +6,11 @@ full-duplex link.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transports.collectives.base import Step
+from transports.collectives.base import Chunk, Step
 
 Direction = Literal["send", "receive"]
 
@@ -31,7 +31,9 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
     """Read-after-write, write-after-read and write-after-write on overlapping chunks, and the order per peer."""
     boundaries: dict[str, list[int]] = {}
     for step in steps:
-        boundaries.setdefault(step.chunk.buffer, []).extend((step.chunk.start, step.chunk.start + step.chunk.count))
+        for chunk in (step.chunk, step.source):
+            if chunk is not None:
+                boundaries.setdefault(chunk.buffer, []).extend((chunk.start, chunk.start + chunk.count))
     cuts = {buffer: sorted(set(positions)) for buffer, positions in boundaries.items()}
     # Between two cuts every chunk covers all or nothing, so one writer and its readers per piece say everything.
     writers: dict[tuple[str, int], int] = {}
@@ -41,24 +43,32 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
     successors: list[list[int]] = [[] for _ in steps]
     lanes: dict[tuple[int, Direction], list[int]] = {}
     for index, step in enumerate(steps):
-        buffer, start, count = step.chunk
         before: set[int] = set()
-        first = bisect_left(cuts[buffer], start)
-        last = bisect_left(cuts[buffer], start + count)
-        for piece in ((buffer, position) for position in range(first, last)):
-            if piece in writers:
-                before.add(writers[piece])
-            if step.kind == "send":
+        read = step.chunk if step.kind == "send" else step.source
+        if read is not None:
+            for piece in _pieces(read, cuts):
+                if piece in writers:
+                    before.add(writers[piece])
                 readers.setdefault(piece, []).append(index)
-            else:
+        if step.kind != "send":
+            for piece in _pieces(step.chunk, cuts):
+                if piece in writers:
+                    before.add(writers[piece])
                 before.update(readers.pop(piece, ()))
                 writers[piece] = index
         num_predecessors.append(len(before))
         for earlier in before:
             successors[earlier].append(index)
-        lanes.setdefault((step.peer, "send" if step.kind == "send" else "receive"), []).append(index)
+        if step.kind != "add":
+            lanes.setdefault((step.peer, "send" if step.kind == "send" else "receive"), []).append(index)
     return Dependencies(
         num_predecessors=tuple(num_predecessors),
         successors=tuple(tuple(sorted(later)) for later in successors),
         lanes={lane: tuple(indices) for lane, indices in lanes.items()},
     )
+
+
+def _pieces(chunk: Chunk, cuts: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
+    first = bisect_left(cuts[chunk.buffer], chunk.start)
+    last = bisect_left(cuts[chunk.buffer], chunk.start + chunk.count)
+    return ((chunk.buffer, position) for position in range(first, last))

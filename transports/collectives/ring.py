@@ -11,41 +11,28 @@ never waits for the end of a step.
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
-from pydantic import Field
-
 from transports.collectives.base import (
     COLLECTIVES,
     Buffer,
     Chunk,
-    Collective,
     Operation,
+    Segmented,
     Step,
     StepKind,
     World,
 )
-from transports.units import Size
+from transports.collectives.segments import parts
 
 MIN_SEGMENTS: Final = 2
-"""A part is cut into at least so many segments while they stay above MIN_SEGMENT_BYTES: with one segment per part the
-link would idle while its last bytes are received and reduced."""
-MIN_SEGMENT_BYTES: Final = 32 * 1024
-
-
-def parts(num_elements: int, num_parts: int) -> list[tuple[int, int]]:
-    """(start, count) of each part, as even as `torch.tensor_split` makes them: the first ones are longer by one."""
-    short, num_long = divmod(num_elements, num_parts)
-    return [(part * short + min(part, num_long), short + (part < num_long)) for part in range(num_parts)]
+"""A part is cut into at least so many segments while they are not too short: with one segment per part the link would
+idle while its last bytes are received and reduced."""
 
 
 @COLLECTIVES.register
-class Ring(Collective):
+class Ring(Segmented):
     """Reduce-scatter and all-gather around a ring; broadcast is a pipelined chain."""
 
-    operations: ClassVar[frozenset[Operation]] = frozenset(
-        ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
-    )
-
-    segment_bytes: Size = Field(default=512 * 1024, gt=0, description="longest message")
+    operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce", "reduce_scatter", "all_gather", "broadcast"))
 
     def schedule(
         self,
@@ -59,13 +46,10 @@ class Ring(Collective):
     ) -> Sequence[Step]:
         """See :class:`Collective`."""
         size = world.num_workers
-        if size == 1:
-            return []
         if operation == "broadcast":
             return list(self._chain(size, participant, num_elements, element_bytes, root))
-        # A barrier is the all-reduce of one element: it passes everyone before anyone has the result.
-        split = parts(1 if operation == "barrier" else num_elements, size)
-        segments = [self._segments(start, count, element_bytes, MIN_SEGMENTS) for start, count in split]
+        split = parts(num_elements, size)
+        segments = [self.segments(start, count, element_bytes, MIN_SEGMENTS) for start, count in split]
         if operation == "reduce_scatter":
             return list(self._reduce_scatter(participant, segments, own_start=split[participant][0]))
         return list(self._all_reduce_or_gather(operation, participant, segments))
@@ -114,16 +98,9 @@ class Ring(Collective):
     def _chain(self, size: int, participant: int, num_elements: int, element_bytes: int, root: int) -> Iterator[Step]:
         """From the root around the ring, segment by segment."""
         following, previous = (participant + 1) % size, (participant - 1) % size
-        for start, count in self._segments(0, num_elements, element_bytes, MIN_SEGMENTS * size):
+        for start, count in self.segments(0, num_elements, element_bytes, MIN_SEGMENTS * size):
             chunk = Chunk("output", start, count)
             if participant != root:
                 yield Step("receive", chunk, previous)
             if following != root:
                 yield Step("send", chunk, following)
-
-    def _segments(self, start: int, count: int, element_bytes: int, wanted: int) -> list[tuple[int, int]]:
-        """Cut a part into `wanted` segments or more; into fewer if they would be too short."""
-        longest = min(self.segment_bytes, max(MIN_SEGMENT_BYTES, count * element_bytes // wanted))
-        per_segment = max(1, longest // element_bytes)
-        num_segments = -(-count // per_segment)
-        return [(start + offset, length) for offset, length in parts(count, num_segments)] if num_segments else []

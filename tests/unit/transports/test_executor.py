@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ FLOAT32 = DTYPES.index("float32")
 
 
 class _Given(Collective):
+    operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce", "broadcast"))
+
     steps: tuple[Step, ...]
 
     def schedule(

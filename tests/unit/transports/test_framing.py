@@ -14,6 +14,7 @@ from transports.framing import (
     HEADER_BYTES,
     OPERATIONS,
     REDUCTIONS,
+    argument,
     describe,
     group_id,
     mismatch,
@@ -59,12 +60,14 @@ def test_one_flipped_bit_is_noticed(header: Header, bit: int) -> None:
 def test_an_operation_of_a_later_version_is_told() -> None:
     with pytest.raises(FrameMismatchError, match="another version"):
         unpack(pack(ALL_REDUCE._replace(operation=99)))
-    with pytest.raises(FrameMismatchError, match="unknown reduction 5: another version"):
-        unpack(pack(ALL_REDUCE._replace(argument=5)))
+    with pytest.raises(FrameMismatchError, match=f"unknown reduction {len(REDUCTIONS)}: another version"):
+        unpack(pack(ALL_REDUCE._replace(argument=len(REDUCTIONS))))
 
 
 def test_a_mismatch_names_both_sides() -> None:
-    expected = ALL_REDUCE._replace(operation=OPERATIONS.index("broadcast"), argument=2)
+    expected = ALL_REDUCE._replace(
+        operation=OPERATIONS.index("broadcast"), argument=argument(OPERATIONS.index("broadcast"), 0, 2)
+    )
     error = mismatch(sender=1, sent=ALL_REDUCE, receiver=0, expected=expected)
     assert str(error) == (
         "rank 1 sends all_reduce (avg) #7, message 3: 512 float32; "

@@ -1,6 +1,7 @@
 """Bytes, bounds, the interpreter and the alpha-beta time of schedules."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ FOUR = World(num_workers=4)
 
 class _Given(Collective):
     """Schedules that a test writes down."""
+
+    operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce",))
 
     steps: tuple[tuple[Step, ...], ...]
 
@@ -56,11 +59,13 @@ def test_bytes_and_messages_are_counted_by_pair() -> None:
 
 def test_bounds_follow_patarasuk_and_yuan() -> None:
     def bound(operation: Operation, num_workers: int = 4) -> float:
-        return bound_s(operation, num_workers=num_workers, size_bytes=1000, goodput_bps=8000.0)
+        return bound_s(operation, world=World(num_workers=num_workers), size_bytes=1000, goodput_bps=8000.0)
 
     assert bound("all_reduce") == pytest.approx(1.5)
     assert bound("reduce_scatter") == bound("all_gather") == pytest.approx(0.75)
     assert bound("broadcast") == pytest.approx(1.0)
+    assert bound("reduce") == pytest.approx(1.0)
+    assert bound("gather") == bound("scatter") == bound("all_to_all") == pytest.approx(0.75)
     assert bound("barrier") == bound("all_reduce", 1) == bound("broadcast", 1) == 0.0
 
 
@@ -114,7 +119,7 @@ def test_segments_hide_latency_and_adding() -> None:
     taken_s = alpha_beta_time_s(
         Ring(), "all_reduce", FOUR, 25_000_000 // 4, 4, alpha_s=200e-6, beta_s_per_byte=8e-9, gamma_s_per_byte=0.2e-9
     )
-    floor_s = bound_s("all_reduce", num_workers=4, size_bytes=25_000_000, goodput_bps=1e9)
+    floor_s = bound_s("all_reduce", world=FOUR, size_bytes=25_000_000, goodput_bps=1e9)
     assert floor_s < taken_s < 1.02 * floor_s
 
 
@@ -137,3 +142,27 @@ def test_messages_of_different_lengths_are_found() -> None:
     steps = ((step("send", 2, 1),), (step("receive", 1, 0),))
     with pytest.raises(DeadlockError, match="differ in length"):
         interpret(steps, [{"output": np.zeros(2)}, {"output": np.zeros(2)}])
+
+
+def test_servers_can_halve_what_workers_send_and_no_more() -> None:
+    world = World(num_workers=8, num_servers=3)
+    assert bound_s("all_reduce", world=world, size_bytes=1000, goodput_bps=8000.0) == pytest.approx(1.0)
+
+
+def test_what_is_to_be_added_may_come_before_its_place_is_free() -> None:
+    # Both send what they will add to: neither could if the other took nothing before it has sent.
+    every = tuple((step("send", 1, 1 - rank), step("reduce", 1, 1 - rank)) for rank in range(2))
+    buffers = [{"output": np.array([float(rank + 1)])} for rank in range(2)]
+    assert interpret(every, buffers) == 2  # type: ignore[arg-type]
+    assert [buffer["output"][0] for buffer in buffers] == [3.0, 3.0]
+    assert time_s(every) == pytest.approx(1.01)
+
+
+def test_a_participant_adds_what_it_has_kept_for_itself() -> None:
+    kept = Step("receive", Chunk("scratch", 0, 1), 1)
+    added = Step("add", Chunk("output", 0, 1), 0, Chunk("scratch", 0, 1))
+    every = ((kept, added), (step("send", 1, 0),))
+    buffers = [{"output": np.array([4.0])}, {"output": np.array([3.0])}]
+    interpret(every, buffers)  # type: ignore[arg-type]
+    assert buffers[0]["output"][0] == 7.0
+    assert time_s(every, gamma_s_per_byte=0.5) == pytest.approx(1.01 + 0.5)

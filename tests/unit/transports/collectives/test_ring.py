@@ -1,20 +1,9 @@
 """The ring's own promises; what every collective promises is in `tests/contract/test_collectives.py`."""
 
-import pytest
-import torch
-
 from transports.collectives.base import World
 from transports.collectives.cost import sent_bytes
-from transports.collectives.ring import MIN_SEGMENT_BYTES, Ring, parts
-
-
-@pytest.mark.parametrize("num_elements", [0, 1, 4, 10, 1001])
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 7])
-def test_parts_are_those_of_tensor_split(num_elements: int, num_parts: int) -> None:
-    split = torch.arange(num_elements).tensor_split(num_parts)
-    assert [list(range(start, start + count)) for start, count in parts(num_elements, num_parts)] == [
-        part.tolist() for part in split
-    ]
+from transports.collectives.ring import Ring
+from transports.collectives.segments import MIN_SEGMENT_BYTES
 
 
 def test_each_participant_sends_the_least_that_an_all_reduce_can() -> None:
@@ -45,8 +34,3 @@ def test_a_segment_of_one_element_is_the_least() -> None:
         "all_reduce", World(num_workers=2), 0, 4, element_bytes=8
     )
     assert {step.chunk.count for step in steps} == {1}
-
-
-def test_alone_there_is_nothing_to_do() -> None:
-    for operation in Ring.operations:
-        assert not Ring().schedule(operation, World(num_workers=1), 0, 100, element_bytes=4)

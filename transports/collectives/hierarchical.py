@@ -1,0 +1,64 @@
+"""Hierarchical: reduce-scatter inside each rack, all-reduce across racks, all-gather inside.
+
+What crosses the links between racks is one rack's share, not every worker's (Horovod's hierarchical all-reduce; Cho et
+al., "BlueConnect", SysML 2019). The buffer has as many shards as the smallest rack has workers; a rack's first workers
+own one each, and the owners of a shard form a ring across the racks.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
+
+from transports.collectives import direct
+from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
+from transports.collectives.ring import Ring
+from transports.collectives.segments import parts
+
+MIN_SEGMENTS: Final = 2
+
+
+@COLLECTIVES.register
+class Hierarchical(Segmented):
+    """Inside the racks, across them, inside them again; with one rack, all of it inside."""
+
+    operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce",))
+
+    def schedule(
+        self,
+        operation: Operation,  # noqa: ARG002 (there is one)
+        world: World,
+        participant: int,
+        num_elements: int,
+        *,
+        element_bytes: int,
+        root: int = 0,  # noqa: ARG002 (an all-reduce has none)
+    ) -> Sequence[Step]:
+        """See :class:`Collective`."""
+        racks = members_by_rack(world)
+        split = parts(num_elements, min(map(len, racks)))
+        own = next(rack for rack in racks if participant in rack)
+        owners, shards = own[: len(split)], [self.segments(*part, element_bytes, MIN_SEGMENTS) for part in split]
+        steps = [*direct.push(own, owners, shards, participant)]
+        if participant in owners and len(racks) > 1:
+            number = owners.index(participant)
+            steps += self._across([rack[number] for rack in racks], participant, split[number], element_bytes)
+        return [*steps, *direct.pull(own, owners, shards, participant)]
+
+    def _across(
+        self, peers: Sequence[int], participant: int, part: tuple[int, int], element_bytes: int
+    ) -> Iterator[Step]:
+        """The ring of one shard's owners, who know each other by their racks' numbers there."""
+        start, count = part
+        ring = Ring().model_copy(update={"segment_bytes": self.segment_bytes})
+        world = World(num_workers=len(peers))
+        for step in ring.schedule("all_reduce", world, peers.index(participant), count, element_bytes=element_bytes):
+            buffer, offset, length = step.chunk
+            yield Step(step.kind, Chunk(buffer, start + offset, length), peers[step.peer])
+
+
+def members_by_rack(world: World) -> list[list[int]]:
+    """The workers of each rack, in order."""
+    numbers = world.racks or (0,) * world.num_workers
+    racks: dict[int, list[int]] = {}
+    for worker, number in enumerate(numbers):
+        racks.setdefault(number, []).append(worker)
+    return [racks[number] for number in sorted(racks)]
