@@ -251,7 +251,9 @@ class _Run:
             return None
         delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration}
         alpha_s = path_delay_s(self.plan.paths, self.plan.traffic, delays_s) + HOST_LATENCY_S
-        prediction = predict(self.plan.experiment, self.plan.buckets, self.plan.directions, self.plan.world, alpha_s=alpha_s)
+        prediction = predict(
+            self.plan.experiment, self.plan.buckets, self.plan.directions, self.plan.world, alpha_s=alpha_s
+        )
         return AllReduceFacts(
             size_bytes=prediction.gradient_bytes,
             bound_s=prediction.bound_s,

@@ -28,7 +28,7 @@ class WorkerConfiguration(BaseModel):
     """Its IPv4 address."""
     seed: int
     workload: dict[str, object]
-    racks: tuple[int, ...]
+    racks: tuple[int, ...] = ()
     """For each rank, the number of its rack: those on one switch are in one."""
     collective: dict[str, object]
     channel: dict[str, object]

@@ -272,3 +272,15 @@ def test_packet_mode_limits_what_tcp_makes_of_several_packets() -> None:
     assert limits("superframe") == {"1500"}
     assert limits("mtu") == {"1500 gso_max_segs 1"}
     assert limits("9000B") == {"1500 gso_max_segs 6"}
+
+
+def test_workers_on_one_switch_are_in_one_rack() -> None:
+    assert plan().world.racks == (0, 0, 0, 0)
+    assert plan(topology="dumbbell").world.racks == (0, 0, 1, 1)
+    assert plan(topology="dumbbell", placement="spread").world.racks == (0, 1, 0, 1)
+
+
+def test_a_hierarchical_all_reduce_sends_one_gradient_between_the_racks_each_way() -> None:
+    made = plan(topology="dumbbell", collective="hierarchical", fusion={"bytes": "64MiB"})
+    across = next(each for each in made.directions if each.hop == ("s0", "s1"))
+    assert across.expected_bytes == pytest.approx(made.prediction.gradient_bytes * 1514 / 1448, rel=0.01)
