@@ -79,11 +79,14 @@ class Stream:
     def drain(self) -> int:
         """Bytes that have arrived and were not read."""
         count = 0
-        while True:
-            try:
-                count += len(self._taken.recv(1 << 20, socket.MSG_DONTWAIT))
-            except BlockingIOError:
-                return count
+        self._taken.setblocking(False)
+        try:
+            while True:
+                count += len(self._taken.recv(1 << 20))
+        except BlockingIOError:
+            return count
+        finally:
+            self._taken.settimeout(10)
 
     def close(self) -> None:
         self._stop.set()
