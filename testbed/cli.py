@@ -68,6 +68,17 @@ def run(
     output: Annotated[
         Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)
     ] = Path("results"),
+    capture: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--capture",
+            help="Write the packets of these links to the record as pcapng: w1-s0,w0-s0. Repeatable. Needs dumpcap.",
+            metavar="LINK[,LINK]",
+        ),
+    ] = None,
+    capture_bytes: Annotated[
+        int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
+    ] = 128,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -80,9 +91,11 @@ def run(
       testbed run experiments/quickstart.yaml
 
       testbed run experiments/quickstart.yaml --set link.rate=1gbit --set workload.iterations=100 --json
+
+      testbed run experiments/quickstart.yaml --capture w1-s0
     """
     from testbed.results.terminal import LiveProgress, render_summary
-    from testbed.run import RunStoppedError, run_experiment
+    from testbed.run import CaptureRequest, RunStoppedError, run_experiment
     from testbed.spec.experiment import load
 
     _logging(verbose)
@@ -90,7 +103,9 @@ def run(
     progress = LiveProgress(Console(stderr=True), enabled=not as_json)
     stopped: BaseException | None = None
     try:
-        summary = run_experiment(experiment, output=output, progress=progress)
+        links = [name.strip() for names in capture or [] for name in names.split(",")]
+        request = CaptureRequest(links=links, snap_bytes=capture_bytes)
+        summary = run_experiment(experiment, output=output, progress=progress, capture=request)
     except RunStoppedError as error:
         summary, stopped = error.summary, error.__cause__
     finally:

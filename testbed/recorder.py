@@ -1,6 +1,6 @@
 """Takes what workers and sampler say while a run goes on to the record, the metrics endpoint and the screen."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Final
@@ -61,6 +61,8 @@ class Recorder(Listener):
         self, plan: Plan, *, epoch_s: float, writer: RecordWriter, exporter: Exporter, progress: LiveProgress
     ) -> None:
         self.sampler: LinkSampler | None = None
+        self.watched: list[Callable[[], None]] = []
+        """Called about ten times a second; each raises what has ended the run."""
         self.window: dict[str, Snapshot] = {}
         """At `measure` and at `done`."""
         self.parameters_sha256: list[str] = []
@@ -135,9 +137,11 @@ class Recorder(Listener):
         self.unshared_memory_bytes.append(finished.unshared_memory_bytes)
 
     def on_tick(self) -> None:
-        """A sampler that has died ends the run."""
+        """A sampler that has died, or whatever else is watched, ends the run."""
         if self.sampler is not None:
             self.sampler.check()
+        for check in self.watched:
+            check()
 
     def _scalars(self, message: Any) -> dict[str, Any]:
         """A message's plain fields; moments become seconds since the run's epoch."""

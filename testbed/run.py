@@ -1,9 +1,9 @@
 """One run: plan, deploy, calibrate, work, judge, record, report. The whole story of `testbed run`."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from testbed import environment
+from testbed.addresses import Port
 from testbed.calibrate import Measurement
 from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
@@ -19,12 +20,13 @@ from testbed.fidelity import Evidence, ThrottlingEvidence, judge
 from testbed.hosts.base import Throttling
 from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
+from testbed.measure.capture import Captured, captured_links, capturing, require_dumpcap
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler
 from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
-from testbed.results.record import DelayLine, Outcome, RecordWriter, Summary, load
+from testbed.results.record import CaptureSummary, DelayLine, Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report
 from testbed.results.summarize import AllReduceFacts, Inputs, LinkFacts, run_queue_share, summarize
 from testbed.results.terminal import LiveProgress
@@ -44,7 +46,19 @@ class RunStoppedError(Exception):
         self.summary = summary
 
 
-def run_experiment(experiment: Experiment, *, output: Path, progress: LiveProgress) -> Summary:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaptureRequest:
+    """Which links to capture, and how much of each packet."""
+
+    links: Sequence[str] = ()
+    """`w1-s0`."""
+    snap_bytes: int = 128
+    """Ethernet, IP and TCP headers with all their options, and the header of a frame in them."""
+
+
+def run_experiment(
+    experiment: Experiment, *, output: Path, progress: LiveProgress, capture: CaptureRequest | None = None
+) -> Summary:
     """Run a spec and write its record below `output`.
 
     Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
@@ -56,7 +70,11 @@ def run_experiment(experiment: Experiment, *, output: Path, progress: LiveProgre
         )
     plan = plan_here(experiment)
     require(plan)
-    return _Run(plan, output=output, progress=progress).execute()
+    capture = capture or CaptureRequest()
+    ports = captured_links(plan.links, capture.links)
+    if ports:
+        require_dumpcap()
+    return _Run(plan, output=output, progress=progress, captured=ports, snap_bytes=capture.snap_bytes).execute()
 
 
 def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> DelayLine | None:
@@ -84,8 +102,13 @@ def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_shar
 
 
 class _Run:
-    def __init__(self, plan: Plan, *, output: Path, progress: LiveProgress) -> None:
+    def __init__(
+        self, plan: Plan, *, output: Path, progress: LiveProgress, captured: Mapping[str, Port], snap_bytes: int
+    ) -> None:
         self.plan = plan
+        self.captured = captured
+        self.snap_bytes = snap_bytes
+        self.captures: list[Captured] = []
         self.progress = progress
         self.run_id = new_run_id()
         self.started_at = datetime.now(UTC)
@@ -145,9 +168,15 @@ class _Run:
         self.progress.phase("start workers")
         begun_s = time.monotonic()
         interval_s = self.plan.experiment.metrics.interval_s
-        with LinkSampler(bench.deployment, interval_s=interval_s, on_sample=recorder.on_samples) as sampler:
+        directory = self.writer.directory / "captures"
+        with (
+            capturing(bench.deployment.hosts, self.captured, directory, snap_bytes=self.snap_bytes) as captures,
+            LinkSampler(bench.deployment, interval_s=interval_s, on_sample=recorder.on_samples) as sampler,
+        ):
             recorder.sampler = sampler
+            recorder.watched.append(captures.check)
             bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
+        self.captures = captures.results
         if recorder.first_iteration_s is not None:
             self.overhead_s["start"] = recorder.first_iteration_s - begun_s
         self.differences = bench.deployment.differences()
@@ -282,6 +311,15 @@ class _Run:
                 allreduce=self._prediction(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,
+                captures=[
+                    CaptureSummary(
+                        link=each.link,
+                        file=str(each.path.relative_to(self.writer.directory)),
+                        num_packets=each.num_packets,
+                        num_dropped=each.num_dropped,
+                    )
+                    for each in self.captures
+                ],
                 parameters_sha256=self.recorder.parameters_sha256 if self.recorder else (),
             )
         )

@@ -10,6 +10,7 @@
       links.parquet       one row per link direction and sample (LINK_SCHEMA)
       summary.json        the contract for scripts: see Summary
       report.html         the same for people
+      captures/<link>.pcapng  where `testbed run --capture` asked for it
       logs/<process>.log
 
 Times in the frames are wall seconds since the run's epoch (`summary.epoch_s` on CLOCK_MONOTONIC); with
@@ -156,6 +157,18 @@ class WorkerSummary(_Part):
     which everyone waited for this worker alone."""
 
 
+class CaptureSummary(_Part):
+    """The packets of one link, both directions, as `testbed run --capture` wrote them."""
+
+    link: str
+    file: str
+    """Below the record's directory."""
+    num_packets: int
+    """A super-frame is one."""
+    num_dropped: int
+    """Missed because the capture did not keep up."""
+
+
 class AllReduceSummary(_Part):
     """One iteration's worth of all-reduce, all buckets together."""
 
@@ -211,6 +224,7 @@ class Summary(_Part):
     """Of each worker at its end: what it does not share with the process it was forked from."""
     overhead_s: dict[str, float]
     """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
+    captures: list[CaptureSummary] = []
     record: str
     """Path of the record."""
 

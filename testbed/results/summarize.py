@@ -13,7 +13,16 @@ import numpy.typing as npt
 import polars as pl
 
 from testbed.fidelity import LinkEvidence
-from testbed.results.record import AllReduceSummary, DelayLine, LinkSummary, LossValues, Outcome, Quantiles, Summary
+from testbed.results.record import (
+    AllReduceSummary,
+    CaptureSummary,
+    DelayLine,
+    LinkSummary,
+    LossValues,
+    Outcome,
+    Quantiles,
+    Summary,
+)
 from testbed.results.stragglers import worker_summaries
 
 Floats = npt.NDArray[np.float64]
@@ -111,6 +120,7 @@ class Inputs:
     allreduce: AllReduceFacts | None = None
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
+    captures: Sequence[CaptureSummary] = ()
     unshared_memory_bytes: Sequence[int] = ()
     """Of each worker."""
     parameters_sha256: Sequence[str] = ()
@@ -155,6 +165,7 @@ def summarize(inputs: Inputs) -> Summary:
         allreduce=_allreduce(inputs),
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
+        captures=list(inputs.captures),
         record=inputs.record,
     )
 

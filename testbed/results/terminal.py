@@ -176,7 +176,12 @@ def _span(values: Sequence[float | None], text: Callable[[float | None], str]) -
 
 def _where(summary: "Summary") -> Text:
     report = Path(summary.record).absolute() / "report.html"
-    text = Text.assemble(("Record  ", "bold"), summary.record, "\n", ("Report  ", "bold"))
+    text = Text.assemble(("Record  ", "bold"), summary.record, "\n")
+    for capture in summary.captures:
+        missed = f", {capture.num_dropped:,} missed" if capture.num_dropped else ""
+        text.append("Capture ", style="bold").append(f"{summary.record}/{capture.file}")
+        text.append(f"  ({capture.num_packets:,} packets{missed})\n", style="dim")
+    text.append("Report  ", style="bold")
     text.append(f"{summary.record}/report.html", style=f"link {report.as_uri()}")
     return text.append("  (one file; opens in any browser, offline)", style="dim")
 

@@ -1,0 +1,157 @@
+"""Writes what crosses chosen links to pcapng files, by Wireshark's dumpcap in the node's namespace.
+
+Both directions of a link are seen at its first end (a worker's, where it has one), above the shaper: what is sent is
+captured before it waits in the queue, what arrives after it has been on the link and before the delay line.
+"""
+
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from testbed.addresses import Port
+from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
+from testbed.hosts.base import Host, Process, ProcessSpec
+from testbed.hosts.spawn import log_tail
+
+_READY_TIMEOUT_S: Final = 10.0
+_STOP_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.02
+# "Packets received/dropped on interface 'w1-eth0': 120/3 (pcap:3/dumpcap:0/flushed:0/ps_ifdrop:0) (97.6%)"
+_COUNTS: Final = re.compile(r"Packets received/dropped on interface '[^']*': ([0-9]+)/([0-9]+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Captured:
+    """What one capture holds."""
+
+    link: str
+    path: Path
+    num_packets: int
+    """A super-frame is one."""
+    num_dropped: int
+    """Missed because dumpcap or the disk did not keep up."""
+
+
+def captured_links(links: Sequence[tuple[Port, Port]], names: Sequence[str]) -> dict[str, Port]:
+    """By link, the port to listen at. Raises SpecError for a name that is no link's, with the links there are."""
+    known = {f"{first.node}-{second.node}": first for first, second in links}
+    reversed_ = {f"{second.node}-{first.node}": f"{first.node}-{second.node}" for first, second in links}
+    chosen: dict[str, Port] = {}
+    for name in names:
+        link = reversed_.get(name, name)
+        if link not in known:
+            raise SpecError(f"--capture {name}: there is no such link; there are {', '.join(known)}")
+        chosen[link] = known[link]
+    return chosen
+
+
+def require_dumpcap() -> None:
+    """Raises EnvironmentLacksError with the cure."""
+    if shutil.which("dumpcap") is None:
+        raise EnvironmentLacksError("--capture needs dumpcap: apt-get install --no-install-recommends wireshark-common")
+
+
+def counts_of(output: str) -> tuple[int, int]:
+    """Packets received and dropped, from dumpcap's last words. Raises ValueError when it said nothing of them."""
+    match = _COUNTS.search(output)
+    if match is None:
+        raise ValueError("dumpcap did not say how many packets it received")
+    return int(match[1]), int(match[2])
+
+
+class _Capture:
+    """A running dumpcap."""
+
+    def __init__(self, host: Host, link: str, interface: str, path: Path, *, snap_bytes: int) -> None:
+        self._link = link
+        self._path = path
+        self._ready = threading.Event()
+        self._process: Process = host.start(
+            ProcessSpec(
+                name=f"capture-{link}",
+                argv=("dumpcap", "-q", "-i", interface, "-s", str(snap_bytes), "-w", str(path.absolute())),
+            ),
+            on_output=self._on_output,
+        )
+
+    def _on_output(self, line: str) -> None:
+        if line.startswith("File: "):
+            self._ready.set()
+
+    def wait_ready(self) -> None:
+        """Until packets are being captured. Raises EnvironmentLacksError with what dumpcap said."""
+        waited_s = 0.0
+        while not self._ready.wait(_POLL_S):
+            waited_s += _POLL_S
+            status = self._process.wait(0.0)
+            if status is not None or waited_s >= _READY_TIMEOUT_S:
+                state = "is not ready in time" if status is None else f"ended with status {status}"
+                raise EnvironmentLacksError(f"the capture of {self._link} {state}: {log_tail(self._process.log_path)}")
+
+    def check(self) -> None:
+        """Raise RunFailedError if it has ended."""
+        status = self._process.poll()
+        if status is not None:
+            raise RunFailedError(
+                f"the capture of {self._link} ended with status {status}: {log_tail(self._process.log_path)}"
+            )
+
+    def stop(self) -> None:
+        """Have it write what it holds and say its counts."""
+        self._process.send_signal(signal.SIGINT)
+
+    def result(self) -> Captured:
+        """After :meth:`stop`. Raises RunFailedError when it does not end well."""
+        status = self._process.wait(_STOP_TIMEOUT_S)
+        said = log_tail(self._process.log_path)
+        try:
+            num_packets, num_dropped = counts_of(said)
+        except ValueError as error:
+            raise RunFailedError(f"the capture of {self._link} (status {status}): {error}: {said}") from None
+        return Captured(link=self._link, path=self._path, num_packets=num_packets, num_dropped=num_dropped)
+
+
+class Captures:
+    """All captures of a run; those that end by themselves are noticed by :meth:`check`."""
+
+    def __init__(
+        self, hosts: Mapping[str, Host], ports: Mapping[str, Port], directory: Path, *, snap_bytes: int
+    ) -> None:
+        if ports:
+            directory.mkdir(parents=True, exist_ok=True)
+        self._running = [
+            _Capture(hosts[port.node], link, port.interface, directory / f"{link}.pcapng", snap_bytes=snap_bytes)
+            for link, port in ports.items()
+        ]
+        self.results: list[Captured] = []
+        """After :meth:`close`."""
+        for capture in self._running:
+            capture.wait_ready()
+
+    def check(self) -> None:
+        """Raise RunFailedError if one has ended."""
+        for capture in self._running:
+            capture.check()
+
+    def close(self) -> None:
+        """End all and read their counts."""
+        for capture in self._running:
+            capture.stop()
+        running, self._running = self._running, []
+        self.results = [capture.result() for capture in running]
+
+
+@contextmanager
+def capturing(
+    hosts: Mapping[str, Host], ports: Mapping[str, Port], directory: Path, *, snap_bytes: int
+) -> Iterator[Captures]:
+    """Capture while the body runs. Raises EnvironmentLacksError, and RunFailedError for a capture that ended early."""
+    captures = Captures(hosts, ports, directory, snap_bytes=snap_bytes)
+    yield captures
+    captures.close()

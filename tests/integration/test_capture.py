@@ -1,0 +1,46 @@
+"""Packets of a run as pcapng, read back by scapy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.utils import PcapNgReader
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
+
+
+def run(output: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
+    short = ["workers=2", "workload.iterations=3", "workload.warmup=2", "workload.compute_only=1", "metrics.port=0"]
+    argv += [word for setting in short for word in ("--set", setting)]
+    return subprocess.run([*argv, *more], capture_output=True, text=True, timeout=150, check=False)
+
+
+def test_a_captured_link_holds_the_streams_of_both_directions(tmp_path: Path) -> None:
+    done = run(tmp_path, "--capture", "s0-w1", "--capture-bytes", "96")
+    assert done.returncode in {0, 4}, done.stderr
+    summary = json.loads(done.stdout)
+    (captured,) = summary["captures"]
+    assert (captured["link"], captured["file"]) == ("w1-s0", "captures/w1-s0.pcapng")
+    with PcapNgReader(str(Path(summary["record"], captured["file"]))) as reader:
+        packets = list(reader)
+    assert len(packets) == captured["num_packets"]
+    assert max(len(bytes(packet)) for packet in packets) <= 96
+    segments = [packet for packet in packets if TCP in packet]
+    ends = {(packet[IP].src, packet[IP].dst) for packet in segments}
+    assert len(ends) == 2
+    assert ends == {end[::-1] for end in ends}
+    # What the segments say they carry is at least what the schedule sends over the link.
+    carried = sum(packet[IP].len for packet in segments)
+    expected = sum(link["expected_bytes"] for link in summary["links"] if link["name"] == "w1-s0")
+    assert carried + 14 * len(segments) > 0.9 * expected
+
+
+def test_a_link_that_is_not_there_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    done = run(tmp_path, "--capture", "w9-s0")
+    assert done.returncode == 2
+    assert "there are w0-s0, w1-s0" in done.stderr
+    assert list(tmp_path.iterdir()) == []
