@@ -2,20 +2,33 @@
 
 A member listens on its own address, publishes where in the store, connects to all lower ranks and accepts all higher
 ones. Each side of a new connection says who it is; whoever does not belong to the group is counted and closed.
+
+Both ports of a connection follow from the group's name and the two ranks, so that a run that is repeated takes the same
+of several equal paths, which switches choose by a hash of addresses and ports. A port that is taken (another program,
+an earlier run's connections linger) is passed over for the next one drawn, in the end for the kernel's choice: the
+group is then connected all the same, and only its paths may differ.
 """
 
+import errno
+import hashlib
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from transports.channels.base import Group, Header, published
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import HEADER_BYTES, HELLO, group_id, pack, unpack
 
 Configure = Callable[[socket.socket], None]
+
+_NUM_DRAWS: Final = 16
+_DEFAULT_PORT_RANGE: Final = (32768, 60999)
+"""Where the kernel's own range cannot be read."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -70,12 +83,46 @@ def _rank_of(hello: bytes, group: Group) -> int | None:
     return header.phase if ours else None
 
 
+def ports(group: str, rank: int, peer: int | None, allowed: tuple[int, int]) -> Iterator[int]:
+    """The ports to try, in this order, for the member's connection to the peer (None: to listen on); at last 0, any.
+
+    They lie in the range from which the kernel takes such ports itself, so that firewalls that allow those allow these.
+    """
+    first, last = allowed
+    for draw in range(_NUM_DRAWS):
+        digest = hashlib.blake2s(f"{group} {rank} {peer} {draw}".encode(), digest_size=8).digest()
+        yield first + int.from_bytes(digest) % (last - first + 1)
+    yield 0
+
+
+def _port_range() -> tuple[int, int]:
+    """Of the calling thread's network namespace: ip_local_port_range in ip(7)."""
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except OSError:
+        return _DEFAULT_PORT_RANGE
+    return int(first), int(last)
+
+
+def _bind(bound: socket.socket, group: Group, peer: int | None) -> None:
+    """To the group's own address and the first of the ports that is free. Raises OSError."""
+    address = socket.getaddrinfo(group.address, 0, family=bound.family, type=socket.SOCK_STREAM)[0][4]
+    for port in ports(group.name, group.rank, peer, _port_range()):
+        try:
+            bound.bind((address[0], port, *address[2:]))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == 0:
+                raise
+        else:
+            return
+
+
 def _listen(group: Group, configure: Configure) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(group.address, 0, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, _ = socket.getaddrinfo(group.address, 0, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
         configure(listener)
-        listener.bind(address)
+        _bind(listener, group, None)
         listener.listen(max(group.size, 16))
     except OSError as error:
         listener.close()
@@ -90,6 +137,7 @@ def _connect(group: Group, peer: int, configure: Configure, deadline_s: float) -
     connection = socket.socket(family, kind, protocol)
     try:
         configure(connection)
+        _bind(connection, group, peer)
         connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
         connection.connect(address)
         connection.sendall(_hello(group))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from pydantic import ValidationError
 from torch._C._distributed_c10d import FileStore
 
 from tests.threads import groups, run_threads
+from transports.channels import _tcp_mesh
 from transports.channels._tcp_endpoint import TcpEndpoint
+from transports.channels._tcp_mesh import Mesh, connect_mesh, ports
 from transports.channels.base import CHANNELS, ForwardReverse, Group, Header, published
 from transports.channels.tcp import Tcp
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
@@ -175,6 +178,48 @@ def test_an_address_that_is_not_ours_cannot_be_listened_on() -> None:
     member = Group(name="g", rank=0, size=1, address="192.0.2.1", store=groups(1)[0].store, timeout_s=1)
     with pytest.raises(TransportError, match=r"cannot listen on 192\.0\.2\.1"):
         Tcp().open(member)
+
+
+def ends(endpoint_of: Callable[[Group], Any], members: list[Group]) -> list[set[tuple[Any, Any]]]:
+    """Both addresses of every connection of each member."""
+    opened = run_threads(endpoint_of, members)
+    try:
+        return [{(each.getsockname(), each.getpeername()) for each in endpoint.sockets.values()} for endpoint in opened]
+    finally:
+        for endpoint in opened:
+            endpoint.close()
+
+
+def test_a_group_of_the_same_name_gets_the_same_ports_again() -> None:
+    name = f"group {os.getpid()}"
+
+    def members() -> list[Group]:
+        return [replace(member, name=name, address=f"127.7.0.{member.rank + 1}") for member in groups(3)]
+
+    def mesh_of(member: Group) -> Mesh:
+        return connect_mesh(member, lambda made: made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1))
+
+    first = ends(mesh_of, members())
+    assert [len(each) for each in first] == [2, 2, 2]
+    assert ends(mesh_of, members()) == first
+
+
+def test_ports_are_the_kernels_own_and_the_last_resort_is_any() -> None:
+    drawn = list(ports("g", 0, 1, (40_000, 40_999)))
+    assert all(40_000 <= port <= 40_999 for port in drawn[:-1])
+    assert drawn[-1] == 0
+    assert drawn == list(ports("g", 0, 1, (40_000, 40_999)))
+    for other in (("h", 0, 1), ("g", 1, 1), ("g", 0, None)):
+        assert list(ports(*other, (40_000, 40_999))) != drawn
+
+
+def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(_tcp_mesh, "ports", lambda *_: iter((port, 0)))
+        opened = run_threads(Tcp().open, groups(2))
+        for endpoint in opened:
+            endpoint.close()
 
 
 def test_goodput_is_that_of_full_segments() -> None:
