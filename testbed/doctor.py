@@ -280,10 +280,11 @@ def require(plan: Plan) -> None:
         for name in needed_controllers(host.limits)
         if controllers[name] is None
     ]
-    if plan.needs_multipath and not has_sysctl("net.ipv4.fib_multipath_hash_policy"):
+    if plan.needs_multipath and not has_sysctl("net.ipv4.fib_multipath_hash_fields"):
         missing.append(
-            f"topology: {plan.experiment.topology.kind} has several equal paths, and this kernel has no multipath "
-            "routes: a kernel with CONFIG_IP_ROUTE_MULTIPATH, or a topology with one path (star, dumbbell)"
+            f"topology: {plan.experiment.topology.kind} has several equal paths, and this kernel cannot choose "
+            "among them by addresses and ports: Linux 5.13 or newer with CONFIG_IP_ROUTE_MULTIPATH, or a topology with "
+            "one path (star, dumbbell)"
         )
     if missing:
         raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))

@@ -14,6 +14,10 @@ from testbed.topologies.base import Node
 DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
 """The smaller of the kernel's usual limits of tcp_rmem (6 MiB) and tcp_wmem (4 MiB)."""
 
+HASH_FIELDS: Final = 0x37
+"""Source and destination address, protocol, source and destination port: fib_multipath_hash_fields in the kernel's
+ip-sysctl."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePlan:
@@ -75,7 +79,10 @@ def node_plan(
     sysctls["net.ipv4.ip_forward"] = "1" if node.role == "switch" else "0"
     sysctls_if_known: dict[str, str] = {}
     if any(len(route.gateways) > 1 for route in routes):
-        sysctls["net.ipv4.fib_multipath_hash_policy"] = "1"  # addresses and ports
+        # Addresses, protocol and ports, from the packet. Policy 1 hashes the same, but takes the random number that the
+        # sender's TCP gave the connection (sk_txhash) instead, which lives on the packet across a veth pair.
+        sysctls["net.ipv4.fib_multipath_hash_policy"] = "3"
+        sysctls["net.ipv4.fib_multipath_hash_fields"] = str(HASH_FIELDS)
         sysctls_if_known["net.ipv4.fib_multipath_hash_seed"] = str(_hash_seed(node.name, seed))
     return NodePlan(
         name=node.name,
