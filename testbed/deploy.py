@@ -65,6 +65,10 @@ class Deployment:
         """What CPU quotas have done so far, by the name of each process that has one."""
         return {name: found for host in self.hosts.values() for name, found in host.throttling().items()}
 
+    def delay_daemon(self, node: str) -> DelayDaemon:
+        """The daemon that serves the delay lines at the node's ports."""
+        return self._daemons[node]
+
     def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
         """What each delay line that a daemon serves has done; by link and sending node."""
         counters = {node: daemon.counters() for node, daemon in self._daemons.items()}
@@ -140,6 +144,9 @@ class Deployment:
                 found += _packet_differences(interface, self.plan.experiment.packet_bytes, state["addresses"])
             if direction.receiver.node == node.name and direction.delay_stage:
                 found += direction.delay_stage.differences(state)
+                if isinstance(direction.delay_stage, NfqueueStage):
+                    parameters = self.delay_daemon(node.name).parameters()[direction.delay_stage.queue]
+                    found += direction.delay_stage.parameter_differences(parameters)
         return found + _route_differences(node, self.plan.congestion, state["routes"])
 
 

@@ -23,7 +23,7 @@ from testbed.hosts.spec import lacking_cores
 from testbed.kernel import has_sysctl
 from testbed.links.delay import BACKENDS, refusals
 from testbed.links.native import build
-from testbed.links.spec import BackendName
+from testbed.links.spec import BackendName, LinkSpec
 from testbed.links.tc import MTU
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
@@ -98,7 +98,8 @@ def _try_nfqueue() -> str:
         return str(error)
     rule = "*mangle\\n-A PREROUTING -i v1 -j NFQUEUE --queue-num 0\\nCOMMIT\\n"
     with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as directory:
-        serve = shlex.join([str(daemon), "--try", f"{directory}/counters", "0:1000000:1000:0:1"])
+        smallest = BACKENDS["nfqueue"].stage(LinkSpec(), interface="v1", index=0, seed=1).daemon_arguments()
+        serve = shlex.join([str(daemon), "--try", f"{directory}/counters", *smallest])
         return _try_in_namespace([_VETH, f"printf '{rule}' | iptables-restore --noflush --wait 10", serve])
 
 

@@ -57,6 +57,8 @@ class ProcessSpec:
     """Added to the run's own environment."""
     limits: Limits = field(default_factory=Limits)
     """Set and read back before it starts, in control groups of its own."""
+    listens: bool = False
+    """Whether :meth:`Process.tell` may be called."""
 
     def __post_init__(self) -> None:
         """Exactly one of entry and argv."""
@@ -83,6 +85,9 @@ class Process(Protocol):
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for the end; None if it still runs after the timeout."""
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input. Raises RunFailedError when it has ended."""
 
     def send_signal(self, signal: int) -> None:
         """Send a signal; does nothing if the process has ended."""

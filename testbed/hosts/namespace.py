@@ -111,6 +111,7 @@ class NamespaceHost:
             ["sh", "-c", _JOIN_AND_EXECUTE, "sh", *groups, "--", *enter, *process.argv, *process.arguments],
             output,
             environment={**self._environment(), **process.environment},
+            listens=process.listens,
         )
         self._state.add_process(process.name, started.pid)
         return started

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
 
@@ -67,10 +67,11 @@ def _copy(read: int, log: int, on_output: Callable[[str], None]) -> None:
 class StartedProcess:
     """What all started processes have in common; implements testbed.hosts.base.Process."""
 
-    def __init__(self, name: str, pid: int, output: Output) -> None:
+    def __init__(self, name: str, pid: int, output: Output, stdin: IO[bytes] | None = None) -> None:
         self.name = name
         self.pid = pid
         self._output = output
+        self._stdin = stdin
 
     @property
     def log_path(self) -> Path:
@@ -90,7 +91,17 @@ class StartedProcess:
         status = self._status(timeout_s)
         if status is not None:
             self._output.drain()
+            if self._stdin is not None:
+                self._stdin.close()
         return status
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input. Raises RunFailedError when it has ended."""
+        assert self._stdin is not None, f"process {self.name} was not started to listen"
+        try:
+            self._stdin.write(line.encode() + b"\n")
+        except (OSError, ValueError) as error:  # ValueError: it is known to have ended
+            raise RunFailedError(f"process {self.name} (pid {self.pid}) no longer listens: {error}") from error
 
     def send_signal(self, number: int, /) -> None:
         """Send a signal to it and what it started (its process group); does nothing if it has ended."""
@@ -114,7 +125,7 @@ class SpawnedProcess(StartedProcess):
     """A child of this process."""
 
     def __init__(self, name: str, popen: subprocess.Popen[bytes], output: Output) -> None:
-        super().__init__(name, popen.pid, output)
+        super().__init__(name, popen.pid, output, popen.stdin)
         self._popen = popen
 
     def _status(self, timeout_s: float) -> int | None:
@@ -133,16 +144,19 @@ def spawn(
     *,
     environment: Mapping[str, str],
     pass_fds: Sequence[int] = (),
+    listens: bool = False,
 ) -> SpawnedProcess:
     """Start a process in a session of its own that ends (SIGKILL) with this process.
 
-    `output` is closed here. Raises EnvironmentLacksError if the program cannot be executed.
+    `output` is closed here. One that `listens` has a pipe as its standard input, else there is nothing to read. Raises
+    EnvironmentLacksError if the program cannot be executed.
     """
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *argv],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
+            bufsize=0,
             stdout=output.descriptor,
             stderr=output.descriptor,
             env=environment,

@@ -31,6 +31,10 @@ class DelayStage(Protocol):
     def tc_commands(self) -> Sequence[str]:
         """Lines for `tc -batch`."""
 
+    def tc_changes(self, before: Any) -> Sequence[str]:
+        """Lines for `tc -batch` that turn the stage `before` of the same port into this one in place, dropping nothing;
+        the delay daemon is told the new `daemon_arguments`. Raises SpecError where that cannot be."""
+
     def firewall_rules(self) -> Sequence[str]:
         """Lines for the mangle table of `iptables-restore`."""
 

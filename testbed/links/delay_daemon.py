@@ -2,13 +2,14 @@
 
 import threading
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Final
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 from testbed.links.native.build import program
-from testbed.links.nfqueue import DelayCounters, parse_counters, parse_queues
+from testbed.links.nfqueue import DelayCounters, DelayParameters, parse_counters, parse_parameters, parse_queues
 
 _READY_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
@@ -22,11 +23,14 @@ class DelayDaemon:
         self._host = host
         self._counters_path = counters_path
         self._ready = threading.Event()
+        self._answers: Queue[str] = Queue()
+        self._changing = threading.Lock()
         self._process: Process = host.start(
             ProcessSpec(
                 name=f"delay-{host.name}",
                 argv=(str(program("delay_nfqueue")), str(counters_path)),
                 arguments=arguments,
+                listens=True,
             ),
             on_output=self._on_output,
         )
@@ -35,6 +39,8 @@ class DelayDaemon:
     def _on_output(self, line: str) -> None:
         if line.startswith("ready "):
             self._ready.set()
+        elif line.startswith(("changed ", "refused ")):
+            self._answers.put(line)
 
     def _wait_ready(self) -> None:
         waited_s = 0.0
@@ -47,6 +53,21 @@ class DelayDaemon:
             raise EnvironmentLacksError(
                 f"the delay daemon of {self._host.name} {state}: {log_tail(self._process.log_path)}"
             )
+
+    def change(self, argument: str) -> None:
+        """Replace one queue's parameters; returns when they are in force. Packets that wait keep their time.
+
+        Raises RunFailedError when the daemon refuses them or does not answer.
+        """
+        with self._changing:
+            self._process.tell(argument)
+            try:
+                answer = self._answers.get(timeout=_READY_TIMEOUT_S)
+            except Empty:
+                self.check()
+                answer = f"nothing within {_READY_TIMEOUT_S:g} s"
+            if answer != f"changed {argument.partition(':')[0]}":
+                raise RunFailedError(f"the delay daemon of {self._host.name}, told {argument}, answers: {answer}")
 
     def check(self) -> None:
         """Raise RunFailedError if it has ended: its links then carry nothing any more."""
@@ -62,6 +83,10 @@ class DelayDaemon:
     def queues(self) -> dict[int, dict[str, int]]:
         """The node's queues as the kernel knows them."""
         return queues_of(self._host)
+
+    def parameters(self) -> dict[int, DelayParameters]:
+        """In force, by queue."""
+        return parse_parameters(self._counters_path.read_bytes())
 
     def counters(self) -> dict[int, DelayCounters]:
         """By queue."""

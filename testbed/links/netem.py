@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from testbed.errors import SpecError
 from testbed.links.spec import BackendName, GilbertElliott, LinkSpec
 from testbed.links.tc import MTU
 
@@ -15,15 +16,13 @@ NETEM_HANDLE: Final = "20:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetemStage:
-    """One direction's delay, jitter and loss; implements testbed.links.delay.DelayStage."""
+    """One direction's delay, jitter, loss, duplicates and reordering; implements testbed.links.delay.DelayStage."""
 
     backend: ClassVar[BackendName] = "netem"
     interface: str
     device: str
     """The IFB that carries netem."""
-    delay_s: float
-    jitter_s: float
-    loss: float
+    asked: LinkSpec
     max_packets: int
 
     def ip_commands(self) -> list[str]:
@@ -32,19 +31,51 @@ class NetemStage:
 
     def tc_commands(self) -> list[str]:
         """Lines for `tc -batch`."""
-        netem = f"delay {self.delay_s * 1e6:.0f}us"
-        if self.jitter_s > 0:
-            netem += f" {self.jitter_s * 1e6:.0f}us distribution normal"
-        if self.loss > 0:
-            netem += f" loss random {self.loss * 100:.6g}%"
         return [
             f"qdisc add dev {self.interface} handle ffff: ingress",
             (
                 f"filter add dev {self.interface} parent ffff: protocol all u32 match u32 0 0 "
                 f"action mirred egress redirect dev {self.device}"
             ),
-            f"qdisc add dev {self.device} root handle {NETEM_HANDLE} netem limit {self.max_packets} {netem}",
+            f"qdisc add {self._qdisc()}",
         ]
+
+    def tc_changes(self, before: "NetemStage") -> list[str]:
+        """The parameters anew: netem keeps the packets it holds, and their times (sch_netem.c, netem_change).
+
+        Raises SpecError for a change from normal to uniform jitter: netem then keeps its table of the normal one.
+        """
+        was, is_ = before.asked.jitter, self.asked.jitter
+        if was.deviation_s > 0 and was.distribution == "normal" and is_.distribution == "uniform":
+            raise SpecError(
+                "jitter: netem cannot change normal jitter into uniform; start the run with the uniform one"
+            )
+        return [f"qdisc change {self._qdisc()}"]
+
+    def _qdisc(self) -> str:
+        asked = self.asked
+        parts = [f"dev {self.device} root handle {NETEM_HANDLE} netem limit {self.max_packets}"]
+        parts.append(f"delay {asked.delay_s * 1e6:.0f}us")
+        if asked.jitter_s > 0:
+            parts.append(f"{self._jitter_s * 1e6:.0f}us")
+            parts += ["distribution normal"] if asked.jitter.distribution == "normal" else []
+        if isinstance(asked.loss, GilbertElliott):
+            model = asked.loss
+            states = (model.good_to_bad, model.bad_to_good, model.loss_in_bad, model.loss_in_good)
+            parts.append("loss gemodel " + " ".join(_percent(share) for share in states))
+        elif asked.loss > 0:
+            parts.append(f"loss random {_percent(asked.loss)}")
+        if asked.duplicate > 0:
+            parts.append(f"duplicate {_percent(asked.duplicate)}")
+        if asked.reorder > 0:
+            parts.append(f"reorder {_percent(asked.reorder)}")
+        return " ".join(parts)
+
+    @property
+    def _jitter_s(self) -> float:
+        """netem's own: the standard deviation of a normal distribution, half the width of a uniform one."""
+        jitter = self.asked.jitter
+        return jitter.deviation_s if jitter.distribution == "normal" else jitter.greatest_s
 
     def firewall_rules(self) -> tuple[str, ...]:
         """None."""
@@ -61,14 +92,24 @@ class NetemStage:
         if root.get("kind") != "netem":
             return [f"{self.device}: root qdisc is {root.get('kind', 'absent')}, asked for netem"]
         options = root.get("options", {})
-        delay = options.get("delay", {})
+        asked, bursts = self.asked, self.asked.loss if isinstance(self.asked.loss, GilbertElliott) else None
         found: list[str] = []
-        for what, value, wanted, tolerance in (
-            ("limit", options.get("limit"), self.max_packets, 0),
-            ("delay", delay.get("delay", 0.0), self.delay_s, 2e-6),
-            ("jitter", delay.get("jitter", 0.0), self.jitter_s, 2e-6),
-            ("loss", options.get("loss-random", {}).get("loss", 0.0), self.loss, 1e-6),
+        for what, path, wanted, tolerance in (
+            ("limit", ("limit",), self.max_packets, 0),
+            ("delay", ("delay", "delay"), asked.delay_s, 2e-6),
+            ("jitter", ("delay", "jitter"), self._jitter_s, 2e-6),
+            ("loss", ("loss-random", "loss"), 0.0 if bursts else asked.mean_loss, 1e-6),
+            ("good_to_bad", ("loss-gemodel", "p"), bursts.good_to_bad if bursts else 0.0, 1e-6),
+            ("bad_to_good", ("loss-gemodel", "r"), bursts.bad_to_good if bursts else 0.0, 1e-6),
+            ("loss_in_bad", ("loss-gemodel", "1-h"), bursts.loss_in_bad if bursts else 0.0, 1e-6),
+            ("loss_in_good", ("loss-gemodel", "1-k"), bursts.loss_in_good if bursts else 0.0, 1e-6),
+            ("duplicate", ("duplicate", "duplicate"), asked.duplicate, 1e-6),
+            ("reorder", ("reorder", "reorder"), asked.reorder, 1e-6),
         ):
+            value: Any = options
+            for key in path:
+                value = value.get(key, {}) if isinstance(value, dict) else {}
+            value = 0.0 if value == {} else value  # tc says nothing of what is not set
             if not isinstance(value, int | float) or abs(value - wanted) > tolerance:
                 found.append(f"{self.device}: netem {what} is {value}, asked for {wanted}")
         return found
@@ -76,18 +117,9 @@ class NetemStage:
 
 def netem_refusals(link: LinkSpec) -> dict[str, str]:
     """What this backend has not got."""
-    found = {}
     if link.ecn_bytes is not None:
-        found["ecn"] = "netem marks instead of losing, not by the length of a queue"
-    if isinstance(link.loss, GilbertElliott):
-        found["loss"] = "bursts are not made yet"
-    if link.duplicate > 0:
-        found["duplicate"] = "is not made yet"
-    if link.reorder > 0:
-        found["reorder"] = "is not made yet"
-    if link.jitter_s > 0 and link.jitter.distribution != "normal":
-        found["jitter"] = "only a normal distribution is made yet"
-    return found
+        return {"ecn": "netem marks instead of losing, not by the length of a queue"}
+    return {}
 
 
 def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NetemStage:  # noqa: ARG001 - no seed in iproute2 6.1
@@ -98,8 +130,10 @@ def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> Net
     return NetemStage(
         interface=interface,
         device=f"ifb{index}",
-        delay_s=link.delay_s,
-        jitter_s=link.jitter_s,
-        loss=link.mean_loss,
+        asked=link,
         max_packets=link.max_packets_in_flight(MTU),
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.6g}%"

@@ -1,11 +1,12 @@
 """The nfqueue backend: packets wait in the kernel until a small C program (native/delay_nfqueue.c) lets them go.
 
 A rule in the mangle table's PREROUTING chain takes every packet that arrives at the port, before it is routed. The rule
-has no bypass: without the program, or once its queue is full, packets are dropped, never delivered too early.
+has no bypass: without the program, or once its queue is full, packets are dropped, never delivered too early. Where
+chance decides anything of a packet, the kernel cuts super-frames into packets before they are queued.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -20,13 +21,43 @@ MIN_DELAY_S: Final = 200e-6
 COPY_META: Final = 1
 """NFQNL_COPY_META: the program is told of packets and never sees their contents."""
 _NUM_BUCKETS: Final = 896
+_NUM_SEED_BITS: Final = 53
+"""What a double holds exactly."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelayParameters:
+    """What the program is told of a queue: struct parameters of delay_nfqueue.c, all doubles."""
+
+    max_packets: float
+    delay_ns: float
+    jitter_ns: float
+    """Standard deviation."""
+    uniform: float
+    """1: jitter is uniform; 0: it is normal."""
+    loss_good: float
+    loss_bad: float
+    good_to_bad: float
+    bad_to_good: float
+    reorder: float
+    seed: float
+
+    def argument(self, queue: int) -> str:
+        """`QUEUE:NAME=VALUE,...`, on the command line and on standard input."""
+        values = ",".join(f"{field.name}={float(getattr(self, field.name))!r}" for field in fields(self))
+        return f"{queue}:{values}"
+
+
+_PARAMETERS: Final = tuple(field.name for field in fields(DelayParameters))
 _COUNTERS: Final = np.dtype(
     [
         ("queue", "=u8"),
         ("packets", "=u8"),
         ("lost", "=u8"),
+        ("reordered", "=u8"),
         ("max_late_ns", "=u8"),
         ("late", "=u8", (_NUM_BUCKETS,)),
+        ("parameters", [(name, "=f8") for name in _PARAMETERS]),
     ]
 )
 """struct counters of delay_nfqueue.c."""
@@ -34,15 +65,12 @@ _COUNTERS: Final = np.dtype(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NfqueueStage:
-    """One direction's delay and loss; implements testbed.links.delay.DelayStage."""
+    """One direction's delay, jitter, loss and reordering; implements testbed.links.delay.DelayStage."""
 
     backend: ClassVar[BackendName] = "nfqueue"
     interface: str
     queue: int
-    delay_s: float
-    loss: float
-    seed: int
-    max_packets: int
+    parameters: DelayParameters
 
     def ip_commands(self) -> tuple[str, ...]:
         """None."""
@@ -57,8 +85,12 @@ class NfqueueStage:
         return [f"-A PREROUTING -i {self.interface} -j NFQUEUE --queue-num {self.queue}"]
 
     def daemon_arguments(self) -> list[str]:
-        """`QUEUE:DELAY_NS:MAX_PACKETS:LOSS:SEED`."""
-        return [f"{self.queue}:{self.delay_s * 1e9:.0f}:{self.max_packets}:{self.loss!r}:{self.seed}"]
+        """`QUEUE:NAME=VALUE,...`."""
+        return [self.parameters.argument(self.queue)]
+
+    def tc_changes(self, before: "NfqueueStage") -> tuple[str, ...]:  # noqa: ARG002 - no qdisc takes part
+        """None: the program takes its arguments on standard input, too."""
+        return ()
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """What `iptables-save` and the kernel's table of queues say that was not asked for."""
@@ -75,16 +107,19 @@ class NfqueueStage:
             found.append(f"{self.interface}: copy mode of its queue is {queue['copy_mode']}, asked for {COPY_META}")
         return found
 
+    def parameter_differences(self, parameters: DelayParameters) -> list[str]:
+        """What the program has in force that was not asked for."""
+        asked = asdict(self.parameters)
+        return [
+            f"{self.interface}: {name} of its delay line is {value:g}, asked for {asked[name]:g}"
+            for name, value in asdict(parameters).items()
+            if value != asked[name] and not (name == "max_packets" and value > asked[name])
+        ]
+
 
 def nfqueue_refusals(link: LinkSpec) -> dict[str, str]:
     """What this backend has not got."""
     found = {}
-    if isinstance(link.loss, GilbertElliott):
-        found["loss"] = "bursts are not made yet"
-    if link.reorder > 0:
-        found["reorder"] = "is not made yet"
-    if link.jitter_s > 0:
-        found["jitter"] = "nfqueue delays every packet by the same time"
     if link.duplicate > 0:
         found["duplicate"] = "nfqueue decides about packets and makes none"
     if link.ecn_bytes is not None:
@@ -99,13 +134,22 @@ def nfqueue_refusals(link: LinkSpec) -> dict[str, str]:
 
 def nfqueue_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NfqueueStage:
     """The stage at the receiving `interface`; its queue holds twice the bandwidth-delay product."""
+    bursts = link.loss if isinstance(link.loss, GilbertElliott) else None
     return NfqueueStage(
         interface=interface,
         queue=index,
-        delay_s=link.delay_s,
-        loss=link.mean_loss,
-        seed=seed * 65_537 + index,
-        max_packets=link.max_packets_in_flight(MTU),
+        parameters=DelayParameters(
+            max_packets=link.max_packets_in_flight(MTU),
+            delay_ns=round(link.delay_s * 1e9),
+            jitter_ns=round(link.jitter_s * 1e9),
+            uniform=float(link.jitter.distribution == "uniform"),
+            loss_good=bursts.loss_in_good if bursts else link.mean_loss,
+            loss_bad=bursts.loss_in_bad if bursts else 0.0,
+            good_to_bad=bursts.good_to_bad if bursts else 0.0,
+            bad_to_good=bursts.bad_to_good if bursts else 0.0,
+            reorder=link.reorder,
+            seed=(seed * 65_537 + index) % 2**_NUM_SEED_BITS,
+        ),
     )
 
 
@@ -114,11 +158,13 @@ class DelayCounters:
     """What a delay line has done since it was made."""
 
     num_packets: int
-    """A super-frame is one, except on links with loss."""
+    """A super-frame is one, except on links where packets have fates of their own."""
     num_lost: int
     """By the loss asked for."""
     num_dropped: int
     """Because the queue, or the program's buffer, was full: always an error."""
+    num_reordered: int = 0
+    """Let go at once, before those that wait."""
     late: npt.NDArray[np.uint64]
     """Packets by how late they were let go: a histogram, see :func:`late_s`."""
 
@@ -128,6 +174,7 @@ class DelayCounters:
             num_packets=self.num_packets - before.num_packets,
             num_lost=self.num_lost - before.num_lost,
             num_dropped=self.num_dropped - before.num_dropped,
+            num_reordered=self.num_reordered - before.num_reordered,
             late=self.late - before.late,
         )
 
@@ -154,9 +201,18 @@ def parse_counters(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict
         int(row["queue"]): DelayCounters(
             num_packets=int(row["packets"]),
             num_lost=int(row["lost"]),
+            num_reordered=int(row["reordered"]),
             num_dropped=queues.get(int(row["queue"]), {}).get("num_dropped", 0),
             late=row["late"].copy(),
         )
+        for row in np.frombuffer(data, dtype=_COUNTERS)
+    }
+
+
+def parse_parameters(data: bytes) -> dict[int, DelayParameters]:
+    """What the program has in force, by queue, from its counters file."""
+    return {
+        int(row["queue"]): DelayParameters(**{name: float(row["parameters"][name]) for name in _PARAMETERS})
         for row in np.frombuffer(data, dtype=_COUNTERS)
     }
 

@@ -1,5 +1,6 @@
 """What is asked of a link, in each of its two directions."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
@@ -38,8 +39,14 @@ class Jitter(_Strict):
     """Every packet's own part of the delay, independent of the others': packets closer than it may change places."""
 
     deviation_s: Time = Field(0.0, alias="deviation", ge=0, le=1.0)
-    """normal: the standard deviation. uniform: the greatest; the delay is anything up to that much more or less."""
+    """The standard deviation, whatever the distribution."""
     distribution: Distribution = "normal"
+    """normal: cut off at no delay at all. uniform: up to the square root of 3 deviations more or less."""
+
+    @property
+    def greatest_s(self) -> float:
+        """uniform: the bound. normal: four standard deviations, which one packet in 16,000 exceeds."""
+        return (math.sqrt(3) if self.distribution == "uniform" else 4) * self.deviation_s
 
 
 class GilbertElliott(_Strict):
@@ -134,7 +141,7 @@ class LinkSettings(_Strict):
     delay_s: Time = Field(0.0, alias="delay", ge=0, le=1.0)
     """One-way propagation delay, 0 to 1 s."""
     jitter: Annotated[Jitter, BeforeValidator(_parse_jitter)] = Field(default_factory=Jitter)
-    """`1ms` (normal), or `{deviation: 1ms, distribution: uniform}`; at most the delay."""
+    """The standard deviation, `1ms` (normal), or `{deviation: 1ms, distribution: uniform}`; at most the delay."""
     loss: Annotated[Fraction | GilbertElliott, BeforeValidator(_parse_loss)] = 0.0
     """Probability that a packet is lost; or losses in bursts, `{kind: gilbert_elliott, good_to_bad: 0.1%,
     bad_to_good: 25%}`."""
@@ -197,6 +204,8 @@ class LinkSpec(LinkSettings):
         found = {}
         if self.jitter.deviation_s > self.delay_s:
             found["jitter"] = "jitter may not exceed delay: a packet cannot arrive before it was sent"
+        elif self.jitter.distribution == "uniform" and self.jitter.greatest_s > self.delay_s:
+            found["jitter"] = "uniform jitter reaches 1.73 deviations, and may not exceed delay"
         if self.reorder > 0 and self.delay_s == 0:
             found["reorder"] = "reorder needs a delay: a packet overtakes only packets that wait"
         if self.ecn_bytes is not None and isinstance(self.queue, int) and self.ecn_bytes >= self.queue:
@@ -239,5 +248,5 @@ class LinkSpec(LinkSettings):
 
     def max_packets_in_flight(self, mtu: int) -> int:
         """Twice the bandwidth-delay product in full-sized packets: what a delay line must hold to never drop."""
-        in_flight_packets = self.rate_bps / 8 * (self.delay_s + 4 * self.jitter_s) / mtu
+        in_flight_packets = self.rate_bps / 8 * (self.delay_s + self.jitter.greatest_s) / mtu
         return max(MIN_PACKETS, int(2 * in_flight_packets))

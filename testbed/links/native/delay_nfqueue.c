@@ -1,16 +1,21 @@
 /*
- * Holds every packet that arrives at a port for a fixed time: a delay line for kernels without netem.
+ * Holds every packet that arrives at a port for its delay, or drops it: a delay line for kernels without netem.
  *
- *     delay_nfqueue [--try] COUNTERS QUEUE:DELAY_NS:MAX_PACKETS:LOSS:SEED ...
+ *     delay_nfqueue [--try] COUNTERS LINE ...
  *
- * One process serves all ports of one network namespace, one netfilter queue per port. The kernel keeps the packets
- * and sends only their number and arrival time; a verdict lets them go on. A constant delay keeps the order, so one
- * batch verdict releases everything that is due. Lost packets get a drop verdict on arrival. If this process ends,
- * the kernel drops what it holds and all that follows: there is no way past the delay.
+ * LINE is QUEUE:NAME=VALUE,... with each name of `names` once. One process serves all ports of one network namespace,
+ * one netfilter queue per port. The kernel keeps the packets and sends only their number and arrival time; a verdict
+ * lets them go on. Packets that are all delayed alike keep their order, so one batch verdict releases everything that is
+ * due; those with jitter wait in a heap and are let go one by one. Lost packets get a drop verdict on arrival, those that
+ * overtake (reorder) an accept verdict. If this process ends, the kernel drops what it holds and all that follows: there
+ * is no way past the delay.
  *
- * "ready" on standard output says that every queue is bound; any error ends the process with status 1. --try ends
- * it there with status 0. COUNTERS is a file mapped into memory that anybody may read at any time: struct counters for
- * each queue, in the order of the arguments.
+ * "ready" on standard output says that every queue is bound. A line on standard input with the syntax of LINE replaces
+ * that queue's parameters and drops nothing: what is held keeps its time, and what is delayed alike keeps its order even
+ * where the delay becomes shorter; a queue never becomes shorter. The answer is "changed QUEUE", or "refused TEXT" when it cannot be
+ * understood. Other errors end the process with status 1. --try ends it with status 0 once it is ready. COUNTERS is a
+ * file mapped into memory that anybody may read at any time: struct counters for each queue, in the order of the
+ * arguments, the parameters in force included.
  *
  * Formats: netlink(7), linux/netfilter/nfnetlink.h, linux/netfilter/nfnetlink_queue.h.
  */
@@ -23,6 +28,7 @@
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_queue.h>
 #include <linux/netlink.h>
+#include <math.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdint.h>
@@ -40,23 +46,44 @@ enum {
     BATCH = 64,
     MESSAGE_BYTES = 512, /* a message without payload has about 100 */
     RECEIVE_BUFFER_BYTES = 64 << 20,
+    LINE_BYTES = 1024,
 };
 static const uint64_t SECOND_NS = 1000000000;
 
+struct parameters {
+    double max_packets, delay_ns, jitter_ns, uniform; /* jitter_ns is the standard deviation; uniform 0: normal */
+    /* Gilbert-Elliott: loss in either state, transitions after each packet; loss_bad unused without transitions */
+    double loss_good, loss_bad, good_to_bad, bad_to_good;
+    double reorder, seed;
+};
+static const struct { const char *name; double least, most; } names[] = {
+    {"max_packets", 1, 1e9},  {"delay_ns", 0, 1e11}, {"jitter_ns", 0, 1e11},  {"uniform", 0, 1}, {"loss_good", 0, 1},
+    {"loss_bad", 0, 1},       {"good_to_bad", 0, 1}, {"bad_to_good", 0, 1},   {"reorder", 0, 1},
+    {"seed", 0, 9007199254740992.0},
+};
+enum { NUM_PARAMETERS = sizeof names / sizeof *names };
+_Static_assert(sizeof(struct parameters) == NUM_PARAMETERS * sizeof(double), "each parameter has a name");
+
 struct counters {
-    uint64_t queue, packets, lost, max_late_ns;
+    uint64_t queue, packets, lost, reordered, max_late_ns;
     uint64_t late[NUM_BUCKETS]; /* by bucket_of(): 1 us wide up to 64 us, then 32 in each power of two */
+    struct parameters parameters;
 };
 struct held {
     uint64_t due_ns;
     uint32_t id;
 };
+enum { LOSS, JITTER, REORDER, NUM_DRAWS };
 struct line {
     uint16_t queue;
-    uint64_t delay_ns, lost_below, random; /* a packet is lost if its random number is below */
-    uint32_t max_packets;
-    uint64_t mask, head, tail; /* positions in the ring only grow */
+    int bad;
+    struct parameters parameters;
+    uint64_t random[NUM_DRAWS]; /* of their own, so that one kind of draw does not shift another */
+    /* In the order of arrival. Positions only grow; mask + 1 is room for all that the kernel holds. */
+    uint64_t mask, head, tail, last_due_ns;
     struct held *ring;
+    struct held *heap; /* with jitter: by due_ns, then by id */
+    size_t num_heaped, room;
     struct counters *counters;
 };
 
@@ -74,12 +101,12 @@ static uint64_t now_ns(clockid_t clock) {
     return now.tv_sec * SECOND_NS + now.tv_nsec;
 }
 
-/* splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) */
-static uint64_t next_random(uint64_t *state) {
+/* In [0, 1). splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) */
+static double next_random(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
+    return ((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
 static unsigned bucket_of(uint64_t late_ns) {
@@ -135,21 +162,29 @@ static void configure(struct request *request, const char *what) {
     }
 }
 
+/* Whether packets have fates of their own: the kernel then cuts super-frames up before they are queued. */
+static int cuts_to_packets(const struct parameters *p) {
+    return p->loss_good > 0 || p->good_to_bad > 0 || p->reorder > 0 || p->jitter_ns > 0;
+}
+
+static void put_length_and_flags(struct request *request, const struct line *line) {
+    uint32_t max_packets = htonl(line->parameters.max_packets), mask = htonl(NFQA_CFG_F_GSO);
+    uint32_t flags = cuts_to_packets(&line->parameters) ? 0 : mask;
+    begin(request, NFQNL_MSG_CONFIG, 0, line->queue);
+    put(request, NFQA_CFG_QUEUE_MAXLEN, &max_packets, sizeof max_packets);
+    put(request, NFQA_CFG_FLAGS, &flags, sizeof flags);
+    put(request, NFQA_CFG_MASK, &mask, sizeof mask);
+}
+
 static void bind_queue(const struct line *line) {
     struct request request;
     struct nfqnl_msg_config_cmd command = {.command = NFQNL_CFG_CMD_BIND, .pf = htons(AF_INET)};
     struct nfqnl_msg_config_params copy = {.copy_mode = NFQNL_COPY_META};
-    uint32_t max_packets = htonl(line->max_packets), mask = htonl(NFQA_CFG_F_GSO);
-    /* Loss is of packets, not of super-frames: the kernel then cuts them up before they are queued. */
-    uint32_t flags = line->lost_below ? 0 : mask;
 
     begin(&request, NFQNL_MSG_CONFIG, 0, line->queue);
     put(&request, NFQA_CFG_CMD, &command, sizeof command);
     configure(&request, "cannot bind a queue (it needs root and a kernel with NETFILTER_NETLINK_QUEUE)");
-    begin(&request, NFQNL_MSG_CONFIG, 0, line->queue);
-    put(&request, NFQA_CFG_QUEUE_MAXLEN, &max_packets, sizeof max_packets);
-    put(&request, NFQA_CFG_FLAGS, &flags, sizeof flags);
-    put(&request, NFQA_CFG_MASK, &mask, sizeof mask);
+    put_length_and_flags(&request, line);
     configure(&request, "cannot set a queue's length and flags");
     /* Last: only now do packets come. */
     begin(&request, NFQNL_MSG_CONFIG, 0, line->queue);
@@ -166,6 +201,73 @@ static void verdict(const struct line *line, int type, uint32_t id, uint32_t dec
 }
 
 /* --- packets ---------------------------------------------------------------------------------------------------- */
+
+static int is_before(const struct held *a, const struct held *b) {
+    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->id < b->id;
+}
+
+static void push(struct line *line, struct held new) {
+    if (line->num_heaped == line->room) {
+        line->room = line->room ? 2 * line->room : 1024;
+        line->heap = realloc(line->heap, line->room * sizeof *line->heap);
+        if (!line->heap) die("no memory for a queue");
+    }
+    size_t at = line->num_heaped++;
+    for (; at && is_before(&new, &line->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        line->heap[at] = line->heap[(at - 1) / 2];
+    line->heap[at] = new;
+}
+
+static struct held pop(struct line *line) {
+    struct held top = line->heap[0], moved = line->heap[--line->num_heaped];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < line->num_heaped; at = child) {
+        child += child + 1 < line->num_heaped && is_before(&line->heap[child + 1], &line->heap[child]);
+        if (!is_before(&line->heap[child], &moved)) break;
+        line->heap[at] = line->heap[child];
+    }
+    line->heap[at] = moved;
+    return top;
+}
+
+/* Gilbert, Bell System Technical Journal 39 (1960); Elliott, ibid. 42 (1963). Without transitions: independent loss. */
+static int is_lost(struct line *line) {
+    const struct parameters *p = &line->parameters;
+    if (p->loss_good == 0 && p->good_to_bad == 0 && !line->bad) return 0;
+    int lost = next_random(&line->random[LOSS]) < (line->bad ? p->loss_bad : p->loss_good);
+    line->bad ^= next_random(&line->random[LOSS]) < (line->bad ? p->bad_to_good : p->good_to_bad);
+    return lost;
+}
+
+/* Normal deviates by Box and Muller (Annals of Mathematical Statistics 29, 1958); none arrives before it was sent. */
+static uint64_t jittered_ns(struct line *line) {
+    const struct parameters *p = &line->parameters;
+    double a = next_random(&line->random[JITTER]), b = next_random(&line->random[JITTER]);
+    double deviation = p->uniform ? (2 * a - 1) * sqrt(3) : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
+    return fmax(0, p->delay_ns + p->jitter_ns * deviation);
+}
+
+static void hold(struct line *line, uint32_t id, uint64_t arrived_ns) {
+    const struct parameters *p = &line->parameters;
+    line->counters->packets++;
+    if (is_lost(line)) {
+        line->counters->lost++;
+        verdict(line, NFQNL_MSG_VERDICT, id, NF_DROP);
+    } else if (p->reorder > 0 && next_random(&line->random[REORDER]) < p->reorder) {
+        line->counters->reordered++;
+        verdict(line, NFQNL_MSG_VERDICT, id, NF_ACCEPT);
+    } else if (p->jitter_ns > 0) {
+        push(line, (struct held){.due_ns = arrived_ns + jittered_ns(line), .id = id});
+    } else {
+        if (line->tail - line->head > line->mask) { /* more than the kernel may hold: cannot happen */
+            errno = ENOBUFS;
+            die("a queue is longer than its limit");
+        }
+        uint64_t due_ns = arrived_ns + (uint64_t)p->delay_ns;
+        if (due_ns < line->last_due_ns) due_ns = line->last_due_ns; /* the delay has become shorter */
+        line->ring[line->tail++ & line->mask] = (struct held){.due_ns = line->last_due_ns = due_ns, .id = id};
+    }
+}
 
 static void arrive(struct nlmsghdr *header, uint64_t mono_ns, uint64_t real_ns) {
     struct nfgenmsg *family = NLMSG_DATA(header);
@@ -193,17 +295,7 @@ static void arrive(struct nlmsghdr *header, uint64_t mono_ns, uint64_t real_ns) 
         left -= NLA_ALIGN(attribute->nla_len);
         attribute = (void *)((char *)attribute + NLA_ALIGN(attribute->nla_len));
     }
-    line->counters->packets++;
-    if (line->lost_below && next_random(&line->random) < line->lost_below) {
-        line->counters->lost++;
-        verdict(line, NFQNL_MSG_VERDICT, id, NF_DROP);
-        return;
-    }
-    if (line->tail - line->head > line->mask) { /* more than the kernel may hold: cannot happen */
-        errno = ENOBUFS;
-        die("a queue is longer than its limit");
-    }
-    line->ring[line->tail++ & line->mask] = (struct held){.due_ns = arrived_ns + line->delay_ns, .id = id};
+    hold(line, id, arrived_ns);
 }
 
 /* Reads what has come, at most one batch. Returns whether there may be more. */
@@ -235,54 +327,138 @@ static int receive(void) {
     return count == BATCH;
 }
 
+static void count_late(struct line *line, uint64_t late_ns) {
+    line->counters->late[bucket_of(late_ns)]++;
+    if (late_ns > line->counters->max_late_ns) line->counters->max_late_ns = late_ns;
+}
+
 /* Lets go of everything that is due. Returns the moment when the next packet is, or UINT64_MAX. */
 static uint64_t release(void) {
     uint64_t next_ns = UINT64_MAX;
     for (struct line *line = lines; line < lines + num_lines; line++) {
         uint64_t now = now_ns(CLOCK_MONOTONIC), from = line->head;
-        uint32_t last = 0;
-        while (line->head != line->tail && line->ring[line->head & line->mask].due_ns <= now) {
-            uint64_t late_ns = now - line->ring[line->head & line->mask].due_ns;
-            last = line->ring[line->head++ & line->mask].id;
-            line->counters->late[bucket_of(late_ns)]++;
-            if (late_ns > line->counters->max_late_ns) line->counters->max_late_ns = late_ns;
+        while (line->num_heaped && line->heap[0].due_ns <= now) {
+            struct held held = pop(line);
+            count_late(line, now - held.due_ns);
+            verdict(line, NFQNL_MSG_VERDICT, held.id, NF_ACCEPT);
         }
-        if (line->head != from) verdict(line, NFQNL_MSG_VERDICT_BATCH, last, NF_ACCEPT);
+        while (line->head != line->tail && line->ring[line->head & line->mask].due_ns <= now) {
+            const struct held *held = &line->ring[line->head++ & line->mask];
+            count_late(line, now - held->due_ns);
+            /* A batch verdict is for all up to a number: also for what waits in the heap. */
+            if (line->num_heaped) verdict(line, NFQNL_MSG_VERDICT, held->id, NF_ACCEPT);
+        }
+        if (line->head != from && !line->num_heaped)
+            verdict(line, NFQNL_MSG_VERDICT_BATCH, line->ring[(line->head - 1) & line->mask].id, NF_ACCEPT);
+        if (line->num_heaped && line->heap[0].due_ns < next_ns) next_ns = line->heap[0].due_ns;
         if (line->head != line->tail && line->ring[line->head & line->mask].due_ns < next_ns)
             next_ns = line->ring[line->head & line->mask].due_ns;
     }
     return next_ns;
 }
 
+/* --- start and changes ------------------------------------------------------------------------------------------ */
+
+/* Returns the queue, or -1 with what is wrong in `problem`. `text` is consumed. */
+static int parse(char *text, struct parameters *parameters, const char **problem) {
+    double *values = (double *)parameters;
+    int found[NUM_PARAMETERS] = {0}, num_found = 0;
+    char *end, *item;
+    long queue = strtol(text, &end, 10);
+    *problem = "it does not begin with the number of a queue";
+    if (end == text || *end != ':' || queue < 0 || queue > 65535) return -1;
+    text = end + 1;
+    *problem = "a parameter is unknown, given twice or out of range";
+    while ((item = strsep(&text, ","))) {
+        char *value = strchr(item, '=');
+        int i = 0;
+        if (!value) return -1;
+        *value++ = 0;
+        while (i < NUM_PARAMETERS && strcmp(names[i].name, item)) i++;
+        if (i == NUM_PARAMETERS || found[i]++) return -1;
+        values[i] = strtod(value, &end);
+        if (end == value || *end || !(values[i] >= names[i].least && values[i] <= names[i].most)) return -1;
+        num_found++;
+    }
+    *problem = "a parameter is missing";
+    return num_found == NUM_PARAMETERS ? (int)queue : -1;
+}
+
+/* Room for as many packets as the queue may hold; those it holds keep their places. */
+static void make_room(struct line *line) {
+    uint64_t num_places = line->ring ? line->mask + 1 : 1, mask = line->mask;
+    struct held *ring = line->ring;
+    while (num_places < line->parameters.max_packets) num_places *= 2;
+    if (ring && num_places == mask + 1) return;
+    line->ring = mmap(NULL, num_places * sizeof *ring, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (line->ring == MAP_FAILED) die("no memory for a queue");
+    line->mask = num_places - 1;
+    for (uint64_t at = line->head; at != line->tail; at++) line->ring[at & line->mask] = ring[at & mask];
+    if (ring) munmap(ring, (mask + 1) * sizeof *ring);
+}
+
+static void adopt(struct line *line, const struct parameters *parameters) {
+    double max_packets = line->parameters.max_packets;
+    if (!line->ring || line->parameters.seed != parameters->seed)
+        for (int i = 0; i < NUM_DRAWS; i++) line->random[i] = (uint64_t)parameters->seed * NUM_DRAWS + i + 1;
+    if (parameters->good_to_bad == 0) line->bad = 0;
+    line->parameters = *parameters;
+    if (line->parameters.max_packets < max_packets) line->parameters.max_packets = max_packets;
+    make_room(line);
+    line->counters->parameters = line->parameters;
+}
+
+static void change(char *text) {
+    struct parameters parameters;
+    struct request request;
+    const char *problem;
+    int queue = parse(text, &parameters, &problem);
+    struct line *line = lines;
+    while (line < lines + num_lines && line->queue != queue) line++;
+    if (queue < 0 || line == lines + num_lines) {
+        printf("refused %s\n", queue < 0 ? problem : "no line has that queue");
+    } else {
+        adopt(line, &parameters);
+        /* Not acknowledged, since packets come meanwhile; an error is noticed where they are read. */
+        put_length_and_flags(&request, line);
+        submit(&request, "cannot change a queue");
+        printf("changed %d\n", queue);
+    }
+    fflush(stdout);
+}
+
+/* Reads what has come on standard input. Returns 0 at its end. */
+static int take_changes(void) {
+    static char text[LINE_BYTES];
+    static size_t length;
+    ssize_t count = read(STDIN_FILENO, text + length, sizeof text - length);
+    if (count <= 0) return count < 0 && errno == EINTR;
+    length += count;
+    char *from = text, *end;
+    while ((end = memchr(from, '\n', text + length - from))) {
+        *end = 0;
+        change(from);
+        from = end + 1;
+    }
+    length -= from - text;
+    memmove(text, from, length);
+    if (length == sizeof text) length = 0; /* longer than any line that means something: refused at its end */
+    return 1;
+}
+
 static void serve(void) {
-    struct pollfd readable = {.fd = netlink, .events = POLLIN};
+    struct pollfd polled[] = {{.fd = netlink, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
     for (;;) {
         int more = receive();
         uint64_t next_ns = release(), now = now_ns(CLOCK_MONOTONIC);
-        if (more || next_ns <= now) continue;
-        uint64_t wait_ns = next_ns - now;
+        uint64_t wait_ns = more || next_ns <= now ? 0 : next_ns - now;
         struct timespec wait = {.tv_sec = wait_ns / SECOND_NS, .tv_nsec = wait_ns % SECOND_NS};
-        if (ppoll(&readable, 1, next_ns == UINT64_MAX ? NULL : &wait, NULL) < 0 && errno != EINTR) die("cannot wait");
+        if (ppoll(polled, 2, next_ns == UINT64_MAX && !more ? NULL : &wait, NULL) < 0) {
+            if (errno != EINTR) die("cannot wait");
+            polled[1].revents = 0;
+        }
+        if (polled[1].revents && !take_changes()) polled[1].fd = -1; /* nobody will change anything any more */
     }
-}
-
-/* --- start ------------------------------------------------------------------------------------------------------ */
-
-static void parse(struct line *line, const char *text) {
-    unsigned long long delay_ns, seed;
-    unsigned queue, max_packets;
-    double loss;
-    int end = 0;
-    int found = sscanf(text, "%u:%llu:%u:%lf:%llu%n", &queue, &delay_ns, &max_packets, &loss, &seed, &end);
-    if (found != 5 || text[end] || queue > 65535 || max_packets < 1 || loss < 0 || loss >= 1) {
-        errno = EINVAL;
-        die(text);
-    }
-    *line = (struct line){.queue = queue, .delay_ns = delay_ns, .max_packets = max_packets, .random = seed};
-    line->lost_below = loss * 18446744073709551616.0; /* 2 to the 64 */
-    for (line->mask = 1; line->mask < max_packets; line->mask *= 2) {}
-    line->ring = mmap(NULL, line->mask-- * sizeof *line->ring, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (line->ring == MAP_FAILED) die("no memory for a queue");
 }
 
 static struct counters *map_counters(const char *path) {
@@ -300,7 +476,7 @@ int main(int argc, char **argv) {
     argv += try;
     argc -= try;
     if (argc < 3) {
-        fprintf(stderr, "usage: delay_nfqueue [--try] COUNTERS QUEUE:DELAY_NS:MAX_PACKETS:LOSS:SEED ...\n");
+        fprintf(stderr, "usage: delay_nfqueue [--try] COUNTERS LINE ...\n");
         return 2;
     }
     num_lines = argc - 2;
@@ -324,11 +500,18 @@ int main(int argc, char **argv) {
     int fifo = sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
     prctl(PR_SET_TIMERSLACK, 1UL);
 
-    for (int i = 0; i < num_lines; i++) parse(&lines[i], argv[i + 2]);
     struct counters *counters = map_counters(argv[1]);
     for (int i = 0; i < num_lines; i++) {
+        struct parameters parameters;
+        const char *problem;
+        int queue = parse(argv[i + 2], &parameters, &problem);
+        if (queue < 0) {
+            fprintf(stderr, "delay_nfqueue: line %d: %s\n", i, problem);
+            return 2;
+        }
         lines[i].counters = &counters[i];
-        counters[i].queue = lines[i].queue;
+        counters[i].queue = lines[i].queue = queue;
+        adopt(&lines[i], &parameters);
         bind_queue(&lines[i]);
     }
     printf("ready %s\n", fifo ? "SCHED_FIFO" : "SCHED_OTHER");

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.errors import RunFailedError
 from testbed.hosts.spawn import Output, SpawnedProcess, log_tail, spawn
 from testbed.processes import ProcessIdentity, end_processes
 
@@ -62,6 +63,18 @@ def test_a_signal_reaches_what_the_process_started(tmp_path: Path) -> None:
     process.stop(5.0)
     end_processes([child], grace_s=5.0)
     assert not child.alive()
+
+
+def test_a_process_that_listens_is_told_lines_until_it_ends(tmp_path: Path) -> None:
+    heard: list[str] = []
+    output = Output(tmp_path / "p.log", heard.append)
+    process = spawn("p", ["sh", "-c", "read a; read b; echo $b $a"], output, environment=dict(os.environ), listens=True)
+    process.tell("one")
+    process.tell("two")
+    assert process.wait(10.0) == 0
+    assert heard == ["two one"]
+    with pytest.raises(RunFailedError, match="no longer listens"):
+        process.tell("three")
 
 
 def test_a_signal_to_an_ended_process_does_nothing(tmp_path: Path) -> None:

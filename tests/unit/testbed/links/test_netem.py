@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from testbed.links.netem import netem_stage
+import pytest
+
+from testbed.errors import SpecError
+from testbed.links.netem import NetemStage, netem_stage
 from testbed.links.spec import LinkSpec
 
 
@@ -35,3 +38,56 @@ def test_read_back_notices_what_differs() -> None:
     root["options"]["delay"]["delay"] = 0.02
     assert stage.differences({"qdiscs": [root]}) == ["ifb3: netem delay is 0.02, asked for 0.01"]
     assert stage.differences({"qdiscs": [root | {"dev": "ifb4"}]}) == ["ifb3: root qdisc is absent, asked for netem"]
+
+
+def stage(**link: Any) -> NetemStage:
+    return netem_stage(LinkSpec.model_validate(link), interface="s0-eth0", index=3, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ({"jitter": {"deviation": "1ms", "distribution": "uniform"}}, "delay 10000us 1732us"),
+        (
+            {"loss": {"kind": "gilbert_elliott", "good_to_bad": "0.5%", "bad_to_good": "25%", "loss_in_good": 0.001}},
+            "delay 10000us loss gemodel 0.5% 25% 100% 0.1%",
+        ),
+        ({"duplicate": "0.1%", "reorder": "2%"}, "delay 10000us duplicate 0.1% reorder 2%"),
+    ],
+)
+def test_everything_that_netem_can_is_asked_of_it(link: dict[str, Any], words: str) -> None:
+    asked = stage(delay="10ms", **link)
+    assert asked.tc_commands()[-1].endswith(words)
+    assert asked.tc_changes(stage(delay="1ms")) == [asked.tc_commands()[-1].replace("qdisc add", "qdisc change")]
+
+
+def test_read_back_notices_bursts_duplicates_and_reordering() -> None:
+    bursts = {"kind": "gilbert_elliott", "good_to_bad": 0.01, "bad_to_good": 0.25, "loss_in_bad": 0.9}
+    asked = stage(delay="10ms", loss=bursts, duplicate=0.001, reorder=0.02)
+    options: dict[str, Any] = {
+        "limit": asked.max_packets,
+        "delay": {"delay": 0.01, "jitter": 0},
+        "loss-gemodel": {"p": 0.01, "r": 0.25, "1-h": 0.9, "1-k": 0},
+        "duplicate": {"duplicate": 0.001, "correlation": 0},
+        "reorder": {"reorder": 0.02, "correlation": 0},
+    }
+    state = {"qdiscs": [{"kind": "netem", "dev": "ifb3", "root": True, "options": options}]}
+    assert asked.differences(state) == []
+    for key, inner in (("loss-gemodel", "r"), ("duplicate", "duplicate"), ("reorder", "reorder")):
+        kept = options[key]
+        options[key] = kept | {inner: 0.5}
+        assert len(asked.differences(state)) == 1
+        del options[key]
+        assert asked.differences(state)
+        options[key] = kept
+    options["loss-random"] = {"loss": 0.1}
+    assert asked.differences(state) == ["ifb3: netem loss is 0.1, asked for 0.0"]
+
+
+def test_normal_jitter_does_not_become_uniform_in_place() -> None:
+    normal, uniform = (
+        stage(delay="9ms", jitter={"deviation": "1ms", "distribution": d}) for d in ("normal", "uniform")
+    )
+    assert normal.tc_changes(uniform)
+    with pytest.raises(SpecError, match="cannot change normal jitter into uniform"):
+        uniform.tc_changes(normal)

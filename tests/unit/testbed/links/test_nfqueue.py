@@ -1,12 +1,20 @@
 """Rules and arguments letter by letter, the read-back, and the counters of the C program."""
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from testbed.links.nfqueue import DelayCounters, NfqueueStage, nfqueue_stage, parse_counters, parse_queues
+from testbed.links.nfqueue import (
+    DelayCounters,
+    NfqueueStage,
+    nfqueue_stage,
+    parse_counters,
+    parse_parameters,
+    parse_queues,
+)
 from testbed.links.spec import LinkSpec
 
 LINK = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms"})
@@ -24,15 +32,36 @@ def state(**changes: Any) -> dict[str, Any]:
 
 def test_the_rule_has_no_bypass_and_the_queue_holds_twice_the_bandwidth_delay_product() -> None:
     assert stage().firewall_rules() == ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 2"]
-    assert stage().daemon_arguments() == ["2:10000000:1666:0.0:65539"]
+    (argument,) = stage().daemon_arguments()
+    assert argument.startswith("2:max_packets=1666.0,delay_ns=10000000.0,jitter_ns=0.0,")
+    assert argument.endswith(",reorder=0.0,seed=65539.0")
     assert list(stage().tc_commands()) == list(stage().ip_commands()) == []
 
 
 def test_every_direction_and_every_seed_draws_other_losses() -> None:
     lossy = LinkSpec.model_validate({"loss": "1%"})
-    seeds = {stage(lossy, seed=seed, index=index).seed for seed in range(4) for index in range(4)}
+    seeds = {stage(lossy, seed=seed, index=index).parameters.seed for seed in range(4) for index in range(4)}
     assert len(seeds) == 16
-    assert stage(lossy).daemon_arguments() == ["2:0:1000:0.01:65539"]
+    assert stage(lossy).parameters.loss_good == 0.01
+    assert stage(lossy, seed=2**32 - 1).parameters.seed == (2**32 - 1) * 65_537 + 2
+
+
+def test_bursts_jitter_and_reordering_are_told_as_asked() -> None:
+    bursts = {"kind": "gilbert_elliott", "good_to_bad": 0.01, "bad_to_good": 0.25, "loss_in_good": 0.001}
+    jitter = {"deviation": "1ms", "distribution": "uniform"}
+    told = stage(
+        LinkSpec.model_validate({"delay": "5ms", "jitter": jitter, "loss": bursts, "reorder": "2%"})
+    ).parameters
+    assert (told.good_to_bad, told.bad_to_good, told.loss_bad, told.loss_good) == (0.01, 0.25, 1.0, 0.001)
+    assert (told.delay_ns, told.jitter_ns, told.uniform, told.reorder) == (5e6, 1e6, 1.0, 0.02)
+
+
+def test_parameters_in_force_that_differ_are_noticed() -> None:
+    asked = stage()
+    assert asked.parameter_differences(replace(asked.parameters, max_packets=5000.0)) == []
+    assert asked.parameter_differences(replace(asked.parameters, delay_ns=2e7)) == [
+        "s0-eth1: delay_ns of its delay line is 2e+07, asked for 1e+07"
+    ]
 
 
 def test_what_was_asked_reads_back_without_difference() -> None:
@@ -70,7 +99,7 @@ def counters_file(*rows: dict[str, Any]) -> bytes:
         late = [0] * 896
         for bucket, count in row["late"].items():
             late[bucket] = count
-        data += struct.pack("=4Q896Q", row["queue"], sum(late), row["lost"], 0, *late)
+        data += struct.pack("=5Q896Q10d", row["queue"], sum(late), row["lost"], 7, 0, *late, *range(10))
     return data
 
 
@@ -82,7 +111,8 @@ def test_counters_give_packets_losses_drops_and_lateness() -> None:
         for lost, late in ((0, {10: 5}), (3, {10: 103, 63: 1, 64: 1}))
     )
     between = after.since(before)
-    assert (between.num_packets, between.num_lost, between.num_dropped) == (100, 3, 3)
+    assert (between.num_packets, between.num_lost, between.num_dropped, between.num_reordered) == (100, 3, 3, 0)
+    assert parse_parameters(counters_file({"queue": 2, "lost": 0, "late": {}}))[2].seed == 9
     assert between.late_s(0.5) == pytest.approx(11e-6)
     assert between.late_s(0.99) == pytest.approx(64e-6)
     assert between.late_s(1.0) == pytest.approx(66e-6)
