@@ -17,12 +17,12 @@ or more is *not finite*: its sum is NaN everywhere, on every worker.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from switch_agg.wire import EXPONENT_NOT_FINITE, EXPONENT_ZERO, Elements
+from switch_agg.wire import EXPONENT_NOT_FINITE, EXPONENT_ZERO, HEADER, WIRE_ELEMENT, Elements
 
 HEADROOM: Final = 1
 """A block may double from one reduction to the next without being done again, for one bit of precision."""
@@ -31,6 +31,8 @@ MAX_EXPONENT: Final = 126
 
 Floats = npt.NDArray[np.float32]
 Exponents = npt.NDArray[np.int8]
+Blocks = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.uint8]
 
 
 def blocks(values: Floats, num_elements: int) -> Floats:
@@ -53,14 +55,19 @@ def exponents_of(values: Floats) -> Exponents:
 
 def shifts(exponents: Exponents, num_workers: int) -> npt.NDArray[np.int32]:
     """The power of two that each block is multiplied by."""
-    return 30 - (num_workers - 1).bit_length() - exponents.astype(np.int32)
+    return shift_base(num_workers) - exponents.astype(np.int32)
+
+
+def shift_base(num_workers: int) -> int:
+    """The shift of exponent 0: leaves room for the sum of so many workers, and a bit for rounding up."""
+    return 30 - (num_workers - 1).bit_length()
 
 
 def quantize(values: Floats, exponents: Exponents, num_workers: int) -> Elements:
     """(chunks, elements) float32 -> int32. Blocks that are zero or not finite by these exponents become zeros, and
     magnitudes that exceed an exponent that was too low are clipped: such a block is done again."""
     scaled = np.ldexp(values.astype(np.float64), shifts(exponents, num_workers)[:, None])
-    limit = float(2**30 >> (num_workers - 1).bit_length())
+    limit = float(1 << shift_base(num_workers))
     usable = (exponents != EXPONENT_ZERO) & (exponents != EXPONENT_NOT_FINITE)
     scaled[~usable] = 0.0
     np.nan_to_num(scaled, copy=False, nan=0.0, posinf=limit, neginf=-limit)
@@ -86,17 +93,60 @@ def error_bound(exponents: Exponents, num_workers: int) -> npt.NDArray[np.float6
     return np.where(exponents == EXPONENT_ZERO, 0.0, num_workers * units / 2)
 
 
+class Codec(Protocol):
+    """Between floats and the rows of a wire image. Here in numpy; in C in switch_agg.native.library."""
+
+    def exponents_of(self, values: Floats, num_elements: int) -> Exponents:
+        """(count,) float32 -> the exponent of each block."""
+
+    def stage(
+        self, values: Floats, which: Blocks, exponents: Exponents, num_workers: int, rows: Rows, num_elements: int
+    ) -> None:
+        """Write the integers of the chosen blocks of (count,) float32 into the rows, behind their headers."""
+
+    def unstage(self, sums: Elements, which: Blocks, exponents: Exponents, num_workers: int, values: Floats) -> None:
+        """Write the chosen blocks' sums, each block with the exponent it was quantised with, into (count,) float32."""
+
+
+class NumpyCodec:
+    """The codec that needs no compiler."""
+
+    def exponents_of(self, values: Floats, num_elements: int) -> Exponents:
+        """See Codec."""
+        return exponents_of(blocks(values, num_elements))
+
+    def stage(
+        self, values: Floats, which: Blocks, exponents: Exponents, num_workers: int, rows: Rows, num_elements: int
+    ) -> None:
+        """See Codec."""
+        elements = quantize(blocks(values, num_elements)[which], exponents, num_workers)
+        rows[:, HEADER.size :] = elements.astype(WIRE_ELEMENT).view(np.uint8).reshape(len(which), 4 * num_elements)
+
+    def unstage(self, sums: Elements, which: Blocks, exponents: Exponents, num_workers: int, values: Floats) -> None:
+        """See Codec."""
+        num_elements = sums.shape[1]
+        found = dequantize(sums, exponents, num_workers)
+        padded = blocks(values, num_elements)
+        padded[which] = found
+        if not np.shares_memory(padded, values):
+            values[:] = padded.reshape(-1)[: len(values)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What is sent: one attempt at some blocks of a reduction."""
+    """One attempt at some blocks of a reduction."""
 
-    blocks: npt.NDArray[np.intp]
-    """Which of the reduction's blocks, in order."""
+    which: Blocks
+    """Of the reduction's blocks, in order."""
     used: Exponents
     """With which exponent each is quantised."""
     actual: Exponents
     """The exponent that travels with it: its own."""
-    elements: Elements
+
+    @property
+    def staged(self) -> Exponents:
+        """What to quantise by: a block that is not finite has no integers."""
+        return np.where(self.actual == EXPONENT_NOT_FINITE, self.actual, self.used).astype(np.int8)
 
 
 class Quantizer:
@@ -106,64 +156,57 @@ class Quantizer:
     be done again, or None when :attr:`result` is there. Every worker makes the same calls in the same order.
     """
 
-    def __init__(self, num_workers: int, num_elements: int) -> None:
+    def __init__(self, num_workers: int, num_elements: int, codec: Codec | None = None) -> None:
         self._num_workers = num_workers
         self._num_elements = num_elements
+        self._codec = codec or NumpyCodec()
         self._history: dict[str, Exponents] = {}
         self._name = ""
-        self._values: Floats = np.empty((0, num_elements), np.float32)
-        self._count = 0
+        self._values: Floats = np.empty(0, np.float32)
         self._actual: Exponents = np.empty(0, np.int8)
-        self._used: Exponents = np.empty(0, np.int8)
         self._highest: Exponents = np.empty(0, np.int8)
-        self._sums: Floats = np.empty((0, num_elements), np.float32)
+        self.used: Exponents = np.empty(0, np.int8)
+        """The exponent that each block of the last reduction was quantised with, for :func:`error_bound`."""
+        self.result: Floats = np.empty(0, np.float32)
+        """(count,) sums of the last reduction."""
         self.num_repeated = 0
         """Blocks that had to be done again, over all reductions."""
 
     def begin(self, name: str, values: Floats) -> Round:
-        """Start the reduction of that name, of (count,) float32."""
-        self._name, self._count = name, len(values)
-        self._values = blocks(values, self._num_elements)
-        self._actual = exponents_of(self._values)
+        """Start the reduction of that name, of (count,) contiguous float32."""
+        self._name, self._values = name, values
+        self._actual = self._codec.exponents_of(values, self._num_elements)
         history = self._history.get(name)
-        if history is None or len(history) != len(self._values):
-            history = np.full(len(self._values), EXPONENT_ZERO, np.int8)
-        self._used = predicted(history)
-        self._highest = np.full(len(self._values), EXPONENT_ZERO, np.int8)
-        self._sums = np.empty_like(self._values)
-        return self._round(np.arange(len(self._values)))
+        if history is None or len(history) != len(self._actual):
+            history = np.full(len(self._actual), EXPONENT_ZERO, np.int8)
+        self.used = predicted(history)
+        self._highest = np.full(len(self._actual), EXPONENT_ZERO, np.int8)
+        self.result = np.empty_like(values)
+        return self._round(np.arange(len(self._actual), dtype=np.int64))
+
+    def stage(self, attempt: Round, rows: Rows) -> None:
+        """Write the attempt's integers into rows whose headers are there."""
+        self._codec.stage(self._values, attempt.which, attempt.staged, self._num_workers, rows, self._num_elements)
 
     def proceed(self, attempt: Round, sums: Elements, highest: Exponents) -> Round | None:
-        """The attempt's sums and the highest exponent of any worker, by block."""
+        """The attempt's sums (chunks, elements) and the highest exponent of any worker, by block."""
         settled = (highest <= attempt.used) | (highest == EXPONENT_NOT_FINITE)
-        self._highest[attempt.blocks] = highest
-        done = attempt.blocks[settled]
-        final = np.where(highest == EXPONENT_NOT_FINITE, highest, attempt.used)[settled]
-        self._used[done] = final
-        self._sums[done] = dequantize(sums[settled], final, self._num_workers)
-        again = attempt.blocks[~settled]
-        if len(again) == 0:
+        final = np.where(highest == EXPONENT_NOT_FINITE, highest, attempt.used).astype(np.int8)
+        self._highest[attempt.which] = highest
+        if settled.all():
+            self.used[attempt.which] = final
+            self._codec.unstage(sums, attempt.which, final, self._num_workers, self.result)
             self._history[self._name] = self._highest
             return None
+        done, again = attempt.which[settled], attempt.which[~settled]
+        self.used[done] = final[settled]
+        self._codec.unstage(sums[settled], done, final[settled], self._num_workers, self.result)
         self.num_repeated += len(again)
-        self._used[again] = highest[~settled]
+        self.used[again] = highest[~settled]
         return self._round(again)
 
-    @property
-    def result(self) -> Floats:
-        """(count,) float32 sums."""
-        return self._sums.reshape(-1)[: self._count]
-
-    @property
-    def used(self) -> Exponents:
-        """The exponent that each block of the last reduction was quantised with, for :func:`error_bound`."""
-        return self._used
-
-    def _round(self, which: npt.NDArray[np.intp]) -> Round:
-        used, actual = self._used[which], self._actual[which]
-        sent = np.where(actual == EXPONENT_NOT_FINITE, EXPONENT_NOT_FINITE, used).astype(np.int8)
-        elements = quantize(self._values[which], sent, self._num_workers)
-        return Round(blocks=which, used=used, actual=actual, elements=elements)
+    def _round(self, which: Blocks) -> Round:
+        return Round(which=which, used=self.used[which], actual=self._actual[which])
 
 
 def predicted(history: Exponents) -> Exponents:

@@ -132,17 +132,28 @@ class Worker:
 
         Every worker of the job makes the same reductions in the same order.
         """
+        first = self.reserve(len(elements))
+        self.contribute(images(self._job, self.epoch, first, elements, exponents), first)
+
+    def contribute(self, rows: npt.NDArray[np.uint8], first_chunk: int) -> None:
+        """The same with the datagrams as rows, for chunks that were reserved."""
         assert self.joined, "join first"
         assert self.finished, "one reduction at a time"
-        assert elements.ndim == 2
-        assert elements.shape[1] == self._job.num_elements
-        num_chunks = len(elements)
-        self._base = self._next_chunk
-        self._next_chunk = (self._next_chunk + num_chunks) & 0xFFFFFFFF
-        self._images = images(self._job, self.epoch, self._base, elements, exponents)
-        self._received = bytearray(num_chunks)
+        self._base, self._images = first_chunk, rows
+        self._received = bytearray(len(rows))
         self._num_received = self._next = 0
-        self._result = _empty(num_chunks, self._job.num_elements)
+        self._result = _empty(len(rows), self._job.num_elements)
+
+    def reserve(self, num_chunks: int) -> int:
+        """The first number of so many chunks; whoever asks contributes them, with this epoch's :attr:`generation`."""
+        first, self._next_chunk = self._next_chunk, (self._next_chunk + num_chunks) & 0xFFFFFFFF
+        return first
+
+    @property
+    def generation(self) -> int:
+        """The aggregator's number of its start."""
+        assert self._generation is not None, "join first"
+        return self._generation
 
     @property
     def finished(self) -> bool:
@@ -315,6 +326,14 @@ def images(
 ) -> npt.NDArray[np.uint8]:
     """A reduction's datagrams as rows: header and big-endian elements, made once for all (re)transmissions."""
     num_chunks, num_elements = elements.shape
+    rows = headers(job, epoch, first_chunk, exponents)
+    rows[:, HEADER.size :] = elements.astype(WIRE_ELEMENT).view(np.uint8).reshape(num_chunks, 4 * num_elements)
+    return rows
+
+
+def headers(job: Job, epoch: int, first_chunk: int, exponents: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
+    """The rows without their elements."""
+    num_chunks, num_elements = len(exponents), job.num_elements
     rows = np.empty((num_chunks, HEADER.size + 4 * num_elements), np.uint8)
     rows[:, 0] = Kind.DATA << 4 | size_code(num_elements)
     rows[:, 1] = job.number << 4 | epoch
@@ -324,7 +343,6 @@ def images(
     rows[:, 6:8] = pools.astype(">u2").view(np.uint8).reshape(num_chunks, 2)
     rows[:, 8] = exponents.view(np.uint8)
     rows[:, 9] = 0
-    rows[:, HEADER.size :] = elements.astype(WIRE_ELEMENT).view(np.uint8).reshape(num_chunks, 4 * num_elements)
     return rows
 
 

@@ -52,5 +52,7 @@ index=()
 [ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "${index[@]}" -c constraints.txt -e '.[all,dev]' \
   || fail "pip could not install the packages of pyproject.toml; the lines above say which (TORCH_INDEX=<url> names an index for torch)"
-.venv/bin/python -m testbed.links.native.build || fail "the C programs of testbed/links/native could not be built"
+for folder in switch_agg testbed.links; do
+  .venv/bin/python -m "$folder.native.build" || fail "the C sources of $folder could not be built"
+done
 printf '%s' "$wanted" > "$stamp"

@@ -3,20 +3,14 @@
 `python -m testbed.links.native.build` does it ahead of the first run; `tools/setup.sh` calls it.
 """
 
-import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
+from switch_agg.errors import UnsupportedError
+from switch_agg.native.build import build
 from testbed.errors import EnvironmentLacksError
 
 _FOLDER: Final = Path(__file__).resolve().parent
-BUILD_FOLDER: Final = _FOLDER / "build"
-_FLAGS: Final = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread")
-_LIBRARIES: Final = ("-lm",)
-CURE: Final = "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev"
 
 
 def program(name: str) -> Path:
@@ -24,35 +18,10 @@ def program(name: str) -> Path:
 
     Raises EnvironmentLacksError when it has to be built and there is no compiler, or the compiler refuses.
     """
-    source = _FOLDER / f"{name}.c"
-    digest = hashlib.sha256(source.read_bytes() + " ".join((*_FLAGS, *_LIBRARIES)).encode()).hexdigest()[:12]
-    built = BUILD_FOLDER / f"{name}-{digest}"
-    if not built.exists():
-        _compile(source, built)
-    return built
-
-
-def _compile(source: Path, built: Path) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise EnvironmentLacksError(f"no C compiler to build {source.name} with: {CURE}")
-    # Under a name of its own until it is whole: other processes may build the same.
-    partial = built.with_name(f".{built.name}.{os.getpid()}")
     try:
-        built.parent.mkdir(exist_ok=True)
-        done = subprocess.run(
-            [compiler, *_FLAGS, "-o", str(partial), str(source), *_LIBRARIES],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise EnvironmentLacksError(f"{compiler} cannot build {source.name} ({CURE}):\n{done.stderr.strip()}")
-        partial.replace(built)
-    except OSError as error:
-        raise EnvironmentLacksError(f"cannot write {built}: {error}; make it writable or build it as root") from error
-    finally:
-        partial.unlink(missing_ok=True)
+        return build(_FOLDER / f"{name}.c", "program")
+    except UnsupportedError as error:
+        raise EnvironmentLacksError(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -6,8 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
+from switch_agg.native.library import NativeCodec
 from switch_agg.quantize import (
+    NumpyCodec,
     Quantizer,
+    Round,
     blocks,
     dequantize,
     error_bound,
@@ -21,11 +24,17 @@ LIMIT = 2.0**124  # nine of them are still a float32
 floats = st.floats(min_value=-LIMIT, max_value=LIMIT, width=32)
 
 
+def integers(quantizer: Quantizer, attempt: Round) -> np.ndarray:
+    rows = np.zeros((len(attempt.which), 10 + 4 * quantizer._num_elements), np.uint8)
+    quantizer.stage(attempt, rows)
+    return np.ascontiguousarray(rows[:, 10:]).view(">i4").astype(np.int64)
+
+
 def add(name: str, quantizers: list[Quantizer], values: list[np.ndarray]) -> int:
     """What workers and a switch do; returns the number of rounds."""
     rounds = [quantizer.begin(name, value) for quantizer, value in zip(quantizers, values, strict=True)]
     for number in range(1, 4):
-        sums = np.sum([each.elements.astype(np.int64) for each in rounds], axis=0)
+        sums = np.sum([integers(q, each) for q, each in zip(quantizers, rounds, strict=True)], axis=0)
         assert np.abs(sums).max(initial=0) <= 2**31 - 1, "the switch's registers would overflow"
         highest = np.max([each.actual for each in rounds], axis=0)
         following = [
@@ -40,13 +49,14 @@ def add(name: str, quantizers: list[Quantizer], values: list[np.ndarray]) -> int
     raise AssertionError("a block was done more than twice")
 
 
+@pytest.mark.parametrize("codec", [NumpyCodec, NativeCodec])
 @given(
     stn.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(0, 70)), elements=floats), st.integers(-150, 150)
 )
-def test_sums_are_within_the_stated_bound(values: np.ndarray, scale: int) -> None:
+def test_sums_are_within_the_stated_bound(codec: type, values: np.ndarray, scale: int) -> None:
     with np.errstate(over="ignore", under="ignore"):
         values = np.clip(np.ldexp(values, scale), np.float32(-LIMIT), np.float32(LIMIT)).astype(np.float32)
-    quantizers = [Quantizer(len(values), 32) for _ in values]
+    quantizers = [Quantizer(len(values), 32, codec()) for _ in values]
     add("b", quantizers, list(values))
     exact = values.astype(np.float64).sum(axis=0)
     bound = np.repeat(error_bound(quantizers[0].used, len(values)), 32)[: values.shape[1]]

@@ -1,0 +1,200 @@
+"""A worker that reduces over a real socket: float32 in, sums of all workers out.
+
+The control messages and, without a C compiler, the data go through the core (:mod:`switch_agg.worker`); with one, the
+data goes through its twin in C (native/worker.c), which also turns floats into the wire image in one pass.
+"""
+
+import ctypes
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Self, TypeVar
+
+import numpy as np
+
+from switch_agg.core import Address
+from switch_agg.driver import Driver, open_socket
+from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError
+from switch_agg.job import Job
+from switch_agg.native import library as native
+from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows
+from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_TIMEOUT_S
+from switch_agg.window import WindowPolicy
+from switch_agg.wire import Elements
+from switch_agg.worker import MAX_SILENCE_S, Reduction, Worker, WorkerCounters, headers, images
+
+SOURCE_PORT: Final = 4000
+"""p4app-switchML's default."""
+T = TypeVar("T")
+
+
+class Client:
+    """One worker of a job. Not for two threads at once, apart from :meth:`cancel`."""
+
+    def __init__(
+        self,
+        job: Job,
+        index: int,
+        aggregator: Address,
+        *,
+        local: Address = ("", SOURCE_PORT),
+        policy: WindowPolicy | None = None,
+        max_silence_s: float = MAX_SILENCE_S,
+        use_native: bool = True,
+    ) -> None:
+        """Opens the socket; :meth:`join` comes first. Raises OSError, and UnsupportedError where C cannot be built."""
+        policy = policy or WindowPolicy()
+        self.job = job
+        self.codec_s = 0.0
+        """Processor time spent between floats and integers, so far."""
+        self._native = native.library() if use_native else None
+        self._codec: Codec = native.NativeCodec() if use_native else NumpyCodec()
+        self._socket = open_socket(local, remote=aggregator)
+        self._core = Worker(
+            job,
+            index,
+            aggregator,
+            incarnation=secrets.randbits(32),
+            window=policy.window(job.num_slots),
+            max_silence_s=max_silence_s,
+        )
+        self._driver = Driver(self._core, self._socket)
+        self._quantizer = Quantizer(job.num_workers, job.num_elements, self._codec)
+        self._cancelled = ctypes.c_int32(0)
+        self._carried = native.NativeReduction(
+            cancel=ctypes.addressof(self._cancelled),
+            num_elements=job.num_elements,
+            num_slots=job.num_slots,
+            num_workers=job.num_workers,
+            job=job.number,
+            socket=self._socket.fileno(),
+            policy=native.POLICIES[policy.kind],
+            max_silence_s=max_silence_s,
+            min_timeout_s=MIN_TIMEOUT_S,
+            target_s=policy.target_s,
+            timeout_s=INITIAL_TIMEOUT_S,
+            smoothed_s=-1.0,
+            window=job.num_slots if policy.kind == "fixed" else policy.initial,
+            base_s=-1.0,
+            decreased_s=-1.0,
+            slow_start=1,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def counters(self) -> WorkerCounters:
+        """Of the data, whichever way it went."""
+        if self._native is None:
+            return self._core.counters
+        return WorkerCounters(**{name: getattr(self._carried, name) for name in WorkerCounters.__slots__})
+
+    @property
+    def epoch(self) -> int:
+        """The epoch joined last."""
+        return self._core.epoch
+
+    def join(self, timeout_s: float = 10.0) -> None:
+        """Take part, at the start and after :class:`EpochEndedError`. Raises AggregatorLostError."""
+        self._quantizer = Quantizer(self.job.num_workers, self.job.num_elements, self._codec)
+        self._core.join()
+        self._settle(lambda: self._core.joined, timeout_s)
+
+    def leave(self, timeout_s: float = 1.0) -> None:
+        """All results are here. An aggregator that is gone already is no error."""
+        if self._core.joined and self._core.finished and self._core.failure is None:
+            self._core.leave()
+            self._driver.run(self._over, deadline_s=time.monotonic() + timeout_s)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def cancel(self) -> None:
+        """From another thread: what is under way raises AggregationError soon."""
+        self._cancelled.value = 1
+
+    def all_reduce(self, name: str, values: Floats) -> Floats:
+        """Sum (count,) float32 over all workers, within :func:`switch_agg.quantize.error_bound`.
+
+        `name` says which gradient this is: its exponents are predicted from its last reduction. Every worker reduces
+        the same names with the same counts in the same order. Raises EpochEndedError, AggregatorLostError.
+        """
+        quantizer = self._quantizer
+        attempt: Round | None = self._timed(lambda: quantizer.begin(name, np.ascontiguousarray(values, np.float32)))
+        while attempt is not None:
+            first = self._core.reserve(len(attempt.which))
+            rows = headers(self.job, self._core.epoch, first, attempt.actual)
+            self._timed(partial(quantizer.stage, attempt, rows))
+            sums = self._contribute(rows, first)
+            attempt = self._timed(partial(quantizer.proceed, attempt, sums.elements, sums.exponents))
+        return quantizer.result
+
+    def reduce(self, elements: Elements, exponents: Exponents) -> Reduction:
+        """Sum (chunks, elements) int32 over all workers, exactly. Raises as :meth:`all_reduce`."""
+        first = self._core.reserve(len(elements))
+        return self._contribute(images(self.job, self._core.epoch, first, elements, exponents), first)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _contribute(self, rows: Rows, first_chunk: int) -> Reduction:
+        """The rows there, the sums back."""
+        assert self._core.joined, "join first"
+        if self._native is None:
+            self._core.contribute(rows, first_chunk)
+            self._settle(lambda: self._core.finished, None)
+            return self._core.result
+        return self._contribute_native(self._native, rows, first_chunk)
+
+    def _contribute_native(self, library: ctypes.CDLL, rows: Rows, first_chunk: int) -> Reduction:
+        num_chunks = len(rows)
+        found = Reduction(
+            elements=np.empty((num_chunks, self.job.num_elements), np.int32),
+            exponents=np.empty(num_chunks, np.int8),
+            counts=np.empty(num_chunks, np.uint8),
+            saturated=np.empty(num_chunks, np.bool_),
+        )
+        carried = self._carried
+        carried.images, carried.elements = native.address(rows), native.address(found.elements)
+        carried.exponents, carried.contributions = native.address(found.exponents), native.address(found.counts)
+        carried.saturated = native.address(found.saturated)
+        carried.num_chunks, carried.first_chunk = num_chunks, first_chunk
+        carried.epoch, carried.generation = self._core.epoch, self._core.generation
+        outcome = library.reduce(ctypes.byref(carried))
+        if outcome == native.DONE:
+            return found
+        self._core.joined = False
+        if outcome == native.EPOCH_ENDED:
+            raise EpochEndedError(carried.new_epoch)
+        if outcome == native.LOST:
+            raise AggregatorLostError(carried.lost_after_s, carried.lost_chunk, carried.lost_attempts)
+        if outcome == native.CANCELLED:
+            raise AggregationError("cancelled")
+        raise OSError(carried.error, "the aggregation socket failed")
+
+    def _settle(self, done: Callable[[], bool], timeout_s: float | None) -> None:
+        """Drive the core until it is done. Raises its failure, and AggregatorLostError when the time is over."""
+        begun_s = time.monotonic()
+        deadline_s = None if timeout_s is None else begun_s + timeout_s
+        finished = self._driver.run(lambda: done() or self._over(), deadline_s=deadline_s)
+        if self._core.failure is not None:
+            raise self._core.failure
+        if self._cancelled.value:
+            raise AggregationError("cancelled")
+        if not finished:
+            raise AggregatorLostError(time.monotonic() - begun_s, 0, 0)
+
+    def _over(self) -> bool:
+        return self._core.left or self._core.failure is not None or bool(self._cancelled.value)
+
+    def _timed(self, do: Callable[[], T]) -> T:
+        begun_s = time.thread_time()
+        try:
+            return do()
+        finally:
+            self.codec_s += time.thread_time() - begun_s

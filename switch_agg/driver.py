@@ -1,0 +1,147 @@
+"""Gives a protocol core a UDP socket and a clock. The only thing in this package that waits, with the C worker."""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from switch_agg.core import Address, Core, Datagram
+from switch_agg.wire import HEADER, SIZES
+
+MAX_DATAGRAM_BYTES: Final = HEADER.size + 4 * max(SIZES.values())
+MAX_BATCH: Final = 64
+SOCKET_BUFFER_BYTES: Final = 8 * 2**20
+"""A whole pool of jumbo chunks; the kernel grants root what net.core.rmem_max would cut."""
+_SO_RCVBUFFORCE: Final = 33
+_SO_SNDBUFFORCE: Final = 32
+_CONGESTION_EXPERIENCED: Final = 3
+_ECT_0: Final = 2
+_WAKE_S: Final = 0.1
+
+
+def open_socket(local: Address, *, remote: Address | None = None) -> socket.socket:
+    """A UDP socket with large buffers that says it understands ECN and is told of marks. Raises OSError."""
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        for force, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
+            try:
+                opened.setsockopt(socket.SOL_SOCKET, force, SOCKET_BUFFER_BYTES)
+            except PermissionError:
+                opened.setsockopt(socket.SOL_SOCKET, plain, SOCKET_BUFFER_BYTES)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _ECT_0)
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        opened.setblocking(False)
+        opened.bind(local)
+        if remote is not None:
+            opened.connect(remote)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+class Driver:
+    """Runs one core over one socket, on the thread that calls it."""
+
+    def __init__(self, core: Core, opened: socket.socket, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """The socket is not the driver's to close."""
+        self._core = core
+        self._socket = opened
+        self._clock = clock
+
+    def run(self, until: Callable[[], bool], *, deadline_s: float | None = None) -> bool:
+        """Serve the core until the condition holds; False when the deadline (by the clock) passed first."""
+        core, clock = self._core, self._clock
+        while True:
+            self.transmit()
+            if until():
+                return True
+            now_s = clock()
+            if deadline_s is not None and now_s >= deadline_s:
+                return False
+            due_s = core.deadline_s()
+            wait_s = _WAKE_S if due_s is None else min(_WAKE_S, max(0.0, due_s - now_s))
+            select.select([self._socket], [], [], wait_s)
+            self.receive()
+            due_s = core.deadline_s()
+            if due_s is not None and due_s <= clock():
+                core.expire(clock())
+
+    def receive(self) -> None:
+        """Hand the core what has come, at most one batch."""
+        batch: list[Datagram] = []
+        # ECONNREFUSED says that nobody listened to an earlier datagram: the core's timers decide what that means.
+        with suppress(BlockingIOError, ConnectionRefusedError):
+            while len(batch) < MAX_BATCH:
+                data, ancillary, _, peer = self._socket.recvmsg(MAX_DATAGRAM_BYTES + 1, 64)
+                marked = any(
+                    level == socket.IPPROTO_IP and kind == socket.IP_TOS and value[0] & 3 == _CONGESTION_EXPERIENCED
+                    for level, kind, value in ancillary
+                )
+                batch.append(Datagram(peer, data, marked))
+        if batch:
+            self._core.receive(batch, self._clock())
+
+    def transmit(self) -> None:
+        """Send what the core wants sent; what the machine cannot send now is lost, as on any network."""
+        for datagram in self._core.transmit(self._clock()):
+            with suppress(BlockingIOError, ConnectionRefusedError):
+                self._socket.sendto(datagram.data, datagram.peer)
+
+
+class Service:
+    """A core served by a thread of its own; `lock` guards the core against its other callers."""
+
+    def __init__(self, core: Core, opened: socket.socket, *, name: str) -> None:
+        """Starts at once. The socket is the service's to close."""
+        self.lock = threading.Lock()
+        self._socket = opened
+        self._driver = Driver(_Locked(core, self.lock), opened)
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End it and close the socket."""
+        self._stopping.set()
+        self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._driver.run(self._stopping.is_set)
+        except Exception as error:  # noqa: BLE001 - told to whoever asks, and nothing is served any more
+            self._failure = error
+
+
+class _Locked:
+    """A core whose calls take a lock."""
+
+    def __init__(self, core: Core, lock: threading.Lock) -> None:
+        self._core = core
+        self._lock = lock
+
+    def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
+        with self._lock:
+            self._core.receive(datagrams, now_s)
+
+    def transmit(self, now_s: float) -> list[Datagram]:
+        with self._lock:
+            return list(self._core.transmit(now_s))
+
+    def deadline_s(self) -> float | None:
+        with self._lock:
+            return self._core.deadline_s()
+
+    def expire(self, now_s: float) -> None:
+        with self._lock:
+            self._core.expire(now_s)

@@ -1,0 +1,72 @@
+"""Builds C sources, once for each state of the source: programs, shared libraries, and objects for the kernel's BPF.
+
+`python -m switch_agg.native.build` builds this folder's ahead of the first run; `tools/setup.sh` calls it.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final, Literal
+
+from switch_agg.errors import UnsupportedError
+
+Form = Literal["program", "library", "bpf"]
+FOLDER: Final = Path(__file__).resolve().parent
+_FLAGS: Final[dict[Form, tuple[str, ...]]] = {
+    "program": ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"),
+    "library": ("-O3", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"),
+    "bpf": ("-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-c"),
+}
+_LIBRARIES: Final[dict[Form, tuple[str, ...]]] = {"program": ("-lm",), "library": ("-lm",), "bpf": ()}
+_SUFFIXES: Final[dict[Form, str]] = {"program": "", "library": ".so", "bpf": ".o"}
+_CURES: Final[dict[Form, str]] = {
+    "program": "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev",
+    "library": "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev",
+    "bpf": "apt-get install --no-install-recommends clang libbpf-dev linux-libc-dev",
+}
+
+
+def build(source: Path, form: Form) -> Path:
+    """What the compiler makes of the source, in the folder `build` beside it; made if there is none of this source yet.
+
+    Raises UnsupportedError when it has to be built and there is no compiler, or the compiler refuses.
+    """
+    flags, libraries = _flags(form), _LIBRARIES[form]
+    digest = hashlib.sha256(source.read_bytes() + " ".join((*flags, *libraries)).encode()).hexdigest()[:12]
+    built = source.parent / "build" / f"{source.stem}-{digest}{_SUFFIXES[form]}"
+    if not built.exists():
+        _compile(source, built, form)
+    return built
+
+
+def _flags(form: Form) -> tuple[str, ...]:
+    if form != "bpf":
+        return _FLAGS[form]
+    # Debian keeps asm/ in a folder of the machine's architecture, where clang does not look for another target.
+    return (*_FLAGS[form], f"-I/usr/include/{os.uname().machine}-linux-gnu")
+
+
+def _compile(source: Path, built: Path, form: Form) -> None:
+    names = ("clang",) if form == "bpf" else ("cc", "gcc")
+    compiler = next((found for found in map(shutil.which, names) if found), None)
+    if compiler is None:
+        raise UnsupportedError(f"no {' or '.join(names)} to build {source.name} with: {_CURES[form]}")
+    # Under a name of its own until it is whole: other processes may build the same.
+    partial = built.with_name(f".{built.name}.{os.getpid()}")
+    try:
+        built.parent.mkdir(exist_ok=True)
+        argv = [compiler, *_flags(form), "-o", str(partial), str(source), *_LIBRARIES[form]]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise UnsupportedError(f"{compiler} cannot build {source.name} ({_CURES[form]}):\n{done.stderr.strip()}")
+        partial.replace(built)
+    except OSError as error:
+        raise UnsupportedError(f"cannot write {built}: {error}; make it writable or build it as root") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    build(FOLDER / "worker.c", "library")

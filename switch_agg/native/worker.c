@@ -1,0 +1,459 @@
+/*
+ * The worker's end of the aggregation protocol, fast: one reduction at a time over one UDP socket.
+ *
+ * The same rules as switch_agg/worker.py (self-clocking, RFC 6298's timer with back-off, repetition after three later
+ * chunks, window policies) and switch_agg/quantize.py (block exponents); the tests compare both with this. Packets move
+ * in batches through sendmmsg(2) and recvmmsg(2), straight from the rows of the wire image that were staged once.
+ *
+ * No state outlives a call: everything is in struct reduction, whose layout switch_agg/native/library.py repeats.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum {
+    HEADER_BYTES = 10,
+    KIND_DATA = 1,
+    KIND_RESET = 4,
+    KIND_SATURATED = 6,
+    PARTIAL = 8,
+    BATCH = 32,
+    MAX_DATAGRAM_BYTES = HEADER_BYTES + 4 * 2048,
+    REORDERING = 3,
+    NONE = -1,
+};
+enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
+enum policy { FIXED, AIMD, DELAY };
+static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3;
+
+struct reduction {
+    /* What is asked. */
+    const uint8_t *images; /* num_chunks rows: header and big-endian elements */
+    int32_t *elements;     /* (num_chunks, num_elements), host order */
+    int8_t *exponents;
+    uint8_t *contributions;
+    uint8_t *saturated;
+    const volatile int32_t *cancel;
+    uint32_t num_chunks, num_elements, first_chunk, num_slots;
+    uint32_t num_workers, job, epoch, generation;
+    int32_t socket, policy;
+    double max_silence_s, min_timeout_s, target_s;
+    /* Carried from one reduction to the next. */
+    double timeout_s, smoothed_s, variation_s; /* smoothed_s < 0: no sample yet */
+    double window, base_s, decreased_s;
+    int32_t slow_start;
+    /* What came of it. */
+    int32_t error;      /* errno of FAILED */
+    uint32_t new_epoch; /* of EPOCH_ENDED */
+    uint32_t lost_chunk, lost_attempts;
+    double lost_after_s;
+    uint64_t sent, timeouts, fast_retransmissions, results, duplicates, bad;
+};
+
+struct flight {
+    int32_t previous, next; /* in the order of the last transmissions */
+    uint32_t attempts;      /* 0: not under way */
+    int32_t lost;           /* waits to be repeated */
+    uint64_t order;
+    double sent_s, first_s;
+};
+
+struct state {
+    struct reduction *r;
+    struct flight *flights;
+    uint8_t *received;
+    int32_t oldest, newest;
+    uint32_t num_flights, num_received, next, num_lost;
+    uint64_t transmissions;
+    int64_t newest_returned;
+    double next_due_s;
+};
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* --- window policies (switch_agg/window.py) --------------------------------------------------------------------- */
+
+static uint32_t window_of(const struct reduction *r) {
+    uint32_t size = r->window < 1 ? 1 : (uint32_t)r->window;
+    return size < r->num_slots ? size : r->num_slots;
+}
+
+static void increase(struct reduction *r) {
+    r->window += r->slow_start ? 1.0 : 1.0 / r->window;
+    if (r->window > r->num_slots) r->window = r->num_slots;
+}
+
+static void decrease(struct reduction *r, double factor, double now) {
+    r->slow_start = 0;
+    if (now - r->decreased_s < (r->smoothed_s < 0 ? 0 : r->smoothed_s)) return;
+    r->window = r->window * factor < 1 ? 1 : r->window * factor;
+    r->decreased_s = now;
+}
+
+static void on_loss(struct reduction *r, double now) {
+    if (r->policy != FIXED) decrease(r, 0.5, now);
+}
+
+static void on_result(struct reduction *r, double round_trip_s, int marked, double now) {
+    if (r->policy == AIMD) {
+        if (marked) decrease(r, 0.5, now);
+        else increase(r);
+    } else if (r->policy == DELAY && round_trip_s >= 0) {
+        if (r->base_s < 0 || round_trip_s < r->base_s) r->base_s = round_trip_s;
+        double limit_s = r->base_s + r->target_s;
+        double factor = 1 - 0.8 * (round_trip_s - limit_s) / round_trip_s;
+        if (round_trip_s <= limit_s) increase(r);
+        else decrease(r, factor < 0.5 ? 0.5 : factor, now);
+    }
+}
+
+/* --- the timer (switch_agg/round_trip.py) ----------------------------------------------------------------------- */
+
+static void sample(struct reduction *r, double round_trip_s) {
+    if (r->smoothed_s < 0) {
+        r->smoothed_s = round_trip_s;
+        r->variation_s = round_trip_s / 2;
+    } else {
+        r->variation_s += (fabs(r->smoothed_s - round_trip_s) - r->variation_s) / 4;
+        r->smoothed_s += (round_trip_s - r->smoothed_s) / 8;
+    }
+    double spread_s = 4 * r->variation_s > GRANULARITY_S ? 4 * r->variation_s : GRANULARITY_S;
+    r->timeout_s = r->smoothed_s + spread_s;
+    if (r->timeout_s < r->min_timeout_s) r->timeout_s = r->min_timeout_s;
+    if (r->timeout_s > MAX_TIMEOUT_S) r->timeout_s = MAX_TIMEOUT_S;
+}
+
+static double due_s(const struct reduction *r, const struct flight *flight) {
+    double wait_s = r->timeout_s * (double)(1u << (flight->attempts > 16 ? 16 : flight->attempts - 1));
+    return flight->sent_s + (wait_s > MAX_TIMEOUT_S ? MAX_TIMEOUT_S : wait_s);
+}
+
+/* --- flights ----------------------------------------------------------------------------------------------------- */
+
+static void unlink_flight(struct state *s, int32_t at) {
+    struct flight *f = &s->flights[at];
+    if (f->previous == NONE) s->oldest = f->next;
+    else s->flights[f->previous].next = f->next;
+    if (f->next == NONE) s->newest = f->previous;
+    else s->flights[f->next].previous = f->previous;
+}
+
+static void on_transmission(struct state *s, uint32_t at, double now) {
+    struct flight *f = &s->flights[at];
+    if (f->attempts == 0) {
+        f->first_s = now;
+        s->num_flights++;
+    } else {
+        unlink_flight(s, at);
+    }
+    f->attempts++;
+    f->sent_s = now;
+    f->order = s->transmissions++;
+    f->previous = s->newest;
+    f->next = NONE;
+    if (s->newest == NONE) s->oldest = at;
+    else s->flights[s->newest].next = at;
+    s->newest = at;
+    if (due_s(s->r, f) < s->next_due_s) s->next_due_s = due_s(s->r, f);
+}
+
+static void mark_lost(struct state *s, uint32_t at) {
+    if (s->flights[at].lost) return;
+    s->flights[at].lost = 1;
+    s->num_lost++;
+}
+
+/* Fills up to BATCH rows that may go now: what is lost first, then new chunks. */
+static int choose(struct state *s, uint32_t *rows) {
+    struct reduction *r = s->r;
+    int count = 0;
+    for (int32_t at = s->oldest; at != NONE && s->num_lost && count < BATCH; at = s->flights[at].next) {
+        if (!s->flights[at].lost) continue;
+        s->flights[at].lost = 0;
+        s->num_lost--;
+        rows[count++] = at;
+    }
+    uint32_t room = window_of(r) > s->num_flights ? window_of(r) - s->num_flights : 0;
+    while (room-- > 0 && count < BATCH && s->next < r->num_chunks &&
+           (s->next < r->num_slots || s->received[s->next - r->num_slots]))
+        rows[count++] = s->next++;
+    return count;
+}
+
+static int transmit(struct state *s) {
+    struct reduction *r = s->r;
+    size_t row_bytes = HEADER_BYTES + 4 * (size_t)r->num_elements;
+    uint32_t rows[BATCH];
+    for (;;) {
+        int count = choose(s, rows);
+        if (count == 0) return 0;
+        struct iovec vectors[BATCH];
+        struct mmsghdr messages[BATCH];
+        memset(messages, 0, count * sizeof *messages);
+        for (int i = 0; i < count; i++) {
+            vectors[i] = (struct iovec){.iov_base = (void *)(r->images + rows[i] * row_bytes), .iov_len = row_bytes};
+            messages[i].msg_hdr.msg_iov = &vectors[i];
+            messages[i].msg_hdr.msg_iovlen = 1;
+        }
+        double now = now_s();
+        for (int done = 0; done < count;) {
+            int sent = sendmmsg(r->socket, messages + done, count - done, 0);
+            if (sent < 0 && errno == EINTR) continue;
+            /* What the machine cannot send now counts as sent and lost: the timer repeats it. */
+            if (sent < 0 && errno != ECONNREFUSED && errno != ENOBUFS && errno != EAGAIN) return -1;
+            done += sent < 0 ? 1 : sent;
+        }
+        for (int i = 0; i < count; i++) on_transmission(s, rows[i], now);
+        r->sent += count;
+    }
+}
+
+static void find_lost(struct state *s, double now) {
+    for (int32_t at = s->oldest; at != NONE; at = s->flights[at].next) {
+        if ((int64_t)s->flights[at].order + REORDERING > s->newest_returned) return;
+        if (s->flights[at].lost) continue;
+        s->r->fast_retransmissions++;
+        mark_lost(s, at);
+        on_loss(s->r, now);
+    }
+}
+
+static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, double now) {
+    struct reduction *r = s->r;
+    struct flight *f = &s->flights[at];
+    uint32_t *out = (uint32_t *)r->elements + (size_t)at * r->num_elements, word;
+    for (uint32_t i = 0; i < r->num_elements; i++) {
+        memcpy(&word, data + HEADER_BYTES + 4 * i, 4);
+        out[i] = __builtin_bswap32(word);
+    }
+    r->exponents[at] = data[8];
+    r->contributions[at] = data[0] & PARTIAL ? data[9] : r->num_workers;
+    r->saturated[at] = data[0] >> 4 == KIND_SATURATED;
+    unlink_flight(s, at);
+    s->num_flights--;
+    s->num_lost -= f->lost;
+    s->received[at] = 1;
+    s->num_received++;
+    r->results++;
+    double round_trip_s = f->attempts == 1 ? now - f->sent_s : -1;
+    if (round_trip_s >= 0) sample(r, round_trip_s);
+    on_result(r, round_trip_s, marked, now);
+    if ((int64_t)f->order > s->newest_returned) s->newest_returned = f->order;
+    f->attempts = 0;
+    find_lost(s, now);
+}
+
+/* One datagram. Returns whether it ends the epoch. */
+static int handle(struct state *s, const uint8_t *data, size_t size, int marked, double now) {
+    struct reduction *r = s->r;
+    if (size < HEADER_BYTES || data[1] >> 4 != r->job) {
+        r->bad++;
+        return 0;
+    }
+    unsigned kind = data[0] >> 4, epoch = data[1] & 15, pool = data[6] << 8 | data[7];
+    if (kind == KIND_RESET && size == HEADER_BYTES) {
+        unsigned ahead = (epoch - r->epoch) & 15;
+        if ((pool & 0x3fff) == r->generation && (ahead == 0 || ahead >= 8)) return 0;
+        r->new_epoch = epoch;
+        return 1;
+    }
+    if (kind != KIND_DATA && kind != KIND_SATURATED) return 0;
+    if (size != HEADER_BYTES + 4 * (size_t)r->num_elements) {
+        r->bad++;
+        return 0;
+    }
+    uint32_t chunk;
+    memcpy(&chunk, data + 2, 4);
+    uint32_t at = ntohl(chunk) - r->first_chunk;
+    if (epoch != r->epoch || at >= r->num_chunks || s->flights[at].attempts == 0) r->duplicates++;
+    else take(s, data, at, marked, now);
+    return 0;
+}
+
+/* Reads what has come. Returns an outcome, or NONE to go on. */
+static int receive(struct state *s) {
+    static __thread uint8_t buffers[BATCH][MAX_DATAGRAM_BYTES + 1];
+    char controls[BATCH][CMSG_SPACE(sizeof(int))];
+    struct iovec vectors[BATCH];
+    struct mmsghdr messages[BATCH];
+    for (;;) {
+        memset(messages, 0, sizeof messages);
+        for (int i = 0; i < BATCH; i++) {
+            vectors[i] = (struct iovec){.iov_base = buffers[i], .iov_len = sizeof buffers[i]};
+            messages[i].msg_hdr.msg_iov = &vectors[i];
+            messages[i].msg_hdr.msg_iovlen = 1;
+            messages[i].msg_hdr.msg_control = controls[i];
+            messages[i].msg_hdr.msg_controllen = sizeof controls[i];
+        }
+        int count = recvmmsg(s->r->socket, messages, BATCH, MSG_DONTWAIT, NULL);
+        if (count < 0) {
+            if (errno == EINTR || errno == ECONNREFUSED) continue; /* nobody there: the timer decides */
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return NONE;
+            s->r->error = errno;
+            return FAILED;
+        }
+        double now = now_s();
+        for (int i = 0; i < count; i++) {
+            int marked = 0;
+            for (struct cmsghdr *c = CMSG_FIRSTHDR(&messages[i].msg_hdr); c; c = CMSG_NXTHDR(&messages[i].msg_hdr, c))
+                if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) marked = (*CMSG_DATA(c) & 3) == 3;
+            if (handle(s, buffers[i], messages[i].msg_len, marked, now)) return EPOCH_ENDED;
+        }
+        if (count < BATCH) return NONE;
+    }
+}
+
+/* Takes what has waited too long for lost. Returns an outcome, or NONE to go on. */
+static int expire(struct state *s, double now) {
+    struct reduction *r = s->r;
+    int any = 0;
+    s->next_due_s = INFINITY;
+    for (int32_t at = s->oldest; at != NONE; at = s->flights[at].next) {
+        struct flight *f = &s->flights[at];
+        if (due_s(r, f) > now) {
+            if (due_s(r, f) < s->next_due_s) s->next_due_s = due_s(r, f);
+            continue;
+        }
+        if (now - f->first_s >= r->max_silence_s) {
+            r->lost_chunk = r->first_chunk + at;
+            r->lost_attempts = f->attempts;
+            r->lost_after_s = now - f->first_s;
+            return LOST;
+        }
+        r->timeouts += !f->lost;
+        mark_lost(s, at);
+        any = 1;
+    }
+    if (any) on_loss(r, now);
+    return NONE;
+}
+
+/* Contributes every row and collects every sum. Returns an enum outcome. */
+int reduce(struct reduction *r) {
+    struct state s = {.r = r, .oldest = NONE, .newest = NONE, .newest_returned = -1, .next_due_s = INFINITY};
+    s.flights = calloc(r->num_chunks ? r->num_chunks : 1, sizeof *s.flights);
+    s.received = calloc(r->num_chunks ? r->num_chunks : 1, 1);
+    int outcome = s.flights && s.received ? NONE : FAILED;
+    r->error = ENOMEM;
+    while (outcome == NONE && s.num_received < r->num_chunks) {
+        if (transmit(&s) < 0) {
+            r->error = errno;
+            outcome = FAILED;
+            break;
+        }
+        double wait_s = s.next_due_s - now_s();
+        if (wait_s > 0.1) wait_s = 0.1; /* to see a cancellation */
+        if (wait_s > 0) {
+            struct pollfd readable = {.fd = r->socket, .events = POLLIN};
+            struct timespec wait = {.tv_sec = 0, .tv_nsec = wait_s * 1e9};
+            ppoll(&readable, 1, &wait, NULL);
+        }
+        outcome = receive(&s);
+        double now = now_s();
+        if (outcome == NONE && now >= s.next_due_s) outcome = expire(&s, now);
+        if (outcome == NONE && *r->cancel) outcome = CANCELLED;
+    }
+    free(s.flights);
+    free(s.received);
+    return outcome == NONE ? DONE : outcome;
+}
+
+/* --- floats and integers (switch_agg/quantize.py) ----------------------------------------------------------------- */
+
+enum { EXPONENT_ZERO = -128, EXPONENT_NOT_FINITE = 127, MIN_EXPONENT = -127, MAX_EXPONENT = 126 };
+
+/* The exponent of each block of num_elements floats; the last block may be short. */
+void exponents_of(const float *values, uint64_t count, uint32_t num_elements, int8_t *exponents) {
+    for (uint64_t begin = 0, block = 0; begin < count; begin += num_elements, block++) {
+        uint64_t end = begin + num_elements < count ? begin + num_elements : count;
+        int32_t highest = 0, bits;
+        for (uint64_t i = begin; i < end; i++) {
+            memcpy(&bits, &values[i], 4);
+            bits &= 0x7fffffff;
+            highest = bits > highest ? bits : highest;
+        }
+        int exponent = (highest >> 23) - 126; /* magnitudes are below two to this power */
+        if (exponent < MIN_EXPONENT) exponent = MIN_EXPONENT;
+        exponents[block] = highest == 0 ? EXPONENT_ZERO : exponent > MAX_EXPONENT ? EXPONENT_NOT_FINITE : exponent;
+    }
+}
+
+static uint32_t integer(double scaled, double limit) {
+    double clipped = scaled > limit ? limit : scaled < -limit ? -limit : scaled;
+    return (uint32_t)(int32_t)rint(clipped);
+}
+
+static void stage_block(const float *values, uint32_t count, int shift, float limit, uint8_t *out) {
+    uint32_t i = 0;
+    /* A power of two that float32 holds changes no digit of a float. */
+    if (shift > -100 && shift < 100) {
+        float scale = ldexpf(1.0f, shift);
+#ifdef __SSE2__
+        __m128 scales = _mm_set1_ps(scale), upper = _mm_set1_ps(limit), lower = _mm_set1_ps(-limit);
+        for (; i + 4 <= count; i += 4) {
+            __m128 scaled = _mm_mul_ps(_mm_loadu_ps(values + i), scales);
+            __m128i whole = _mm_cvtps_epi32(_mm_max_ps(_mm_min_ps(scaled, upper), lower));
+            whole = _mm_or_si128(_mm_slli_epi16(whole, 8), _mm_srli_epi16(whole, 8)); /* bytes of each half */
+            whole = _mm_shufflelo_epi16(_mm_shufflehi_epi16(whole, 0xb1), 0xb1);       /* halves of each word */
+            _mm_storeu_si128((__m128i *)(out + 4 * i), whole);
+        }
+#endif
+        (void)scale;
+    }
+    for (; i < count; i++) {
+        uint32_t word = __builtin_bswap32(integer(ldexp(values[i], shift), limit));
+        memcpy(out + 4 * i, &word, 4);
+    }
+}
+
+/* Writes the elements of the chosen blocks into the rows of the wire image. shift_base is 30 - ceil(log2 n). */
+void stage(const float *values, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
+           const int8_t *exponents, int32_t shift_base, uint8_t *images) {
+    size_t row_bytes = HEADER_BYTES + 4 * (size_t)num_elements;
+    for (uint64_t row = 0; row < num_blocks; row++) {
+        uint64_t begin = (uint64_t)blocks[row] * num_elements;
+        uint32_t here = count - begin < num_elements ? count - begin : num_elements;
+        uint8_t *out = images + row * row_bytes + HEADER_BYTES;
+        int exponent = exponents[row];
+        if (exponent == EXPONENT_ZERO || exponent == EXPONENT_NOT_FINITE) here = 0;
+        else stage_block(values + begin, here, shift_base - exponent, (float)(1 << shift_base), out);
+        memset(out + 4 * (size_t)here, 0, 4 * (size_t)(num_elements - here));
+    }
+}
+
+/* The chosen blocks' sums as floats, each block with the exponent it was quantised with. */
+void unstage(const int32_t *sums, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
+             const int8_t *exponents, int32_t shift_base, float *values) {
+    for (uint64_t row = 0; row < num_blocks; row++) {
+        uint64_t begin = (uint64_t)blocks[row] * num_elements;
+        uint32_t here = count - begin < num_elements ? count - begin : num_elements;
+        const int32_t *in = sums + row * num_elements;
+        float *out = values + begin;
+        int shift = exponents[row] - shift_base;
+        if (exponents[row] == EXPONENT_NOT_FINITE) {
+            for (uint32_t i = 0; i < here; i++) out[i] = NAN;
+        } else if (exponents[row] == EXPONENT_ZERO) {
+            for (uint32_t i = 0; i < here; i++) out[i] = (float)in[i];
+        } else if (shift > -100 && shift < 90) {
+            float scale = ldexpf(1.0f, shift);
+            for (uint32_t i = 0; i < here; i++) out[i] = (float)in[i] * scale;
+        } else {
+            for (uint32_t i = 0; i < here; i++) out[i] = (float)ldexp(in[i], shift);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from switch_agg.errors import UnsupportedError
+from switch_agg.native.build import build
+
+
+def test_what_is_built_is_kept_until_its_source_changes(tmp_path: Path) -> None:
+    source = tmp_path / "answer.c"
+    source.write_text("int answer(void) { return 42; }\n")
+    first = build(source, "library")
+    assert ctypes.CDLL(str(first)).answer() == 42
+    stamp = first.stat().st_mtime_ns
+    assert build(source, "library") == first
+    assert first.stat().st_mtime_ns == stamp
+    source.write_text("int main(void) { return 7; }\n")
+    program = build(source, "program")
+    assert program != first
+    assert subprocess.run([str(program)], check=False).returncode == 7
+    assert not list((tmp_path / "build").glob(".*"))
+
+
+def test_what_the_compiler_says_is_said(tmp_path: Path) -> None:
+    source = tmp_path / "wrong.c"
+    source.write_text("int main(void) { int unused; return 0 }\n")
+    with pytest.raises(UnsupportedError, match=r"(?s)cannot build wrong\.c.*apt-get install.*expected"):
+        build(source, "program")
+
+
+def test_without_a_compiler_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "answer.c"
+    source.write_text("int answer;\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnsupportedError, match="no cc or gcc to build"):
+        build(source, "library")
+    with pytest.raises(UnsupportedError, match="no clang to build"):
+        build(source, "bpf")

@@ -1,0 +1,171 @@
+"""Workers with real sockets on loopback, through the C worker and through its Python twin, against the reference."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switch_agg.aggregator import Aggregator
+from switch_agg.client import Client
+from switch_agg.core import Datagram
+from switch_agg.driver import Service, open_socket
+from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError
+from switch_agg.faults import FaultInjector, FaultRates, Faults
+from switch_agg.job import Job
+from switch_agg.quantize import error_bound
+from switch_agg.window import WindowPolicy
+
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+
+class Lossy:
+    """An aggregator some of whose datagrams never were, in both directions."""
+
+    def __init__(self, aggregator: Aggregator, rates: FaultRates) -> None:
+        self.aggregator = aggregator
+        self.injector = FaultInjector(Faults(seed=5, up=rates, down=rates))
+        self.deadline_s, self.expire = aggregator.deadline_s, aggregator.expire
+
+    def receive(self, datagrams: Any, now_s: float) -> None:
+        for datagram in datagrams:
+            for _ in range(self._copies("up", datagram)):
+                self.aggregator.receive([datagram], now_s)
+
+    def transmit(self, now_s: float) -> list[Datagram]:
+        return [d for d in self.aggregator.transmit(now_s) for _ in range(self._copies("down", d))]
+
+    def _copies(self, direction: Any, datagram: Datagram) -> int:
+        return self.injector.fate(direction, HOSTS.index(datagram.peer[0]), 0).copies
+
+
+class Rack:
+    """One aggregator on loopback and its workers."""
+
+    def __init__(self, stack: ExitStack, num_workers: int, *, rates: FaultRates, natives: Any, **keys: Any) -> None:
+        self.aggregator = Aggregator(generation=1)
+        self.opened = open_socket(("127.0.0.9", 0))
+        self.service = Service(Lossy(self.aggregator, rates), self.opened, name="aggregator")
+        stack.callback(self.service.close)
+        self.job = Job(workers=HOSTS[:num_workers], num_elements=64, num_slots=8)
+        self.aggregator.configure(self.job)
+        self.clients = [
+            stack.enter_context(
+                Client(
+                    self.job,
+                    index,
+                    self.opened.getsockname(),
+                    local=(HOSTS[index], 0),
+                    use_native=natives[index % len(natives)],
+                    **keys,
+                )
+            )
+            for index in range(num_workers)
+        ]
+
+    def everybody(self, do: Callable[[int, Client], Any]) -> list[Any]:
+        """The same on every worker at once; an exception is a result too."""
+        results: list[Any] = [None] * len(self.clients)
+
+        def one(index: int) -> None:
+            try:
+                results[index] = do(index, self.clients[index])
+            except AggregationError as error:
+                results[index] = error
+
+        threads = [threading.Thread(target=one, args=(index,)) for index in range(len(self.clients))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+
+@contextmanager
+def rack(
+    num_workers: int = 3, *, rates: FaultRates | None = None, natives: Any = (True, False), **keys: Any
+) -> Iterator[Rack]:
+    with ExitStack() as stack:
+        yield Rack(stack, num_workers, rates=rates or FaultRates(), natives=natives, **keys)
+
+
+BAD = FaultRates(loss=0.05, duplicate=0.05)
+
+
+@pytest.mark.parametrize("rates", [FaultRates(), BAD], ids=["clean", "lossy"])
+@pytest.mark.parametrize("natives", [(True,), (False,), (True, False)], ids=["C", "Python", "mixed"])
+def test_floats_are_summed_within_the_bound(natives: tuple[bool, ...], rates: FaultRates) -> None:
+    rng = np.random.default_rng(1)
+    with rack(natives=natives, rates=rates) as bench:
+        bench.everybody(lambda _, client: client.join())
+        for round_ in range(3):
+            values = rng.normal(size=(3, 3001)).astype(np.float32) * 0.7**round_
+            sums = bench.everybody(lambda index, client, values=values: client.all_reduce("bucket", values[index]))
+            bound = np.repeat(error_bound(bench.clients[0]._quantizer.used, 3), 64)[:3001]
+            for found in sums:
+                np.testing.assert_array_equal(found, sums[0])
+                assert (np.abs(found - values.astype(np.float64).sum(axis=0)) <= bound + 1e-6).all()
+        bench.everybody(lambda _, client: client.leave())
+        repeated = [client._quantizer.num_repeated for client in bench.clients]
+        assert repeated == [47] * 3  # the first reduction knows no exponents; the others predict them
+        with bench.service.lock:
+            assert bench.aggregator.counters.violations(bench.aggregator.in_flight) == []
+        lost = sum(client.counters.timeouts + client.counters.fast_retransmissions for client in bench.clients)
+        assert (lost > 0) or rates.loss == 0
+
+
+@pytest.mark.parametrize("kind", ["fixed", "aimd", "delay"])
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_every_window_policy_gets_through_loss(kind: str, native: bool) -> None:
+    policy = WindowPolicy.model_validate({"kind": kind})
+    with rack(2, natives=(native,), rates=BAD, policy=policy) as bench:
+        bench.everybody(lambda _, client: client.join())
+        values = np.arange(2 * 100 * 64, dtype=np.int32).reshape(2, 100, 64)
+        exponents = np.zeros(100, np.int8)
+        for found in bench.everybody(lambda index, client: client.reduce(values[index], exponents)):
+            np.testing.assert_array_equal(found.elements, values.sum(axis=0))
+            assert (found.counts == 2).all()
+        assert bench.clients[0].counters.results == 100
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_an_aggregator_that_never_answers_is_an_error_in_time(native: bool) -> None:
+    with rack(2, natives=(native,), max_silence_s=0.4) as bench:
+        bench.everybody(lambda _, client: client.join())
+        begun_s = time.monotonic()
+        with pytest.raises(AggregatorLostError, match="no result of chunk 0 for"):
+            bench.clients[0].reduce(np.zeros((3, 64), np.int32), np.zeros(3, np.int8))
+        assert time.monotonic() - begun_s < 5
+        bench.service.close()
+        with pytest.raises(AggregatorLostError):
+            bench.clients[1].join(timeout_s=0.3)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_a_reset_ends_the_epoch_and_all_join_again(native: bool) -> None:
+    with rack(2, natives=(native,)) as bench:
+        bench.everybody(lambda _, client: client.join())
+
+        def reset() -> None:
+            with bench.service.lock:
+                bench.aggregator.reset(0)
+
+        threading.Timer(0.2, reset).start()
+        with pytest.raises(EpochEndedError):  # nobody else contributes: it waits
+            bench.clients[0].all_reduce("b", np.ones(64, np.float32))
+        bench.everybody(lambda _, client: client.join())
+        assert {client.epoch for client in bench.clients} == {1}
+        sums = bench.everybody(lambda _, client: client.all_reduce("b", np.ones(64, np.float32)))
+        assert all((found == 2).all() for found in sums)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_cancelling_ends_a_wait(native: bool) -> None:
+    with rack(2, natives=(native,)) as bench:
+        bench.everybody(lambda _, client: client.join())
+        threading.Timer(0.2, bench.clients[0].cancel).start()
+        with pytest.raises(AggregationError, match="cancelled"):
+            bench.clients[0].reduce(np.zeros((1, 64), np.int32), np.zeros(1, np.int8))

@@ -1,0 +1,80 @@
+import socket
+import time
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from switch_agg.core import Datagram
+from switch_agg.driver import Driver, Service, open_socket
+
+
+class Echo:
+    """Sends everything back, and counts its deadlines."""
+
+    def __init__(self) -> None:
+        self.outbox: list[Datagram] = []
+        self.marks: list[bool] = []
+        self.due_s: float | None = None
+        self.expired = 0
+
+    def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
+        for datagram in datagrams:
+            if datagram.data == b"bad":
+                raise ValueError("bad")
+            self.marks.append(datagram.marked)
+            self.outbox.append(Datagram(datagram.peer, datagram.data))
+
+    def transmit(self, now_s: float) -> Sequence[Datagram]:
+        outbox, self.outbox = self.outbox, []
+        return outbox
+
+    def deadline_s(self) -> float | None:
+        return self.due_s
+
+    def expire(self, now_s: float) -> None:
+        self.expired += 1
+        self.due_s = None
+
+
+def test_datagrams_go_to_the_core_and_back_with_their_marks() -> None:
+    core = Echo()
+    with open_socket(("127.0.0.1", 0)) as opened, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.settimeout(5)
+        driver = Driver(core, opened)
+        for tos, data in ((0, b"one"), (3, b"two")):
+            peer.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+            peer.sendto(data, opened.getsockname())
+        assert driver.run(lambda: len(core.marks) == 2, deadline_s=time.monotonic() + 5)
+        assert core.marks == [False, True]
+        assert [peer.recv(10), peer.recv(10)] == [b"one", b"two"]
+
+
+def test_deadlines_are_kept_and_a_run_ends_at_its_own() -> None:
+    core = Echo()
+    with open_socket(("127.0.0.1", 0)) as opened:
+        core.due_s = time.monotonic() + 0.02
+        assert Driver(core, opened).run(lambda: core.expired == 1, deadline_s=time.monotonic() + 5)
+        assert not Driver(core, opened).run(lambda: False, deadline_s=time.monotonic() + 0.01)
+
+
+def test_nobody_at_the_other_end_is_no_error() -> None:
+    core = Echo()
+    with open_socket(("127.0.0.1", 0)) as gone:
+        address = gone.getsockname()
+    with open_socket(("127.0.0.1", 0), remote=address) as opened:
+        driver = Driver(core, opened)
+        for _ in range(3):
+            core.outbox = [Datagram(address, b"x")]
+            driver.run(lambda: False, deadline_s=time.monotonic() + 0.02)
+
+
+def test_a_service_tells_what_ended_it() -> None:
+    opened = open_socket(("127.0.0.1", 0))
+    service = Service(Echo(), opened, name="echo")
+    service.check()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.sendto(b"bad", opened.getsockname())
+        service._thread.join(5)
+    with pytest.raises(ValueError, match="bad"):
+        service.check()
+    service.close()
