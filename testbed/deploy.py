@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from testbed.background._flows import FlowCounters
+from testbed.background._traffic import BackgroundTraffic
 from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Host, Throttling
@@ -38,6 +40,7 @@ class Deployment:
         self.hosts = hosts
         self._counters_directory = counters_directory
         self._daemons: dict[str, DelayDaemon] = {}
+        self._background: BackgroundTraffic | None = None
 
     def monitor(self, node: str) -> LinkMonitor:
         """A netlink socket inside the node's namespace."""
@@ -57,9 +60,26 @@ class Deployment:
         return dict(zip((node.name for node in self.plan.nodes), states, strict=True))
 
     def check(self) -> None:
-        """Raise RunFailedError if a delay daemon has ended: links without one carry nothing."""
+        """Raise RunFailedError if a delay daemon, or an end of a background flow, has ended."""
         for daemon in self._daemons.values():
             daemon.check()
+        if self._background is not None:
+            self._background.check()
+
+    def start_background(self) -> None:
+        """Start the plan's background flows. Raises EnvironmentLacksError with what one of them said."""
+        self._background = BackgroundTraffic(
+            self.plan.background, self.hosts, directory=self._counters_directory, seed=self.plan.experiment.seed
+        )
+
+    def begin_measured(self) -> None:
+        """The measured iterations begin: moments of the background flows count from now."""
+        if self._background is not None:
+            self._background.begin()
+
+    def background_counters(self) -> list[FlowCounters]:
+        """Of each background flow of the plan, once they have been started."""
+        return [] if self._background is None else self._background.counters()
 
     def throttling(self) -> dict[str, Throttling]:
         """What CPU quotas have done so far, by the name of each process that has one."""

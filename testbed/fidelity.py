@@ -5,6 +5,7 @@ move gradients waited for a core. Idle CPU never decides: a busy machine whose l
 threads were on time has measured the network, and an idle one that missed them has not.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,9 @@ with itself to within the 1 to 2 % the other limits work with."""
 THROTTLED_DEGRADED: Final = 0.02
 """Of the scheduler's periods, those in which a quota that nobody asked for was used up; as steal, it takes time from
 everything alike."""
+BACKGROUND_LATE_DEGRADED: Final = 0.01
+BACKGROUND_BLOCKED_NOTED: Final = 0.01
+"""Of a background flow's packets: the size of the error that links are allowed."""
 RETRANSMITTED_DEGRADED: Final = 0.001
 """Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
 below; more means timers fired because a receiver did not get to run."""
@@ -72,6 +76,21 @@ class LinkEvidence:
     does."""
     delay_drops: int = 0
     """Packets that the delay line dropped though no loss was asked of it: its buffers were full."""
+    uncertain_bytes: int = 0
+    """Of background traffic that may or may not have been counted here: dropped somewhere along its path, or under way
+    while counters were read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackgroundEvidence:
+    """One background flow over the measured iterations."""
+
+    name: str
+    """As people read it: `background w0 → w3 (constant)`."""
+    late_share: float
+    """Of the packets that were due, those left out because the source did not get to run in time."""
+    blocked_share: float
+    """Those that did not fit the source's own link."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +123,7 @@ class Evidence:
     `w0-eth0: rate is 90000000, asked for 100000000`."""
     throttling: Sequence[ThrottlingEvidence] = ()
     """Every CPU quota, asked for or not."""
+    background: Sequence[BackgroundEvidence] = ()
 
 
 def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
@@ -131,6 +151,17 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
             f"the hypervisor took {100 * evidence.steal_share:.1f} % of the CPU time "
             f"(limit {100 * STEAL_DEGRADED:.0f} %): repeat the run when the host is quieter"
         )
+    for flow in evidence.background:
+        if flow.late_share > BACKGROUND_LATE_DEGRADED:
+            degraded.append(
+                f"{flow.name} sent {100 * flow.late_share:.1f} % less than asked, because its source did not get to "
+                f"run (limit {100 * BACKGROUND_LATE_DEGRADED:.0f} %): use a lower rate, larger packets or fewer workers"
+            )
+        if flow.blocked_share > BACKGROUND_BLOCKED_NOTED:
+            notes.append(
+                f"{flow.name} could not send {100 * flow.blocked_share:.1f} % of its packets: its own host's link was "
+                "full"
+            )
     for quota in evidence.throttling:
         if quota.cpu_cores is not None:
             notes.append(_by_design(quota))
@@ -198,6 +229,12 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
         "packets were dropped although the spec sets neither a loss nor a queue limit",
         lambda link: f"{link.drops:,} packets",
     )
+    notes += _sentence(
+        [link for link in links if link.uncertain_bytes > BYTES_TOLERANCE * (link.expected_bytes or math.inf)],
+        "background packets were dropped along their way or under way while counters were read, so the check of the "
+        "training's bytes is wider there",
+        lambda link: f"{link.uncertain_bytes:,} bytes of {link.expected_bytes:,}",
+    )
     return invalid, degraded, notes
 
 
@@ -209,7 +246,7 @@ def _bytes_error(link: LinkEvidence) -> int:
     """
     if link.expected_bytes is None:
         return 0
-    slack = max(int(BYTES_TOLERANCE * link.expected_bytes), BYTES_FLOOR)
+    slack = max(int(BYTES_TOLERANCE * link.expected_bytes), BYTES_FLOOR) + link.uncertain_bytes
     if link.bytes < link.expected_bytes - slack:
         return link.bytes - link.expected_bytes
     surplus = link.bytes - link.retransmitted_bytes - link.expected_bytes

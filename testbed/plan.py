@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from testbed.addresses import Port, ports_of
+from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.errors import SpecError
 from testbed.hosts.spec import HostSpec, resolve_hosts
 from testbed.links.delay import BACKENDS, able, refusals
@@ -49,6 +50,7 @@ class Plan:
     """Wire bytes from worker to worker in one iteration."""
     hosts: Mapping[str, HostSpec]
     """Limits and slowdowns, by worker, of those that have any."""
+    background: tuple[Flow, ...]
 
     def host(self, rank: int) -> HostSpec:
         """What is asked of the worker's host; nothing where it is not named."""
@@ -88,6 +90,7 @@ class Plan:
                 worker: spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 for worker, spec in self.hosts.items()
             },
+            "background": [flow.to_json() for flow in self.background],
             "buckets": list(self.buckets),
             "prediction": asdict(self.prediction),
         }
@@ -108,7 +111,10 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     buckets = fuse(experiment.workload.parameter_counts(), experiment.fusion.bucket_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
     traffic = _traffic(collective, channel, world, buckets)
-    loads = _loads(ways, traffic)
+    workers = {f"w{rank}" for rank in range(experiment.workers)}
+    ports = {first.node: first for first, _ in links if first.node in workers}
+    background = plan_flows(experiment.background, ports, ways)
+    loads = _loads(ways, traffic, uncertain_hops(background, ways))
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
         _direction(asked[sender.node, receiver.node], sender, receiver, index, delay_backend, loads, experiment.seed)
@@ -141,7 +147,8 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         paths=ways,
         world=world,
         traffic=traffic,
-        hosts=resolve_hosts(experiment.hosts, [f"w{rank}" for rank in range(experiment.workers)]),
+        hosts=resolve_hosts(experiment.hosts, list(ports)),
+        background=background,
     )
 
 
@@ -211,11 +218,16 @@ def _traffic(
     return totals
 
 
-def _loads(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int]) -> dict[Hop, tuple[int | None, float]]:
-    """Expected bytes, None where they depend on hashes, and evenly split bytes of each hop that any pair may take."""
+def _loads(
+    ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], uncertain: set[Hop]
+) -> dict[Hop, tuple[int | None, float]]:
+    """Expected bytes, None where they depend on hashes, and evenly split bytes of each hop that any pair may take.
+
+    `uncertain` are hops that nobody knows the bytes of whatever the workers send.
+    """
     certain: dict[Hop, int] = {}
     balanced: dict[Hop, float] = {}
-    depends: set[Hop] = set()
+    depends = set(uncertain)
     for pair, wire in traffic.items():
         for hop, share in ways[pair].shares.items():
             balanced[hop] = balanced.get(hop, 0.0) + wire * float(share)

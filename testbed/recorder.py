@@ -1,10 +1,12 @@
 """Takes what workers and sampler say while a run goes on to the record, the metrics endpoint and the screen."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Final
 
+from testbed.background._flows import FlowCounters
 from testbed.control import control_pb2 as messages
 from testbed.control.coordinator import Listener
 from testbed.environment import cpu_ticks
@@ -35,22 +37,35 @@ class Snapshot:
     cpu_ticks: tuple[int, int]
     throttling: dict[str, Throttling]
     """What the CPU quotas that the spec asks for have done, by worker."""
+    background: list[FlowCounters]
+    """Of each background flow of the plan."""
+    at_s: float
+    """time.monotonic() when the first counter was read."""
+    took_s: float
+    """From the first counter read to the last: what flows meanwhile is in one and not in the other."""
     own_throttling: Throttling | None
     """What a quota on the whole testbed, a container's say, has done; None where there is none."""
 
     @classmethod
     def take(cls, sampler: LinkSampler) -> "Snapshot":
-        """Read everything now."""
+        """Read everything now; what background flows go on changing first, and close together."""
+        begun_s = time.monotonic()
+        samples, background = sampler.sample(), sampler.background_counters()
+        connections = sampler.connections()
+        took_s = time.monotonic() - begun_s
         return cls(
-            samples={(sample.link, sample.node): sample for sample in sampler.sample()},
+            samples={(sample.link, sample.node): sample for sample in samples},
             connections={
                 node: {(connection.local, connection.remote): connection for connection in connections}
-                for node, connections in sampler.connections().items()
+                for node, connections in connections.items()
             },
             delay_counters=sampler.delay_counters(),
             cpu_ticks=cpu_ticks(),
             throttling=sampler.throttling(),
             own_throttling=own_throttling(),
+            background=background,
+            at_s=begun_s,
+            took_s=took_s,
         )
 
 
@@ -100,6 +115,8 @@ class Recorder(Listener):
         """The borders of the measured window."""
         if name in {"measure", "done"} and self.sampler is not None:
             self.window[name] = Snapshot.take(self.sampler)
+        if name == "measure" and self.sampler is not None:
+            self.sampler.begin_measured()
 
     def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
         """One row, and its buckets; the screen hears of it when every worker is through it."""

@@ -13,6 +13,7 @@ import polars as pl
 
 from testbed import environment
 from testbed.addresses import Port
+from testbed.background._flows import FlowBytes
 from testbed.calibrate import Measurement
 from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
@@ -20,6 +21,7 @@ from testbed.fidelity import Evidence, ThrottlingEvidence, judge
 from testbed.hosts.base import Throttling
 from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
+from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from testbed.measure.capture import Captured, captured_links, capturing, require_dumpcap
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler
@@ -118,6 +120,7 @@ class _Run:
         self.environment = environment.describe()
         ports = [plan.worker_port(rank) for rank in range(experiment.workers)]
         self.workers = {port.address: port.node for port in ports}
+        self.background_ends = background_ends(plan)
         self.overhead_s: dict[str, float] = {}
         self.calibration: list[Measurement] = []
         self.differences: list[str] = []
@@ -191,10 +194,22 @@ class _Run:
         start, end = window["measure"], window["done"]
         return [self._link(direction, start, end) for direction in self.plan.directions]
 
+    @property
+    def _window_s(self) -> float:
+        window = self.recorder.window if self.recorder else {}
+        return window["done"].at_s - window["measure"].at_s if "done" in window else 0.0
+
+    @cached_property
+    def background(self) -> list[FlowBytes]:
+        """What each background flow did over the measured window, once that is over."""
+        window = self.recorder.window if self.recorder else {}
+        return flows_between(self.plan, window["measure"], window["done"]) if "done" in window else []
+
     def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
         key = (direction.link, direction.sender.node)
         measured = next((m for m in self.calibration if (m.link, m.sender) == key), None)
         acknowledged, retransmitted = self._overheads(direction, start, end)
+        crossing, uncertain = on_direction(self.background, direction, start, end)
         workload = self.plan.experiment.workload
         expected = direction.expected_bytes
         if expected is not None:
@@ -214,11 +229,14 @@ class _Run:
             drops_end=end.samples[key].drops,
             acknowledgement_bytes=acknowledged,
             retransmitted_bytes=retransmitted,
+            background_bytes=crossing,
+            background_uncertain_bytes=uncertain,
             delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key)),
         )
 
     def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
-        """Wire bytes of pure acknowledgements, and retransmitted payload, that crossed this direction in the window.
+        """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that
+        crossed this direction in the window.
 
         What a worker's end of a connection sent followed the path to the other end. Where that path has equal
         alternatives nobody knows which it took, and nothing is attributed: there the link's bytes, which are not
@@ -232,7 +250,8 @@ class _Run:
                     continue
                 before = start.connections.get(node, {}).get(ends)
                 acknowledged += connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
-                retransmitted += connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
+                if self.background_ends.isdisjoint((connection.local, connection.remote)):
+                    retransmitted += connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
         return acknowledged, retransmitted
 
     def _judge(self) -> tuple[Outcome, list[str]]:
@@ -242,7 +261,7 @@ class _Run:
             after - before for after, before in zip(window["done"].cpu_ticks, window["measure"].cpu_ticks, strict=True)
         )
         ranks = range(self.plan.experiment.workers)
-        lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
+        lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0} | crossed(self.plan)
         return judge(
             Evidence(
                 links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
@@ -250,6 +269,7 @@ class _Run:
                 steal_share=stolen / total if total else 0.0,
                 read_back_differences=self.differences,
                 throttling=self._throttling(),
+                background=evidence(self.background),
             )
         )
 
@@ -308,6 +328,7 @@ class _Run:
                 buckets=self.writer.frame("buckets"),
                 samples=self.writer.frame("links"),
                 links=self.links,
+                background=summaries(self.background, self._window_s),
                 allreduce=self._prediction(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,

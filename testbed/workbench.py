@@ -45,6 +45,7 @@ class Workbench:
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
         socket_path = self.state.directory / "control.sock"
+        self.deployment.start_background()
         with Coordinator(
             socket_path,
             configurations,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.background.base import BACKGROUNDS
 from testbed.placements.base import PLACEMENTS
 from testbed.slowdowns.base import SLOWDOWNS
 from testbed.topologies.base import TOPOLOGIES
@@ -17,7 +18,7 @@ from transports.compression.base import COMPRESSORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "transports", "switch_agg", "experiments")
-AXES = (TOPOLOGIES, PLACEMENTS, SLOWDOWNS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
+AXES = (TOPOLOGIES, PLACEMENTS, SLOWDOWNS, BACKGROUNDS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
 
 
 def tracked(*patterns: str) -> list[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from testbed.background._flows import FlowCounters
 from testbed.deploy import Deployment
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Throttling
@@ -105,6 +106,14 @@ class LinkSampler:
     def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
         """What each delay line that a daemon serves has done until now; by link and sending node."""
         return self._deployment.delay_counters()
+
+    def begin_measured(self) -> None:
+        """The measured iterations begin: moments of background flows count from now."""
+        self._deployment.begin_measured()
+
+    def background_counters(self) -> list[FlowCounters]:
+        """What each background flow of the plan has done until now."""
+        return self._deployment.background_counters()
 
     def throttling(self) -> dict[str, Throttling]:
         """What CPU quotas have done until now, by the name of each process that has one."""

@@ -65,6 +65,11 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print("\n[bold]hosts[/], limits and stragglers")
         for worker, asked in plan.hosts.items():
             console.print(f"  {worker}: {asked.text}", highlight=False, markup=False)
+    if plan.background:
+        console.print("\n[bold]background[/], beside the training; predictions below are without it")
+        for flow in plan.background:
+            text = f"  {flow.path.text}: {flow.asked.kind}, {flow.asked.text()}{flow.asked.when}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
     model = "the alpha-beta model"
     if prediction.bottleneck:

@@ -124,13 +124,19 @@ class LinkSummary(_Part):
     measured_rate_bps: float | None
     measured_delay_s: float | None
     bytes: int
-    """Counted by the HTB class, headers included, pure acknowledgements taken out (as far as they have one path)."""
+    """Counted by the HTB class, headers included, pure acknowledgements and background traffic taken out (as far as
+    they have one path)."""
     expected_bytes: int | None
     """What the collective's schedule sends, with headers; None: a whole stack runs and its schedule is not
     known."""
     acknowledgement_bytes: int
     """Pure acknowledgements, from the kernel's count of segments without data."""
     retransmitted_bytes: int
+    background_bytes: int | None = 0
+    """Of background flows, headers included, not in `bytes`; None where they could have taken another of several equal
+    paths."""
+    background_utilization: float | None = 0.0
+    """The part of `utilization_mean` that is theirs."""
     utilization_mean: float
     """class bytes x 8 / (rate x measured time): 0 to 1."""
     utilization_busy: float
@@ -138,6 +144,26 @@ class LinkSummary(_Part):
     drops: int
     delay_line: DelayLine | None = None
     """None where no daemon makes the delay."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class BackgroundSummary(_Part):
+    """One background flow over the measured iterations; on the wire, headers included."""
+
+    from_: str = Field(alias="from")
+    to: str
+    kind: str
+    asked: str
+    """As the plan says it."""
+    offered_bps: float | None
+    """Asked for on average; None: as much as it gets."""
+    sent_bps: float
+    received_bps: float
+    blocked_share: float
+    """Of the packets that were due, those that did not fit the source's own link."""
+    late_share: float
+    """Those left out because the source did not get to run in time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -219,6 +245,7 @@ class Summary(_Part):
     """Of the final parameters; the same on every worker, else the run has failed."""
     workers: list[WorkerSummary]
     links: list[LinkSummary]
+    background: list[BackgroundSummary]
     allreduce: AllReduceSummary | None
     unshared_memory_bytes: list[int]
     """Of each worker at its end: what it does not share with the process it was forked from."""

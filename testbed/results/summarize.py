@@ -15,6 +15,7 @@ import polars as pl
 from testbed.fidelity import LinkEvidence
 from testbed.results.record import (
     AllReduceSummary,
+    BackgroundSummary,
     CaptureSummary,
     DelayLine,
     LinkSummary,
@@ -50,6 +51,10 @@ class LinkFacts:
     acknowledgement_bytes: int
     """Pure acknowledgements counted by the class in between, as far as they have only one path."""
     retransmitted_bytes: int
+    background_bytes: int | None = 0
+    """Of background flows that surely crossed, headers included; None where they could have taken another path."""
+    background_uncertain_bytes: int = 0
+    """Of background flows that may have been counted besides, or not yet."""
     delay_line: DelayLine | None = None
     """In between; None where no daemon makes the delay."""
 
@@ -60,8 +65,8 @@ class LinkFacts:
 
     @property
     def bytes(self) -> int:
-        """The same without pure acknowledgements: what `expected_bytes` is compared with."""
-        return self.class_bytes - self.acknowledgement_bytes
+        """The same without pure acknowledgements and background traffic: what `expected_bytes` is compared with."""
+        return self.class_bytes - self.acknowledgement_bytes - (self.background_bytes or 0)
 
     @property
     def drops(self) -> int:
@@ -82,6 +87,7 @@ class LinkFacts:
             delay_s=self.delay_s,
             late_s=self.delay_line.late_p99_s if self.delay_line else None,
             delay_drops=self.delay_line.num_dropped if self.delay_line else 0,
+            uncertain_bytes=self.background_uncertain_bytes,
         )
 
 
@@ -117,6 +123,7 @@ class Inputs:
     samples: pl.DataFrame
     """LINK_SCHEMA."""
     links: Sequence[LinkFacts] = ()
+    background: Sequence[BackgroundSummary] = ()
     allreduce: AllReduceFacts | None = None
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
@@ -162,6 +169,7 @@ def summarize(inputs: Inputs) -> Summary:
         parameters_sha256=next(iter(digests)) if len(digests) == 1 else None,
         workers=worker_summaries(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation),
         links=_links(inputs),
+        background=list(inputs.background),
         allreduce=_allreduce(inputs),
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
@@ -269,6 +277,12 @@ def bytes_while_busy(at_s: Floats, counter: Floats, busy: tuple[Floats, Floats])
     return float(np.sum(np.diff(counter)[busy_s > 0]))
 
 
+def even_bytes_between(at_s: Floats, counter: Floats, busy: tuple[Floats, Floats]) -> float:
+    """Bytes of a cumulative counter that passed during these times, taken to have moved evenly between samples."""
+    starts, ends = busy
+    return float(np.sum(np.interp(ends, at_s, counter) - np.interp(starts, at_s, counter)))
+
+
 def _median(frame: pl.DataFrame, column: str) -> float | None:
     return float(np.median(frame[column].to_numpy())) if frame.height else None
 
@@ -317,7 +331,9 @@ def _links(inputs: Inputs) -> list[LinkSummary]:
     window_s = (window[1] - window[0]) / inputs.dilation
     rows = []
     for link in inputs.links:
-        busy_bytes = bytes_while_busy(*_counter(inputs.samples, link, window), busy) if busy_s else 0.0
+        # Background traffic does not wait for buckets: its links are busy at any time.
+        between = even_bytes_between if link.background_bytes != 0 else bytes_while_busy
+        busy_bytes = between(*_counter(inputs.samples, link, window), busy) if busy_s else 0.0
         rows.append(
             LinkSummary(
                 name=link.name,
@@ -330,6 +346,10 @@ def _links(inputs: Inputs) -> list[LinkSummary]:
                 bytes=link.bytes,
                 expected_bytes=link.expected_bytes,
                 acknowledgement_bytes=link.acknowledgement_bytes,
+                background_bytes=link.background_bytes,
+                background_utilization=None
+                if link.background_bytes is None
+                else _utilization(link.background_bytes, link.rate_bps, window_s),
                 retransmitted_bytes=link.retransmitted_bytes,
                 utilization_mean=_utilization(link.class_bytes, link.rate_bps, window_s),
                 utilization_busy=_utilization(busy_bytes, link.rate_bps, busy_s),

@@ -91,6 +91,8 @@ def _numbers(summary: "Summary") -> Table:
         slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
         last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"
         grid.add_row("Straggler", wording.time_text(worker.held_up_s), f"per iteration that everyone waited for {last}")
+    for flow in summary.background:
+        grid.add_row("Background", wording.rate_text(flow.received_bps), wording.background_text(flow))
     if summary.loss is not None:
         first, last = (_loss(value) for value in (summary.loss.first, summary.loss.last))
         grid.add_row("Loss", last, f"mean over workers; {first} in the first measured iteration")
@@ -121,7 +123,10 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
     for column in ("rate\nasked", "\nmeasured", "delay\nasked", "\nmeasured", "bytes\nsent", "vs\nschedule"):
         if wide or column != "bytes\nsent":
             table.add_column(column, justify="right", no_wrap=True)
-    for column in ("used\nmean", "\nbusy", "drops\n"):
+    shared = any(link.background_bytes != 0 for link in links)
+    busy = wide or not shared  # where there is no room for both
+    columns = ["used\nmean", *(["\nbusy"] if busy else []), *(["back-\nground"] if shared else []), "drops\n"]
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for group in _groups(links):
         cells = [
@@ -133,7 +138,8 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
             *([_span([link.bytes for link in group], wording.size_text)] if wide else []),
             _span([wording.deviation(link) for link in group], wording.deviation_text),
             _span([link.utilization_mean for link in group], wording.percent_text),
-            _span([link.utilization_busy for link in group], wording.percent_text),
+            *([_span([link.utilization_busy for link in group], wording.percent_text)] if busy else []),
+            *([_span([link.background_utilization for link in group], wording.percent_text)] if shared else []),
             _span([link.drops for link in group], lambda drops: f"{drops or 0:,.0f}"),
         ]
         table.add_row(*cells)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
-    from testbed.results.record import AllReduceSummary, LinkSummary, Outcome, Summary, WorkerSummary
+    from testbed.results.record import AllReduceSummary, BackgroundSummary, LinkSummary, Outcome, Summary, WorkerSummary
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
     "valid": "Bytes, rates and settings of every link hold, and the machine kept up.",
@@ -23,6 +23,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "for cores, over the measured iteration.",
     "utilization_mean": "What the link carried over what it could have carried in the measured iterations.",
     "utilization_busy": "The same while at least one bucket was in service.",
+    "background": "What background flows took of the link in the measured iterations; it is in the utilisation and not "
+    "in the bytes.",
     "bytes": "Counted by the link's HTB class with headers, pure acknowledgements taken out, next to what "
     "the collective's schedule sends; a dash where flows could have taken another of several equal paths.",
     "held_up": "How much later than the last but one the last worker handed over its last gradient, over all measured "
@@ -107,6 +109,17 @@ def straggler(summary: "Summary") -> "WorkerSummary | None":
     if worst is None or summary.iteration_time_s is None:
         return None
     return worst if worst.held_up_s > STRAGGLER_SHARE * summary.iteration_time_s.median else None
+
+
+def background_text(flow: "BackgroundSummary") -> str:
+    """What was asked, and what became of it."""
+    lost = 1 - flow.received_bps / flow.sent_bps if flow.sent_bps > flow.received_bps else 0.0
+    text = f"arrived of {flow.from_} → {flow.to}, {flow.kind}: {flow.asked}"
+    if lost > 0.001:  # what is under way at the end is no loss
+        text += f"; {100 * lost:.1f} % dropped along its way or under way"
+    if flow.blocked_share > 0.001:
+        text += f"; {100 * flow.blocked_share:.1f} % did not fit its own host's link"
+    return text
 
 
 def headline(summary: "Summary") -> str:

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from testbed.background.base import BACKGROUNDS, Background
 from testbed.errors import SpecError
 from testbed.hosts.spec import HostSpec
 from testbed.links.spec import LinkOverride, LinkSpec
@@ -38,7 +39,6 @@ from transports.units import Size, Time, format_size, parse_size_bytes
 RESERVED: Final = {
     "workers_per_host": "every worker has a host of its own",
     "changes": "links keep their settings during the run",
-    "background": "there is no background traffic",
     "sweep": "one spec is one run",
     "repeat": "one spec is one run",
 }
@@ -115,6 +115,8 @@ class Experiment(BaseModel):
     """A whole stack (`gloo`) instead of collective x channel."""
     hosts: dict[str, HostSpec] = Field(default_factory=dict)
     """Limits and stragglers, by worker: `w0`, `w*`, `w0,w3`. Later entries win."""
+    background: tuple[Annotated[Background, *BACKGROUNDS.field()], ...] = ()
+    """Flows between workers' hosts that share the links with the training."""
     dilation: Literal[1] = 1
     """The factor by which time is stretched."""
     timeout_s: Time = Field(30.0, alias="timeout", ge=1, le=3600)
@@ -251,23 +253,25 @@ def _allowed_keys(path: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[
     if not path:
         return [field.alias or name for name, field in Experiment.model_fields.items()]
     schema = Experiment.model_json_schema(by_alias=True)
-    found = schema["properties"].get(path[0], {})
-    variants = [found, *found.get("anyOf", []), *found.get("allOf", [])]
-    variants = [schema["$defs"].get(variant.get("$ref", "").rpartition("/")[2], variant) for variant in variants]
-    given = data.get(path[0])
-    kind = given.get("kind") if isinstance(given, Mapping) else None
-    if kind is not None:
-        variants = [each for each in variants if each.get("properties", {}).get("kind", {}).get("const") == kind]
-    for part in path[1:]:
-        variants = [_inside(variant, part, schema["$defs"]) for variant in variants]
+    variants: list[Mapping[str, Any]] = [schema]
+    given: Any = data
+    for part in path:
+        variants = [each for variant in variants for each in _inside(variant, part, schema.get("$defs", {}))]
+        try:
+            given = given[part]
+        except (KeyError, IndexError, TypeError):
+            given = None
+        kind = given.get("kind") if isinstance(given, Mapping) else None
+        if kind is not None:
+            variants = [each for each in variants if each.get("properties", {}).get("kind", {}).get("const") == kind]
     return sorted({key for variant in variants for key in variant.get("properties", {})} - {"kind"})
 
 
-def _inside(variant: Mapping[str, Any], part: int | str, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of an item, of a property, or of a mapping's values; empty where there is none."""
+def _inside(variant: Mapping[str, Any], part: int | str, definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The schemas that an item, a property, or a mapping's values may have; none where there is none."""
     if isinstance(part, int):
         found = variant.get("items", {})
     else:
         found = variant.get("properties", {}).get(part) or variant.get("additionalProperties") or {}
-    resolved: Mapping[str, Any] = definitions.get(found.get("$ref", "").rpartition("/")[2], found) if found else {}
-    return resolved
+    several = [found, *found.get("anyOf", []), *found.get("allOf", [])] if found else []
+    return [definitions.get(each.get("$ref", "").rpartition("/")[2], each) for each in several]

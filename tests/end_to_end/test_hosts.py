@@ -12,7 +12,7 @@ import yaml
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "name": "hosts",
     "workers": 2,
     "link": {"rate": "400mbit"},
@@ -32,6 +32,24 @@ def run(tmp_path: Path, spec: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
+def test_background_is_counted_apart_from_the_training_and_no_fault(tmp_path: Path) -> None:
+    flows = [
+        {"kind": "constant", "from": "w0", "to": "w1", "rate": "40mbit"},
+        {"kind": "bulk", "from": "w1", "to": "w0"},
+    ]
+    # Small batches leave the cores to communication: the verdict shall be about the links.
+    workload = {**SPEC["workload"], "batch_size": 8}
+    changes = {"name": "background", "hosts": {}, "link": {"rate": "100mbit"}, "workload": workload}
+    summary = run(tmp_path, {**SPEC, **changes, "background": flows})
+    assert summary["outcome"] in {"valid", "degraded"}
+    constant, bulk = summary["background"]
+    assert constant["sent_bps"] == pytest.approx(40e6, rel=0.03)
+    assert bulk["received_bps"] > 10e6
+    for link in summary["links"]:
+        assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.02)
+        assert link["background_utilization"] > 0.05
+
+
 def test_a_quota_is_named_and_a_straggler_holds_up_the_others(tmp_path: Path) -> None:
     summary = run(tmp_path, SPEC)
     assert summary["outcome"] in {"valid", "degraded"}
@@ -41,8 +59,7 @@ def test_a_quota_is_named_and_a_straggler_holds_up_the_others(tmp_path: Path) ->
     assert slow["last_share"] > 0.5
     assert slow["held_up_s"] > fast["held_up_s"]
     iterations = pl.read_parquet(Path(summary["record"]) / "iterations.parquet").filter(pl.col("rank") == 1)
-    # Each core has its worker to itself while there is no communication: half of the time is waiting.
+    # At least half of the time is waiting, and waiting uses no core.
     alone = iterations.filter(pl.col("phase") == "compute_only")
-    share = alone["cpu_s"].sum() / (alone["end_s"] - alone["start_s"]).sum()
-    assert 0.2 < share < 0.6
+    assert alone["cpu_s"].sum() < 0.6 * (alone["end_s"] - alone["start_s"]).sum()
     assert set(iterations["slowdown"]) == {2.0}

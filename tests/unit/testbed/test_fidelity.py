@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.fidelity import Evidence, LinkEvidence, ThrottlingEvidence, judge
+from testbed.fidelity import BackgroundEvidence, Evidence, LinkEvidence, ThrottlingEvidence, judge
 
 LINK = LinkEvidence(
     name="w0 → s0",
@@ -163,3 +163,21 @@ def test_throttling_that_nobody_asked_for_degrades() -> None:
     outcome, (reason,) = judge(throttled(None))
     assert outcome == "degraded"
     assert "did not ask for" in reason
+
+
+def test_bytes_that_background_may_have_sent_widen_the_check_and_say_so() -> None:
+    outcome, (note,) = judge(with_link(bytes=61_000_000, uncertain_bytes=1_000_000))
+    assert outcome == "valid"
+    assert "w0 → s0: 1,000,000 bytes of 60,010,000" in note
+    assert judge(with_link(bytes=62_000_000, uncertain_bytes=1_000_000))[0] == "invalid"
+    assert judge(with_link(uncertain_bytes=100_000)) == ("valid", [])
+
+
+def test_a_source_that_did_not_get_to_run_degrades_and_one_whose_link_is_full_does_not() -> None:
+    flow = BackgroundEvidence(name="background w0 → w3 (constant)", late_share=0.0, blocked_share=0.2)
+    outcome, (note,) = judge(replace(HEALTHY, background=[flow]))
+    assert outcome == "valid"
+    assert "could not send 20.0 % of its packets" in note
+    outcome, (reason,) = judge(replace(HEALTHY, background=[replace(flow, late_share=0.03, blocked_share=0)]))
+    assert outcome == "degraded"
+    assert "background w0 → w3 (constant) sent 3.0 % less than asked" in reason

@@ -1,0 +1,65 @@
+"""Background traffic: flows between workers' hosts that share links with the experiment. Pure.
+
+Each flow is a pair of processes (testbed/links/native/traffic.c): a sink in the host it goes to, a source in the host
+it comes from.
+"""
+
+from abc import abstractmethod
+from typing import ClassVar, Final, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from transports.registry import Options, Registry
+from transports.units import Time, format_time
+
+ETHERNET_BYTES: Final = 14
+"""Counted with every packet, as links count."""
+MAX_PACKETS_PER_S: Final = 100_000
+"""One source is sure to keep this up on one core (measured: see the decision on background traffic)."""
+
+
+class Background(Options):
+    """A value on the background axis: one flow, from one worker's host to another's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    from_: str = Field(alias="from")
+    """The worker whose host sends."""
+    to: str
+    """The worker whose host receives."""
+    start_s: Time = Field(0.0, alias="start", ge=0)
+    """From the first measured iteration. 0: from before the first iteration of any kind."""
+    stop_s: Time | None = Field(None, alias="stop", gt=0)
+    """The same; None: with the run."""
+
+    protocol: ClassVar[Literal["udp", "tcp"]]
+
+    @model_validator(mode="after")
+    def _some_time(self) -> Self:
+        if self.stop_s is not None and self.stop_s <= self.start_s:
+            raise ValueError(f"stop ({format_time(self.stop_s)}) must come after start ({format_time(self.start_s)})")
+        if self.from_ == self.to:
+            raise ValueError(f"from and to are both {self.to}: nothing would cross a link")
+        return self
+
+    @abstractmethod
+    def source_arguments(self, *, seed: int) -> tuple[str, ...]:
+        """The rest of the source's command line, after the moments."""
+
+    @abstractmethod
+    def offered_bps(self) -> float | None:
+        """Mean rate on the wire while it lasts, headers included; None: as much as it gets."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """`20mbit of 1200 B packets`."""
+
+    @property
+    def when(self) -> str:
+        """` from 5s to 10s of the measured iterations`; empty for all the time."""
+        begin = f" from {format_time(self.start_s)}" if self.start_s else ""
+        end = f" until {format_time(self.stop_s)}" if self.stop_s is not None else ""
+        return f"{begin}{end} of the measured iterations" if begin or end else ""
+
+
+BACKGROUNDS: Final[Registry[Background]] = Registry("background", "testbed.background")

@@ -1,0 +1,104 @@
+"""Background flows on real links: what was asked shows on every link of the path, and nothing is left behind."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.deploy import Deployment, deploy
+from testbed.errors import RunFailedError
+from testbed.kernel import network_namespace
+from testbed.links.tc import CLASS_HANDLE
+from testbed.plan import make_plan
+from testbed.processes import processes_in_network, processes_of_run
+from testbed.spec.experiment import validate
+from testbed.state import RunState, new_run_id
+
+pytestmark = pytest.mark.privileged
+
+
+@contextmanager
+def flowing(tmp_path: Path, *flows: dict[str, Any]) -> Iterator[Deployment]:
+    spec = {"name": "t", "workers": 3, "link": {"rate": "100mbit"}, "background": list(flows)}
+    state = RunState.create(new_run_id())
+    try:
+        with deploy(make_plan(validate(spec)), state, log_directory=tmp_path) as deployment:
+            deployment.start_background()
+            yield deployment
+        assert processes_of_run(state.run_id) == []
+    finally:
+        state.remove()
+
+
+def rates_bps(deployment: Deployment, duration_s: float) -> dict[tuple[str, str], float]:
+    """Of every direction, by its HTB class."""
+
+    def read() -> dict[tuple[str, str], tuple[float, int]]:
+        found = {}
+        for direction in deployment.plan.directions:
+            with deployment.monitor(direction.sender.node) as monitor:
+                classes = monitor.htb_classes(monitor.interfaces()[direction.sender.interface])
+            counted = next(each.num_bytes for each in classes if each.handle == CLASS_HANDLE)
+            found[direction.hop] = time.monotonic(), counted
+        return found
+
+    before = read()
+    time.sleep(duration_s)
+    after = read()
+    return {hop: 8 * (after[hop][1] - before[hop][1]) / (after[hop][0] - before[hop][0]) for hop in before}
+
+
+def test_a_constant_rate_shows_on_the_links_it_crosses_and_on_no_other(tmp_path: Path) -> None:
+    with flowing(tmp_path, {"kind": "constant", "from": "w0", "to": "w2", "rate": "20mbit", "packet": 1200}) as running:
+        time.sleep(0.2)
+        rates = rates_bps(running, 3.0)
+        crossed = {("w0", "s0"), ("s0", "w2")}
+        for hop, rate_bps in rates.items():
+            assert rate_bps == pytest.approx(20e6 if hop in crossed else 0, rel=0.03, abs=1e4), hop
+        (counters,) = running.background_counters()
+        assert counters.source.sent == pytest.approx(counters.sink.received, abs=64)
+        running.check()
+
+
+def test_bursts_have_their_mean_rate_and_bulk_takes_what_there_is(tmp_path: Path) -> None:
+    bursts = {"kind": "on_off", "from": "w0", "to": "w1", "rate": "40mbit", "distribution": "fixed"}
+    with flowing(
+        tmp_path, {**bursts, "on": "20ms", "off": "60ms"}, {"kind": "bulk", "from": "w2", "to": "w0", "streams": 3}
+    ) as running:
+        time.sleep(0.5)
+        rates = rates_bps(running, 2.0)
+        assert rates["w0", "s0"] == pytest.approx(10e6, rel=0.35)  # acknowledgements of the bulk flow are in it
+        assert rates["s0", "w1"] == pytest.approx(10e6, rel=0.1)
+        assert rates["s0", "w0"] > 80e6
+
+
+def test_moments_count_from_the_measured_iterations(tmp_path: Path) -> None:
+    later = {"kind": "constant", "from": "w0", "to": "w1", "rate": "20mbit", "start": "300ms", "stop": "800ms"}
+    with flowing(tmp_path, later) as running:
+        time.sleep(0.5)
+        assert running.background_counters()[0].source.due == 0
+        running.begin_measured()
+        time.sleep(1.5)
+        counters = running.background_counters()[0].source
+        assert counters.due == pytest.approx(0.5 * 20e6 / 8 / 1514, rel=0.1)
+        running.check()
+
+
+def commands(holder: int) -> list[tuple[int, list[bytes]]]:
+    """Processes in the network namespace of a process, with their command lines."""
+    inside = processes_in_network([network_namespace(holder) or 0])
+    return [(each.pid, Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")) for each in inside]
+
+
+def test_a_flow_that_ends_is_named(tmp_path: Path) -> None:
+    with flowing(tmp_path, {"kind": "bulk", "from": "w0", "to": "w1"}) as running:
+        (source,) = [pid for pid, argv in commands(running.hosts["w0"].pid) if b"traffic-" in argv[0]]
+        os.kill(source, signal.SIGKILL)
+        time.sleep(0.3)
+        with pytest.raises(RunFailedError, match=r"of background w0 → w1 \(bulk\) was killed by signal 9"):
+            running.check()
