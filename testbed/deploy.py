@@ -7,7 +7,7 @@ say what the plan said, or the run ends (exit 3).
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -117,6 +117,9 @@ class Deployment:
                     raise EnvironmentLacksError(f"sysctl {key}={value} (in {node.name}): {error.strerror}") from error
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
+        for line in node.tc_commands_if_known:
+            with suppress(EnvironmentLacksError):
+                host.execute(["tc", *line.split()])
         if node.daemon_arguments:
             path = self._counters_directory / f"delay-{node.name}"
             self._daemons[node.name] = DelayDaemon(host, node.daemon_arguments, counters_path=path)

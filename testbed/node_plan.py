@@ -30,6 +30,8 @@ class NodePlan:
     """Set where the kernel has them."""
     ip_commands: tuple[str, ...]
     tc_commands: tuple[str, ...]
+    tc_commands_if_known: tuple[str, ...]
+    """Tried after them, one by one."""
     firewall_rules: tuple[str, ...]
     """Lines for the mangle table of `iptables-restore`."""
     daemon_arguments: tuple[str, ...]
@@ -53,6 +55,7 @@ def node_plan(
     routes = routes_of(node.name, links, hops)
     ip_commands = ["link set lo up"]
     tc_commands: list[str] = []
+    tc_commands_if_known: list[str] = []
     firewall_rules: list[str] = []
     daemon_arguments: list[str] = []
     segments = gso_max_segments(packet_bytes)
@@ -73,6 +76,7 @@ def node_plan(
         if direction.receiver.node == node.name and direction.delay_stage:
             ip_commands += direction.delay_stage.ip_commands()
             tc_commands += direction.delay_stage.tc_commands()
+            tc_commands_if_known += direction.delay_stage.tc_commands_if_known()
             firewall_rules += direction.delay_stage.firewall_rules()
             daemon_arguments += direction.delay_stage.daemon_arguments()
     sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
@@ -91,6 +95,7 @@ def node_plan(
         sysctls_if_known=sysctls_if_known,
         ip_commands=tuple(ip_commands),
         tc_commands=tuple(tc_commands),
+        tc_commands_if_known=tuple(tc_commands_if_known),
         firewall_rules=tuple(firewall_rules),
         daemon_arguments=tuple(daemon_arguments),
         routes=routes,

@@ -31,9 +31,13 @@ class DelayStage(Protocol):
     def tc_commands(self) -> Sequence[str]:
         """Lines for `tc -batch`."""
 
+    def tc_commands_if_known(self) -> Sequence[str]:
+        """Arguments of `tc` for what only newer kernels and versions of iproute2 have; each may fail."""
+
     def tc_changes(self, before: Any) -> Sequence[str]:
         """Lines for `tc -batch` that turn the stage `before` of the same port into this one in place, dropping nothing;
-        the delay daemon is told the new `daemon_arguments`. Raises SpecError where that cannot be."""
+        then come its `tc_commands_if_known`; the delay daemon is told the new `daemon_arguments`. Raises SpecError
+        where that cannot be."""
 
     def firewall_rules(self) -> Sequence[str]:
         """Lines for the mangle table of `iptables-restore`."""

@@ -24,6 +24,7 @@ class NetemStage:
     """The IFB that carries netem."""
     asked: LinkSpec
     max_packets: int
+    seed: int
 
     def ip_commands(self) -> list[str]:
         """Lines for `ip -batch`."""
@@ -39,6 +40,11 @@ class NetemStage:
             ),
             f"qdisc add {self._qdisc()}",
         ]
+
+    def tc_commands_if_known(self) -> list[str]:
+        """The seed of losses, duplicates and jitter: Linux 6.6 and iproute2 6.6 have it. Else the kernel draws anew in
+        every run; the record's read-back shows which it was."""
+        return [f"qdisc change {self._qdisc()} seed {self.seed}"] if self.asked.draws else []
 
     def tc_changes(self, before: "NetemStage") -> list[str]:
         """The parameters anew: netem keeps the packets it holds, and their times (sch_netem.c, netem_change).
@@ -122,7 +128,7 @@ def netem_refusals(link: LinkSpec) -> dict[str, str]:
     return {}
 
 
-def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NetemStage:  # noqa: ARG001 - no seed in iproute2 6.1
+def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NetemStage:
     """The stage at the receiving `interface`.
 
     The limit holds twice the bandwidth-delay product in full-sized packets, so netem never drops by itself.
@@ -132,6 +138,7 @@ def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> Net
         device=f"ifb{index}",
         asked=link,
         max_packets=link.max_packets_in_flight(MTU),
+        seed=seed * 65_537 + index,
     )
 
 

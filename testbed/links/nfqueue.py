@@ -80,6 +80,10 @@ class NfqueueStage:
         """None."""
         return ()
 
+    def tc_commands_if_known(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
     def firewall_rules(self) -> list[str]:
         """Lines for the mangle table of `iptables-restore`."""
         return [f"-A PREROUTING -i {self.interface} -j NFQUEUE --queue-num {self.queue}"]

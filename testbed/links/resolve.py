@@ -71,7 +71,9 @@ def asked_links(
 
 def _share(edge: Edge, link: LinkSpec, hop: Hop) -> AskedLink:
     spec = link.model_copy(update={"rate_bps": link.rate_bps * edge.rate_factor})
-    return AskedLink(link=edge.name, hop=hop, spec=spec, keys={"rate": "topology"} if edge.rate_factor != 1 else {})
+    asked = AskedLink(link=edge.name, hop=hop, spec=spec, keys={"rate": "topology"} if edge.rate_factor != 1 else {})
+    asked.override(edge.settings, f"topology ({edge.name})")
+    return asked
 
 
 def _settle(asked: AskedLink, round_trip_s: float, packet_bytes: int) -> None:

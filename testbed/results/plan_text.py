@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.links.direction import Direction
+from testbed.links.spec import GilbertElliott, LinkSpec
 from testbed.plan import Plan
 from transports.units import format_rate, format_size, format_time
 
@@ -26,6 +27,7 @@ def render_plan(plan: Plan, console: Console) -> None:
         ("rate", "right"),
         ("delay", "right"),
         ("queue", "right"),
+        ("also", "left"),
         ("expected bytes / iteration", "right"),
     ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
@@ -36,7 +38,8 @@ def render_plan(plan: Plan, console: Console) -> None:
             direction.receiver.interface,
             format_rate(direction.rate_bps),
             format_time(direction.delay_s),
-            format_size(direction.shaper.queue_bytes),
+            format_size(direction.asked.queue_bytes),
+            _also(direction.asked),
             _expected(direction),
         )
     console.print(table)
@@ -51,6 +54,7 @@ def render_plan(plan: Plan, console: Console) -> None:
         lines = [f"sysctl -w {key}={value}" for key, value in node.sysctls.items()]
         lines += [f"sysctl -w {key}={value}  (where it exists)" for key, value in node.sysctls_if_known.items()]
         lines += [f"ip {line}" for line in node.ip_commands] + [f"tc {line}" for line in node.tc_commands]
+        lines += [f"tc {line}  (where it is known)" for line in node.tc_commands_if_known]
         lines += [f"iptables -t mangle {line}" for line in node.firewall_rules]
         for line in lines:
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
@@ -91,3 +95,19 @@ def _expected(direction: Direction) -> str:
     if direction.expected_bytes is None:
         return f"~{direction.balanced_bytes:,.0f}"
     return f"{direction.expected_bytes:,}"
+
+
+def _also(asked: LinkSpec) -> str:
+    """What else is asked of a direction, in few words."""
+    found = []
+    if asked.jitter_s > 0:
+        found.append(f"jitter {format_time(asked.jitter_s)} {asked.jitter.distribution}")
+    if isinstance(asked.loss, GilbertElliott):
+        found.append(f"loss {asked.loss.mean_loss:.3g} in bursts of {asked.loss.mean_burst_packets:.3g}")
+    elif asked.loss > 0:
+        found.append(f"loss {asked.loss:g}")
+    for what, share in (("duplicate", asked.duplicate), ("reorder", asked.reorder)):
+        found += [f"{what} {share:g}"] if share > 0 else []
+    found += [f"mark {format_size(asked.ecn_bytes)}"] if asked.ecn_bytes is not None else []
+    found += ["best effort"] if asked.best_effort else []
+    return ", ".join(found)

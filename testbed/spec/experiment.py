@@ -182,12 +182,20 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping with at least a `name`; this is {_describe(data)}")
+    _anchor(data, path.parent)
     for override in overrides:
         apply_override(data, override)
     try:
         return validate(data)
     except SpecError as error:
         raise SpecError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+
+
+def _anchor(data: dict[Any, Any], folder: Path) -> None:
+    """A path inside a spec file begins at the file's folder."""
+    topology = data.get("topology")
+    if isinstance(topology, dict) and isinstance(topology.get("path"), str):
+        data["topology"] = {**topology, "path": str(folder / topology["path"])}
 
 
 def apply_override(data: dict[Any, Any], override: str) -> None:

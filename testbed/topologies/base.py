@@ -3,9 +3,10 @@ them, and the places where hosts may be attached. Which worker takes which place
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
+from testbed.links.spec import LinkOverride
 from transports.registry import Options, Registry
 
 
@@ -26,6 +27,8 @@ class Edge:
     second: str
     rate_factor: float = 1.0
     """Its rate over the rate of a worker's link, which the spec gives."""
+    settings: LinkOverride = field(default_factory=LinkOverride)
+    """What the topology itself says of it, in both directions; the spec's `links` come after."""
 
     @property
     def name(self) -> str:

@@ -1,10 +1,17 @@
-"""Any network: its switches and links written out in the spec file itself, so that the spec's hash covers them."""
+"""Any network: its switches and links written out, in the spec or in a file of their own that is read with it.
+
+Either way the resolved spec holds them, so that its hash covers them and a record needs no other file.
+"""
 
 import re
-from typing import Annotated, ClassVar, Final, Self
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Self
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from testbed.links.spec import LinkOverride
 from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology
 
 _SWITCH: Final = re.compile(r"s(0|[1-9][0-9]{0,3})")
@@ -19,6 +26,8 @@ class Trunk(BaseModel):
     """Names of the two switches."""
     rate_factor: float = Field(1.0, gt=0, le=1000)
     """Its rate over the rate of a worker's link."""
+    link: LinkOverride = Field(default_factory=LinkOverride)
+    """What is different on this link: `{rate: 1gbit, delay: 5ms}`."""
 
     @field_validator("between")
     @classmethod
@@ -26,6 +35,12 @@ class Trunk(BaseModel):
         if between[0] == between[1]:
             raise ValueError(f"a link joins two switches, this one joins {between[0]} with itself")
         return between
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Self:
+        if self.rate_factor != 1 and "rate_bps" in self.link.model_fields_set:
+            raise ValueError("both `rate_factor` and `link.rate` say how fast it is; leave one out")
+        return self
 
 
 @TOPOLOGIES.register
@@ -35,9 +50,22 @@ class File(Topology):
     switches: dict[str, Annotated[int, Field(ge=0, le=64)]] = Field(min_length=1, max_length=256)
     """Places for hosts on each switch: `{s0: 2, s1: 2, s2: 0}`."""
     links: tuple[Trunk, ...] = ()
-    """`[{between: [s0, s2]}, {between: [s1, s2], rate_factor: 0.5}]`."""
+    """`[{between: [s0, s2]}, {between: [s1, s2], rate_factor: 0.5, link: {delay: 5ms}}]`."""
+    path: str | None = None
+    """A YAML file with `switches` and `links` instead of writing them here; relative to the spec's own folder."""
 
     larger: ClassVar[str] = "more places in `switches`"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        """The file's contents in place of its path."""
+        if not isinstance(data, Mapping) or data.get("path") is None:
+            return data
+        written = ", ".join(key for key in ("switches", "links") if key in data)
+        if written:
+            raise ValueError(f"path: {written} can be written here or in the file, not both")
+        return _contents(Path(str(data["path"])))
 
     @field_validator("switches")
     @classmethod
@@ -79,7 +107,26 @@ class File(Topology):
         return Fabric(
             switches=tuple(self.switches),
             trunks=tuple(
-                Edge(first=link.between[0], second=link.between[1], rate_factor=link.rate_factor) for link in self.links
+                Edge(
+                    first=link.between[0],
+                    second=link.between[1],
+                    rate_factor=link.rate_factor,
+                    settings=link.link,
+                )
+                for link in self.links
             ),
             places=tuple(name for name, count in self.switches.items() for _ in range(count)),
         )
+
+
+def _contents(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"path: cannot read {path}: {reason}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"path: {path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict) or "path" in found:
+        raise ValueError(f"path: {path} is not a network; allowed: a mapping with `switches` and `links`")
+    return found

@@ -14,7 +14,8 @@ import pytest
 from testbed.calibrate import measure_delay, measure_rate
 from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, require
-from testbed.links.netem import NetemStage
+from testbed.links.netem import NetemStage, netem_stage
+from testbed.links.spec import LinkSpec
 from testbed.plan import make_plan
 from testbed.spec.experiment import validate
 from testbed.state import RunState, new_run_id
@@ -90,3 +91,19 @@ def test_loss_is_inside_its_binomial_interval(tmp_path: Path) -> None:
         expected = NUM_PACKETS * (1 - loss)
         deviation = (NUM_PACKETS * loss * (1 - loss)) ** 0.5
         assert abs(num_received - expected) < 4 * deviation
+
+
+def test_everything_drawn_reads_back_and_changes_in_place(tmp_path: Path) -> None:
+    bursts = {"kind": "gilbert_elliott", "good_to_bad": "0.5%", "bad_to_good": "25%", "loss_in_bad": "90%"}
+    link = {"delay": "20ms", "jitter": "2ms", "loss": bursts, "duplicate": "1%", "reorder": "2%"}
+    with deployed(tmp_path, link, packet_mode="mtu") as deployment:
+        assert deployment.differences() == []
+        direction = deployment.plan.directions[0]
+        stage = direction.delay_stage
+        assert isinstance(stage, NetemStage)
+        calmer = LinkSpec.model_validate({"delay": "10ms", "jitter": {"deviation": "1ms"}, "loss": "1%"})
+        changed = netem_stage(calmer, interface=stage.interface, index=0, seed=1)
+        host = deployment.hosts[direction.receiver.node]
+        host.execute(["tc", "-batch", "-"], stdin="\n".join(changed.tc_changes(stage)) + "\n")
+        state = deployment.read_back()[direction.receiver.node]
+        assert changed.differences(state) == []

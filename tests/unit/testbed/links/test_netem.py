@@ -91,3 +91,9 @@ def test_normal_jitter_does_not_become_uniform_in_place() -> None:
     assert normal.tc_changes(uniform)
     with pytest.raises(SpecError, match="cannot change normal jitter into uniform"):
         uniform.tc_changes(normal)
+
+
+def test_the_seed_is_told_to_kernels_that_take_one_and_only_where_something_is_drawn() -> None:
+    assert stage(delay="1ms").tc_commands_if_known() == []
+    (line,) = stage(loss="1%").tc_commands_if_known()
+    assert line == stage(loss="1%").tc_commands()[-1].replace("qdisc add", "qdisc change") + " seed 65540"

@@ -28,3 +28,11 @@ def test_the_link_that_decides_is_named() -> None:
     text = rendered(topology="dumbbell", placement="spread")
     assert "~" not in text
     assert "by the bytes of s0 -> s1, the most loaded link between switches" in text
+
+
+def test_what_else_is_asked_of_a_direction_is_shown() -> None:
+    bursts = {"kind": "gilbert_elliott", "good_to_bad": "1%", "bad_to_good": "25%"}
+    links = {"w0->s0": {"delay": "2ms", "jitter": "1ms", "loss": bursts}, "s0->w0": {"loss": "1%", "queue": "250kB"}}
+    text = rendered(workers=2, links=links)
+    assert "2ms    1MB  jitter 1ms normal, loss 0.0385 in bursts of 4" in text
+    assert "250kB  loss 0.01" in text
