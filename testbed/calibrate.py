@@ -260,7 +260,7 @@ def judge(deployment: Deployment, measurements: Sequence[Measurement]) -> list[s
 def _queue_hint(direction: Direction) -> str:
     """One TCP stream fills a link through a loss only if the queue holds what a round trip has under way."""
     under_way_bytes = direction.rate_bps / 8 * 2 * direction.delay_s
-    queue_bytes = direction.shaper.queue_bytes
+    queue_bytes = direction.asked.queue_bytes
     if queue_bytes >= under_way_bytes:
         return ""
     return (

@@ -22,6 +22,8 @@ from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
 from testbed.links.delay_daemon import DelayDaemon, queues_of
 from testbed.links.netlink import LinkMonitor
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
+from testbed.links.relay import LinkRelay
+from testbed.links.tap import RelayCounters, RelayParameters, TapStage, port_argument
 from testbed.links.tc import gso_max_segments
 from testbed.node_plan import NodePlan
 from testbed.plan import Plan
@@ -41,6 +43,8 @@ class Deployment:
         self._counters_directory = counters_directory
         self._daemons: dict[str, DelayDaemon] = {}
         self._background: BackgroundTraffic | None = None
+        self.relay: LinkRelay | None = None
+        """Carries all links; None where the kernel does."""
 
     def monitor(self, node: str) -> LinkMonitor:
         """A netlink socket inside the node's namespace."""
@@ -57,12 +61,15 @@ class Deployment:
         states = self._for_each_node(self._state)
         for state in states:
             state["classes"] = {name: [asdict(item) for item in items] for name, items in state["classes"].items()}
+            state["relay"] = {str(index): asdict(parameters) for index, parameters in state["relay"].items()}
         return dict(zip((node.name for node in self.plan.nodes), states, strict=True))
 
     def check(self) -> None:
-        """Raise RunFailedError if a delay daemon, or an end of a background flow, has ended."""
+        """Raise RunFailedError if a delay daemon, the relay, or an end of a background flow, has ended."""
         for daemon in self._daemons.values():
             daemon.check()
+        if self.relay is not None:
+            self.relay.check()
         if self._background is not None:
             self._background.check()
 
@@ -92,15 +99,42 @@ class Deployment:
     def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
         """What each delay line that a daemon serves has done; by link and sending node."""
         counters = {node: daemon.counters() for node, daemon in self._daemons.items()}
-        return {
+        delayed = {
             (direction.link, direction.sender.node): counters[direction.receiver.node][direction.delay_stage.queue]
             for direction in self.plan.directions
             if isinstance(direction.delay_stage, NfqueueStage)
         }
+        return delayed | {key: counters.delay for key, counters in self.relay_counters().items()}
+
+    def relay_counters(self) -> dict[tuple[str, str], RelayCounters]:
+        """What the relay has done in each direction that it carries; by link and sending node."""
+        if self.relay is None:
+            return {}
+        counters = self.relay.counters()
+        return {
+            (direction.link, direction.sender.node): counters[direction.delay_stage.index]
+            for direction in self.plan.directions
+            if isinstance(direction.delay_stage, TapStage)
+        }
 
     def apply(self) -> None:
         """Run the plan's commands. Raises EnvironmentLacksError with what the kernel said."""
+        self.relay = self._start_relay()  # it makes the ports of its links
         self._for_each_node(self._apply)
+
+    def _start_relay(self) -> LinkRelay | None:
+        """One relay for all links, in the first switch: the program enters each node's namespace itself."""
+        arguments: list[str] = []
+        for direction in self.plan.directions:
+            if isinstance(direction.delay_stage, TapStage):
+                port = direction.sender
+                namespace = f"/proc/{self.hosts[port.node].pid}/ns/net"
+                arguments += [port_argument(port.interface, port.mac, namespace)]
+                arguments += [direction.delay_stage.relay_argument()]
+        if not arguments:
+            return None
+        switch = next(node.name for node in self.plan.nodes if node.role == "switch")
+        return LinkRelay(self.hosts[switch], tuple(arguments), counters_path=self._counters_directory / "relay")
 
     def _for_each_node(self, do: Callable[[NodePlan], Result]) -> list[Result]:
         # Each is a few short processes in its own namespace; a small pool hides their start-up.
@@ -149,6 +183,16 @@ class Deployment:
             "sysctls": sysctls,
             "firewall": firewall,
             "queues": queues_of(host) if node.daemon_arguments else {},
+            "relay": self._relay_parameters(node.name),
+        }
+
+    def _relay_parameters(self, node: str) -> dict[int, RelayParameters]:
+        """In force in the directions that end at the node; by their index."""
+        counters = self.relay.counters() if self.relay else {}
+        return {
+            direction.delay_stage.index: counters[direction.delay_stage.index].parameters
+            for direction in self.plan.directions
+            if isinstance(direction.delay_stage, TapStage) and direction.receiver.node == node
         }
 
     def _differences(self, node: NodePlan) -> list[str]:
@@ -162,7 +206,8 @@ class Deployment:
             if direction.sender.node == node.name:
                 interface = direction.sender.interface
                 qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
-                found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
+                if direction.shaper:
+                    found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
                 found += _address_differences(interface, direction.sender.address, state["addresses"])
                 found += _packet_differences(interface, self.plan.experiment.packet_bytes, state["addresses"])
             if direction.receiver.node == node.name and direction.delay_stage:

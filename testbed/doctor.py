@@ -24,6 +24,7 @@ from testbed.kernel import has_sysctl
 from testbed.links.delay import BACKENDS, refusals
 from testbed.links.native import build
 from testbed.links.spec import BackendName, LinkSpec
+from testbed.links.tap import port_argument, tap_stage
 from testbed.links.tc import MTU
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
@@ -103,10 +104,24 @@ def _try_nfqueue() -> str:
         return _try_in_namespace([_VETH, f"printf '{rule}' | iptables-restore --noflush --wait 10", serve])
 
 
+def _try_tap() -> str:
+    try:
+        relay = build.program("relay_tap")
+    except EnvironmentLacksError as error:
+        return str(error)
+    link = LinkSpec.model_validate({"delay": "1ms", "backend": "tap"})
+    ends = []
+    for index, interface in enumerate(("tap0", "tap1")):
+        stage = tap_stage(link, interface=interface, index=index, seed=0)
+        ends += [port_argument(interface, f"02:00:00:00:00:0{index}", "/proc/self/ns/net"), stage.relay_argument()]
+    with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as directory:
+        return _try_in_namespace([shlex.join([str(relay), "--try", f"{directory}/counters", *ends])])
+
+
 @functools.cache
 def backend_lacks(name: BackendName) -> str:
     """What went wrong when the smallest delay was made with it in a throw-away namespace; empty when it works."""
-    return {"netem": _try_netem, "nfqueue": _try_nfqueue}[name]()
+    return {"netem": _try_netem, "nfqueue": _try_nfqueue, "tap": _try_tap}[name]()
 
 
 def plan_here(experiment: Experiment) -> Plan:

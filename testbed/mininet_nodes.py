@@ -196,6 +196,7 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
             f"link add name {first.interface} address {first.mac} netns {self.get(first.node).pid} type veth "
             f"peer name {second.interface} address {second.mac} netns {self.get(second.node).pid}"
             for first, second in self.plan.links
+            if self.plan.delay_backend != "tap"  # its relay makes both ends
         ]
         done = subprocess.run(
             ["ip", "-batch", "-"], input="\n".join([*lines, ""]), capture_output=True, text=True, check=False

@@ -71,7 +71,7 @@ def node_plan(
                 ]
     ip_commands += [route.command(congestion) for route in routes]
     for direction in directions:
-        if direction.sender.node == node.name:
+        if direction.sender.node == node.name and direction.shaper:
             tc_commands += direction.shaper.commands()
         if direction.receiver.node == node.name and direction.delay_stage:
             ip_commands += direction.delay_stage.ip_commands()
@@ -81,6 +81,8 @@ def node_plan(
             daemon_arguments += direction.delay_stage.daemon_arguments()
     sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
     sysctls["net.ipv4.ip_forward"] = "1" if node.role == "switch" else "0"
+    if any(direction.asked.ecn_bytes is not None for direction in directions):
+        sysctls["net.ipv4.tcp_ecn"] = "1"  # by default a connection does not ask for marks
     sysctls_if_known: dict[str, str] = {}
     if any(len(route.gateways) > 1 for route in routes):
         # Addresses, protocol and ports, from the packet. Policy 1 hashes the same, but takes the random number that the

@@ -11,7 +11,7 @@ from testbed.addresses import Port, ports_of
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.errors import SpecError
 from testbed.hosts.spec import HostSpec, resolve_hosts
-from testbed.links.delay import BACKENDS, able, refusals
+from testbed.links.delay import BACKENDS, DelayStage, able, refusals
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, asked_links
 from testbed.links.spec import BackendName
@@ -183,6 +183,8 @@ def _delay_backend(
     """The one that makes the delays of all links; None where none is asked for. Raises SpecError when none can."""
     superframes = experiment.packet_bytes > MTU
     unshapely = [each for each in asked if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
+    if experiment.link.backend == "tap":
+        unshapely = list(asked)  # it makes rate and queue as well
     if not unshapely:
         return None
     if experiment.link.backend != "auto":
@@ -252,14 +254,19 @@ def _direction(
 ) -> Direction:
     expected, balanced = loads.get(asked.hop, (0, 0.0))
     spec = asked.spec
-    staged = BACKENDS[backend] if backend and spec.needs_delay_stage else None
+    stage: DelayStage | None = None
+    shaper: Shaper | None = None
+    if backend and (spec.needs_delay_stage or BACKENDS[backend].shapes):
+        stage = BACKENDS[backend].stage(spec, interface=receiver.interface, index=index, seed=seed)
+    if not (backend and BACKENDS[backend].shapes):
+        shaper = Shaper(interface=sender.interface, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
     return Direction(
         link=asked.link,
         sender=sender,
         receiver=receiver,
         asked=spec,
-        shaper=Shaper(interface=sender.interface, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes),
-        delay_stage=staged.stage(spec, interface=receiver.interface, index=index, seed=seed) if staged else None,
+        shaper=shaper,
+        delay_stage=stage,
         expected_bytes=expected,
         balanced_bytes=balanced,
     )

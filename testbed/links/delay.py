@@ -12,6 +12,7 @@ from testbed.links.netem import netem_refusals, netem_stage
 from testbed.links.nfqueue import nfqueue_refusals, nfqueue_stage
 from testbed.links.resolve import AskedLink
 from testbed.links.spec import BackendName, LinkSpec
+from testbed.links.tap import tap_refusals, tap_stage
 
 
 class DelayStage(Protocol):
@@ -61,6 +62,8 @@ class DelayBackend:
     `jitter`, ...); empty when it can do all."""
     cuts_superframes: bool
     """Whether it draws for every packet even where the sender makes super-frames of several."""
+    shapes: bool
+    """Whether its stage makes rate and queue as well, in place of the shaper."""
     stage: Callable[..., DelayStage]
     """`stage(link, interface=..., index=..., seed=...)`; index counts the directions of the plan."""
 
@@ -72,6 +75,7 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
         "WSL2's kernel has none",
         refusals=netem_refusals,
         cuts_superframes=False,
+        shapes=False,
         stage=netem_stage,
     ),
     "nfqueue": DelayBackend(
@@ -80,7 +84,17 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
         "with NFQUEUE: modprobe nfnetlink_queue xt_NFQUEUE",
         refusals=nfqueue_refusals,
         cuts_superframes=True,
+        shapes=False,
         stage=nfqueue_stage,
+    ),
+    "tap": DelayBackend(
+        name="tap",
+        needs="/dev/net/tun (modprobe tun; in a container: --device /dev/net/tun) and a C compiler "
+        "(apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev)",
+        refusals=tap_refusals,
+        cuts_superframes=True,
+        shapes=True,
+        stage=tap_stage,
     ),
 }
 """In the order in which `auto` prefers them."""

@@ -20,7 +20,8 @@ class Direction:
     receiver: Port
     asked: LinkSpec
     """Fully resolved: the rate is this direction's share, the queue is in bytes."""
-    shaper: Shaper
+    shaper: Shaper | None
+    """None: the delay stage makes rate and queue as well."""
     delay_stage: DelayStage | None
     expected_bytes: int | None
     """Per iteration, Ethernet, IP, TCP and frame headers included, acknowledgements not. None: flows that could take
@@ -68,7 +69,7 @@ class Direction:
             "delay_s": self.delay_s,
             "loss": self.loss,
             "asked": self.asked.model_dump(mode="json", by_alias=True),
-            "shaper": asdict(self.shaper),
+            "shaper": None if self.shaper is None else asdict(self.shaper),
             "delay_backend": None if self.delay_stage is None else self.delay_stage.backend,
             "expected_bytes": self.expected_bytes,
             "balanced_bytes": self.balanced_bytes,

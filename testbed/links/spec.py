@@ -20,7 +20,7 @@ from pydantic import (
 
 from transports.units import Fraction, Rate, Size, Time, format_size, parse_fraction, parse_size_bytes
 
-BackendName = Literal["netem", "nfqueue"]
+BackendName = Literal["netem", "nfqueue", "tap"]
 Distribution = Literal["normal", "uniform"]
 MIN_PACKETS: Final = 1000
 """So many packets every delay line can hold."""

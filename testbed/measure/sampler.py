@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from testbed.background._flows import FlowCounters
 from testbed.deploy import Deployment
@@ -14,6 +14,30 @@ from testbed.links.netlink import LinkMonitor, NetlinkError
 from testbed.links.nfqueue import DelayCounters
 from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.connections import Connection, ConnectionMonitor
+
+
+class LineCounters(Protocol):
+    """What gives a direction its rate and queue has counted since it was made: an HTB class, or the relay."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Frames as on a wire: the headers of every segment of a super-frame included."""
+
+    @property
+    def num_packets(self) -> int:
+        """Segments, where the kernel sent super-frames."""
+
+    @property
+    def num_drops(self) -> int:
+        """Because the queue was full."""
+
+    @property
+    def num_overlimits(self) -> int:
+        """How often a packet had to wait, where that is counted."""
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Waiting in the queue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,26 +97,30 @@ class LinkSampler:
         """Read every link now. Raises EnvironmentLacksError if a link or its shaper has gone."""
         samples: list[LinkSample] = []
         with self._lock:
+            relayed_at_s, relayed = time.monotonic(), self._deployment.relay_counters()
             for direction in self._deployment.plan.directions:
                 port = direction.sender
                 monitor, index = self._monitors[port.node], self._indices[port.node].get(port.interface, 0)
+                line: LineCounters | None = relayed.get((direction.link, port.node))
+                at_s = relayed_at_s if line else None
                 try:
-                    shaped = next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
+                    line = line or next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
                     interface_bytes = monitor.transmitted_bytes(index)
                 except (NetlinkError, StopIteration) as error:
+                    self._deployment.check()  # without its relay a link has no ports
                     raise EnvironmentLacksError(f"{port.interface}: its shaper cannot be read: {error}") from error
                 samples.append(
                     LinkSample(
-                        at_s=time.monotonic(),
+                        at_s=at_s or time.monotonic(),
                         link=direction.link,
                         node=port.node,
                         port=port.interface,
                         rate_bps=direction.rate_bps,
-                        class_bytes=shaped.num_bytes,
-                        class_packets=shaped.num_packets,
-                        drops=shaped.num_drops,
-                        overlimits=shaped.num_overlimits,
-                        backlog_bytes=shaped.backlog_bytes,
+                        class_bytes=line.num_bytes,
+                        class_packets=line.num_packets,
+                        drops=line.num_drops,
+                        overlimits=line.num_overlimits,
+                        backlog_bytes=line.backlog_bytes,
                         interface_bytes=interface_bytes,
                     )
                 )

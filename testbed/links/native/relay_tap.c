@@ -16,8 +16,8 @@
  * A packet waits in the byte queue (dropped when it would not fit, marked when more than mark_bytes wait), occupies the
  * line for its bytes at the rate, is lost or not, travels for the delay. All times follow from the packet's arrival, not
  * from when this process runs. Bytes are Ethernet frames as they would be on a wire: a super-frame counts the headers of
- * each of its segments. It is cut into pieces that occupy the line for at most PIECE_NS, or into single segments where
- * packets are lost, duplicated or reordered, because a wire delivers the first segment long before the last.
+ * each of its segments. It is cut into pieces that occupy the line for at most PIECE_NS, because a wire delivers the
+ * first segment long before the last; and into single segments where chance decides about packets.
  *
  * Formats: Documentation/networking/tuntap.rst, linux/if_tun.h, linux/virtio_net.h, RFC 791, 1624, 3168, 9293.
  */
@@ -65,7 +65,7 @@ static const size_t sizes[NUM_SIZES] = {2048, 16384, FRAME_BYTES};
 
 struct parameters {
     double rate_bps, queue_bytes, mark_bytes; /* mark_bytes 0: never */
-    double delay_ns, jitter_ns, uniform;      /* jitter_ns is the standard deviation; uniform 0: normal */
+    double delay_ns, jitter_ns, uniform;      /* normal: jitter_ns is the standard deviation; uniform: the greatest */
     /* Gilbert-Elliott: loss in either state, transitions after each packet; loss_bad unused without transitions */
     double loss_good, loss_bad, good_to_bad, bad_to_good;
     double duplicate, reorder, seed;
@@ -288,7 +288,7 @@ static uint64_t line_ns(const struct direction *d, uint32_t wire_bytes) {
 }
 
 static int cuts_to_segments(const struct parameters *p) {
-    return p->loss_good > 0 || p->good_to_bad > 0 || p->duplicate > 0 || p->reorder > 0;
+    return p->jitter_ns > 0 || p->loss_good > 0 || p->good_to_bad > 0 || p->duplicate > 0 || p->reorder > 0;
 }
 
 /* Gilbert, Bell System Technical Journal 39 (1960); Elliott, ibid. 42 (1963). Without transitions: independent loss. */
@@ -303,7 +303,7 @@ static uint64_t delay_ns(struct direction *d) {
     const struct parameters *p = &d->parameters;
     if (p->jitter_ns == 0) return p->delay_ns;
     double a = next_random(&d->random[JITTER]), b = next_random(&d->random[JITTER]);
-    double deviation = p->uniform ? (2 * a - 1) * sqrt(3) : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
+    double deviation = p->uniform ? 2 * a - 1 : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
     return fmax(0, p->delay_ns + p->jitter_ns * deviation);
 }
 

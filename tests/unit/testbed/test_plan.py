@@ -101,6 +101,22 @@ def test_a_link_with_only_a_rate_has_no_delay_stage() -> None:
     assert not any(node.firewall_rules or node.daemon_arguments for node in made.nodes)
 
 
+def test_with_tap_the_relay_is_all_there_is_of_a_link() -> None:
+    made = plan(workers=3, link={"rate": "1gbit", "backend": "tap"})
+    assert made.delay_backend == "tap"
+    assert all(direction.shaper is None and direction.delay_stage for direction in made.directions)
+    assert not any(node.tc_commands or node.firewall_rules or node.daemon_arguments for node in made.nodes)
+    assert all(direction["shaper"] is None for direction in made.to_json()["directions"])
+
+
+def test_marks_make_tap_of_auto_and_ask_every_connection_to_bear_them() -> None:
+    made = plan(workers=2, links={"s0->w1": {"ecn": "50kB"}})
+    assert made.delay_backend == "tap"
+    assert all(direction.delay_stage for direction in made.directions), "a relay carries all links or none"
+    assert all(node.sysctls["net.ipv4.tcp_ecn"] == "1" for node in made.nodes)
+    assert "net.ipv4.tcp_ecn" not in plan(workers=2).node("w0").sysctls
+
+
 def test_nfqueue_takes_one_queue_at_each_receiving_port() -> None:
     made = plan(workers=3, link={"delay": "1ms", "backend": "nfqueue"})
     assert made.delay_backend == "nfqueue"

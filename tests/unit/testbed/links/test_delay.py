@@ -46,3 +46,10 @@ def test_nothing_that_draws_for_whole_super_frames_is_taken() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_delay_and_loss_are_had_from_all(link: dict[str, str], backend: BackendName) -> None:
     assert refusals(asked(**link), backend, superframes=False) == []
+
+
+def test_only_tap_marks_and_it_does_all_that_a_link_can_be_asked() -> None:
+    everything = asked(delay="5ms", jitter="1ms", loss="1%", duplicate="1%", reorder="1%", ecn="100kB")
+    assert able(everything, superframes=True) == ["tap"]
+    (reason,) = refusals(asked(ecn="100kB"), "nfqueue", superframes=True)
+    assert reason.endswith("; link.backend=tap can")

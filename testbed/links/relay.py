@@ -1,0 +1,29 @@
+"""The relay of all links of a run, while it goes on: started, watched, read, changed."""
+
+from pathlib import Path
+
+from testbed.hosts.base import Host
+from testbed.hosts.daemon import Daemon
+from testbed.links.native.build import program
+from testbed.links.tap import RelayCounters, parse_counters
+
+
+class LinkRelay(Daemon):
+    """A running relay_tap; ready when every TAP device is there. A change lets packets under way keep their time."""
+
+    def __init__(self, host: Host, arguments: tuple[str, ...], *, counters_path: Path) -> None:
+        """Raises EnvironmentLacksError with what the relay said."""
+        self._counters_path = counters_path
+        super().__init__(
+            host,
+            "relay",
+            program("relay_tap"),
+            (str(counters_path), *arguments),
+            title="the relay of the links",
+            consequence="its links are gone, so the run ends",
+            listens=True,
+        )
+
+    def counters(self) -> dict[int, RelayCounters]:
+        """By index of the direction."""
+        return parse_counters(self._counters_path.read_bytes())
