@@ -16,13 +16,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from testbed.calibrate import goodput_fraction, measure
+from testbed.calibrate import delays_of, rate_of
 from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
 from testbed.environment import cpu_ticks
 from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
 from testbed.links.spec import LinkSpec
+from testbed.measure.streams import goodput_fraction
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.results.summarize import quantiles
 from testbed.spec.experiment import validate
@@ -164,7 +165,8 @@ def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
         owned_run(new_run_id()) as state,
         deploy(plan, state, log_directory=Path(logs)) as deployment,
     ):
-        measured = [measure(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
+        measured = [rate_of(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
+        delays_s = delays_of(deployment, plan.directions[:2])
     asked = experiment.link
     goodput_bps = statistics.median(m.goodput_bps for m in measured)
     return [
@@ -178,7 +180,7 @@ def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
             "expected_goodput_bps": asked.rate_bps * goodput_fraction(),
             "goodput_ratio": goodput_bps / (asked.rate_bps * goodput_fraction()),
             "measured_rate_bps": goodput_bps / goodput_fraction(),
-            "measured_delay_s": statistics.median(m.delay_s for m in measured),
+            "measured_delay_s": statistics.median(delays_s),
         }
     ]
 

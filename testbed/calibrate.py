@@ -1,8 +1,13 @@
-"""Measures every link before a run: its rate with a real TCP stream, its delay with user-space timestamps.
+"""Measures the links before a run: that they are what was asked, or the run ends (CalibrationError, exit 4).
 
-A link that does not do what it says ends the run (CalibrationError, exit 4). Sockets of both ends are made inside the
-two namespaces and driven from this process, so both ends read one clock and each direction's delay is measured
-alone. `ping` would not do: its kernel timestamps are taken before netfilter and miss a delay stage at the receiver.
+Every setting of every link has been read back when this begins. Then
+
+- every direction of every link: its one-way delay;
+- every *class* of link (directions that are asked the same, between the same kinds of nodes): its rate with a real TCP
+  stream, how much a full queue delays, and its loss with a confidence interval.
+
+Queue and loss take seconds, so they may come from a cache of what was measured for the same class, kernel, processor
+and code. What was measured on which link, when, and what came from the cache, is in the record (`calibration.json`).
 
 Other load on the machine moves a measurement both ways (a receiver that runs late makes a link look slow, and one
 that begins late finds a backlog and makes it look fast), so one that misses is repeated and the closest one counts: a
@@ -10,69 +15,139 @@ link that is really wrong is wrong every time.
 """
 
 import math
-import socket
 import statistics
-import struct
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
 
+from testbed.calibration_cache import CalibrationCache, Mode
 from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
 from testbed.links.direction import Direction
+from testbed.links.spec import GilbertElliott
 from testbed.links.tc import MTU
-from transports.channels.tcp import Tcp
-from transports.units import format_size
+from testbed.measure.delays import one_way_delays_s
+from testbed.measure.losses import LossMeasurement, measure_loss, num_packets_for
+from testbed.measure.queues import QueueMeasurement, fill_s, measure_queue
+from testbed.measure.streams import WARM_UP_S, Flow, goodput_fraction, receive_rate_bps, streaming
+from testbed.plan import Plan
+from transports.units import format_rate, format_size, format_time
 
-RATE_TOLERANCE: Final = 0.02
-"""Of TCP goodput against rate x 1448/1514."""
-RATE_EXCESS_TOLERANCE: Final = 0.01
-"""A shaper never gives more than its rate; a link that does flatters every result."""
+RATE_TOLERANCE: Final = 0.01
+"""Of TCP goodput against rate x 1448/1514, either way; HTB itself errs by less than 0.1 %."""
 DELAY_TOLERANCE: Final = 0.05
 DELAY_FLOOR_S: Final = 300e-6
-"""Two wake-ups and the serialisation of a small packet; more on a busy machine, hence the attempts."""
-NUM_ATTEMPTS: Final = 4
-NUM_ECHOES: Final = 25
-WARM_UP_S: Final = 0.1
+"""A wake-up of the delay line and the serialisation of a small packet; more on a busy machine, hence the attempts."""
+QUEUE_TOLERANCE: Final = 0.05
+Z: Final = 3.89
+"""99.99 % confidence: one link in ten thousand that is right is called wrong, and is then measured again."""
+NUM_ATTEMPTS: Final = 5
+NUM_ECHOES: Final = 15
 MIN_WINDOW_S: Final = 0.25
 MIN_WINDOW_BYTES: Final = 1_500_000
 """A thousand packets, so that one more or less is 0.1 %."""
-MAX_SUPERFRAME_BYTES: Final = 65_536
+LOSS_LIMIT_S: Final = 2.0
+"""For counting losses of one class; the interval says how well they are known."""
+MIN_FILL_S: Final = 2e-3
+"""A queue that drains faster is not told from a late wake-up."""
+MAX_FILL_S: Final = 2.0
+"""A queue that takes longer to fill is not worth the wait before every run."""
 SIGNAL_LATENCY_S: Final = 0.2
 MAX_PARALLEL_BPS: Final = 2e9
-"""What two cores push and receive in Python beside a shaper without becoming the bottleneck."""
+"""What two cores push and receive beside a shaper without becoming the bottleneck."""
 
-_AWAKE_S: Final = 0.5e-3
-"""Before and after a packet is due."""
-
-_STAMP: Final = struct.Struct("=Qd")
+Result = TypeVar("Result")
+Value = TypeVar("Value", LossMeasurement, QueueMeasurement)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
-    """One direction of one link, as measured."""
+class RateMeasurement:
+    """TCP goodput at the receiver after slow start."""
 
-    link: str
-    sender: str
-    receiver: str
     goodput_bps: float
-    """TCP payload per second."""
-    rate_bps: float
-    """The goodput as line rate: times 1514/1448."""
-    delay_s: float
-    """One way, median."""
     congestion: str
     """What the kernel used on the measuring stream."""
     num_attempts: int
 
+    @property
+    def rate_bps(self) -> float:
+        """The goodput as line rate: times 1514/1448."""
+        return self.goodput_bps / goodput_fraction()
 
-def goodput_fraction() -> float:
-    """TCP payload per byte that the shaper counts: 1448/1514 at MTU 1500."""
-    return Tcp().goodput_fraction(MTU)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One direction of one link."""
+
+    link: str
+    sender: str
+    receiver: str
+    link_class: str
+    delay_s: float
+    """One way, median; always measured here and now."""
+    goodput_bps: float
+    """Of the direction itself, or of the one that stood for its class: see `rate_of`."""
+    rate_bps: float
+    rate_of: str
+    """The direction whose rate was measured: `w0 -> s0`."""
+    congestion: str
+    num_attempts: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dated:
+    """When a quantity of a class was measured, on which direction, and whether that was before this run."""
+
+    measured_at: str
+    direction: str
+    from_cache: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassMeasurement:
+    """One class of links."""
+
+    link_class: str
+    num_directions: int
+    rate: RateMeasurement
+    rate_dated: Dated
+    loss: LossMeasurement | None
+    """None: no loss was asked for."""
+    loss_dated: Dated | None
+    queue: QueueMeasurement | None
+    queue_dated: Dated | None
+    not_measured: Mapping[str, str]
+    """Why not, by quantity."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """Everything measured before a run."""
+
+    mode: Mode
+    links: Sequence[Measurement] = ()
+    classes: Sequence[ClassMeasurement] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the record."""
+        return {
+            "mode": str(self.mode),
+            "links": [asdict(measured) for measured in self.links],
+            "classes": [asdict(measured) for measured in self.classes],
+        }
+
+
+def link_class(plan: Plan, direction: Direction) -> str:
+    """What decides how a direction behaves, as one line: kinds of nodes, settings, what a packet is, backend."""
+    roles = [plan.node(name).role for name in direction.hop]
+    settings = direction.asked.model_dump_json(by_alias=True, exclude={"backend"})
+    backend = plan.delay_backend if direction.delay_stage else None
+    packets = f"packets of {plan.experiment.packet_bytes} B"
+    return f"{roles[0]} -> {roles[1]} {settings} {packets}, {plan.congestion}, delay by {backend or 'nothing'}"
 
 
 def measure_rate(
@@ -87,40 +162,18 @@ def measure_rate(
     Raises CalibrationError when `stopping` is set meanwhile: a window on a slow link is many seconds long.
     """
     window_s = window_s or max(MIN_WINDOW_S, MIN_WINDOW_BYTES * 8 / direction.rate_bps)
-    sending, receiving = deployment.hosts[direction.sender.node], deployment.hosts[direction.receiver.node]
-    with ExitStack() as stack:
-        with receiving.entered():
-            listener = stack.enter_context(socket.create_server((direction.receiver.address, 0)))
-        with sending.entered():
-            out = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        limit_s = WARM_UP_S + window_s + 10 + _slow_start_s(direction)
-        for end in (listener, out):
-            end.settimeout(limit_s)
-        out.bind((direction.sender.address, 0))
-        out.connect(listener.getsockname())
-        taken = stack.enter_context(listener.accept()[0])
-        taken.settimeout(limit_s)
-        congestion = out.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
-        stop = threading.Event()
+    warm_up_s = WARM_UP_S + _slow_start_s(direction)
+    with streaming(deployment, [flow_of(direction)], timeout_s=warm_up_s + window_s + 10) as (stream,):
+        congestion = stream.congestion
+        return receive_rate_bps(stream.taken, warm_up_s=warm_up_s, window_s=window_s, stopping=stopping), congestion
 
-        def pump() -> None:
-            block = bytes(1 << 17)
-            try:
-                while not stop.is_set():
-                    out.send(block)
-            except OSError:
-                return  # the receiver has seen enough
 
-        pumping = threading.Thread(target=pump, name="calibrate-send", daemon=True)
-        pumping.start()
-        try:
-            goodput_bps = _receive_rate(taken, WARM_UP_S + _slow_start_s(direction), window_s, stopping)
-        finally:
-            stop.set()
-            taken.close()
-            out.close()
-            pumping.join(limit_s)
-    return goodput_bps, congestion
+def flow_of(direction: Direction) -> Flow:
+    """A stream over this direction alone."""
+    sender, receiver = direction.sender, direction.receiver
+    return Flow(
+        source=sender.node, source_address=sender.address, target=receiver.node, target_address=receiver.address
+    )
 
 
 def _slow_start_s(direction: Direction) -> float:
@@ -130,130 +183,83 @@ def _slow_start_s(direction: Direction) -> float:
     return round_trip_s * (4 + math.log2(max(1.0, in_flight_bytes / (10 * MTU))))
 
 
-def _receive_rate(taken: socket.socket, warm_up_s: float, window_s: float, stopping: threading.Event | None) -> float:
-    """Payload over time between two arrivals, counting what arrived with the first but not with the last.
-
-    HTB lets a whole super-frame go and then waits for as long as it takes at the rate, so the time from one arrival to
-    the next belongs to the earlier one; at 10 Mbit/s one super-frame more or less is several percent.
-    """
-    buffer = bytearray(1 << 18)
-    begun_s = time.monotonic()
-    first_s: float | None = None
-    received = 0
-    while True:
-        count = taken.recv_into(buffer)
-        now_s = time.monotonic()
-        if count == 0:
-            raise CalibrationError("the measuring stream ended early")
-        if stopping is not None and stopping.is_set():
-            raise CalibrationError("the measurement was stopped")
-        if first_s is None:
-            # More than one super-frame at once is a backlog: this thread is late, and so would be its first time stamp.
-            late = count > MAX_SUPERFRAME_BYTES and now_s - begun_s < 2 * warm_up_s
-            if now_s - begun_s < warm_up_s or late:
-                continue
-            first_s = now_s
-        elif now_s - first_s >= window_s:
-            return received * 8 / (now_s - first_s)
-        received += count
-
-
-def measure_delay(deployment: Deployment, direction: Direction) -> float:
-    """One-way delay in seconds of small UDP packets, median, window 1, by user-space timestamps."""
-    sending, receiving = deployment.hosts[direction.sender.node], deployment.hosts[direction.receiver.node]
-    with ExitStack() as stack:
-        with receiving.entered():
-            target = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        with sending.entered():
-            source = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        target.bind((direction.receiver.address, 0))
-        target.settimeout(1.0 + 4 * direction.delay_s)
-        source.bind((direction.sender.address, 0))
-        source.connect(target.getsockname())
-        delays_s: list[float] = []
-        for number in range(NUM_ECHOES * 4):
-            source.send(_STAMP.pack(number, time.monotonic()))
-            try:
-                echoed, sent_s = _STAMP.unpack(_receive_awake(target, time.monotonic() + direction.delay_s))
-            except TimeoutError:
-                if direction.loss == 0:
-                    raise CalibrationError(f"{direction.link}: a packet was lost on a link without loss") from None
-                continue
-            if echoed == number:
-                delays_s.append(time.monotonic() - sent_s)
-            if len(delays_s) == NUM_ECHOES:
-                break
-        if not delays_s:
-            raise CalibrationError(f"{direction.link}: no packet arrived from {direction.sender.node}")
-    return statistics.median(delays_s)
-
-
-def _receive_awake(target: socket.socket, expected_s: float) -> bytes:
-    """The next packet, looked for without sleeping when it is due: waking up is this thread's delay, not the link's."""
-    time.sleep(max(0.0, expected_s - time.monotonic() - _AWAKE_S))
-    while time.monotonic() < expected_s + _AWAKE_S:
-        try:
-            return target.recv(64, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            continue
-    return target.recv(64)
-
-
-def measure(deployment: Deployment, direction: Direction, *, stopping: threading.Event | None = None) -> Measurement:
-    """Rate and delay of one direction, repeated while they are not what was asked; the closest count."""
+def rate_of(
+    deployment: Deployment, direction: Direction, *, stopping: threading.Event | None = None
+) -> RateMeasurement:
+    """The rate of one direction, repeated while it is not what was asked; the closest counts."""
     asked_bps = direction.rate_bps * goodput_fraction()
-    goodput_bps, delay_s, congestion, num_attempts = 0.0, float("inf"), "", 0
-    while num_attempts < NUM_ATTEMPTS and not (
-        _rate_holds(goodput_bps, asked_bps) and _delay_holds(direction, delay_s)
-    ):
+    goodput_bps, congestion, num_attempts = 0.0, "", 0
+    # Loss keeps a TCP stream from filling the link, however often it is tried.
+    max_attempts = 1 if direction.loss else NUM_ATTEMPTS
+    while num_attempts < max_attempts and not _rate_holds(goodput_bps, asked_bps):
         num_attempts += 1
-        if not _rate_holds(goodput_bps, asked_bps):
-            measured_bps, congestion = measure_rate(deployment, direction, stopping=stopping)
-            goodput_bps = min(goodput_bps, measured_bps, key=lambda bps: abs(bps - asked_bps))
-        if not _delay_holds(direction, delay_s):
-            delay_s = min(delay_s, measure_delay(deployment, direction), key=lambda s: abs(s - direction.delay_s))
-    return Measurement(
-        link=direction.link,
-        sender=direction.sender.node,
-        receiver=direction.receiver.node,
-        goodput_bps=goodput_bps,
-        rate_bps=goodput_bps / goodput_fraction(),
-        delay_s=delay_s,
-        congestion=congestion,
-        num_attempts=num_attempts,
-    )
+        measured_bps, congestion = measure_rate(deployment, direction, stopping=stopping)
+        goodput_bps = min(goodput_bps, measured_bps, key=lambda bps: abs(bps - asked_bps))
+    return RateMeasurement(goodput_bps=goodput_bps, congestion=congestion, num_attempts=num_attempts)
+
+
+def delays_of(deployment: Deployment, directions: Sequence[Direction]) -> list[float]:
+    """Median one-way delay of each direction, repeated while it is not what was asked; the closest counts."""
+    closest_s = [math.inf] * len(directions)
+    for _ in range(NUM_ATTEMPTS):
+        missed = [index for index, direction in enumerate(directions) if not _delay_holds(direction, closest_s[index])]
+        if not missed:
+            break
+        measured = one_way_delays_s(deployment, [directions[index] for index in missed], num_packets=NUM_ECHOES)
+        for index, delays_s in zip(missed, measured, strict=True):
+            both = closest_s[index], statistics.median(delays_s)
+            closest_s[index] = min(both, key=partial(_away_s, directions[index]))
+    return closest_s
+
+
+def _away_s(direction: Direction, delay_s: float) -> float:
+    return abs(delay_s - direction.delay_s)
 
 
 def _rate_holds(goodput_bps: float, asked_bps: float) -> bool:
-    return 1 - RATE_TOLERANCE <= goodput_bps / asked_bps <= 1 + RATE_EXCESS_TOLERANCE
+    return abs(goodput_bps / asked_bps - 1) <= RATE_TOLERANCE
 
 
 def _delay_holds(direction: Direction, delay_s: float) -> bool:
-    over_s = delay_s - direction.delay_s
-    return -DELAY_TOLERANCE * direction.delay_s <= over_s <= max(DELAY_FLOOR_S, DELAY_TOLERANCE * direction.delay_s)
+    over_s, slack_s = delay_s - direction.delay_s, direction.asked.jitter_s
+    under_s = DELAY_TOLERANCE * direction.delay_s + slack_s
+    return -under_s <= over_s <= max(DELAY_FLOOR_S, DELAY_TOLERANCE * direction.delay_s) + slack_s
 
 
-def judge(deployment: Deployment, measurements: Sequence[Measurement]) -> list[str]:
+def judge(plan: Plan, calibration: Calibration) -> list[str]:
     """What is wrong with the links, one line each; empty when all is as asked."""
     found: list[str] = []
-    asked = {(direction.sender.node, direction.receiver.node): direction for direction in deployment.plan.directions}
-    for measured in measurements:
+    asked = {direction.hop: direction for direction in plan.directions}
+    for measured in calibration.links:
         direction = asked[measured.sender, measured.receiver]
         name = f"{measured.sender} -> {measured.receiver}"
         error = measured.rate_bps / direction.rate_bps - 1
         # Loss keeps a TCP stream from filling the link; only an excess is then a fault of the link.
-        if error > RATE_EXCESS_TOLERANCE or (error < -RATE_TOLERANCE and direction.loss == 0):
+        if measured.rate_of == name and (error > RATE_TOLERANCE or (error < -RATE_TOLERANCE and not direction.loss)):
             found.append(
                 f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, asked for {direction.rate_bps / 1e6:.2f} "
-                f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_EXCESS_TOLERANCE:+.0%})"
+                f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_TOLERANCE:+.0%})"
                 + (_queue_hint(direction) if error < 0 else "")
             )
         if not _delay_holds(direction, measured.delay_s):
             found.append(
                 f"{name}: measured a delay of {measured.delay_s * 1e6:.0f} us, asked for {direction.delay_s * 1e6:.0f}"
             )
-        if measured.congestion != deployment.plan.congestion:
-            found.append(f"{name}: TCP used {measured.congestion}, asked for {deployment.plan.congestion}")
+        if measured.congestion != plan.congestion:
+            found.append(f"{name}: TCP used {measured.congestion}, asked for {plan.congestion}")
+    for measured_class in calibration.classes:
+        loss, queue = measured_class.loss, measured_class.queue
+        if loss is not None and measured_class.loss_dated and not _loss_holds(loss):
+            found.append(
+                f"{measured_class.loss_dated.direction}: lost {loss.num_lost} of {loss.num_packets} packets, "
+                f"{loss.low:.3%} to {loss.high:.3%}, asked for {loss.asked:.3%}"
+            )
+        if queue is not None and measured_class.queue_dated and not _queue_holds(queue):
+            found.append(
+                f"{measured_class.queue_dated.direction}: a full queue delays by {1e3 * queue.added_s:.3f} ms, "
+                f"{format_size(queue.queue_bytes)} at the rate are {1e3 * queue.expected_s:.3f} ms "
+                f"({queue.error:+.1%}; allowed {QUEUE_TOLERANCE:.0%})"
+            )
     return found
 
 
@@ -269,45 +275,219 @@ def _queue_hint(direction: Direction) -> str:
     )
 
 
-def calibrate(deployment: Deployment, *, on_link: Callable[[str], None] = lambda _: None) -> list[Measurement]:
-    """Measure every direction of every link. Raises CalibrationError naming each that is not what was asked."""
-    rate_bps = max(direction.rate_bps for direction in deployment.plan.directions)
-    num_parallel = max(1, min(4, int(MAX_PARALLEL_BPS // rate_bps)))
+def _loss_holds(loss: LossMeasurement) -> bool:
+    return loss.holds
 
-    stopping = threading.Event()
 
-    def one(direction: Direction) -> Measurement:
-        deployment.check()
-        try:
-            measured = measure(deployment, direction, stopping=stopping)
-        except (OSError, CalibrationError):
-            deployment.check()  # a dead delay daemon explains every silence
-            raise
-        on_link(direction.link)
+def _queue_holds(queue: QueueMeasurement) -> bool:
+    """A queue that was never full says nothing."""
+    return queue.num_drops == 0 or abs(queue.error) <= QUEUE_TOLERANCE
+
+
+class _Calibrator:
+    def __init__(
+        self, deployment: Deployment, mode: Mode, cache: CalibrationCache | None, on_link: Callable[[str], None]
+    ) -> None:
+        self._deployment = deployment
+        self._plan = deployment.plan
+        self._mode: Final = mode
+        self._cache = cache
+        self._on_link = on_link
+        self._stopping = threading.Event()
+        self._classes: dict[str, list[Direction]] = {}
+        for direction in self._plan.directions:
+            self._classes.setdefault(link_class(self._plan, direction), []).append(direction)
+
+    def calibrate(self) -> Calibration:
+        delays_s = self._watched(lambda: delays_of(self._deployment, self._plan.directions))
+        dated: dict[str, tuple[RateMeasurement, Dated]] = {}
+        for name in self._classes:
+            entry = self._cached(name, "rate") if self._mode is Mode.CACHED else None
+            if entry is not None:
+                dated[name] = RateMeasurement(**entry["value"]), _dated(entry)
+        unknown = [members for name, members in self._classes.items() if name not in dated]
+        # Of its directions the first stands for a class.
+        chosen = {each.hop for members in unknown for each in (members if self._mode is Mode.FULL else members[:1])}
+        rates = self._rates([direction for direction in self._plan.directions if direction.hop in chosen])
+        for name, members in self._classes.items():
+            if name not in dated:
+                rate = rates[members[0].hop]
+                dated[name] = rate, _now(members[0])
+                if _rate_holds(rate.goodput_bps, members[0].rate_bps * goodput_fraction()):
+                    self._keep(name, "rate", asdict(rate), dated[name][1])
+        links = []
+        for direction, delay_s in zip(self._plan.directions, delays_s, strict=True):
+            name = link_class(self._plan, direction)
+            rate = rates.get(direction.hop, dated[name][0])
+            own = direction.hop in rates
+            links.append(
+                Measurement(
+                    link=direction.link,
+                    sender=direction.sender.node,
+                    receiver=direction.receiver.node,
+                    link_class=name,
+                    delay_s=delay_s,
+                    goodput_bps=rate.goodput_bps,
+                    rate_bps=rate.rate_bps,
+                    rate_of=direction.name if own else dated[name][1].direction,
+                    congestion=rate.congestion,
+                    num_attempts=rate.num_attempts,
+                )
+            )
+        classes = [self._class(name, members, *dated[name]) for name, members in self._classes.items()]
+        return Calibration(mode=self._mode, links=links, classes=classes)
+
+    def _class(
+        self, name: str, members: Sequence[Direction], rate: RateMeasurement, rate_dated: Dated
+    ) -> ClassMeasurement:
+        direction = members[0]
+        not_measured: dict[str, str] = {}
+        loss, loss_dated = None, None
+        if isinstance(direction.asked.loss, GilbertElliott):
+            not_measured["loss"] = "losses come in bursts: a count says little about their probabilities"
+        elif direction.asked.loss:
+            asked = direction.asked.loss
+            num_packets = num_packets_for(asked, direction.rate_bps, limit_s=LOSS_LIMIT_S)
+            loss, loss_dated = self._slow(
+                name,
+                "loss",
+                direction,
+                LossMeasurement,
+                lambda: measure_loss(self._deployment, direction, asked=asked, num_packets=num_packets, z=Z),
+                _loss_holds,
+            )
+        queue, queue_dated = None, None
+        reason = _queue_unmeasured(direction)
+        if reason:
+            not_measured["queue"] = reason
+        else:
+            queue, queue_dated = self._slow(
+                name,
+                "queue",
+                direction,
+                QueueMeasurement,
+                lambda: measure_queue(self._deployment, direction),
+                _queue_holds,
+            )
+        if queue is not None and queue.num_drops == 0:
+            not_measured["queue"] = "this machine does not send UDP fast enough to fill it"
+            queue = queue_dated = None
+        return ClassMeasurement(
+            link_class=name,
+            num_directions=len(members),
+            rate=rate,
+            rate_dated=rate_dated,
+            loss=loss,
+            loss_dated=loss_dated,
+            queue=queue,
+            queue_dated=queue_dated,
+            not_measured=not_measured,
+        )
+
+    def _slow(
+        self,
+        name: str,
+        quantity: str,
+        direction: Direction,
+        kind: Callable[..., Value],
+        measure: Callable[[], Value],
+        holds: Callable[[Value], bool],
+    ) -> tuple[Value, Dated]:
+        entry = self._cached(name, quantity)
+        if entry is not None:
+            return kind(**entry["value"]), _dated(entry)
+        value = self._watched(measure)
+        for _ in range(NUM_ATTEMPTS - 1):
+            if holds(value):
+                break
+            value = self._watched(measure)
+        dated = _now(direction)
+        if holds(value):
+            self._keep(name, quantity, asdict(value), dated)
+        self._on_link(direction.link)
+        return value, dated
+
+    def _rates(self, directions: Sequence[Direction]) -> dict[tuple[str, str], RateMeasurement]:
+        if not directions:
+            return {}
+        num_parallel = max(1, min(4, int(MAX_PARALLEL_BPS // max(direction.rate_bps for direction in directions))))
+
+        def one(direction: Direction) -> RateMeasurement:
+            measured = self._watched(lambda: rate_of(self._deployment, direction, stopping=self._stopping))
+            self._on_link(direction.link)
+            return measured
+
+        # A link's two directions never run at once: the acknowledgements of one would count against the other.
+        first_ways = {direction.hop for direction in self._plan.directions[::2]}
+        measured: dict[tuple[str, str], RateMeasurement] = {}
+        with ThreadPoolExecutor(num_parallel, thread_name_prefix="calibrate") as pool:
+            try:
+                for first in (True, False):
+                    chosen = [direction for direction in directions if (direction.hop in first_ways) == first]
+                    futures = [pool.submit(one, direction) for direction in chosen]
+                    # In short waits: a signal that another thread took is handled when this one next wakes.
+                    while wait(futures, timeout=SIGNAL_LATENCY_S, return_when=FIRST_EXCEPTION).not_done:
+                        for future in futures:
+                            if future.done():
+                                future.result()
+                    measured |= {
+                        direction.hop: future.result() for direction, future in zip(chosen, futures, strict=True)
+                    }
+            except BaseException:
+                self._stopping.set()  # Ctrl-C, or one that failed: leaving the pool waits for those under way
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return measured
 
-    # A link's two directions never run at once: the acknowledgements of one would count against the other.
-    uplinks = deployment.plan.directions[::2]
-    downlinks = deployment.plan.directions[1::2]
-    with ThreadPoolExecutor(num_parallel, thread_name_prefix="calibrate") as pool:
+    def _watched(self, measure: Callable[[], Result]) -> Result:
+        self._deployment.check()
         try:
-            measurements = []
-            for directions in (uplinks, downlinks):
-                futures = [pool.submit(one, direction) for direction in directions]
-                # In short waits: a signal that another thread took is handled when this one next wakes.
-                while wait(futures, timeout=SIGNAL_LATENCY_S, return_when=FIRST_EXCEPTION).not_done:
-                    for future in futures:
-                        if future.done():
-                            future.result()
-                measurements += [future.result() for future in futures]
-        except BaseException:
-            stopping.set()  # Ctrl-C, or one that failed: leaving the pool waits for those under way
-            pool.shutdown(wait=False, cancel_futures=True)
+            return measure()
+        except (OSError, CalibrationError):
+            self._deployment.check()  # a dead delay daemon explains every silence
             raise
-    wrong = judge(deployment, measurements)
+
+    def _cached(self, name: str, quantity: str) -> Mapping[str, Any] | None:
+        return self._cache.get(name, quantity) if self._cache is not None and self._mode is not Mode.FULL else None
+
+    def _keep(self, name: str, quantity: str, value: Mapping[str, Any], dated: Dated) -> None:
+        if self._cache is not None:
+            entry = {"measured_at": dated.measured_at, "direction": dated.direction, "value": dict(value)}
+            self._cache.put(name, quantity, entry)
+
+
+def _now(direction: Direction) -> Dated:
+    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return Dated(measured_at=measured_at, direction=direction.name, from_cache=False)
+
+
+def _dated(entry: Mapping[str, Any]) -> Dated:
+    return Dated(measured_at=entry["measured_at"], direction=entry["direction"], from_cache=True)
+
+
+def _queue_unmeasured(direction: Direction) -> str:
+    """Why the queue's delay is not measured; empty where it is."""
+    drain_s = fill_s(direction)
+    if drain_s < MIN_FILL_S:
+        return f"it drains within {format_time(round(drain_s, 6))}, which is not told from a late wake-up"
+    if drain_s > MAX_FILL_S:
+        return f"filling it at {format_rate(direction.rate_bps)} takes more than {format_time(MAX_FILL_S)}"
+    return ""
+
+
+def calibrate(
+    deployment: Deployment,
+    *,
+    mode: Mode = Mode.CLASS,
+    cache: CalibrationCache | None = None,
+    on_link: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """Measure the links. Raises CalibrationError naming each that is not what was asked."""
+    calibration = _Calibrator(deployment, mode, cache, on_link).calibrate()
+    wrong = judge(deployment.plan, calibration)
     if wrong:
         raise CalibrationError(
             "links do not do what they say:\n  " + "\n  ".join(wrong) + "\n"
             "if other programs load this machine, stop them; else ask for less than it can carry"
         )
-    return measurements
+    return calibration

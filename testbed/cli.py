@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
+from testbed.calibration_cache import Mode
 from testbed.errors import Interrupted, SpecError, TestbedError
 
 EXIT_INVALID: Final = 4
@@ -79,6 +80,15 @@ def run(
     capture_bytes: Annotated[
         int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
     ] = 128,
+    calibration: Annotated[
+        Mode,
+        typer.Option(
+            "--calibrate",
+            help="class: the rate of one link of each class, queue and loss of each class from the cache. full: every "
+            "link, nothing from the cache. cached: the rate from the cache too. Settings are read back and delays "
+            "measured on every link in each case.",
+        ),
+    ] = Mode.CLASS,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -105,7 +115,7 @@ def run(
     try:
         links = [name.strip() for names in capture or [] for name in names.split(",")]
         request = CaptureRequest(links=links, snap_bytes=capture_bytes)
-        summary = run_experiment(experiment, output=output, progress=progress, capture=request)
+        summary = run_experiment(experiment, output=output, progress=progress, capture=request, calibration_mode=calibration)
     except RunStoppedError as error:
         summary, stopped = error.summary, error.__cause__
     finally:

@@ -47,6 +47,11 @@ def describe() -> dict[str, Any]:
     }
 
 
+def machine() -> tuple[str, ...]:
+    """Kernel and processor: what decides how fast and how exactly links are emulated."""
+    return platform.release(), platform.version(), platform.machine(), _cpu_model() or "", str(os.cpu_count())
+
+
 def cpu_ticks() -> tuple[int, int]:
     """(all, stolen by the hypervisor) of all cores since boot, in clock ticks: proc_stat(5)."""
     fields = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ import polars as pl
 from testbed import environment
 from testbed.addresses import Port
 from testbed.background._flows import FlowBytes
-from testbed.calibrate import Measurement
+from testbed.calibrate import Calibration
+from testbed.calibration_cache import Mode
 from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.fidelity import Evidence, ThrottlingEvidence, judge
@@ -59,7 +60,12 @@ class CaptureRequest:
 
 
 def run_experiment(
-    experiment: Experiment, *, output: Path, progress: LiveProgress, capture: CaptureRequest | None = None
+    experiment: Experiment,
+    *,
+    output: Path,
+    progress: LiveProgress,
+    capture: CaptureRequest | None = None,
+    calibration_mode: Mode = Mode.CLASS,
 ) -> Summary:
     """Run a spec and write its record below `output`.
 
@@ -76,7 +82,14 @@ def run_experiment(
     ports = captured_links(plan.links, capture.links)
     if ports:
         require_dumpcap()
-    return _Run(plan, output=output, progress=progress, captured=ports, snap_bytes=capture.snap_bytes).execute()
+    return _Run(
+        plan,
+        output=output,
+        progress=progress,
+        captured=ports,
+        snap_bytes=capture.snap_bytes,
+        calibration_mode=calibration_mode,
+    ).execute()
 
 
 def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> DelayLine | None:
@@ -105,7 +118,14 @@ def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_shar
 
 class _Run:
     def __init__(
-        self, plan: Plan, *, output: Path, progress: LiveProgress, captured: Mapping[str, Port], snap_bytes: int
+        self,
+        plan: Plan,
+        *,
+        output: Path,
+        progress: LiveProgress,
+        captured: Mapping[str, Port],
+        snap_bytes: int,
+        calibration_mode: Mode,
     ) -> None:
         self.plan = plan
         self.captured = captured
@@ -122,7 +142,7 @@ class _Run:
         self.workers = {port.address: port.node for port in ports}
         self.background_ends = background_ends(plan)
         self.overhead_s: dict[str, float] = {}
-        self.calibration: list[Measurement] = []
+        self.calibration = Calibration(mode=calibration_mode)
         self.differences: list[str] = []
         self.recorder: Recorder | None = None
 
@@ -135,7 +155,11 @@ class _Run:
             with (
                 closing(self._exporter()) as exporter,
                 workbench(
-                    self.plan, run_id=self.run_id, log_directory=self.writer.logs, on_phase=self.progress.phase
+                    self.plan,
+                    run_id=self.run_id,
+                    log_directory=self.writer.logs,
+                    on_phase=self.progress.phase,
+                    calibration_mode=self.calibration.mode,
                 ) as bench,
             ):
                 self.overhead_s = bench.overhead_s
@@ -159,7 +183,7 @@ class _Run:
     def _work(self, bench: Workbench, exporter: Exporter) -> None:
         """Everything between calibration and tear-down."""
         self.calibration = bench.calibration
-        self.writer.write_calibration({"links": [asdict(measured) for measured in self.calibration]})
+        self.writer.write_calibration(self.calibration.to_json())
         read_back = bench.deployment.read_back()
         recorder = self.recorder = Recorder(
             self.plan,
@@ -207,7 +231,7 @@ class _Run:
 
     def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
         key = (direction.link, direction.sender.node)
-        measured = next((m for m in self.calibration if (m.link, m.sender) == key), None)
+        measured = next((m for m in self.calibration.links if (m.link, m.sender) == key), None)
         acknowledged, retransmitted = self._overheads(direction, start, end)
         crossing, uncertain = on_direction(self.background, direction, start, end)
         workload = self.plan.experiment.workload
@@ -296,9 +320,9 @@ class _Run:
 
     def _prediction(self) -> AllReduceFacts | None:
         """The prediction with the latency that calibration measured."""
-        if not self.plan.buckets or not self.calibration:
+        if not self.plan.buckets or not self.calibration.links:
             return None
-        delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration}
+        delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
         alpha_s = path_delay_s(self.plan.paths, self.plan.traffic, delays_s) + HOST_LATENCY_S
         prediction = predict(
             self.plan.experiment, self.plan.buckets, self.plan.directions, self.plan.world, alpha_s=alpha_s

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.calibrate import Measurement, calibrate
+from testbed.calibrate import Calibration, calibrate
+from testbed.calibration_cache import CalibrationCache, Mode
 from testbed.clean import clean, clean_stale
 from testbed.control.coordinator import Coordinator, Listener
 from testbed.control.fork_client import ForkServer
@@ -36,7 +37,7 @@ class Workbench:
     state: RunState
     deployment: Deployment
     fork_server: ForkServer
-    calibration: list[Measurement]
+    calibration: Calibration
     overhead_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the workbench is gone."""
 
@@ -120,7 +121,12 @@ def owned_run(run_id: str) -> Iterator[RunState]:
 
 @contextmanager
 def workbench(
-    plan: Plan, *, run_id: str, log_directory: Path, on_phase: Callable[[str], None] = _ignore
+    plan: Plan,
+    *,
+    run_id: str,
+    log_directory: Path,
+    on_phase: Callable[[str], None] = _ignore,
+    calibration_mode: Mode = Mode.CLASS,
 ) -> Iterator[Workbench]:
     """Deploy and calibrate the plan; undo everything at the end, whatever happens.
 
@@ -138,7 +144,7 @@ def workbench(
         deployed_s = time.monotonic()
         overhead_s["deploy"] = deployed_s - begun_s
         on_phase("calibrate")
-        calibration = calibrate(deployment)
+        calibration = calibrate(deployment, mode=calibration_mode, cache=CalibrationCache.of_user())
         overhead_s["calibrate"] = time.monotonic() - deployed_s
         yield Workbench(
             plan=plan,

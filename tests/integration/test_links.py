@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import calibrate, goodput_fraction, measure, measure_delay
+from testbed.calibrate import calibrate, delays_of, rate_of
+from testbed.calibration_cache import Mode
 from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError
@@ -19,7 +20,9 @@ from testbed.kernel import network_namespace
 from testbed.links.delay import BACKENDS
 from testbed.links.netlink import LinkMonitor
 from testbed.links.spec import BackendName
+from testbed.measure.delays import one_way_delays_s
 from testbed.measure.sampler import LinkSample, LinkSampler
+from testbed.measure.streams import goodput_fraction
 from testbed.plan import Plan, make_plan
 from testbed.processes import ProcessIdentity, processes_of_run
 from testbed.spec.experiment import Experiment, validate
@@ -46,7 +49,7 @@ def test_goodput_is_within_one_percent_of_what_was_asked(tmp_path: Path, rate: s
         for direction in deployment.plan.directions[:2]:
             # Other load on the machine may spoil a measurement, not a shaper: the closest of a few counts.
             errors = [
-                abs(measure(deployment, direction).goodput_bps / (direction.rate_bps * goodput_fraction()) - 1)
+                abs(rate_of(deployment, direction).goodput_bps / (direction.rate_bps * goodput_fraction()) - 1)
                 for _ in range(3)
             ]
             assert min(errors) < 0.01
@@ -55,9 +58,11 @@ def test_goodput_is_within_one_percent_of_what_was_asked(tmp_path: Path, rate: s
 def test_everything_reads_back_and_calibrates(tmp_path: Path) -> None:
     with deployed(tmp_path) as deployment:
         assert deployment.differences() == []
-        measurements = calibrate(deployment)
-        assert len(measurements) == len(deployment.plan.directions)
-        assert {measurement.congestion for measurement in measurements} == {"cubic"}
+        calibration = calibrate(deployment)
+        assert len(calibration.links) == len(deployment.plan.directions)
+        assert {measurement.congestion for measurement in calibration.links} == {"cubic"}
+        assert {measurement.rate_of for measurement in calibration.links} == {"w0 -> s0", "s0 -> w0"}
+        assert [(each.num_directions, each.queue is not None) for each in calibration.classes] == [(2, True)] * 2
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_a_link_of_another_rate_fails_calibration(tmp_path: Path) -> None:
             ]
         )
         with pytest.raises(CalibrationError, match=r"w1 -> s0: measured 1[01]\d\.\d+ Mbit/s, asked for 100"):
-            calibrate(deployment)
+            calibrate(deployment, mode=Mode.FULL)
 
 
 def test_an_unshaped_link_fails_calibration(tmp_path: Path) -> None:
@@ -134,7 +139,7 @@ def test_a_named_backend_delays_or_is_refused_with_one_that_works(tmp_path: Path
             require(make_plan(validate({"name": "t", "link": link})))
         return
     with deployed(tmp_path, link=link) as deployment:
-        for measured in calibrate(deployment):
+        for measured in calibrate(deployment).links:
             assert measured.delay_s == pytest.approx(0.02, rel=0.05)
 
 
@@ -174,7 +179,7 @@ def test_class_counters_see_every_header_and_the_sampler_reads_them(tmp_path: Pa
         with LinkSampler(deployment, interval_s=0.05, on_sample=seen.extend) as sampler:
             before = {sample.port: sample for sample in sampler.sample()}
             direction = deployment.plan.directions[0]
-            measure(deployment, direction)
+            rate_of(deployment, direction)
             after = {sample.port: sample for sample in sampler.sample()}
             sampler.check()
         port = direction.sender.interface
@@ -205,7 +210,7 @@ def test_delay_is_what_was_asked_in_each_direction(tmp_path: Path, delay: str) -
     with delayed(tmp_path, delay) as deployment:
         for direction in deployment.plan.directions[:2]:
             # Waking up on a busy machine takes its time: the closest of a few counts, and it is never too early.
-            over_s = min(measure_delay(deployment, direction) - direction.delay_s for _ in range(5))
+            over_s = delays_of(deployment, [direction])[0] - direction.delay_s
             assert 0 <= over_s < max(0.03 * direction.delay_s, 100e-6)
 
 
@@ -214,7 +219,7 @@ def test_rate_holds_through_a_delay(tmp_path: Path, rate: str) -> None:
     with delayed(tmp_path, "1ms", rate=rate) as deployment:
         direction = deployment.plan.directions[0]
         asked_bps = direction.rate_bps * goodput_fraction()
-        errors = [abs(measure(deployment, direction).goodput_bps / asked_bps - 1) for _ in range(3)]
+        errors = [abs(rate_of(deployment, direction).goodput_bps / asked_bps - 1) for _ in range(3)]
         assert min(errors) < 0.01
 
 
@@ -284,7 +289,7 @@ def test_a_way_past_the_delay_is_noticed(tmp_path: Path, argv: str, words: str) 
 def test_without_its_daemon_a_link_carries_nothing_and_it_is_said(tmp_path: Path) -> None:
     with deployed(tmp_path, link={"delay": "1ms", "backend": "nfqueue"}) as deployment:
         direction = deployment.plan.directions[1]
-        assert measure_delay(deployment, direction) > 1e-3
+        assert min(one_way_delays_s(deployment, [direction], num_packets=5)[0]) > 1e-3
         assert deployment.delay_counters()[direction.link, "s0"].num_packets > 0
         deployment.check()
         pids = deployment.hosts["w0"].execute(["pgrep", "-f", "delay-w0"]).split()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import measure_delay, measure_rate
+from testbed.calibrate import delays_of, measure_rate
 from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, require
 from testbed.links.netem import NetemStage, netem_stage
@@ -44,7 +44,7 @@ def test_delay_reads_back_and_is_measured_in_both_directions(tmp_path: Path) -> 
         assert deployment.differences() == []
         for direction in deployment.plan.directions[:2]:
             # An emulated processor adds some 0.5 ms to everything.
-            assert measure_delay(deployment, direction) == pytest.approx(0.0205, abs=0.001)
+            assert delays_of(deployment, [direction])[0] == pytest.approx(0.0205, abs=0.001)
 
 
 def test_delay_does_not_cost_rate(tmp_path: Path) -> None:

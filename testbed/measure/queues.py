@@ -1,0 +1,150 @@
+"""How much a full queue delays: more UDP than the link carries, and the time stamps of what arrives.
+
+The delay that the queue adds is its bytes x 8 / rate. Arrival is stamped by the kernel at the interface, before a delay
+stage and whatever the receiver does, and the same link's delay while its queue is empty is taken off.
+"""
+
+import math
+import socket
+import statistics
+import struct
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.deploy import Deployment
+from testbed.errors import CalibrationError
+from testbed.links.direction import Direction
+from testbed.links.tc import CLASS_HANDLE
+from testbed.measure.delays import realtime
+
+PACKET_BYTES: Final = 1514
+"""As the queue counts a full packet: with its Ethernet header."""
+_PAYLOAD_BYTES: Final = PACKET_BYTES - 14 - 20 - 8
+_SEND_CALL_S: Final = 30e-6
+"""What a call to send a datagram takes; larger sends (UDP_SEGMENT, udp(7)) keep up with faster links."""
+_MAX_SEGMENTS: Final = 40
+_MIN_SENDS: Final = 50
+"""So many fill the queue, so that one more or less, which is what a full queue varies by, is 2 %."""
+_EXCESS: Final = 2.0
+"""Sent over what the link carries, at least."""
+_SENDS_PER_ROUND: Final = 8
+_READS_PER_ROUND: Final = 2
+"""A sample of what arrives is enough; its time stamps are the kernel's, so it may wait in the receiver's buffer, and
+what finds no place there is of no interest."""
+# Of linux/socket.h and udp.h; Python has no names for them.
+SO_SNDBUFFORCE: Final = 32
+SO_RCVBUFFORCE: Final = 33
+SO_TIMESTAMPNS: Final = 35
+UDP_SEGMENT: Final = 103
+_TIMESPEC: Final = struct.Struct("@ll")
+_STAMP: Final = struct.Struct("=d")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueMeasurement:
+    """Of one direction."""
+
+    queue_bytes: int
+    added_s: float
+    """By the full queue, median."""
+    expected_s: float
+    num_drops: int
+    """Packets, or super-packets of a few, that the port counted as dropped meanwhile."""
+
+    @property
+    def error(self) -> float:
+        """Relative."""
+        return self.added_s / self.expected_s - 1
+
+
+def fill_s(direction: Direction) -> float:
+    """How long a full queue takes to drain."""
+    return direction.shaper.queue_bytes * 8 / direction.rate_bps
+
+
+def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings: float = 3.0) -> QueueMeasurement:
+    """Keep the queue of one direction full for `num_fillings` times as long as it takes to drain."""
+    sender = direction.sender
+    queue_bytes, drain_s = direction.shaper.queue_bytes, fill_s(direction)
+    num_segments = math.ceil(_EXCESS * direction.rate_bps * _SEND_CALL_S / (8 * PACKET_BYTES))
+    num_segments = min(num_segments, _MAX_SEGMENTS, max(1, queue_bytes // (_MIN_SENDS * PACKET_BYTES)))
+    with ExitStack() as stack:
+        with deployment.hosts[direction.receiver.node].entered():
+            target = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        with deployment.hosts[sender.node].entered():
+            source = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        target.bind((direction.receiver.address, 0))
+        target.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        target.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 17)
+        target.setblocking(False)
+        source.bind((sender.address, 0))
+        # What waits in the queue is charged to the sender: it must not be held back before the queue is full.
+        source.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, min(2**30, 8 * queue_bytes + (1 << 20)))
+        if num_segments > 1:
+            source.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, _PAYLOAD_BYTES)
+        source.setblocking(False)
+        source.connect(target.getsockname())
+        monitor = stack.enter_context(deployment.monitor(sender.node))
+        index = monitor.interfaces()[sender.interface]
+
+        def num_drops() -> int:
+            for item in monitor.htb_classes(index):
+                if item.handle == CLASS_HANDLE:
+                    return item.num_drops
+            raise CalibrationError(f"{direction.name}: its shaper is gone")
+
+        padding = bytes(_PAYLOAD_BYTES - _STAMP.size)
+
+        def send(segments: int) -> None:
+            try:
+                source.send((_STAMP.pack(time.time()) + padding) * segments)
+            except (BlockingIOError, ConnectionRefusedError):
+                return
+
+        idle_s: list[float] = []
+        for _ in range(20):
+            send(1)
+            time.sleep(direction.delay_s + 2 * PACKET_BYTES * 8 / direction.rate_bps + 0.5e-3)
+            idle_s += [delay_s for _, delay_s in _arrived(target)]
+        drops_before = num_drops()
+        begun_s = time.time()
+        # Sent at more than _EXCESS of the rate, the queue fills within drain_s / (_EXCESS - 1).
+        full_s = begun_s + drain_s / (_EXCESS - 1)
+        full: list[float] = []
+        # Paced, so that nobody else on this core starves; where the pace cannot be kept, flat out.
+        round_s = _SENDS_PER_ROUND * num_segments * PACKET_BYTES * 8 / direction.rate_bps / _EXCESS
+        next_s = begun_s
+        with realtime():
+            while (now_s := time.time()) < full_s + num_fillings * drain_s:
+                time.sleep(max(0.0, next_s - now_s))
+                next_s = max(next_s + round_s, now_s)
+                for _ in range(_SENDS_PER_ROUND):
+                    send(num_segments)
+                full += [delay_s for sent_s, delay_s in _arrived(target, _READS_PER_ROUND) if sent_s > full_s]
+        deadline_s = time.time() + 2 * drain_s + direction.delay_s + 0.1
+        while time.time() < deadline_s:
+            full += [delay_s for sent_s, delay_s in _arrived(target) if sent_s > full_s]
+            time.sleep(1e-3)
+        dropped = num_drops() - drops_before
+    added_s = statistics.median(full) - statistics.median(idle_s) if full and idle_s else math.nan
+    return QueueMeasurement(
+        queue_bytes=queue_bytes, added_s=added_s, expected_s=queue_bytes * 8 / direction.rate_bps, num_drops=dropped
+    )
+
+
+def _arrived(target: socket.socket, limit: int = 1_000_000) -> list[tuple[float, float]]:
+    """When each datagram that waits was sent, and how long it took; at most `limit` of them."""
+    found: list[tuple[float, float]] = []
+    for _ in range(limit):
+        try:
+            data, messages, _, _ = target.recvmsg(_PAYLOAD_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
+        except BlockingIOError:
+            break
+        (sent_s,) = _STAMP.unpack_from(data)
+        for _, kind, value in messages:
+            if kind == SO_TIMESTAMPNS:
+                seconds, nanoseconds = _TIMESPEC.unpack(value)
+                found.append((sent_s, seconds + nanoseconds * 1e-9 - sent_s))
+    return found

@@ -1,0 +1,87 @@
+"""What calibration makes of its measurements, and which links stand for which."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from testbed.calibrate import Calibration, ClassMeasurement, Dated, Measurement, RateMeasurement, judge, link_class
+from testbed.calibration_cache import Mode
+from testbed.measure.losses import LossMeasurement
+from testbed.measure.queues import QueueMeasurement
+from testbed.measure.streams import goodput_fraction
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+
+DATED = Dated(measured_at="2026-01-01T00:00:00+00:00", direction="w0 -> s0", from_cache=False)
+
+
+def plan(**keys: Any) -> Plan:
+    return make_plan(validate({"name": "t", "workers": 2, **keys}))
+
+
+def measured(**changes: Any) -> Measurement:
+    told: Mapping[str, Any] = {
+        "link": "w0-s0", "sender": "w0", "receiver": "s0", "link_class": "c", "delay_s": 20e-6,
+        "goodput_bps": 100e6 * goodput_fraction(), "rate_bps": 100e6, "rate_of": "w0 -> s0", "congestion": "cubic",
+        "num_attempts": 1,
+    }  # fmt: skip
+    return Measurement(**{**told, **changes})
+
+
+def of_class(**changes: Any) -> Calibration:
+    told: Mapping[str, Any] = {
+        "link_class": "c", "num_directions": 2, "loss": None, "loss_dated": DATED, "queue": None,
+        "queue_dated": DATED, "rate_dated": DATED, "not_measured": {},
+        "rate": RateMeasurement(goodput_bps=95e6, congestion="cubic", num_attempts=1),
+    }  # fmt: skip
+    return Calibration(mode=Mode.CLASS, classes=[ClassMeasurement(**{**told, **changes})])
+
+
+def wrong(*links: Measurement, **keys: Any) -> list[str]:
+    return judge(plan(**keys), Calibration(mode=Mode.CLASS, links=links))
+
+
+def test_links_asked_the_same_between_the_same_kinds_of_nodes_are_one_class() -> None:
+    star = plan(workers=4)
+    assert len({link_class(star, direction) for direction in star.directions}) == 2
+    uneven = plan(workers=4, links={"w3-s0": {"delay": "5ms"}})
+    assert len({link_class(uneven, direction) for direction in uneven.directions}) == 4
+
+
+def test_what_holds_is_not_mentioned() -> None:
+    assert wrong(measured()) == []
+    assert wrong(measured(rate_bps=100.9e6)) == wrong(measured(rate_bps=99.1e6)) == []
+
+
+@pytest.mark.parametrize("rate_bps", [98.9e6, 101.1e6])
+def test_a_rate_beyond_one_percent_names_the_direction_that_was_measured(rate_bps: float) -> None:
+    (reason,) = wrong(measured(rate_bps=rate_bps))
+    assert reason.startswith("w0 -> s0: measured")
+    assert wrong(measured(rate_bps=rate_bps, rate_of="w1 -> s0")) == []  # said of that one
+
+
+def test_loss_excuses_too_little_but_not_too_much() -> None:
+    assert wrong(measured(rate_bps=50e6), link={"loss": "1%"}) == []
+    assert wrong(measured(rate_bps=102e6), link={"loss": "1%"})
+
+
+def test_delays_and_congestion_controls_are_judged_on_every_link() -> None:
+    (late,) = wrong(measured(delay_s=5.4e-3, rate_of="w1 -> s0"), link={"delay": "5ms"})
+    assert "measured a delay of 5400 us, asked for 5000" in late
+    assert wrong(measured(delay_s=4.7e-3), link={"delay": "5ms"})
+    assert "TCP used reno" in wrong(measured(congestion="reno"))[0]
+
+
+def test_losses_and_queues_outside_their_bounds_name_the_numbers() -> None:
+    loss = LossMeasurement(asked=0.05, num_packets=8000, num_lost=80, low=0.006, high=0.015)
+    (reason,) = judge(plan(), of_class(loss=loss))
+    assert "lost 80 of 8000 packets, 0.600% to 1.500%, asked for 5.000%" in reason
+    queue = QueueMeasurement(queue_bytes=1_000_000, added_s=0.09, expected_s=0.08, num_drops=5)
+    (reason,) = judge(plan(), of_class(queue=queue))
+    assert "a full queue delays by 90.000 ms, 1MB at the rate are 80.000 ms (+12.5%; allowed 5%)" in reason
+
+
+def test_a_queue_that_was_never_full_says_nothing() -> None:
+    queue = QueueMeasurement(queue_bytes=1_000_000, added_s=0.0, expected_s=0.08, num_drops=0)
+    assert judge(plan(), of_class(queue=queue)) == []
