@@ -20,9 +20,9 @@ from testbed.calibrate import delays_of, rate_of
 from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
-from testbed.environment import cpu_ticks
 from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
 from testbed.links.spec import LinkSpec
+from testbed.measure.machine import MachineSample
 from testbed.measure.streams import goodput_fraction
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.results.summarize import quantiles
@@ -211,10 +211,9 @@ def overhead_rows(*, workers: Sequence[int], repeat: int) -> list[Row]:
     for num_workers in workers:
         samples: list[Row] = []
         for _ in range(repeat * 4):
-            before = cpu_ticks()
+            before = MachineSample.take()
             sample = _overhead_sample(num_workers)
-            total, stolen = (after - earlier for after, earlier in zip(cpu_ticks(), before, strict=True))
-            if stolen <= MAX_STEAL_SHARE * total:
+            if MachineSample.take().steal_share_since(before) <= MAX_STEAL_SHARE:
                 samples.append(sample)
             if len(samples) == repeat:
                 break

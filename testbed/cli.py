@@ -115,7 +115,9 @@ def run(
     try:
         links = [name.strip() for names in capture or [] for name in names.split(",")]
         request = CaptureRequest(links=links, snap_bytes=capture_bytes)
-        summary = run_experiment(experiment, output=output, progress=progress, capture=request, calibration_mode=calibration)
+        summary = run_experiment(
+            experiment, output=output, progress=progress, capture=request, calibration_mode=calibration
+        )
     except RunStoppedError as error:
         summary, stopped = error.summary, error.__cause__
     finally:

@@ -52,12 +52,6 @@ def machine() -> tuple[str, ...]:
     return platform.release(), platform.version(), platform.machine(), _cpu_model() or "", str(os.cpu_count())
 
 
-def cpu_ticks() -> tuple[int, int]:
-    """(all, stolen by the hypervisor) of all cores since boot, in clock ticks: proc_stat(5)."""
-    fields = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return sum(fields), fields[7]
-
-
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

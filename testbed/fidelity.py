@@ -39,6 +39,10 @@ everything alike."""
 BACKGROUND_LATE_DEGRADED: Final = 0.01
 BACKGROUND_BLOCKED_NOTED: Final = 0.01
 """Of a background flow's packets: the size of the error that links are allowed."""
+BACKLOG_SHORT_DEGRADED: Final = 0.02
+BACKLOG_SHORT_INVALID: Final = 0.10
+"""Of rate x time, what a link failed to send while packets waited in its queue (Mininet-HiFi's invariant). The first is
+the size of the effects that experiments look for; with a tenth less the experiment was of a slower link."""
 RETRANSMITTED_DEGRADED: Final = 0.001
 """Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
 below; more means timers fired because a receiver did not get to run."""
@@ -49,6 +53,29 @@ A program that is woken on an idle machine is 0.1 ms late; three times that says
 
 _NUM_NAMED: Final = 3
 """Links, or settings, named in one sentence; the rest are counted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BacklogEvidence:
+    """What a direction sent in short times during which its queue surely held packets (testbed.measure.backlog)."""
+
+    num_probes: int
+    due_bytes: float
+    """rate x time."""
+    sent_bytes: int
+    granule_bytes: int
+    """What the class sends at once: the largest packet or super-frame."""
+
+    @property
+    def error(self) -> float:
+        """Relative, signed, of what cannot be chance.
+
+        A count of whole granules over a time that begins and ends anywhere errs with a standard deviation of
+        granule / sqrt(6); three times that, of the sum over all probes, is allowed.
+        """
+        surplus = self.sent_bytes - self.due_bytes
+        chance = 3 * self.granule_bytes * math.sqrt(self.num_probes / 6)
+        return math.copysign(max(0.0, abs(surplus) - chance), surplus) / self.due_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +101,8 @@ class LinkEvidence:
     late_s: float | None = None
     """99th percentile of how much later than asked packets were let go; None: the kernel itself delays, or nothing
     does."""
+    backlog: "BacklogEvidence | None" = None
+    """None: its queue never held enough to tell."""
     delay_drops: int = 0
     """Packets that the delay line dropped though no loss was asked of it: its buffers were full."""
     uncertain_bytes: int = 0
@@ -118,6 +147,11 @@ class Evidence:
     moved. Workers that the spec holds to a quota or to cores are left out: they wait by design."""
     steal_share: float
     """CPU steal over the measured iterations, as a share of all cores' time."""
+    saturated_share: float | None = None
+    """Of the time in which buckets were in service, that in which the cores had nothing idle left. Decides nothing, but
+    explains what does."""
+    softnet_drops: int = 0
+    """Packets that the kernel dropped before they reached a link's port, because its input queue was full."""
     read_back_differences: Sequence[str] = ()
     """What the kernel says after the run, of any link, route or sysctl, where it differs from what was set:
     `w0-eth0: rate is 90000000, asked for 100000000`."""
@@ -131,7 +165,7 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
 
     A valid run may carry notes: things a reader should know that do not call the numbers in question.
     """
-    invalid, degraded, notes = _judge_links(evidence.links)
+    invalid, degraded, notes = _judge_links(evidence.links, _saturated(evidence))
     if evidence.read_back_differences:
         invalid.insert(
             0,
@@ -144,7 +178,12 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
         (invalid if grave else degraded).append(
             f"the threads that move gradients waited for a core during {100 * share:.1f} % of the time buckets "
             f"were in service (limit {100 * limit:.0f} %): part of the communication time is this machine's, not the "
-            "network's; use fewer workers, a lower rate or a larger dilation"
+            f"network's{_saturated(evidence)}; use fewer workers or a lower rate"
+        )
+    if evidence.softnet_drops:
+        degraded.append(
+            f"the kernel dropped {evidence.softnet_drops:,} packets because its input queue was full, which is no "
+            "link's queue: sysctl -w net.core.netdev_max_backlog=10000, or use fewer workers or a lower rate"
         )
     if evidence.steal_share > STEAL_DEGRADED:
         degraded.append(
@@ -188,7 +227,12 @@ def _by_design(quota: ThrottlingEvidence) -> str:
     )
 
 
-def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], list[str]]:
+def _saturated(evidence: Evidence) -> str:
+    share = evidence.saturated_share
+    return f" (cores were saturated for {100 * share:.0f} % of communication)" if share else ""
+
+
+def _judge_links(links: Sequence[LinkEvidence], saturated: str) -> tuple[list[str], list[str], list[str]]:
     """Reasons that make the run invalid, that degrade it, and notes."""
     invalid = [
         *_sentence(
@@ -208,6 +252,15 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
         "lower rate or a shorter delay",
         lambda link: f"{link.delay_drops:,} packets",
     )
+    short = [(-link.backlog.error, link) for link in links if link.backlog is not None and link.backlog.error < 0]
+    invalid += _sentence(
+        [link for share, link in short if share > BACKLOG_SHORT_INVALID], _short_words(saturated), _backlog_number
+    )
+    invalid += _sentence(
+        [link for link in links if link.backlog is not None and link.backlog.error > RATE_TOLERANCE],
+        "links sent more than their rate while packets waited in their queues",
+        _backlog_number,
+    )
     # A packet lost on one link is sent again over every link before it, so one loss explains them all.
     lossless = not any(link.may_drop or link.drops for link in links)
     spurious = [link for link in links if lossless and link.retransmitted_bytes > _retransmission_slack(link)]
@@ -215,6 +268,11 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
         spurious,
         "bytes were sent again although nothing was dropped (timers fired: a process did not get to run)",
         lambda link: f"{link.retransmitted_bytes:,} bytes",
+    )
+    degraded += _sentence(
+        [link for share, link in short if BACKLOG_SHORT_DEGRADED < share <= BACKLOG_SHORT_INVALID],
+        _short_words(saturated),
+        _backlog_number,
     )
     degraded += _sentence(
         [link for link in links if link.late_s is not None and link.late_s > _lateness_limit_s(link)],
@@ -236,6 +294,19 @@ def _judge_links(links: Sequence[LinkEvidence]) -> tuple[list[str], list[str], l
         lambda link: f"{link.uncertain_bytes:,} bytes of {link.expected_bytes:,}",
     )
     return invalid, degraded, notes
+
+
+def _short_words(saturated: str) -> str:
+    return (
+        "links sent less than their rate while packets waited in their queues: the cores did not keep up with them"
+        f"{saturated}; use fewer workers or a lower rate"
+    )
+
+
+def _backlog_number(link: LinkEvidence) -> str:
+    assert link.backlog is not None
+    backlog = link.backlog
+    return f"{100 * backlog.sent_bytes / backlog.due_bytes:.1f} % of rate x time in {backlog.num_probes} probes"
 
 
 def _bytes_error(link: LinkEvidence) -> int:

@@ -9,11 +9,12 @@ from typing import Any, Final
 from testbed.background._flows import FlowCounters
 from testbed.control import control_pb2 as messages
 from testbed.control.coordinator import Listener
-from testbed.environment import cpu_ticks
 from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import own_throttling
 from testbed.links.nfqueue import DelayCounters
+from testbed.measure.backlog import BacklogProbe
 from testbed.measure.connections import Connection
+from testbed.measure.machine import MachineSample
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.plan import Plan
@@ -34,7 +35,7 @@ class Snapshot:
     """By node, then by local and remote end."""
     delay_counters: dict[tuple[str, str], DelayCounters]
     """By link and sending node; only where a daemon makes the delay."""
-    cpu_ticks: tuple[int, int]
+    machine: MachineSample
     throttling: dict[str, Throttling]
     """What the CPU quotas that the spec asks for have done, by worker."""
     background: list[FlowCounters]
@@ -60,7 +61,7 @@ class Snapshot:
                 for node, connections in connections.items()
             },
             delay_counters=sampler.delay_counters(),
-            cpu_ticks=cpu_ticks(),
+            machine=MachineSample.take(),
             throttling=sampler.throttling(),
             own_throttling=own_throttling(),
             background=background,
@@ -100,8 +101,14 @@ class Recorder(Listener):
             del row["rate_bps"]
             row["at_s"] -= self._epoch_s
         self._writer.append_links(rows)
+        machine = MachineSample.take()
+        self._writer.append_machine([asdict(machine) | {"at_s": machine.at_s - self._epoch_s}])
         self._exporter.update_links(samples)
         self._progress.links([(sample.port, self._utilization(sample)) for sample in samples])
+
+    def on_probe(self, probe: BacklogProbe) -> None:
+        """One probe of a backlogged link."""
+        self._writer.append_backlog([asdict(probe) | {"at_s": probe.at_s - self._epoch_s}])
 
     def _utilization(self, sample: LinkSample) -> float:
         """Since this link's sample before: 0 to 1."""

@@ -25,13 +25,21 @@ from testbed.links.nfqueue import DelayCounters
 from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from testbed.measure.capture import Captured, captured_links, capturing, require_dumpcap
 from testbed.measure.prometheus import Exporter
-from testbed.measure.sampler import LinkSampler
+from testbed.measure.sampler import LinkSampler, wire_bytes
 from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
-from testbed.results.record import CaptureSummary, DelayLine, Outcome, RecordWriter, Summary, load
+from testbed.results.record import BacklogSummary, CaptureSummary, DelayLine, Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report
-from testbed.results.summarize import AllReduceFacts, Inputs, LinkFacts, run_queue_share, summarize
+from testbed.results.summarize import (
+    AllReduceFacts,
+    Inputs,
+    LinkFacts,
+    backlog_summary,
+    machine_summary,
+    run_queue_share,
+    summarize,
+)
 from testbed.results.terminal import LiveProgress
 from testbed.spec.experiment import Experiment
 from testbed.state import new_run_id
@@ -198,11 +206,17 @@ class _Run:
         directory = self.writer.directory / "captures"
         with (
             capturing(bench.deployment.hosts, self.captured, directory, snap_bytes=self.snap_bytes) as captures,
-            LinkSampler(bench.deployment, interval_s=interval_s, on_sample=recorder.on_samples) as sampler,
+            LinkSampler(
+                bench.deployment, interval_s=interval_s, on_sample=recorder.on_samples, on_probe=recorder.on_probe
+            ) as sampler,
         ):
             recorder.sampler = sampler
             recorder.watched.append(captures.check)
-            bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
+            exporter.watch_lateness(sampler.delay_counters)
+            try:
+                bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
+            finally:
+                exporter.watch_lateness(dict)
         self.captures = captures.results
         if recorder.first_iteration_s is not None:
             self.overhead_s["start"] = recorder.first_iteration_s - begun_s
@@ -235,6 +249,7 @@ class _Run:
         acknowledged, retransmitted = self._overheads(direction, start, end)
         crossing, uncertain = on_direction(self.background, direction, start, end)
         workload = self.plan.experiment.workload
+        granule_bytes = wire_bytes(self.plan.experiment.packet_bytes)
         expected = direction.expected_bytes
         if expected is not None:
             expected *= workload.num_iterations()
@@ -255,8 +270,19 @@ class _Run:
             retransmitted_bytes=retransmitted,
             background_bytes=crossing,
             background_uncertain_bytes=uncertain,
+            backlog=self._backlog(key, start, end, granule_bytes),
+            granule_bytes=granule_bytes,
             delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key)),
         )
+
+    def _backlog(
+        self, key: tuple[str, str], start: Snapshot, end: Snapshot, granule_bytes: int
+    ) -> BacklogSummary | None:
+        link, node = key
+        from_s, until_s = (snapshot.machine.at_s - self.epoch_s for snapshot in (start, end))
+        mine = (pl.col("link") == link) & (pl.col("node") == node)
+        probes = self.writer.frame("backlog").filter(mine & pl.col("at_s").is_between(from_s, until_s))
+        return backlog_summary(probes, granule_bytes=granule_bytes)
 
     def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
         """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that
@@ -281,16 +307,17 @@ class _Run:
     def _judge(self) -> tuple[Outcome, list[str]]:
         assert self.recorder is not None
         window = self.recorder.window
-        total, stolen = (
-            after - before for after, before in zip(window["done"].cpu_ticks, window["measure"].cpu_ticks, strict=True)
-        )
+        start, end = window["measure"].machine, window["done"].machine
+        machine = machine_summary(*(self.writer.frame(name) for name in ("machine", "iterations", "buckets")))
         ranks = range(self.plan.experiment.workers)
         lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0} | crossed(self.plan)
         return judge(
             Evidence(
                 links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
                 run_queue_share=self._run_queue_share([rank for rank in ranks if not self.plan.host(rank).limits_cpu]),
-                steal_share=stolen / total if total else 0.0,
+                steal_share=end.steal_share_since(start),
+                saturated_share=machine.saturated_share if machine else None,
+                softnet_drops=end.softnet_drops - start.softnet_drops,
                 read_back_differences=self.differences,
                 throttling=self._throttling(),
                 background=evidence(self.background),
@@ -351,6 +378,7 @@ class _Run:
                 iterations=self.writer.frame("iterations"),
                 buckets=self.writer.frame("buckets"),
                 samples=self.writer.frame("links"),
+                machine=self.writer.frame("machine"),
                 links=self.links,
                 background=summaries(self.background, self._window_s),
                 allreduce=self._prediction(),

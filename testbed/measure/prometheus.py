@@ -18,9 +18,11 @@ from prometheus_client.registry import Collector
 
 from testbed.errors import EnvironmentLacksError
 
-if TYPE_CHECKING:  # the sampler's module imports mininet's nodes
+if TYPE_CHECKING:  # these import mininet's nodes
+    from testbed.links.nfqueue import DelayCounters
     from testbed.measure.sampler import LinkSample
 
+_QUANTILES: Final = (0.5, 0.99, 1.0)
 _LINK_LABELS: Final = ("run", "link", "node", "port")
 
 
@@ -70,8 +72,9 @@ _GAUGES: Final[tuple[_Family, ...]] = (
 class Exporter:
     """Serves `/metrics` from construction to :meth:`close`; with port None it does nothing.
 
-    Series: 6 for each link direction, 5 for each worker (sum, count and creation time of its iterations,
-    loss, exposed communication) and 1 for the run: 69 for 4 workers on a star, 273 for 16.
+    Series: 6 for each link direction, 3 more where a program delays its packets, 5 for each worker (sum, count and
+    creation time of its iterations, loss, exposed communication) and 1 for the run. Without delays 69 for 4 workers on
+    a star, 273 for 16.
     """
 
     def __init__(
@@ -119,6 +122,10 @@ class Exporter:
         """Where it listens; None while it does not."""
         return None if self._server is None else self._server.server_port
 
+    def watch_lateness(self, counters: "Callable[[], Mapping[tuple[str, str], DelayCounters]]") -> None:
+        """Ask, at every scrape, what the delay lines have done; by link and sending node."""
+        self._links.delay_counters = counters
+
     def update_links(self, samples: "Sequence[LinkSample]") -> None:
         """The last sample of every link direction. One thread at a time."""
         self._links.update(samples)
@@ -146,6 +153,7 @@ class _LinkCollector(Collector):
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._readings: dict[tuple[str, str], _Reading] = {}
+        self.delay_counters: Callable[[], Mapping[tuple[str, str], DelayCounters]] = dict
 
     def update(self, samples: "Sequence[LinkSample]") -> None:
         readings = {}
@@ -169,6 +177,20 @@ class _LinkCollector(Collector):
             for reading in readings:
                 gauge.add_metric(self._labels(reading), value(reading))
             yield gauge
+        yield self._lateness()
+
+    def _lateness(self) -> Metric:
+        family = GaugeMetricFamily(
+            "testbed_delay_line_late_seconds",
+            "How much later than asked packets were let go since the link was made, by quantile.",
+            labels=("run", "link", "node", "quantile"),
+        )
+        for (link, node), counters in self.delay_counters().items():
+            for share in _QUANTILES:
+                late_s = counters.late_s(share)
+                if late_s is not None:
+                    family.add_metric([self._run_id, link, node, f"{share:g}"], late_s)
+        return family
 
     def _labels(self, reading: _Reading) -> list[str]:
         sample = reading.sample

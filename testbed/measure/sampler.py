@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -10,10 +10,13 @@ from testbed.background._flows import FlowCounters
 from testbed.deploy import Deployment
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Throttling
-from testbed.links.netlink import LinkMonitor, NetlinkError
+from testbed.links.direction import Direction
+from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError
 from testbed.links.nfqueue import DelayCounters
 from testbed.links.tc import CLASS_HANDLE
+from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor
+from testbed.measure.streams import goodput_fraction
 
 
 class LineCounters(Protocol):
@@ -59,15 +62,31 @@ class LinkSample:
     interface_bytes: int
 
 
+def wire_bytes(packet_bytes: int) -> int:
+    """The most that a packet of that size counts: with the headers of every segment inside."""
+    return round(packet_bytes / goodput_fraction())
+
+
 class LinkSampler:
     """A thread that samples all links; use as a context manager."""
 
     def __init__(
-        self, deployment: Deployment, *, interval_s: float, on_sample: Callable[[Sequence[LinkSample]], None]
+        self,
+        deployment: Deployment,
+        *,
+        interval_s: float,
+        on_sample: Callable[[Sequence[LinkSample]], None],
+        on_probe: Callable[[BacklogProbe], None] = lambda _: None,
     ) -> None:
+        """Between two samples at most one backlogged direction is probed (testbed.measure.backlog)."""
         self._deployment = deployment
         self._interval_s = interval_s
         self._on_sample = on_sample
+        self._on_probe = on_probe
+        self._directions = {(each.link, each.sender.node): each for each in deployment.plan.directions}
+        self._prober = BacklogProber(
+            granule_bytes=wire_bytes(deployment.plan.experiment.packet_bytes), limit_s=interval_s / 2
+        )
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._error: Exception | None = None
@@ -100,15 +119,14 @@ class LinkSampler:
             relayed_at_s, relayed = time.monotonic(), self._deployment.relay_counters()
             for direction in self._deployment.plan.directions:
                 port = direction.sender
-                monitor, index = self._monitors[port.node], self._indices[port.node].get(port.interface, 0)
-                line: LineCounters | None = relayed.get((direction.link, port.node))
-                at_s = relayed_at_s if line else None
+                line = self._line(direction, relayed)
+                at_s = None if isinstance(line, HtbClass) else relayed_at_s
                 try:
-                    line = line or next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
-                    interface_bytes = monitor.transmitted_bytes(index)
-                except (NetlinkError, StopIteration) as error:
+                    index = self._indices[port.node].get(port.interface, 0)
+                    interface_bytes = self._monitors[port.node].transmitted_bytes(index)
+                except NetlinkError as error:
                     self._deployment.check()  # without its relay a link has no ports
-                    raise EnvironmentLacksError(f"{port.interface}: its shaper cannot be read: {error}") from error
+                    raise EnvironmentLacksError(f"{port.interface}: its counters cannot be read: {error}") from error
                 samples.append(
                     LinkSample(
                         at_s=at_s or time.monotonic(),
@@ -125,6 +143,30 @@ class LinkSampler:
                     )
                 )
         return samples
+
+    def _line(self, direction: Direction, relayed: Mapping[tuple[str, str], LineCounters]) -> LineCounters:
+        port = direction.sender
+        line = relayed.get((direction.link, port.node))
+        if line is not None:
+            return line
+        monitor, index = self._monitors[port.node], self._indices[port.node].get(port.interface, 0)
+        try:
+            return next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
+        except (NetlinkError, StopIteration) as error:
+            self._deployment.check()
+            raise EnvironmentLacksError(f"{port.interface}: its shaper cannot be read: {error}") from error
+
+    def _reading(self, key: tuple[str, str]) -> Reading:
+        with self._lock:
+            begun_s = time.monotonic()
+            line = self._line(self._directions[key], self._deployment.relay_counters())
+            ended_s = time.monotonic()
+        return Reading(
+            at_s=(begun_s + ended_s) / 2,
+            rate_bps=line.rate_bps if isinstance(line, HtbClass) else self._directions[key].rate_bps,
+            class_bytes=line.num_bytes,
+            backlog_bytes=line.backlog_bytes,
+        )
 
     def connections(self) -> dict[str, list[Connection]]:
         """Every TCP connection of every worker's node now."""
@@ -156,7 +198,12 @@ class LinkSampler:
         next_s = time.monotonic()
         while not self._stop.wait(max(0.0, next_s - time.monotonic())):
             try:
-                self._on_sample(self.sample())
+                samples = self.sample()
+                self._on_sample(samples)
+                waiting = [(sample.link, sample.node) for sample in samples if sample.backlog_bytes]
+                probe = self._prober.probe(waiting, self._reading, self._stop.wait)
+                if probe is not None:
+                    self._on_probe(probe)
             except Exception as error:  # noqa: BLE001 - handed to check(), which the run calls
                 self._error = error
                 return

@@ -8,6 +8,8 @@
       iterations.parquet  one row per worker and iteration (ITERATION_SCHEMA)
       buckets.parquet     one row per worker, iteration and bucket (BUCKET_SCHEMA)
       links.parquet       one row per link direction and sample (LINK_SCHEMA)
+      backlog.parquet     one row per probe of a link whose queue held packets (BACKLOG_SCHEMA)
+      machine.parquet     one row per sample of the machine's cores and network code (MACHINE_SCHEMA)
       summary.json        the contract for scripts: see Summary
       report.html         the same for people
       captures/<link>.pcapng  where `testbed run --capture` asked for it
@@ -76,6 +78,23 @@ LINK_SCHEMA: Final[dict[str, Any]] = {
     "backlog_bytes": pl.Int64,
     "interface_bytes": pl.Int64,
 }
+BACKLOG_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,
+    "link": pl.String,
+    "node": pl.String,
+    "elapsed_s": pl.Float64,
+    "backlog_bytes": pl.Int64,
+    "sent_bytes": pl.Int64,
+    "due_bytes": pl.Float64,  # rate x time
+}
+MACHINE_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,
+    "ticks": pl.Int64,  # cumulative, as all of these
+    "idle_ticks": pl.Int64,
+    "steal_ticks": pl.Int64,
+    "softnet_drops": pl.Int64,
+    "softnet_squeezes": pl.Int64,
+}
 
 
 class _Part(BaseModel):
@@ -113,6 +132,33 @@ class DelayLine(_Part):
     late_max_s: float | None
 
 
+class BacklogSummary(_Part):
+    """What a direction sent while its queue surely held packets; wall seconds."""
+
+    num_probes: int
+    watched_s: float
+    due_bytes: float
+    """rate x time."""
+    sent_bytes: int
+    held_share: float
+    """Of the watched time, that in which what was sent was within one packet (or super-frame) and 1 % of what was
+    due."""
+
+
+class MachineSummary(_Part):
+    """The machine over the measured iterations."""
+
+    idle_share: float
+    """Of all cores' time."""
+    steal_share: float
+    saturated_share: float | None
+    """Of the time in which a bucket was in service, that in which less than 5 % of the cores' time was idle; None: no
+    bucket moved."""
+    softnet_drops: int
+    """Packets that found the kernel's input queue full."""
+    softnet_squeezes: int
+
+
 class LinkSummary(_Part):
     """One direction of one link over the measured iterations."""
 
@@ -144,6 +190,8 @@ class LinkSummary(_Part):
     drops: int
     delay_line: DelayLine | None = None
     """None where no daemon makes the delay."""
+    backlog: BacklogSummary | None = None
+    """None where its queue never held enough to tell."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -246,6 +294,7 @@ class Summary(_Part):
     workers: list[WorkerSummary]
     links: list[LinkSummary]
     background: list[BackgroundSummary]
+    machine: MachineSummary | None
     allreduce: AllReduceSummary | None
     unshared_memory_bytes: list[int]
     """Of each worker at its end: what it does not share with the process it was forked from."""
@@ -260,6 +309,8 @@ FRAMES: Final[Mapping[str, Mapping[str, Any]]] = {
     "iterations": ITERATION_SCHEMA,
     "buckets": BUCKET_SCHEMA,
     "links": LINK_SCHEMA,
+    "backlog": BACKLOG_SCHEMA,
+    "machine": MACHINE_SCHEMA,
 }
 DOCUMENTS: Final = ("plan", "environment", "calibration")
 
@@ -336,7 +387,15 @@ class RecordWriter:
         """Rows with the keys of LINK_SCHEMA; others are left out."""
         self._append("links", rows)
 
-    def frame(self, name: Literal["iterations", "buckets", "links"]) -> pl.DataFrame:
+    def append_backlog(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with the keys of BACKLOG_SCHEMA; others are left out."""
+        self._append("backlog", rows)
+
+    def append_machine(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with the keys of MACHINE_SCHEMA; others are left out."""
+        self._append("machine", rows)
+
+    def frame(self, name: Literal["iterations", "buckets", "links", "backlog", "machine"]) -> pl.DataFrame:
         """Everything appended so far."""
         with self._flush_lock:
             self._absorb(name)
@@ -397,6 +456,8 @@ class Record:
     iterations: pl.DataFrame
     buckets: pl.DataFrame
     links: pl.DataFrame
+    backlog: pl.DataFrame
+    machine: pl.DataFrame
 
 
 def load(path: Path) -> Record:
@@ -422,6 +483,8 @@ def load(path: Path) -> Record:
         iterations=_load_frame(path / "iterations.parquet", ITERATION_SCHEMA),
         buckets=_load_frame(path / "buckets.parquet", BUCKET_SCHEMA),
         links=_load_frame(path / "links.parquet", LINK_SCHEMA),
+        backlog=_load_frame(path / "backlog.parquet", BACKLOG_SCHEMA),
+        machine=_load_frame(path / "machine.parquet", MACHINE_SCHEMA),
     )
 
 

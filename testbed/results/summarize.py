@@ -7,19 +7,22 @@ delays of links are virtual too: what the spec asks for.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from testbed.fidelity import LinkEvidence
+from testbed.fidelity import RATE_TOLERANCE, BacklogEvidence, LinkEvidence
 from testbed.results.record import (
     AllReduceSummary,
     BackgroundSummary,
+    BacklogSummary,
     CaptureSummary,
     DelayLine,
     LinkSummary,
     LossValues,
+    MachineSummary,
     Outcome,
     Quantiles,
     Summary,
@@ -27,6 +30,8 @@ from testbed.results.record import (
 from testbed.results.stragglers import worker_summaries
 
 Floats = npt.NDArray[np.float64]
+SATURATED_IDLE_SHARE: Final = 0.05
+"""With less of the cores' time idle between two samples, somebody waited for a core."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +62,10 @@ class LinkFacts:
     """Of background flows that may have been counted besides, or not yet."""
     delay_line: DelayLine | None = None
     """In between; None where no daemon makes the delay."""
+    backlog: BacklogSummary | None = None
+    """In between."""
+    granule_bytes: int = 0
+    """The largest packet, or super-frame, on the wire."""
 
     @property
     def class_bytes(self) -> int:
@@ -88,6 +97,14 @@ class LinkFacts:
             late_s=self.delay_line.late_p99_s if self.delay_line else None,
             delay_drops=self.delay_line.num_dropped if self.delay_line else 0,
             uncertain_bytes=self.background_uncertain_bytes,
+            backlog=BacklogEvidence(
+                num_probes=self.backlog.num_probes,
+                due_bytes=self.backlog.due_bytes,
+                sent_bytes=self.backlog.sent_bytes,
+                granule_bytes=self.granule_bytes,
+            )
+            if self.backlog
+            else None,
         )
 
 
@@ -122,6 +139,8 @@ class Inputs:
     """BUCKET_SCHEMA."""
     samples: pl.DataFrame
     """LINK_SCHEMA."""
+    machine: pl.DataFrame
+    """MACHINE_SCHEMA."""
     links: Sequence[LinkFacts] = ()
     background: Sequence[BackgroundSummary] = ()
     allreduce: AllReduceFacts | None = None
@@ -170,6 +189,7 @@ def summarize(inputs: Inputs) -> Summary:
         workers=worker_summaries(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation),
         links=_links(inputs),
         background=list(inputs.background),
+        machine=machine_summary(inputs.machine, inputs.iterations, inputs.buckets),
         allreduce=_allreduce(inputs),
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
@@ -245,6 +265,46 @@ def run_queue_share(iterations: pl.DataFrame, buckets: pl.DataFrame) -> float | 
     return float(waited_s) / service_s
 
 
+def machine_summary(machine: pl.DataFrame, iterations: pl.DataFrame, buckets: pl.DataFrame) -> MachineSummary | None:
+    """The machine over the measured iterations; None if it was not sampled twice in them."""
+    measured = iterations.filter(pl.col("phase") == "measured")
+    if measured.is_empty():
+        return None
+    between = (pl.col("at_s") >= measured["start_s"].min()) & (pl.col("at_s") <= measured["end_s"].max())
+    samples = machine.filter(between).sort("at_s")
+    if samples.height < 2:
+        return None
+    ticks, idle, steal = (np.diff(samples[name].to_numpy()) for name in ("ticks", "idle_ticks", "steal_ticks"))
+    total = float(max(ticks.sum(), 1))
+    in_service = buckets.filter(pl.col("phase") == "measured")
+    busy_s = _busy_between(
+        samples["at_s"].to_numpy(), union(in_service["started_s"].to_numpy(), in_service["done_s"].to_numpy())
+    )
+    saturated = idle < SATURATED_IDLE_SHARE * ticks
+    return MachineSummary(
+        idle_share=float(idle.sum()) / total,
+        steal_share=float(steal.sum()) / total,
+        saturated_share=float(busy_s[saturated].sum() / busy_s.sum()) if busy_s.sum() > 0 else None,
+        softnet_drops=int(samples["softnet_drops"][-1] - samples["softnet_drops"][0]),
+        softnet_squeezes=int(samples["softnet_squeezes"][-1] - samples["softnet_squeezes"][0]),
+    )
+
+
+def backlog_summary(probes: pl.DataFrame, *, granule_bytes: int) -> BacklogSummary | None:
+    """Of one direction's probes (BACKLOG_SCHEMA); None without any."""
+    if probes.is_empty():
+        return None
+    due, elapsed_s = probes["due_bytes"].to_numpy(), probes["elapsed_s"].to_numpy()
+    held = np.abs(probes["sent_bytes"].to_numpy() - due) <= granule_bytes + RATE_TOLERANCE * due
+    return BacklogSummary(
+        num_probes=probes.height,
+        watched_s=float(elapsed_s.sum()),
+        due_bytes=float(due.sum()),
+        sent_bytes=int(probes["sent_bytes"].sum()),
+        held_share=float(elapsed_s[held].sum() / elapsed_s.sum()),
+    )
+
+
 def quantiles(values: Floats) -> Quantiles:
     """Of at least one value."""
     p10, median, p90 = (float(value) for value in np.percentile(values, [10, 50, 90]))
@@ -269,12 +329,18 @@ def bytes_while_busy(at_s: Floats, counter: Floats, busy: tuple[Floats, Floats])
     interval would smear 10 Hz samples across gaps shorter than 100 ms and hide exactly the difference this
     number is for.
     """
+    return float(np.sum(np.diff(counter)[_busy_between(at_s, busy) > 0]))
+
+
+def _busy_between(at_s: Floats, busy: tuple[Floats, Floats]) -> Floats:
+    """Busy seconds (disjoint times, in order) between each two moments."""
     starts, ends = busy
+    if len(starts) == 0:
+        return np.zeros(max(0, len(at_s) - 1))
     knots = np.column_stack([starts, ends]).ravel()
     busy_until = np.repeat(np.cumsum(ends - starts), 2)
     busy_until[0::2] -= ends - starts
-    busy_s = np.diff(np.interp(at_s, knots, busy_until))
-    return float(np.sum(np.diff(counter)[busy_s > 0]))
+    return np.diff(np.interp(at_s, knots, busy_until))
 
 
 def even_bytes_between(at_s: Floats, counter: Floats, busy: tuple[Floats, Floats]) -> float:
@@ -355,6 +421,7 @@ def _links(inputs: Inputs) -> list[LinkSummary]:
                 utilization_busy=_utilization(busy_bytes, link.rate_bps, busy_s),
                 drops=link.drops,
                 delay_line=link.delay_line,
+                backlog=link.backlog,
             )
         )
     return rows

@@ -87,6 +87,13 @@ def _numbers(summary: "Summary") -> Table:
             f"({wording.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x "
             f"{wording.prediction_name(took)} ({wording.time_text(took.predicted_s)})",
         )
+    if summary.machine is not None:
+        idle, text = wording.machine_text(summary.machine)
+        grid.add_row("Cores", idle, text)
+    if (rate := wording.backlog_text(summary.links)) is not None:
+        grid.add_row("Rate held", *rate)
+    if (late := wording.lateness_text(summary.links)) is not None:
+        grid.add_row("Delay held", *late)
     if (worker := wording.straggler(summary)) is not None:
         slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
         last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"

@@ -1,11 +1,19 @@
 """What results are called and how numbers are written for people: one wording for the terminal and the
 report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
-    from testbed.results.record import AllReduceSummary, BackgroundSummary, LinkSummary, Outcome, Summary, WorkerSummary
+    from testbed.results.record import (
+        AllReduceSummary,
+        BackgroundSummary,
+        LinkSummary,
+        MachineSummary,
+        Outcome,
+        Summary,
+        WorkerSummary,
+    )
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
     "valid": "Bytes, rates and settings of every link hold, and the machine kept up.",
@@ -27,6 +35,9 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "in the bytes.",
     "bytes": "Counted by the link's HTB class with headers, pure acknowledgements taken out, next to what "
     "the collective's schedule sends; a dash where flows could have taken another of several equal paths.",
+    "rate_held": "Sent over rate x time, in short times during which the queue surely held packets.",
+    "late": "How much later than the delay asks packets were let go by the program that holds them: median, 99th "
+    "percentile.",
     "held_up": "How much later than the last but one the last worker handed over its last gradient, over all measured "
     "iterations: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
@@ -101,6 +112,41 @@ def scaling_definition(summary: "Summary") -> str:
         return text
     median = time_text(summary.iteration_time_s.median)
     return f"{text.removesuffix('.')}: {time_text(summary.compute_only_time_s)} / {median}."
+
+
+def machine_text(machine: "MachineSummary") -> tuple[str, str]:
+    """The idle share of the cores, and what else they did."""
+    parts = [f"of the cores' time was idle, {percent_text(machine.steal_share)} stolen by the hypervisor"]
+    if machine.saturated_share is not None:
+        parts.append(f"none was left during {100 * machine.saturated_share:.0f} % of communication")
+    if machine.softnet_drops:
+        parts.append(f"{machine.softnet_drops:,} packets dropped by the kernel's input queue")
+    return percent_text(machine.idle_share), "; ".join(parts)
+
+
+def backlog_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
+    """How much of rate x time all links sent while their queues held packets; None where no queue ever did."""
+    probed = [link.backlog for link in links if link.backlog is not None]
+    if not probed:
+        return None
+    sent, due = sum(backlog.sent_bytes for backlog in probed), sum(backlog.due_bytes for backlog in probed)
+    num_probes = sum(backlog.num_probes for backlog in probed)
+    return percent_text(sent / due), f"of rate x time was sent while packets waited ({num_probes} probes)"
+
+
+def lateness_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
+    """How much later than asked the delay lines let packets go, the latest of all links; None where no daemon does."""
+    lines = [link.delay_line for link in links if link.delay_line is not None]
+    medians, tails, latest = (
+        [late_s for line in lines if (late_s := getattr(line, name)) is not None]
+        for name in ("late_median_s", "late_p99_s", "late_max_s")
+    )
+    if not medians:
+        return None
+    return (
+        f"+{time_text(max(medians))}",
+        f"later than asked, median of the worst link; p99 {time_text(max(tails))}, at most {time_text(max(latest))}",
+    )
 
 
 def straggler(summary: "Summary") -> "WorkerSummary | None":

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.fidelity import BackgroundEvidence, Evidence, LinkEvidence, ThrottlingEvidence, judge
+from testbed.fidelity import BackgroundEvidence, BacklogEvidence, Evidence, LinkEvidence, ThrottlingEvidence, judge
 
 LINK = LinkEvidence(
     name="w0 → s0",
@@ -119,6 +119,46 @@ def test_communication_threads_waiting_for_a_core(share: float | None, outcome: 
     verdict, reasons = judge(replace(HEALTHY, run_queue_share=share))
     assert verdict == outcome
     assert text in "".join(reasons)
+
+
+def probed(sent: float, **changes: Any) -> Evidence:
+    """400 probes in which 100 MB were due."""
+    told = {"num_probes": 400, "due_bytes": 100e6, "sent_bytes": int(sent * 100e6), "granule_bytes": 68_000}
+    return with_link(backlog=BacklogEvidence(**{**told, **changes}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sent", "outcome", "words"),
+    [
+        (1.0, "valid", ""),
+        (0.985, "valid", ""),  # 1.7 % may be chance
+        (0.97, "valid", ""),
+        (0.93, "degraded", "links sent less than their rate while packets waited"),
+        (0.80, "invalid", "80.0 % of rate x time in 400 probes"),
+        (1.09, "invalid", "links sent more than their rate"),
+    ],
+)
+def test_a_link_with_packets_waiting_sends_at_its_rate(sent: float, outcome: str, words: str) -> None:
+    verdict, reasons = judge(probed(sent))
+    assert verdict == outcome
+    assert words in "".join(reasons)
+
+
+def test_a_few_probes_prove_little() -> None:
+    few = probed(0.0, num_probes=2, due_bytes=400_000, sent_bytes=330_000)
+    assert judge(few)[0] == "valid"
+
+
+def test_saturated_cores_explain_a_reason_but_are_none() -> None:
+    assert judge(replace(HEALTHY, saturated_share=0.9)) == ("valid", [])
+    _, (reason,) = judge(replace(HEALTHY, run_queue_share=0.1, saturated_share=0.31))
+    assert "cores were saturated for 31 % of communication" in reason
+    assert "use fewer workers or a lower rate" in reason
+
+
+def test_packets_dropped_by_the_kernels_input_queue_degrade() -> None:
+    outcome, (reason,) = judge(replace(HEALTHY, softnet_drops=7))
+    assert (outcome, "7 packets" in reason, "netdev_max_backlog" in reason) == ("degraded", True, True)
 
 
 def test_steal_degrades() -> None:

@@ -5,11 +5,13 @@ import socket
 from collections.abc import Iterator
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.errors import EnvironmentLacksError
+from testbed.links.nfqueue import DelayCounters
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSample
 
@@ -128,3 +130,15 @@ def test_without_a_port_nothing_listens_and_updates_are_accepted() -> None:
     off.observe_iteration(worker="w0", iteration_s=1.0, exposed_communication_s=0.5, loss=1.0)
     assert off.port is None
     off.close()
+
+
+def test_lateness_is_asked_for_at_the_scrape(exporter: Exporter) -> None:
+    late = np.zeros(896, dtype=np.uint64)
+    late[10], late[63] = 98, 2
+    counted = DelayCounters(num_packets=100, num_lost=0, num_dropped=0, late=late)
+    exporter.watch_lateness(lambda: {("w0-s0", "w0"): counted})
+    family = scrape(exporter)["testbed_delay_line_late_seconds"]
+    by_quantile = {item.labels["quantile"]: item.value for item in family.samples}
+    assert by_quantile == pytest.approx({"0.5": 11e-6, "0.99": 64e-6, "1": 64e-6})
+    exporter.watch_lateness(dict)
+    assert scrape(exporter)["testbed_delay_line_late_seconds"].samples == []

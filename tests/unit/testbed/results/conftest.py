@@ -148,6 +148,20 @@ class Model:
                 )
         return rows
 
+    def machine(self) -> list[dict[str, object]]:
+        """10 Hz: two cores at 100 ticks a second, a tenth of them idle."""
+        return [
+            {
+                "at_s": tick / 10,
+                "ticks": 20 * tick,
+                "idle_ticks": 2 * tick,
+                "steal_ticks": 0,
+                "softnet_drops": 0,
+                "softnet_squeezes": 0,
+            }
+            for tick in range(int((self.now_s + 0.5) * 10))
+        ]
+
     def facts(self) -> list[LinkFacts]:
         """Counters at both ends of the measured window, and what was asked."""
         start, end = self.class_bytes(self.window_start_s), self.class_bytes(self.window_end_s)
@@ -185,6 +199,7 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
     writer.append_iterations(model.iterations)
     writer.append_buckets(model.buckets)
     writer.append_links(model.samples())
+    writer.append_machine(model.machine())
     size_bytes = sum(scenario.bucket_bytes)
     bound_s = (
         2 * (scenario.num_workers - 1) / scenario.num_workers * size_bytes * FRAMES_PER_BYTE * 8 / scenario.rate_bps
@@ -203,6 +218,7 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
         iterations=writer.frame("iterations"),
         buckets=writer.frame("buckets"),
         samples=writer.frame("links"),
+        machine=writer.frame("machine"),
         links=model.facts(),
         allreduce=AllReduceFacts(size_bytes=size_bytes, bound_s=bound_s, predicted_s=bound_s * 1.004),
         unshared_memory_bytes=[38_000_000] * scenario.num_workers,

@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.results.record import BUCKET_SCHEMA, ITERATION_SCHEMA, LINK_SCHEMA, Record
+from testbed.results.record import (
+    BACKLOG_SCHEMA,
+    BUCKET_SCHEMA,
+    ITERATION_SCHEMA,
+    LINK_SCHEMA,
+    MACHINE_SCHEMA,
+    Record,
+)
 from testbed.results.summarize import (
     AllReduceFacts,
     Inputs,
     LinkFacts,
+    backlog_summary,
     bytes_while_busy,
     compute_only_time_s,
+    machine_summary,
     per_iteration,
     run_queue_share,
     summarize,
@@ -84,6 +93,16 @@ LINK = LinkFacts(
 )
 
 
+def machine() -> pl.DataFrame:
+    """Two cores at 100 ticks a second: from 11 s to 13 s nothing is idle, else everything; 3 of 1000 stolen."""
+    rows = [
+        {"at_s": float(at_s), "ticks": 200 * at_s, "idle_ticks": 200 * at_s - 200 * min(max(at_s - 11, 0), 2)}
+        | {"steal_ticks": at_s // 2, "softnet_drops": at_s, "softnet_squeezes": 2 * at_s}
+        for at_s in range(10, 21)
+    ]
+    return pl.DataFrame(rows, schema=dict(MACHINE_SCHEMA))
+
+
 def inputs(**changes: object) -> Inputs:
     given_: dict[str, object] = {
         "name": "n",
@@ -99,6 +118,7 @@ def inputs(**changes: object) -> Inputs:
         "iterations": iterations(iteration(0, 10.0), iteration(1, 10.25)),
         "buckets": buckets(bucket(0, 12.0, 15.0), bucket(1, 12.5, 16.0)),
         "samples": samples(),
+        "machine": machine(),
         "links": [LINK],
         "allreduce": AllReduceFacts(size_bytes=1000, bound_s=3.0, predicted_s=3.2),
         "parameters_sha256": ["aa", "aa"],
@@ -234,3 +254,32 @@ def test_the_modelled_ring_fills_its_links_while_buckets_are_in_service(record: 
     for link in summary.links:
         assert link.utilization_busy == pytest.approx(1.02 / 1.04, abs=0.01)
         assert link.utilization_mean < 0.92 * link.utilization_busy
+
+
+def test_the_machine_over_the_measured_window_by_hand() -> None:
+    summary = machine_summary(machine(), iterations(iteration(0, 10.0)), buckets(bucket(0, 12.0, 15.0)))
+    assert summary is not None
+    end_s = iterations(iteration(0, 10.0))["end_s"].max()
+    assert summary.saturated_share == pytest.approx(1 / 3)  # 12 to 13 of 12 to 15
+    assert summary.softnet_drops * 2 == summary.softnet_squeezes == 2 * (int(end_s) - 10)  # type: ignore[arg-type]
+    assert machine_summary(machine()[:1], iterations(iteration(0, 10.0)), buckets()) is None
+
+
+def test_backlog_probes_sum_up_and_those_out_of_line_are_not_held() -> None:
+    rows = [
+        {
+            "at_s": 1.0,
+            "link": "l",
+            "node": "n",
+            "elapsed_s": 0.02,
+            "backlog_bytes": 9,
+            "sent_bytes": sent,
+            "due_bytes": 2e5,
+        }
+        for sent in (200_000, 140_000, 50_000)
+    ]
+    summary = backlog_summary(pl.DataFrame(rows, schema=dict(BACKLOG_SCHEMA)), granule_bytes=68_000)
+    assert summary is not None
+    assert (summary.num_probes, summary.sent_bytes, summary.due_bytes) == (3, 390_000, 6e5)
+    assert summary.held_share == pytest.approx(2 / 3)
+    assert backlog_summary(pl.DataFrame(schema=dict(BACKLOG_SCHEMA)), granule_bytes=1514) is None
