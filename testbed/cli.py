@@ -6,6 +6,7 @@ invalid, 130 interrupted and cleaned.
 
 import json
 import logging
+import os
 import signal
 import sys
 from dataclasses import asdict
@@ -140,16 +141,21 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
 
     Nodes, addresses, every ip and tc command, processes, the bytes each link must carry and the time theory predicts.
     """
+    from testbed.budget import asked_bps, comparison, known_budget, refuse_excess
     from testbed.doctor import plan_here
     from testbed.results.plan_text import render_plan
     from testbed.spec.experiment import load
 
     _logging(verbose)
     made = plan_here(load(spec, overrides or []))
+    budget = known_budget()
+    refuse_excess(made, budget)
     if as_json:
-        _emit(made.to_json())
+        carries_bps = None if budget is None else budget.carries_bps(made.experiment.packet_bytes)
+        _emit({**made.to_json(), "budget": {"asked_bps": asked_bps(made), "carries_bps": carries_bps}})
     else:
         render_plan(made, Console())
+        Console().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)
 
 
 @app.command(epilog=_EPILOG)
@@ -171,13 +177,31 @@ def report(
 
 
 @app.command(epilog=_EPILOG)
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine can do, by trying it in a throw-away namespace, and the cure for what it lacks."""
-    from testbed.doctor import examine
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="Try what works, but do not measure how much.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can do, by trying it in a throw-away namespace, and the cure for what it lacks.
 
+    As root it also measures, for about ten seconds, what the machine carries: traffic through shaped links with
+    super-frames and with single packets, and how late delays and timers are. `testbed plan` compares with it.
+    """
+    from testbed.doctor import examine, measure
+
+    errors = Console(stderr=True)
     checks = examine()
+    budget = None
+    if not quick and os.geteuid() == 0 and all(check.ok for check in checks if check.severity == "needed"):
+        with errors.status("measuring") as status:
+            budget = measure(on_step=lambda step: status.update(f"measuring: {step}"))
     if as_json:
-        _emit({"schema_version": 1, "checks": [asdict(check) for check in checks]})
+        _emit(
+            {
+                "schema_version": 1,
+                "checks": [asdict(check) for check in checks],
+                "budget": None if budget is None else asdict(budget),
+            }
+        )
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("", "what", "found", "cure"):
@@ -186,6 +210,11 @@ def doctor(as_json: Json = False) -> None:
             mark = "[green]ok[/]" if check.ok else "[red]no[/]" if check.severity == "needed" else "[yellow]--[/]"
             table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
         Console().print(table)
+        if budget is not None:
+            from testbed.results.budget_text import render_budget
+
+            Console().print()
+            render_budget(budget, Console())
     if any(not check.ok and check.severity == "needed" for check in checks):
         raise typer.Exit(3)
 

@@ -12,10 +12,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
@@ -28,6 +28,9 @@ from testbed.links.tap import port_argument, tap_stage
 from testbed.links.tc import MTU
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
+
+if TYPE_CHECKING:  # its module deploys, which needs extras of the package
+    from testbed.budget import Budget
 
 Severity = Literal["needed", "optional"]
 APT_PACKAGES: Final = {
@@ -255,6 +258,15 @@ def _port_check(port: int) -> Check:
     )
 
 
+def measure(*, on_step: Callable[[str], None]) -> "Budget":
+    """What this machine carries, kept for `testbed plan`. Raises EnvironmentLacksError."""
+    from testbed.budget import keep, measure_budget
+
+    budget = measure_budget({name: backend_lacks(name) for name in BACKENDS}, on_step=on_step)
+    keep(budget)
+    return budget
+
+
 def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     """Why there is no such delay here, how to get it, and why no other backend that works here makes it."""
     lines = [f"link: delay by {backend} does not work here ({problem}); it needs {BACKENDS[backend].needs}"]
@@ -268,6 +280,8 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
 
 def require(plan: Plan) -> None:
     """Raise EnvironmentLacksError for everything this plan needs and this machine lacks, before anything is made."""
+    from testbed.budget import known_budget, refuse_excess
+
     if os.geteuid() != 0:
         raise EnvironmentLacksError(
             "running needs root, for network namespaces and tc: use sudo (plan, report, schema and doctor do not)"
@@ -302,5 +316,6 @@ def require(plan: Plan) -> None:
             "among them by addresses and ports: Linux 5.13 or newer with CONFIG_IP_ROUTE_MULTIPATH, or a topology with "
             "one path (star, dumbbell)"
         )
+    refuse_excess(plan, known_budget())
     if missing:
         raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))

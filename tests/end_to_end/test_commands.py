@@ -46,9 +46,24 @@ def test_doctor_without_root_says_so_and_still_examines() -> None:
 
 @pytest.mark.privileged
 def test_doctor_as_root_finds_this_machine_able() -> None:
-    done = invoke("doctor")
+    done = invoke("doctor", "--quick")
     assert done.returncode == 0
     assert "htb" in done.stdout
+
+
+@pytest.mark.privileged
+def test_doctor_measures_what_the_machine_carries_and_plan_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "run `testbed doctor`" in " ".join(invoke("plan", QUICKSTART).stdout.split())
+    budget = json.loads(invoke("doctor", "--json").stdout)["budget"]
+    assert 0 < budget["mtu_bps"] < budget["superframe_bps"]
+    assert all(0 <= late["mean_s"] <= late["p99_s"] for late in budget["delays"].values())
+    planned = json.loads(invoke("plan", QUICKSTART, "--json").stdout)
+    assert planned["budget"]["carries_bps"] == budget["superframe_bps"]
+    refused = invoke("plan", QUICKSTART, "--set", "link.rate=100gbit")
+    assert (refused.returncode, "link.rate: w0 -> s0 asks for 100gbit" in refused.stderr) == (3, True)
 
 
 @pytest.mark.privileged

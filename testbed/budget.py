@@ -1,0 +1,229 @@
+"""What this machine carries, measured by `testbed doctor` and compared with what a plan asks.
+
+Every byte between workers crosses two shaped links and a switch, on the same cores that train. The budget is the sum of
+the goodputs of as many streams as such a star carries when only the cores limit it.
+"""
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from testbed.calibration_cache import cache_directory, machine_digest
+from testbed.deploy import Deployment, deploy
+from testbed.errors import EnvironmentLacksError
+from testbed.links.spec import BackendName
+from testbed.links.tc import MTU
+from testbed.measure.delays import one_way_delays_s, realtime
+from testbed.measure.machine import MachineSample
+from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+from testbed.state import new_run_id
+from testbed.workbench import owned_run
+from transports.units import format_rate
+
+NUM_WORKERS: Final = 4
+LINK_RATE: Final = "10gbit"
+"""Of each of the star's links: together far more than two cores carry."""
+WINDOW_S: Final = 0.8
+WARM_UP_S: Final = 0.4
+PROBED_DELAY: Final = "1ms"
+NUM_PROBES: Final = 400
+NUM_NAPS: Final = 500
+NAP_S: Final = 200e-6
+COMFORTABLE_SHARE: Final = 0.5
+"""Above, the links alone take half of the cores' time while they are full."""
+_FILE: Final = "budget.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lateness:
+    """How much later than asked something happened."""
+
+    mean_s: float
+    p99_s: float
+
+    @classmethod
+    def of(cls, late_s: list[float]) -> "Lateness":
+        """Of at least one value."""
+        return cls(mean_s=statistics.fmean(late_s), p99_s=float(np.percentile(late_s, 99)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """As measured; rates are of the shaper, headers included."""
+
+    measured_at: str
+    """ISO 8601."""
+    machine: str
+    """What it was measured on: see machine_digest()."""
+    superframe_bps: float
+    """Sum of all streams, with segmentation left to the links (`packet_mode: superframe`)."""
+    mtu_bps: float
+    """The same with single packets (`packet_mode: mtu`)."""
+    delays: Mapping[str, Lateness]
+    """One way through a delay of 1 ms, by backend."""
+    timer: Lateness
+    """Of a sleep of 200 us, of a thread with real-time priority."""
+    busy_share: float
+    """Of the cores, by other programs, before it began."""
+
+    def carries_bps(self, packet_bytes: int) -> float:
+        """With packets of that size at most."""
+        return self.mtu_bps if packet_bytes <= MTU else self.superframe_bps
+
+
+def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[str], None] = lambda _: None) -> Budget:
+    """Measure; a few seconds. `backends` says of each delay backend what it lacks here, nothing if it works.
+
+    Raises EnvironmentLacksError without root, or when something withstands.
+    """
+    if os.geteuid() != 0:
+        raise EnvironmentLacksError("measuring what this machine carries needs root: sudo testbed doctor")
+    before = MachineSample.take()
+    on_step("timer")
+    timer = _timer()
+    busy_share = MachineSample.take().busy_share_since(before)
+    on_step("super-frames")
+    superframe_bps = _carried_bps("superframe")
+    on_step("packets of the MTU")
+    mtu_bps = _carried_bps("mtu")
+    delays = {}
+    for backend, problem in backends.items():
+        if not problem:
+            on_step(f"delay by {backend}")
+            delays[str(backend)] = _delay(backend)
+    return Budget(
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine_digest(),
+        superframe_bps=superframe_bps,
+        mtu_bps=mtu_bps,
+        delays=delays,
+        timer=timer,
+        busy_share=busy_share,
+    )
+
+
+def _timer() -> Lateness:
+    late_s = []
+    with realtime():
+        for _ in range(NUM_NAPS):
+            begun_s = time.monotonic()
+            time.sleep(NAP_S)
+            late_s.append(time.monotonic() - begun_s - NAP_S)
+    return Lateness.of(late_s)
+
+
+@contextmanager
+def _deployed(**keys: Any) -> Iterator[Deployment]:
+    plan = make_plan(validate({"name": "doctor", "metrics": {"port": None}, **keys}))
+    with (
+        tempfile.TemporaryDirectory(prefix="testbed-doctor-") as logs,
+        owned_run(new_run_id()) as state,
+        deploy(plan, state, log_directory=Path(logs)) as deployment,
+    ):
+        yield deployment
+
+
+def ring_flows(plan: Plan) -> list[Flow]:
+    """From every worker to the next."""
+    ports = [plan.worker_port(rank) for rank in range(plan.experiment.workers)]
+    return [
+        Flow(source=port.node, source_address=port.address, target=following.node, target_address=following.address)
+        for port, following in zip(ports, [*ports[1:], ports[0]], strict=True)
+    ]
+
+
+def _carried_bps(packet_mode: str) -> float:
+    link = {"rate": LINK_RATE, "queue": "4MB"}
+    with _deployed(workers=NUM_WORKERS, link=link, packet_mode=packet_mode) as deployment:
+        flows = ring_flows(deployment.plan)
+        return sum(goodputs_bps(deployment, flows, window_s=WINDOW_S, warm_up_s=WARM_UP_S)) / goodput_fraction()
+
+
+def _delay(backend: BackendName) -> Lateness:
+    with _deployed(workers=2, link={"rate": "1gbit", "delay": PROBED_DELAY, "backend": backend}) as deployment:
+        direction = deployment.plan.directions[0]
+        (delays_s,) = one_way_delays_s(deployment, [direction], num_packets=NUM_PROBES)
+        return Lateness.of([delay_s - direction.delay_s for delay_s in delays_s])
+
+
+def keep(budget: Budget) -> None:
+    """In the user's cache, for :func:`known_budget`. Raises EnvironmentLacksError."""
+    path = cache_directory() / _FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(budget), indent=1) + "\n", encoding="utf-8")
+    except OSError as refusal:
+        raise EnvironmentLacksError(f"cannot write {path}: {refusal.strerror}; set XDG_CACHE_HOME") from refusal
+
+
+def known_budget() -> Budget | None:
+    """What `testbed doctor` measured on this machine with this code; None if it has not, or the file is not whole."""
+    try:
+        found = json.loads((cache_directory() / _FILE).read_text(encoding="utf-8"))
+        budget = Budget(
+            **{
+                **found,
+                "timer": Lateness(**found["timer"]),
+                "delays": {name: Lateness(**late) for name, late in found["delays"].items()},
+            }
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return budget if budget.machine == machine_digest() else None
+
+
+def asked_bps(plan: Plan) -> float:
+    """What the links can be asked to carry at once, as the budget counts: each byte once for two links.
+
+    While the most loaded direction is full, every other carries its share. Without a collective's schedule every
+    worker sends at its rate.
+    """
+    fullest_s = max(direction.balanced_s for direction in plan.directions)
+    if fullest_s > 0:
+        return sum(8 * direction.balanced_bytes / fullest_s for direction in plan.directions) / 2
+    workers = {f"w{rank}" for rank in range(plan.experiment.workers)}
+    return sum(direction.rate_bps for direction in plan.directions if direction.sender.node in workers)
+
+
+def refuse_excess(plan: Plan, budget: Budget | None) -> None:
+    """Raise EnvironmentLacksError for a direction whose rate this machine cannot carry even alone."""
+    if budget is None:
+        return
+    carries_bps = budget.carries_bps(plan.experiment.packet_bytes)
+    fastest = max(plan.directions, key=lambda direction: direction.rate_bps)
+    if fastest.rate_bps > carries_bps:
+        raise EnvironmentLacksError(
+            f"{plan.asked[fastest.hop].key('rate')}: {fastest.name} asks for {format_rate(fastest.rate_bps)}, and all "
+            f"links of this machine together carry {carries_bps / 1e9:.1f} Gbit/s (measured {budget.measured_at}): ask "
+            "for less, or measure again on an idle machine with `testbed doctor`"
+        )
+
+
+def comparison(plan: Plan, budget: Budget | None) -> str:
+    """One sentence for `testbed plan`: what is asked at once, against what is known of the machine."""
+    asked_gbps = asked_bps(plan) / 1e9
+    if budget is None:
+        return f"up to {asked_gbps:.3g} Gbit/s at once; what this machine carries is not known: run `testbed doctor`"
+    carries_gbps = budget.carries_bps(plan.experiment.packet_bytes) / 1e9
+    share = asked_gbps / carries_gbps
+    text = (
+        f"up to {asked_gbps:.3g} Gbit/s at once, {100 * share:.0f} % of the {carries_gbps:.3g} Gbit/s that this "
+        f"machine carries (measured {budget.measured_at})"
+    )
+    if share > 1:
+        return f"{text}: expect `degraded` or `invalid`; use fewer workers or a lower rate"
+    if share > COMFORTABLE_SHARE:
+        return f"{text}: training needs the same cores, so the verdict may be `degraded`"
+    return text

@@ -1,0 +1,73 @@
+"""A plan's traffic against a machine's budget."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.budget import Budget, Lateness, asked_bps, comparison, keep, known_budget, refuse_excess, ring_flows
+from testbed.calibration_cache import machine_digest
+from testbed.errors import EnvironmentLacksError
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+
+BUDGET = Budget(
+    measured_at="2026-01-01T00:00:00+00:00",
+    machine=machine_digest(),
+    superframe_bps=18e9,
+    mtu_bps=6e9,
+    delays={"nfqueue": Lateness(mean_s=40e-6, p99_s=90e-6)},
+    timer=Lateness(mean_s=7e-6, p99_s=24e-6),
+    busy_share=0.01,
+)
+
+
+def plan(**keys: Any) -> Plan:
+    return make_plan(validate({"name": "t", "workers": 4, **keys}))
+
+
+def test_a_ring_on_a_star_asks_for_every_workers_rate() -> None:
+    assert asked_bps(plan(link={"rate": "1gbit"})) == pytest.approx(4e9, rel=1e-3)
+    # The slowest link holds up the others.
+    assert asked_bps(plan(link={"rate": "1gbit"}, links={"w0->s0": {"rate": "500mbit"}})) == pytest.approx(
+        2e9, rel=1e-3
+    )
+
+
+def test_more_switches_on_the_way_cost_more() -> None:
+    star = asked_bps(plan(link={"rate": "1gbit"}))
+    dumbbell = asked_bps(plan(link={"rate": "1gbit"}, topology="dumbbell", placement="spread"))
+    assert dumbbell != star
+
+
+def test_the_comparison_says_share_and_what_to_do() -> None:
+    assert "22 % of the 18 Gbit/s" in comparison(plan(link={"rate": "1gbit"}), BUDGET)
+    assert "67 % of the 6 Gbit/s" in comparison(plan(link={"rate": "1gbit"}, packet_mode="mtu"), BUDGET)
+    assert "use fewer workers or a lower rate" in comparison(plan(link={"rate": "10gbit"}), BUDGET)
+    assert "run `testbed doctor`" in comparison(plan(), None)
+
+
+def test_a_rate_beyond_the_whole_budget_is_refused_with_the_cure() -> None:
+    refuse_excess(plan(link={"rate": "10gbit"}), BUDGET)
+    refuse_excess(plan(link={"rate": "100gbit"}), None)
+    with pytest.raises(EnvironmentLacksError, match=r"^link\.rate: w0 -> s0 asks for 25gbit.* 18\.0 Gbit/s .*doctor"):
+        refuse_excess(plan(link={"rate": "25gbit"}), BUDGET)
+    with pytest.raises(EnvironmentLacksError, match=r"6\.0 Gbit/s"):
+        refuse_excess(plan(link={"rate": "10gbit"}, packet_mode="mtu"), BUDGET)
+
+
+def test_a_budget_is_kept_for_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert known_budget() is None
+    keep(BUDGET)
+    assert known_budget() == BUDGET
+    keep(replace(BUDGET, machine="another"))
+    assert known_budget() is None
+    (tmp_path / "ina-testbed" / "budget.json").write_text("{}")
+    assert known_budget() is None
+
+
+def test_the_ring_of_flows_closes() -> None:
+    flows = ring_flows(plan())
+    assert [(flow.source, flow.target) for flow in flows] == [("w0", "w1"), ("w1", "w2"), ("w2", "w3"), ("w3", "w0")]
