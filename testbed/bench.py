@@ -21,6 +21,7 @@ from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
 from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
+from testbed.link_benchmarks import render_targets, row_text, target_rows
 from testbed.links.spec import LinkSpec
 from testbed.measure.machine import MachineSample
 from testbed.measure.streams import goodput_fraction
@@ -325,11 +326,7 @@ def run_all(output: Path, console: Console) -> None:
         rows.append({"what": what, "value": value, "target": target, "holds": value <= target, **facts})
 
     console.print("[bold]links[/]")
-    links = link_rows([parse_link(rate) for rate in ("10mbit", "100mbit", "1gbit")], repeat=5)
-    render_links(links, console)
-    for row in links:
-        error = abs(row["goodput_ratio"] - 1)
-        add(f"goodput error at {format_rate(row['rate_bps'])}", error, 0.01, **row)
+    rows += target_rows(on_row=lambda row: console.print(row_text(row), highlight=False))
 
     console.print("\n[bold]all-reduce, 4 workers, 1 Gbit/s[/]")
     reduced = allreduce_rows(
@@ -365,13 +362,6 @@ def run_all(output: Path, console: Console) -> None:
     add("deploy and tear down a star of 64 over plain Mininet", deployed["ratio"], 0.5, **deployed)
 
     output.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2) + "\n", encoding="utf-8")
-    table = Table(title="targets", title_justify="left", box=None, pad_edge=False)
-    for column in ("what", "measured", "target", "holds"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for row in rows:
-        if row["target"] is not None:
-            mark = "[green]yes[/]" if row["holds"] else "[red]no[/]"
-            table.add_row(row["what"], f"{row['value']:.4g}", f"{row['target']:g}", mark)
     console.print()
-    console.print(table)
+    render_targets(rows, console)
     console.print(f"rows: {output}")

@@ -292,17 +292,37 @@ def bench_allreduce(
 def bench_links(
     link: Annotated[
         list[str] | None,
-        typer.Option(help="RATE[,DELAY[,LOSS]]; repeatable. Default: 10mbit, 100mbit, 1gbit."),
+        typer.Option(help="Measure a link of RATE[,DELAY[,LOSS]] instead; repeatable."),
     ] = None,
-    repeat: Annotated[int, typer.Option(help="Measurements of each.", min=1, max=1000)] = 5,
+    repeat: Annotated[int, typer.Option(help="Measurements of each --link.", min=1, max=1000)] = 5,
+    only: Annotated[
+        str, typer.Option(help="Of the targets only these: rate,ring,delay,through-delay,loss,queue,incast.")
+    ] = "",
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure emulated links: TCP goodput and one-way delay against what was asked."""
+    """Measure emulated links against their targets: rate, total, delay, loss, queue, incast; or --link against itself.
+
+    Examples:
+
+      testbed bench links --only rate,queue
+
+      testbed bench links --link 1gbit,50us --link 10gbit
+    """
     from testbed.bench import link_rows, parse_link, render_links
+    from testbed.link_benchmarks import render_targets, row_text, target_rows
 
     _logging(verbose)
-    rows = link_rows([parse_link(text) for text in link or ["10mbit", "100mbit", "1gbit"]], repeat=repeat)
+    if not link:
+        errors = Console(stderr=True)
+        names = [name.strip() for name in only.split(",") if name.strip()]
+        rows = target_rows(names, on_row=lambda row: errors.print(row_text(row), highlight=False))
+        if as_json:
+            _emit({"schema_version": 1, "rows": rows})
+        else:
+            render_targets(rows, Console())
+        return
+    rows = link_rows([parse_link(text) for text in link], repeat=repeat)
     if as_json:
         _emit({"schema_version": 1, "rows": rows})
     else:
