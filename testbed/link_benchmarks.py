@@ -23,12 +23,10 @@ from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, plan_here, require
 from testbed.errors import SpecError
 from testbed.links.delay import BACKENDS
-from testbed.links.netlink import HtbClass
-from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.delays import one_way_delays_s
 from testbed.measure.losses import measure_loss
 from testbed.measure.machine import MachineSample
-from testbed.measure.queues import measure_queue
+from testbed.measure.queues import measure_queue, num_drops
 from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
 from testbed.plan import Plan
 from testbed.spec.experiment import validate
@@ -186,7 +184,7 @@ def incast_rows() -> Iterator[Row]:
         plan = deployment.plan
         flows = _incast_flows(plan)
         rates_bps = goodputs_bps(deployment, flows, window_s=10.0, warm_up_s=2.0)
-        drops = {direction.hop: _drops(deployment, direction.hop) for direction in plan.directions}
+        drops = {direction.hop: num_drops(deployment, direction) for direction in plan.directions}
     at_switch = drops["s0", "w0"]
     jain = sum(rates_bps) ** 2 / (len(rates_bps) * sum(rate_bps**2 for rate_bps in rates_bps))
     told = {"rates_bps": rates_bps, "switch_drops": at_switch}
@@ -202,13 +200,6 @@ def _incast_flows(plan: Plan) -> list[Flow]:
         Flow(source=port.node, source_address=port.address, target=target.node, target_address=target.address)
         for port in senders
     ]
-
-
-def _drops(deployment: Deployment, hop: tuple[str, str]) -> int:
-    direction = next(each for each in deployment.plan.directions if each.hop == hop)
-    with deployment.monitor(hop[0]) as monitor:
-        classes: list[HtbClass] = monitor.htb_classes(monitor.interfaces()[direction.sender.interface])
-    return next(item.num_drops for item in classes if item.handle == CLASS_HANDLE)
 
 
 BENCHMARKS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {

@@ -61,13 +61,26 @@ class QueueMeasurement:
 
 def fill_s(direction: Direction) -> float:
     """How long a full queue takes to drain."""
-    return direction.shaper.queue_bytes * 8 / direction.rate_bps
+    return direction.asked.queue_bytes * 8 / direction.rate_bps
+
+
+def num_drops(deployment: Deployment, direction: Direction) -> int:
+    """Packets that found the direction's queue full since it was made. Raises CalibrationError if nobody counts."""
+    relayed = deployment.relay_counters().get((direction.link, direction.sender.node))
+    if relayed is not None:
+        return relayed.num_drops
+    with deployment.monitor(direction.sender.node) as monitor:
+        index = monitor.interfaces().get(direction.sender.interface, 0)
+        for item in monitor.htb_classes(index):
+            if item.handle == CLASS_HANDLE:
+                return item.num_drops
+    raise CalibrationError(f"{direction.name}: its shaper is gone")
 
 
 def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings: float = 3.0) -> QueueMeasurement:
     """Keep the queue of one direction full for `num_fillings` times as long as it takes to drain."""
     sender = direction.sender
-    queue_bytes, drain_s = direction.shaper.queue_bytes, fill_s(direction)
+    queue_bytes, drain_s = direction.asked.queue_bytes, fill_s(direction)
     num_segments = math.ceil(_EXCESS * direction.rate_bps * _SEND_CALL_S / (8 * PACKET_BYTES))
     num_segments = min(num_segments, _MAX_SEGMENTS, max(1, queue_bytes // (_MIN_SENDS * PACKET_BYTES)))
     with ExitStack() as stack:
@@ -86,15 +99,6 @@ def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings:
             source.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, _PAYLOAD_BYTES)
         source.setblocking(False)
         source.connect(target.getsockname())
-        monitor = stack.enter_context(deployment.monitor(sender.node))
-        index = monitor.interfaces()[sender.interface]
-
-        def num_drops() -> int:
-            for item in monitor.htb_classes(index):
-                if item.handle == CLASS_HANDLE:
-                    return item.num_drops
-            raise CalibrationError(f"{direction.name}: its shaper is gone")
-
         padding = bytes(_PAYLOAD_BYTES - _STAMP.size)
 
         def send(segments: int) -> None:
@@ -108,7 +112,7 @@ def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings:
             send(1)
             time.sleep(direction.delay_s + 2 * PACKET_BYTES * 8 / direction.rate_bps + 0.5e-3)
             idle_s += [delay_s for _, delay_s in _arrived(target)]
-        drops_before = num_drops()
+        drops_before = num_drops(deployment, direction)
         begun_s = time.time()
         # Sent at more than _EXCESS of the rate, the queue fills within drain_s / (_EXCESS - 1).
         full_s = begun_s + drain_s / (_EXCESS - 1)
@@ -127,7 +131,7 @@ def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings:
         while time.time() < deadline_s:
             full += [delay_s for sent_s, delay_s in _arrived(target) if sent_s > full_s]
             time.sleep(1e-3)
-        dropped = num_drops() - drops_before
+        dropped = num_drops(deployment, direction) - drops_before
     added_s = statistics.median(full) - statistics.median(idle_s) if full and idle_s else math.nan
     return QueueMeasurement(
         queue_bytes=queue_bytes, added_s=added_s, expected_s=queue_bytes * 8 / direction.rate_bps, num_drops=dropped
