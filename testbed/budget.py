@@ -21,9 +21,10 @@ import numpy as np
 from testbed.calibration_cache import cache_directory, machine_digest
 from testbed.deploy import Deployment, deploy
 from testbed.errors import EnvironmentLacksError
+from testbed.kernel import realtime
 from testbed.links.spec import BackendName
 from testbed.links.tc import MTU
-from testbed.measure.delays import one_way_delays_s, realtime
+from testbed.measure.delays import one_way_delays_s
 from testbed.measure.machine import MachineSample
 from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
 from testbed.plan import Plan, make_plan

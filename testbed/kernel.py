@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 Namespace = Literal["net", "mnt"]
 
+MEASURING_PRIORITY: Final = 5
+"""Of SCHED_FIFO; below the 10 of the programs that delay packets."""
 _CLONE_FLAGS: Final[dict[Namespace, int]] = {"mnt": 0x00020000, "net": 0x40000000}
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -54,6 +56,23 @@ def network_namespace(pid: int) -> int | None:
         return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116 - asked of every process of the machine
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
+
+
+@contextmanager
+def realtime() -> Iterator[None]:
+    """Within it the calling thread runs before every ordinary one (SCHED_FIFO), where it may.
+
+    For threads that measure: what else runs would otherwise be measured with the link.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(MEASURING_PRIORITY))
+    except PermissionError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def has_sysctl(key: str) -> bool:

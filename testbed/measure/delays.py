@@ -6,41 +6,25 @@ measured as the link's (1.7 to 2.8 ms of a 99th percentile on a busy machine, ag
 its kernel time stamps are taken before netfilter and miss a delay stage at the receiver.
 """
 
-import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
+from testbed.kernel import realtime
 from testbed.links.direction import Direction
 
-PRIORITY: Final = 5
-"""Of SCHED_FIFO; below the delay daemon's 10."""
 SPACING_S: Final = 250e-6
 """Between two packets, of whichever direction."""
 _AWAKE_S: Final = 0.5e-3
 """Before and after a packet is due."""
 _PATIENCE_S: Final = 1.0
 _STAMP: Final = struct.Struct("=Id")
-
-
-@contextmanager
-def realtime() -> Iterator[None]:
-    """Within it the calling thread runs before every ordinary one, where it may."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
-    except PermissionError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def one_way_delays_s(

@@ -15,9 +15,9 @@ from typing import Final
 
 from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
+from testbed.kernel import realtime
 from testbed.links.direction import Direction
 from testbed.links.tc import CLASS_HANDLE
-from testbed.measure.delays import realtime
 
 PACKET_BYTES: Final = 1514
 """As the queue counts a full packet: with its Ethernet header."""

@@ -11,12 +11,13 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from testbed.deploy import Deployment
 from testbed.errors import CalibrationError
+from testbed.kernel import realtime
 from testbed.links.tc import MTU
 from transports.channels.tcp import Tcp
 
@@ -97,11 +98,9 @@ def _opened(deployment: Deployment, flow: Flow, stack: ExitStack, timeout_s: flo
 
 
 def _pump(out: socket.socket, descriptor: int, stop: threading.Event) -> None:
-    try:
+    with realtime(), suppress(OSError):  # the receiver has seen enough, or gave up
         while not stop.is_set():
             os.sendfile(out.fileno(), descriptor, 0, _BLOCK_BYTES)
-    except OSError:
-        return  # the receiver has seen enough, or gave up
 
 
 def receive_rate_bps(
@@ -113,6 +112,13 @@ def receive_rate_bps(
     the next belongs to the earlier one; at 10 Mbit/s one super-frame more or less is several percent. Raises
     CalibrationError when the stream dries up, or `stopping` is set meanwhile.
     """
+    with realtime():
+        return _receive_rate_bps(taken, warm_up_s, window_s, stopping)
+
+
+def _receive_rate_bps(
+    taken: socket.socket, warm_up_s: float, window_s: float, stopping: threading.Event | None
+) -> float:
     buffer = bytearray(_BLOCK_BYTES)
     begun_s = time.monotonic()
     first_s: float | None = None
