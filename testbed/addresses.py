@@ -8,6 +8,7 @@ paths.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from testbed.links.bridge import Bridge
 from testbed.routing import NextHops
 from testbed.topologies.base import Network
 
@@ -20,6 +21,14 @@ class Port:
     interface: str
     address: str
     mac: str
+    prefix_length: int = 30
+    bridge: str | None = None
+    """The bridge that the interface is a port of, and that has the address in its stead."""
+
+    @property
+    def address_interface(self) -> str:
+        """The interface that has the address."""
+        return self.bridge or self.interface
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +70,47 @@ class Route:
         return f"route add {self.destination} congctl {congestion} {hops}"
 
 
-def ports_of(network: Network) -> tuple[tuple[Port, Port], ...]:
-    """Both ends of each link, in the order of the network's edges."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbour:
+    """A static entry of a node's neighbour table: nobody asks who has an address."""
+
+    address: str
+    mac: str
+    interface: str
+
+    @property
+    def command(self) -> str:
+        """A line for `ip -batch`."""
+        return f"neighbour replace {self.address} lladdr {self.mac} dev {self.interface} nud permanent"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeAddresses:
+    """What makes a node reachable, and others from it."""
+
+    addresses: tuple[tuple[str, str], ...]
+    """Interface and `10.0.0.1/30`."""
+    neighbours: tuple[Neighbour, ...]
+    routes: tuple[Route, ...]
+    bridge: Bridge | None = None
+    """What joins the ports of a switch that does not route."""
+
+
+def port_names(network: Network) -> tuple[tuple[str, str], ...]:
+    """The interfaces at both ends of each link: `w0-eth0`, `s0-eth3`."""
     num_ports = dict.fromkeys((node.name for node in network.nodes), 0)
 
-    def port(node: str, link: int, last: int) -> Port:
-        interface = f"{node}-eth{num_ports[node]}"
+    def name(node: str) -> str:
         num_ports[node] += 1
+        return f"{node}-eth{num_ports[node] - 1}"
+
+    return tuple((name(edge.first), name(edge.second)) for edge in network.edges)
+
+
+def ports_of(network: Network) -> tuple[tuple[Port, Port], ...]:
+    """Both ends of each link, in the order of the network's edges."""
+
+    def port(node: str, interface: str, link: int, last: int) -> Port:
         return Port(
             node=node,
             interface=interface,
@@ -75,7 +118,24 @@ def ports_of(network: Network) -> tuple[tuple[Port, Port], ...]:
             mac=f"02:00:00:{link >> 8:02x}:{link & 255:02x}:{last:02x}",
         )
 
-    return tuple((port(edge.first, index, 2), port(edge.second, index, 1)) for index, edge in enumerate(network.edges))
+    return tuple(
+        (port(edge.first, first, index, 2), port(edge.second, second, index, 1))
+        for index, (edge, (first, second)) in enumerate(zip(network.edges, port_names(network), strict=True))
+    )
+
+
+def routed_addresses(network: Network, links: Sequence[tuple[Port, Port]], hops: NextHops) -> dict[str, NodeAddresses]:
+    """What every node is set up with."""
+    return {node.name: _node(node.name, links, hops) for node in network.nodes}
+
+
+def _node(name: str, links: Sequence[tuple[Port, Port]], hops: NextHops) -> NodeAddresses:
+    own = [(near, far) for link in links for near, far in (link, link[::-1]) if near.node == name]
+    return NodeAddresses(
+        addresses=tuple((near.interface, f"{near.address}/{near.prefix_length}") for near, _ in own),
+        neighbours=tuple(Neighbour(address=far.address, mac=far.mac, interface=near.interface) for near, far in own),
+        routes=_routes(name, own, links, hops),
+    )
 
 
 def _subnet(port: Port) -> str:
@@ -84,9 +144,11 @@ def _subnet(port: Port) -> str:
     return f"{network}.{int(last) & ~3}/30"
 
 
-def routes_of(name: str, links: Sequence[tuple[Port, Port]], hops: NextHops) -> tuple[Route, ...]:
+def _routes(
+    name: str, ends: Sequence[tuple[Port, Port]], links: Sequence[tuple[Port, Port]], hops: NextHops
+) -> tuple[Route, ...]:
     """The node's own links, then every worker's subnet; a worker needs one way out."""
-    own = {far.node: (near, far) for link in links for near, far in (link, link[::-1]) if near.node == name}
+    own = {far.node: (near, far) for near, far in ends}
     routes = [
         Route(destination=_subnet(near), gateways=(), interface=near.interface, source=near.address)
         for near, _ in own.values()

@@ -5,6 +5,7 @@ say what the plan said, or the run ends (exit 3).
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,7 +20,9 @@ from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Host, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
+from testbed.links.bridge import Bridge
 from testbed.links.delay_daemon import DelayDaemon, queues_of
+from testbed.links.direction import Direction
 from testbed.links.netlink import LinkMonitor
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
 from testbed.links.relay import LinkRelay
@@ -30,6 +33,7 @@ from testbed.plan import Plan
 from testbed.state import RunState
 
 Result = TypeVar("Result")
+_FORWARDING_TIMEOUT_S: Final = 5.0
 _JSON: Final = json.JSONDecoder()
 
 
@@ -121,6 +125,9 @@ class Deployment:
         """Run the plan's commands. Raises EnvironmentLacksError with what the kernel said."""
         self.relay = self._start_relay()  # it makes the ports of its links
         self._for_each_node(self._apply)
+        for node in self.plan.nodes:
+            if node.addresses.bridge:
+                self._wait_forwarding(node.addresses.bridge, self.hosts[node.name])
 
     def _start_relay(self) -> LinkRelay | None:
         """One relay for all links, in the first switch: the program enters each node's namespace itself."""
@@ -150,6 +157,8 @@ class Deployment:
                 except OSError as error:
                     raise EnvironmentLacksError(f"sysctl {key}={value} (in {node.name}): {error.strerror}") from error
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
+        if node.bridge_commands:
+            host.execute(["bridge", "-batch", "-"], stdin="\n".join(node.bridge_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
         for line in node.tc_commands_if_known:
             with suppress(EnvironmentLacksError):
@@ -160,6 +169,12 @@ class Deployment:
         if node.firewall_rules:
             rules = "\n".join(["*mangle", *node.firewall_rules, "COMMIT"]) + "\n"
             host.execute(["iptables-restore", "--noflush", "--wait", "10"], stdin=rules)
+
+    def _wait_forwarding(self, bridge: Bridge, host: Host) -> None:
+        """Until the bridge's ports forward; one that never does is a difference."""
+        deadline_s = time.monotonic() + _FORWARDING_TIMEOUT_S
+        while not bridge.forwards(_answers(host, "ip", ["address show"])[0]) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
 
     def _state(self, node: NodePlan) -> dict[str, Any]:
         host = self.hosts[node.name]
@@ -180,6 +195,7 @@ class Deployment:
             "addresses": addresses,
             "routes": routes,
             "neighbours": neighbours,
+            "forwarding": _answers(host, "bridge", ["fdb show"])[0] if node.addresses.bridge else [],
             "sysctls": sysctls,
             "firewall": firewall,
             "queues": queues_of(host) if node.daemon_arguments else {},
@@ -208,13 +224,16 @@ class Deployment:
                 qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
                 if direction.shaper:
                     found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
-                found += _address_differences(interface, direction.sender.address, state["addresses"])
                 found += _packet_differences(interface, self.plan.experiment.packet_bytes, state["addresses"])
             if direction.receiver.node == node.name and direction.delay_stage:
                 found += direction.delay_stage.differences(state)
                 if isinstance(direction.delay_stage, NfqueueStage):
                     parameters = self.delay_daemon(node.name).parameters()[direction.delay_stage.queue]
                     found += direction.delay_stage.parameter_differences(parameters)
+        found += _address_differences(node, self.plan.directions, state["addresses"])
+        found += _neighbour_differences(node, state["neighbours"])
+        if node.addresses.bridge:
+            found += node.addresses.bridge.differences(state["addresses"], state["forwarding"])
         return found + _route_differences(node, self.plan.congestion, state["routes"])
 
 
@@ -235,13 +254,31 @@ def _sysctls(node: NodePlan) -> dict[str, str]:
     return {**node.sysctls, **known}
 
 
-def _address_differences(interface: str, address: str, links: Sequence[dict[str, Any]]) -> list[str]:
-    link = next((link for link in links if link.get("ifname") == interface), None)
-    if link is None:
-        return [f"{interface}: absent"]
-    found = [] if "UP" in link.get("flags", []) else [f"{interface}: is not up"]
-    known = [item.get("local") for item in link.get("addr_info", [])]
-    return found if known == [address] else [*found, f"{interface}: addresses are {known}, asked for only {address}"]
+def _address_differences(
+    node: NodePlan, directions: Sequence[Direction], links: Sequence[dict[str, Any]]
+) -> Iterator[str]:
+    asked = {direction.sender.interface: "" for direction in directions if direction.sender.node == node.name}
+    asked |= {interface: address.partition("/")[0] for interface, address in node.addresses.addresses}
+    found = {link.get("ifname"): link for link in links}
+    for interface, address in asked.items():
+        if interface not in found:
+            yield f"{interface}: absent"
+            continue
+        if "UP" not in found[interface].get("flags", []):
+            yield f"{interface}: is not up"
+        known = [item.get("local") for item in found[interface].get("addr_info", [])]
+        if known != [address] * bool(address):
+            yield f"{interface}: addresses are {known}, asked for only {address or 'none'}"
+
+
+def _neighbour_differences(node: NodePlan, table: Sequence[dict[str, Any]]) -> Iterator[str]:
+    known = {(entry.get("dst"), entry.get("lladdr"), entry.get("dev")): entry.get("state") for entry in table}
+    for neighbour in node.addresses.neighbours:
+        state = known.pop((neighbour.address, neighbour.mac, neighbour.interface), None)
+        if state != ["PERMANENT"]:
+            yield f"{node.name}: neighbour {neighbour.address} ({neighbour.mac}) is {state or 'absent'}, not permanent"
+    for address, mac, interface in known:
+        yield f"{node.name}: a neighbour {address} ({mac}) on {interface} that nobody asked for"
 
 
 def _packet_differences(interface: str, packet_bytes: int, links: Sequence[dict[str, Any]]) -> list[str]:
@@ -255,7 +292,7 @@ def _packet_differences(interface: str, packet_bytes: int, links: Sequence[dict[
 def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     known = {str(entry.get("dst")): entry for entry in table}
-    for route in node.routes:
+    for route in node.addresses.routes:
         name = "default route" if route.destination == "default" else f"route to {route.destination}"
         entry = known.pop(route.destination, None)
         if entry is None:

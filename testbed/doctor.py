@@ -272,7 +272,12 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     lines = [f"link: delay by {backend} does not work here ({problem}); it needs {BACKENDS[backend].needs}"]
     for other in BACKENDS:
         if other != backend and not backend_lacks(other):
-            reasons = refusals(plan.asked.values(), other, superframes=plan.experiment.packet_bytes > MTU)
+            reasons = refusals(
+                plan.asked.values(),
+                other,
+                superframes=plan.experiment.packet_bytes > MTU,
+                bridged=plan.experiment.switch == "bridged",
+            )
             lines += [f"  {other} works here, but {reason}" for reason in reasons]
             lines += [] if reasons else [f"  {other} works here: --set link.backend={other}"]
     return "\n  ".join(lines)

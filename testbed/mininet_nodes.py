@@ -1,8 +1,8 @@
 """Mininet's nodes and links, ours: they raise where Mininet prints and goes on, and own nothing outside themselves.
 
 Kept is what Mininet is good at: a fresh network and mount namespace per node with a shell in it, a network built from a
-topology object with replaceable classes. Replaced is what fails open: the switch lives in its own namespace and
-routes; links are shaped by the plan's commands (TCIntf's 1 Gbit/s cap and `burst 15k` lose the rate without an error);
+topology object with replaceable classes. Replaced is what fails open: the switch lives in its own namespace;
+links are shaped by the plan's commands (TCIntf's 1 Gbit/s cap and `burst 15k` lose the rate without an error);
 no limits of the machine are raised (`Mininet.init` writes global sysctls); stopping a node ends its namespaces, and
 the veth pairs with them, so nothing is deleted by name. Replaced too is what takes the time: a node's namespaces are
 held by a `cat`, its shell starts when it is first used, and one `ip` makes all links.
@@ -115,16 +115,16 @@ class EmulatedHost(_Owned, Host):  # type: ignore[misc]
     """A worker's node."""
 
 
-class RoutedSwitch(_Owned, Switch):  # type: ignore[misc]
-    """A switch that forwards at layer 3 in a namespace of its own.
+class EmulatedSwitch(_Owned, Switch):  # type: ignore[misc]
+    """A switch in a namespace of its own, which routes or bridges as the plan's commands tell it.
 
     Routing hands each packet to a fresh socket-less life: TCP Small Queues of the sender do not reach through it, so
     queues, drops and incast at the switch are real (over a bridge they are not).
     """
 
     def start(self, controllers: list[Any]) -> None:
-        """Forwarding is a sysctl of the plan; there is no controller."""
-        assert not controllers, "a routed switch has no controller"
+        """Forwarding is the plan's; there is no controller."""
+        assert not controllers, "a switch of ours has no controller"
 
     def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 - Mininet's name
         """The ports vanish with the namespace."""
@@ -178,7 +178,7 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
         super().__init__(
             topo=_PlannedTopo(plan, state),
             host=EmulatedHost,
-            switch=RoutedSwitch,
+            switch=EmulatedSwitch,
             link=EmulatedLink,
             intf=EmulatedInterface,
             controller=None,

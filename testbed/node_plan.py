@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.addresses import Port, Route, routes_of
+from testbed.addresses import NodeAddresses, Port
+from testbed.bridging import BRIDGE_SYSCTLS
 from testbed.links.direction import Direction
 from testbed.links.tc import MTU, gso_max_segments
-from testbed.routing import NextHops
 from testbed.topologies.base import Node
 
 DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
@@ -36,40 +36,38 @@ class NodePlan:
     """Lines for the mangle table of `iptables-restore`."""
     daemon_arguments: tuple[str, ...]
     """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
-    routes: tuple[Route, ...]
-    """What the routing table holds after the commands, and nothing else."""
+    bridge_commands: tuple[str, ...]
+    """Lines for `bridge -batch`."""
+    addresses: NodeAddresses
+    """What the tables of addresses, neighbours, routes and forwarding hold after the commands, and nothing else."""
 
 
 def node_plan(
     node: Node,
-    links: Sequence[tuple[Port, Port]],
+    ports: Sequence[Port],
+    addresses: NodeAddresses,
     directions: Sequence[Direction],
-    hops: NextHops,
     *,
     congestion: str,
     seed: int,
     packet_bytes: int,
     buffer_sysctls: Mapping[str, str],
 ) -> NodePlan:
-    """The node's ports, routes, shapers and delay stages."""
-    routes = routes_of(node.name, links, hops)
-    ip_commands = ["link set lo up"]
+    """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's."""
+    bridge = addresses.bridge
+    ip_commands = ["link set lo up", *(bridge.ip_commands() if bridge else ())]
     tc_commands: list[str] = []
     tc_commands_if_known: list[str] = []
     firewall_rules: list[str] = []
     daemon_arguments: list[str] = []
     segments = gso_max_segments(packet_bytes)
     limit = f" gso_max_segs {segments}" if segments else ""
-    for link in links:
-        for own, other in (link, link[::-1]):
-            if own.node == node.name:
-                ip_commands += [
-                    f"link set dev {own.interface} mtu {MTU}{limit}",
-                    f"address add {own.address}/30 dev {own.interface}",
-                    f"link set dev {own.interface} up",
-                    f"neighbour replace {other.address} lladdr {other.mac} dev {own.interface} nud permanent",
-                ]
-    ip_commands += [route.command(congestion) for route in routes]
+    ip_commands += [f"link set dev {port.interface} mtu {MTU}{limit}" for port in ports]
+    ip_commands += [f"address add {address} dev {interface}" for interface, address in addresses.addresses]
+    interfaces = [*(port.interface for port in ports), *([bridge.interface] if bridge else ())]
+    ip_commands += [f"link set dev {interface} up" for interface in interfaces]
+    ip_commands += [neighbour.command for neighbour in addresses.neighbours]
+    ip_commands += [route.command(congestion) for route in addresses.routes]
     for direction in directions:
         if direction.sender.node == node.name and direction.shaper:
             tc_commands += direction.shaper.commands()
@@ -80,11 +78,11 @@ def node_plan(
             firewall_rules += direction.delay_stage.firewall_rules()
             daemon_arguments += direction.delay_stage.daemon_arguments()
     sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
-    sysctls["net.ipv4.ip_forward"] = "1" if node.role == "switch" else "0"
+    sysctls["net.ipv4.ip_forward"] = "0" if node.role == "worker" or bridge else "1"
     if any(direction.asked.ecn_bytes is not None for direction in directions):
         sysctls["net.ipv4.tcp_ecn"] = "1"  # by default a connection does not ask for marks
-    sysctls_if_known: dict[str, str] = {}
-    if any(len(route.gateways) > 1 for route in routes):
+    sysctls_if_known = dict(BRIDGE_SYSCTLS) if bridge else {}
+    if any(len(route.gateways) > 1 for route in addresses.routes):
         # Addresses, protocol and ports, from the packet. Policy 1 hashes the same, but takes the random number that the
         # sender's TCP gave the connection (sk_txhash) instead, which lives on the packet across a veth pair.
         sysctls["net.ipv4.fib_multipath_hash_policy"] = "3"
@@ -100,7 +98,8 @@ def node_plan(
         tc_commands_if_known=tuple(tc_commands_if_known),
         firewall_rules=tuple(firewall_rules),
         daemon_arguments=tuple(daemon_arguments),
-        routes=routes,
+        bridge_commands=tuple(bridge.bridge_commands()) if bridge else (),
+        addresses=addresses,
     )
 
 

@@ -1,14 +1,15 @@
 """RunSpec -> Plan: everything that can be decided before anything is made. Pure, and printable without root.
 
-Every port is a subnet of its own (a routed switch, see testbed.addresses); neighbour entries are static.
+Switches route (testbed.addresses) or bridge (testbed.bridging); neighbour entries are static.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from testbed.addresses import Port, ports_of
+from testbed.addresses import Port, ports_of, routed_addresses
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
+from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
 from testbed.hosts.spec import HostSpec, resolve_hosts
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
@@ -59,7 +60,7 @@ class Plan:
     @property
     def needs_multipath(self) -> bool:
         """Whether any node has several next hops to one destination."""
-        return any(len(route.gateways) > 1 for node in self.nodes for route in node.routes)
+        return any(len(route.gateways) > 1 for node in self.nodes for route in node.addresses.routes)
 
     def node(self, name: str) -> NodePlan:
         """The node of that name."""
@@ -104,8 +105,13 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     network = place(experiment)
     asked = asked_links(network, experiment.link, experiment.links, packet_bytes=experiment.packet_bytes)
     delay_backend = _delay_backend(experiment, asked.values(), works)
-    links = ports_of(network)
     hops = next_hops(network)
+    if experiment.switch == "bridged":
+        links = bridged_ports(network)
+        addresses = bridged_addresses(network, links)
+    else:
+        links = ports_of(network)
+        addresses = routed_addresses(network, links, hops)
     ways = paths(hops)
     collective, channel = experiment.collective, experiment.channel
     buckets = fuse(experiment.workload.parameter_counts(), experiment.fusion.bucket_bytes)
@@ -129,9 +135,9 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         nodes=tuple(
             node_plan(
                 node,
-                links,
+                [port for ends in links for port in ends if port.node == node.name],
+                addresses[node.name],
                 directions,
-                hops,
                 congestion=congestion,
                 seed=experiment.seed,
                 packet_bytes=experiment.packet_bytes,
@@ -181,7 +187,7 @@ def _delay_backend(
     experiment: Experiment, asked: Iterable[AskedLink], works: Callable[[BackendName], bool]
 ) -> BackendName | None:
     """The one that makes the delays of all links; None where none is asked for. Raises SpecError when none can."""
-    superframes = experiment.packet_bytes > MTU
+    superframes, bridged = experiment.packet_bytes > MTU, experiment.switch == "bridged"
     unshapely = [each for each in asked if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
     if experiment.link.backend == "tap":
         unshapely = list(asked)  # it makes rate and queue as well
@@ -190,9 +196,9 @@ def _delay_backend(
     if experiment.link.backend != "auto":
         backend = experiment.link.backend
     else:
-        candidates = able(unshapely, superframes=superframes) or list(BACKENDS)
+        candidates = able(unshapely, superframes=superframes, bridged=bridged) or list(BACKENDS)
         backend = next((name for name in candidates if works(name)), candidates[0])
-    wrong = refusals(unshapely, backend, superframes=superframes)
+    wrong = refusals(unshapely, backend, superframes=superframes, bridged=bridged)
     if wrong:
         raise SpecError("\n".join(wrong))
     return backend

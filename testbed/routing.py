@@ -5,7 +5,7 @@ a hash of its addresses and ports.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -34,13 +34,16 @@ class Path:
         return " > ".join("|".join(stage) for stage in self.stages)
 
 
-def next_hops(network: Network) -> NextHops:
-    """For every worker and every other node, the next hops of all shortest paths, in the order of the links."""
+def next_hops(network: Network, targets: Collection[str] | None = None) -> NextHops:
+    """For every target (None: every worker) and every other node, the next hops of all shortest paths, in the order of
+    the links."""
     neighbours: dict[str, list[str]] = {node.name: [] for node in network.nodes}
     for edge in network.edges:
         neighbours[edge.first].append(edge.second)
         neighbours[edge.second].append(edge.first)
-    return {node.name: _towards(node.name, neighbours) for node in network.nodes if node.role == "worker"}
+    if targets is None:
+        targets = [node.name for node in network.nodes if node.role == "worker"]
+    return {target: _towards(target, neighbours) for target in targets}
 
 
 def _towards(target: str, neighbours: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:

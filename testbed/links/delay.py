@@ -64,6 +64,8 @@ class DelayBackend:
     """Whether it draws for every packet even where the sender makes super-frames of several."""
     shapes: bool
     """Whether its stage makes rate and queue as well, in place of the shaper."""
+    sees_frames: bool
+    """Whether it delays what a bridge passes on, too, and not only what a node routes or receives."""
     stage: Callable[..., DelayStage]
     """`stage(link, interface=..., index=..., seed=...)`; index counts the directions of the plan."""
 
@@ -76,6 +78,7 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
         refusals=netem_refusals,
         cuts_superframes=False,
         shapes=False,
+        sees_frames=True,
         stage=netem_stage,
     ),
     "nfqueue": DelayBackend(
@@ -85,6 +88,7 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
         refusals=nfqueue_refusals,
         cuts_superframes=True,
         shapes=False,
+        sees_frames=False,
         stage=nfqueue_stage,
     ),
     "tap": DelayBackend(
@@ -94,27 +98,30 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
         refusals=tap_refusals,
         cuts_superframes=True,
         shapes=True,
+        sees_frames=True,
         stage=tap_stage,
     ),
 }
 """In the order in which `auto` prefers them."""
 
 
-def able(asked: Collection[AskedLink], *, superframes: bool) -> list[BackendName]:
+def able(asked: Collection[AskedLink], *, superframes: bool, bridged: bool) -> list[BackendName]:
     """The backends that can do all that these links ask, the preferred first."""
-    return [name for name in BACKENDS if not _reasons(asked, name, superframes=superframes)]
+    return [name for name in BACKENDS if not _reasons(asked, name, superframes=superframes, bridged=bridged)]
 
 
-def refusals(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool) -> list[str]:
+def refusals(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool, bridged: bool) -> list[str]:
     """Why the backend cannot do what the links ask, `key: reason`, with the backends that can; empty when it can."""
-    found = _reasons(asked, backend, superframes=superframes)
-    others = able(asked, superframes=superframes)
+    found = _reasons(asked, backend, superframes=superframes, bridged=bridged)
+    others = able(asked, superframes=superframes, bridged=bridged)
     instead = f"; link.backend={' or '.join(others)} can" if others else ""
     return [f"{key}: {reason}{instead}" for key, reason in found.items()]
 
 
-def _reasons(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool) -> dict[str, str]:
+def _reasons(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool, bridged: bool) -> dict[str, str]:
     found: dict[str, str] = {}
+    if bridged and not BACKENDS[backend].sees_frames:
+        found["switch"] = f"{backend} delays packets that are routed and never sees what a bridge passes on; set routed"
     for each in asked:
         found |= {each.key(key): reason for key, reason in BACKENDS[backend].refusals(each.spec).items()}
         if superframes and each.spec.draws and not BACKENDS[backend].cuts_superframes:

@@ -53,7 +53,8 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print(f"[cyan]{node.name}[/] ({node.role})")
         lines = [f"sysctl -w {key}={value}" for key, value in node.sysctls.items()]
         lines += [f"sysctl -w {key}={value}  (where it exists)" for key, value in node.sysctls_if_known.items()]
-        lines += [f"ip {line}" for line in node.ip_commands] + [f"tc {line}" for line in node.tc_commands]
+        lines += [f"ip {line}" for line in node.ip_commands] + [f"bridge {line}" for line in node.bridge_commands]
+        lines += [f"tc {line}" for line in node.tc_commands]
         lines += [f"tc {line}  (where it is known)" for line in node.tc_commands_if_known]
         lines += [f"iptables -t mangle {line}" for line in node.firewall_rules]
         for line in lines:

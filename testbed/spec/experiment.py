@@ -102,8 +102,9 @@ class Experiment(BaseModel):
     ] = "superframe"
     """What TCP hands to the links: `superframe`, up to 64 KiB at once, cheap; `mtu`, single packets, so that queues and
     losses are of packets; or super-frames of at most that many bytes."""
-    switch: Literal["routed"] = "routed"
-    """Switches forward at layer 3: queues and incast behave as they do in reality."""
+    switch: Literal["routed", "bridged"] = "routed"
+    """Switches forward at layer 3 (`routed`): queues and incast behave as they do in reality; or at layer 2
+    (`bridged`), without loops, where the sender's own limits reach into the switches' queues."""
     runtime: Literal["namespace"] = "namespace"
     """What a worker runs in."""
     workload: Annotated[Workload, *WORKLOADS.field()] = Field(default_factory=lambda: WORKLOADS.parse("training"))

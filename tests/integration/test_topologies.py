@@ -103,6 +103,36 @@ def test_every_worker_reaches_every_other_and_every_link_is_what_was_asked(
         assert deployment.differences() == []
 
 
+@pytest.mark.parametrize("topology", ["star", {"kind": "dumbbell", "bottleneck": 0.5}])
+def test_bridged_switches_forward_and_every_link_is_what_was_asked(tmp_path: Path, topology: Any) -> None:
+    with deployed(tmp_path, topology=topology, placement="spread", switch="bridged") as deployment:
+        for rank in range(4):
+            with ExitStack() as stack:
+                echo = udp_socket(deployment, rank, stack)
+                caller = udp_socket(deployment, (rank + 1) % 4, stack)
+                caller.sendto(b"call", echo.getsockname())
+                assert num_switches(echo) == 0  # of those that routing would count
+        measurements = calibrate(deployment)
+        assert len(measurements) == len(deployment.plan.directions)
+        assert deployment.differences() == []
+
+
+@pytest.mark.parametrize(
+    ("node", "argv", "words"),
+    [
+        ("s0", "bridge fdb del 02:00:00:00:00:02 dev s0-eth0 master", "02:00:00:00:00:02 to s0-eth0 is absent"),
+        ("s0", "ip link set dev s0-eth1 type bridge_slave flood on", "s0-eth1: flood is True"),
+        ("s0", "ip link set dev s0-eth1 nomaster", "s0-eth1: its bridge is absent"),
+        ("s0", "ip address add 10.9.9.9/32 dev s0-eth1", "s0-eth1: addresses are"),
+        ("w0", "ip neighbour del 10.0.0.2 dev w0-eth0", "neighbour 10.0.0.2"),
+    ],
+)
+def test_a_bridge_that_does_not_hold_is_noticed(tmp_path: Path, node: str, argv: str, words: str) -> None:
+    with deployed(tmp_path, switch="bridged") as deployment:
+        deployment.hosts[node].execute(argv.split())
+        assert any(words in line for line in deployment.differences())
+
+
 def class_packets(deployment: Deployment, node: str, interface: str) -> int:
     with deployment.monitor(node) as monitor:
         classes = monitor.htb_classes(monitor.interfaces()[interface])

@@ -217,7 +217,7 @@ def test_switches_have_a_route_to_every_worker_over_all_shortest_paths() -> None
     assert (
         "route add 10.0.0.8/30 congctl reno nexthop via 10.0.0.17 dev s0-eth2 nexthop via 10.0.0.21 dev s0-eth3"
     ) in node.ip_commands
-    assert len(node.routes) == 4 + 2
+    assert len(node.addresses.routes) == 4 + 2
     assert node.sysctls["net.ipv4.fib_multipath_hash_policy"] == "3"
 
 
