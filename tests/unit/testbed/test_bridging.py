@@ -48,6 +48,6 @@ def test_one_spine_has_no_loop() -> None:
 
 
 def test_a_delay_that_a_bridge_would_pass_by_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"switch: nfqueue delays packets that are routed .*link.backend=netem can"):
+    with pytest.raises(SpecError, match=r"switch: nfqueue delays .*link.backend=netem or tap can"):
         planned(link={"delay": "1ms", "backend": "nfqueue"})
     assert planned(link={"delay": "1ms"}).delay_backend == "netem"
