@@ -189,8 +189,8 @@ def rate_of(
     """The rate of one direction, repeated while it is not what was asked; the closest counts."""
     asked_bps = direction.rate_bps * goodput_fraction()
     goodput_bps, congestion, num_attempts = 0.0, "", 0
-    # Loss keeps a TCP stream from filling the link, however often it is tried.
-    max_attempts = 1 if direction.loss else NUM_ATTEMPTS
+    # Loss keeps a TCP stream from filling the link, however often it is tried; without a rate there is nothing to meet.
+    max_attempts = 1 if direction.loss or direction.asked.unshaped else NUM_ATTEMPTS
     while num_attempts < max_attempts and not _rate_holds(goodput_bps, asked_bps):
         num_attempts += 1
         measured_bps, congestion = measure_rate(deployment, direction, stopping=stopping)
@@ -233,7 +233,7 @@ def judge(plan: Plan, calibration: Calibration) -> list[str]:
     for measured in calibration.links:
         direction = asked[measured.sender, measured.receiver]
         name = f"{measured.sender} -> {measured.receiver}"
-        error = measured.rate_bps / direction.rate_bps - 1
+        error = 0.0 if direction.asked.unshaped else measured.rate_bps / direction.rate_bps - 1
         # Loss keeps a TCP stream from filling the link; only an excess is then a fault of the link.
         if measured.rate_of == name and (error > RATE_TOLERANCE or (error < -RATE_TOLERANCE and not direction.loss)):
             found.append(

@@ -109,7 +109,11 @@ def buffer_sysctls(directions: Sequence[Direction], path_s: float) -> dict[str, 
     A buffer holds twice the window, because the kernel reckons with its own overhead (tcp(7), tcp_adv_win_scale); half
     as much again is for the queues.
     """
-    rate_bps = max(direction.rate_bps for direction in directions if direction.sender.node.startswith("w"))
+    rate_bps = max(
+        direction.rate_bps
+        for direction in directions
+        if direction.sender.node.startswith(("w", "h")) and not direction.asked.unshaped
+    )
     window_bytes = 2 * path_s * rate_bps / 8 + max(direction.asked.queue_bytes for direction in directions)
     limit_bytes = int(3 * window_bytes)
     if path_s == 0 or limit_bytes <= DEFAULT_BUFFER_BYTES:

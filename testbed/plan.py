@@ -103,7 +103,8 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     Raises SpecError for combinations that cannot be right.
     """
     network = place(experiment)
-    asked = asked_links(network, experiment.link, experiment.links, packet_bytes=experiment.packet_bytes)
+    inside = experiment.workers_per_host.inside
+    asked = asked_links(network, experiment.link, inside, experiment.links, packet_bytes=experiment.packet_bytes)
     delay_backend = _delay_backend(experiment, asked.values(), works)
     hops = next_hops(network)
     if experiment.switch == "bridged":
@@ -159,15 +160,23 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
 
 
 def place(experiment: Experiment) -> Network:
-    """The topology with the workers where the placement puts them. Raises SpecError when there are too few places."""
-    topology, num_workers = experiment.topology, experiment.workers
-    fabric = topology.fabric(num_workers)
-    if len(fabric.places) < num_workers:
+    """The topology with the hosts where the placement puts them. Raises SpecError when there are too few places."""
+    topology, num_workers, sharing = experiment.topology, experiment.workers, experiment.workers_per_host
+    num_hosts = sharing.num_hosts(num_workers)
+    if num_hosts < 2:
         raise SpecError(
-            f"workers: {num_workers} do not fit the {len(fabric.places)} places of topology {topology.kind}; allowed: "
-            f"at most {len(fabric.places)}, or {topology.larger}"
+            f"workers_per_host: {sharing.count} puts all {num_workers} workers on one host, and no link between hosts "
+            f"carries anything; allowed: less than {num_workers}"
         )
-    return fabric.network(experiment.placement.attach(fabric.places, num_workers, seed=experiment.seed))
+    fabric = topology.fabric(num_hosts)
+    if len(fabric.places) < num_hosts:
+        shared = f" on {num_hosts} hosts" if sharing.count > 1 else ""
+        raise SpecError(
+            f"workers: {num_workers}{shared} do not fit the {len(fabric.places)} places of topology {topology.kind}; "
+            f"allowed: at most {len(fabric.places) * sharing.count}, or {topology.larger}"
+        )
+    attached = experiment.placement.attach(fabric.places, num_hosts, seed=experiment.seed)
+    return fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count)
 
 
 def fuse(parameter_counts: Sequence[int], bucket_bytes: int) -> tuple[int, ...]:
@@ -205,7 +214,7 @@ def _delay_backend(
 
 
 def racks_of(network: Network, num_workers: int) -> tuple[int, ...]:
-    """For each worker, the number of its rack: workers on one switch are in one."""
+    """For each worker, the number of its rack: workers on one switch, or on one host, are in one."""
     switch_of = {edge.first: edge.second for edge in network.edges}
     switches = [switch_of[f"w{rank}"] for rank in range(num_workers)]
     numbers = {switch: number for number, switch in enumerate(dict.fromkeys(switches))}

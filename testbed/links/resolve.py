@@ -13,6 +13,7 @@ from transports.units import format_rate, format_size
 
 _SUPERFRAME_QUEUE_BYTES: Final = 100_000
 _ETHERNET_HEADER_BYTES: Final = 14
+_SETTINGS: Final = LinkOverride.model_fields
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,15 +43,16 @@ def min_queue_bytes(packet_bytes: int) -> int:
 
 
 def asked_links(
-    network: Network, link: LinkSpec, overrides: Mapping[str, LinkOverride], *, packet_bytes: int
+    network: Network, link: LinkSpec, inside: LinkSpec, overrides: Mapping[str, LinkOverride], *, packet_bytes: int
 ) -> dict[Hop, AskedLink]:
-    """Every direction's settings: `link` with the edge's share of the rate, then the overrides in their order.
+    """Every direction's settings: `link` with the edge's share of the rate, or `inside` within a host, then the
+    overrides in their order.
 
     `packet_bytes` is the largest packet that a queue gets. Queues in bandwidth-delay products become bytes. Raises
     SpecError for an override that names no link and for settings that contradict each other, with the keys.
     """
     asked = [
-        _share(edge, link, hop)
+        _inside(edge, inside, hop) if edge.inside else _share(edge, link, hop)
         for edge in network.edges
         for hop in ((edge.first, edge.second), (edge.second, edge.first))
     ]
@@ -76,6 +78,11 @@ def _share(edge: Edge, link: LinkSpec, hop: Hop) -> AskedLink:
     return asked
 
 
+def _inside(edge: Edge, inside: LinkSpec, hop: Hop) -> AskedLink:
+    keys = {field.alias or name: f"workers_per_host.link.{field.alias or name}" for name, field in _SETTINGS.items()}
+    return AskedLink(link=edge.name, hop=hop, spec=inside, keys=keys)
+
+
 def _settle(asked: AskedLink, round_trip_s: float, packet_bytes: int) -> None:
     """The queue in bytes, and at least the smallest that holds what comes."""
     queue = asked.spec.queue
@@ -96,7 +103,7 @@ def _refuse(every: Sequence[AskedLink], packet_bytes: int) -> None:
 
 def _faults(asked: AskedLink, packet_bytes: int) -> Iterator[tuple[str, str]]:
     spec, name = asked.spec, " -> ".join(asked.hop)
-    if not MIN_RATE_BPS <= spec.rate_bps <= MAX_RATE_BPS:
+    if not spec.unshaped and not MIN_RATE_BPS <= spec.rate_bps <= MAX_RATE_BPS:
         yield (
             "rate",
             (

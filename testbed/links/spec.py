@@ -28,6 +28,8 @@ MIN_RATE_BPS: Final = 1e6
 """Below, one super-frame takes half a second."""
 MAX_RATE_BPS: Final = 100e9
 """Above, no machine carries it."""
+UNSHAPED_BPS: Final = 1e12
+"""What the shaper of a link without a rate is set to: nothing reaches it, and it counts every header all the same."""
 MAX_QUEUE_BYTES: Final = 1_000_000_000
 
 
@@ -219,6 +221,11 @@ class LinkSpec(LinkSettings):
     def with_queue(self, queue_bytes: int) -> "LinkSpec":
         """The same with its queue in bytes."""
         return self.model_copy(update={"queue": queue_bytes})
+
+    @property
+    def unshaped(self) -> bool:
+        """Whether the link is as fast as the machine."""
+        return self.rate_bps == UNSHAPED_BPS
 
     @property
     def jitter_s(self) -> float:

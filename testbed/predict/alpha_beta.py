@@ -48,7 +48,7 @@ def predict(
     experiment: Experiment, buckets: Sequence[int], directions: Sequence[Direction], world: World, *, alpha_s: float
 ) -> Prediction:
     """The all-reduces of one iteration, one bucket after the other, on the workers' links; or what the most loaded
-    link between switches needs for its bytes, if that is longer.
+    link that workers share (between switches, of a host) needs for its bytes, if that is longer.
 
     Workers' links that differ count as the slowest that carries anything does: in a ring every step waits for it.
     """
@@ -56,6 +56,13 @@ def predict(
     workers = {f"w{rank}" for rank in range(experiment.workers)}
     trunks = [direction for direction in directions if workers.isdisjoint(direction.hop)]
     own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
+    if all(direction.asked.unshaped for direction in own):
+        # Workers that share a host: its link is the first that takes time.
+        own = [direction for direction in trunks if any(node.startswith("h") for node in direction.hop)]
+        ends = World(num_workers=experiment.workers_per_host.num_hosts(experiment.workers))
+    else:
+        own = [direction for direction in own if not direction.asked.unshaped]
+        ends = world
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
     alpha_beta_s = sum(
@@ -72,7 +79,7 @@ def predict(
         for count in buckets
     )
     gradient_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
-    least_s = max(_least_s(direction, world, gradient_bytes, fraction) for direction in used)
+    least_s = max(_least_s(direction, ends, gradient_bytes, fraction) for direction in used)
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
     certain_s = max((trunk.balanced_s for trunk in trunks if trunk.expected_bytes is not None), default=0.0)
     decides = busiest is not None and busiest.balanced_s > alpha_beta_s

@@ -36,7 +36,7 @@ def render_plan(plan: Plan, console: Console) -> None:
             direction.sender.interface,
             direction.sender.address,
             direction.receiver.interface,
-            format_rate(direction.rate_bps),
+            "unshaped" if direction.asked.unshaped else format_rate(direction.rate_bps),
             format_time(direction.delay_s),
             format_size(direction.asked.queue_bytes),
             _also(direction.asked),
@@ -78,7 +78,7 @@ def render_plan(plan: Plan, console: Console) -> None:
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
     model = "the alpha-beta model"
     if prediction.bottleneck:
-        model = f"the bytes of {prediction.bottleneck}, the most loaded link between switches"
+        model = f"the bytes of {prediction.bottleneck}, the most loaded link that workers share"
     console.print("\n[bold]prediction[/], per iteration")
     console.print(
         f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",

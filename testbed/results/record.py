@@ -256,7 +256,7 @@ class AllReduceSummary(_Part):
     predicted_s: float
     """The alpha-beta prediction, or the time of the `bottleneck`."""
     bottleneck: str | None = None
-    """The link between switches, `s0 -> s1`, whose bytes take longer than the alpha-beta model's rounds."""
+    """The link that workers share, `s0 -> s1`, whose bytes take longer than the alpha-beta model's rounds."""
 
 
 class Summary(_Part):

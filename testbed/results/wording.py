@@ -4,6 +4,8 @@ report."""
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from testbed.links.spec import UNSHAPED_BPS
+
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
     from testbed.results.record import (
         AllReduceSummary,
@@ -42,10 +44,10 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "iterations: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
-    "bound": "Least time for these bytes at the goodput of the workers' links, or of a link between switches that "
-    "must carry more.",
+    "bound": "Least time for these bytes at the goodput of the workers' links, or of a link that workers share "
+    "and that must carry more.",
     "predicted": "Alpha-beta model: latency of every round, then bytes at the goodput of the workers' links; or the "
-    "time the most loaded link between switches needs, if that is longer.",
+    "time the most loaded link that workers share needs, if that is longer.",
 }
 DASH: Final = "\u2013"
 """Stands where a number is not known."""
@@ -76,6 +78,8 @@ def time_text(time_s: float | None) -> str:
 
 def rate_text(rate_bps: float | None) -> str:
     """`95.68 Mbit/s`, four digits because links are held to 0.1 %; a dash for None."""
+    if rate_bps == UNSHAPED_BPS:
+        return "unshaped"
     return DASH if rate_bps is None else _scaled(rate_bps, _RATE_UNITS, num_digits=4)
 
 

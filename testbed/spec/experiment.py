@@ -24,6 +24,7 @@ from pydantic import (
 
 from testbed.background.base import BACKGROUNDS, Background
 from testbed.errors import SpecError
+from testbed.hosts.sharing import WorkersPerHost, parse_workers_per_host
 from testbed.hosts.spec import HostSpec
 from testbed.links.spec import LinkOverride, LinkSpec
 from testbed.links.tc import MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
@@ -37,7 +38,6 @@ from transports.registry import Options
 from transports.units import Size, Time, format_size, parse_size_bytes
 
 RESERVED: Final = {
-    "workers_per_host": "every worker has a host of its own",
     "changes": "links keep their settings during the run",
     "sweep": "one spec is one run",
     "repeat": "one spec is one run",
@@ -87,10 +87,16 @@ class Experiment(BaseModel):
     """Decides initial weights, batches and every random draw."""
     workers: int = Field(4, ge=2, le=64)
     """One alone would have nobody to exchange gradients with, and no time or bytes to compare."""
+    workers_per_host: Annotated[
+        WorkersPerHost, BeforeValidator(parse_workers_per_host, json_schema_input_type=int | WorkersPerHost)
+    ] = Field(default_factory=lambda: WorkersPerHost.model_validate({}))
+    """How many workers share a host and its link: `4`, or `{count: 4, link: {rate: 10gbit}}` with links inside that are
+    not as fast as the machine."""
     topology: Annotated[Topology, *TOPOLOGIES.field()] = Field(default_factory=lambda: TOPOLOGIES.parse("star"))
     placement: Annotated[Placement, *PLACEMENTS.field()] = Field(default_factory=lambda: PLACEMENTS.parse("packed"))
-    """Which worker sits on which place of the topology."""
+    """Which host sits on which place of the topology."""
     link: LinkSpec = Field(default_factory=lambda: LinkSpec.model_validate({}))
+    """Of every host to its switch, and between switches."""
     links: dict[str, LinkOverride] = Field(default_factory=dict)
     """What is different on some links: `w1-s0: {rate: 10mbit}`, `s0->w2: {delay: 5ms}` for one direction, `w*-s*` for
     all that match. Taken in the order of the file; the later wins."""

@@ -12,11 +12,11 @@ from transports.registry import Options, Registry
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A host that runs a worker, or a switch."""
+    """What runs a worker, a switch, or a host that several workers share: a switch inside it."""
 
     name: str
     """`w0`, `s0`: short, because interface names are at most 15 characters."""
-    role: Literal["worker", "switch"]
+    role: Literal["worker", "host", "switch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,9 @@ class Edge:
     first: str
     second: str
     rate_factor: float = 1.0
-    """Its rate over the rate of a worker's link, which the spec gives."""
+    """Its rate over the rate of a host's link, which the spec gives."""
+    inside: bool = False
+    """Between a worker and the host that it shares with others."""
     settings: LinkOverride = field(default_factory=LinkOverride)
     """What the topology itself says of it, in both directions; the spec's `links` come after."""
 
@@ -54,13 +56,23 @@ class Fabric:
     places: tuple[str, ...]
     """The switch of each place for a host, in order: places next to each other are near each other."""
 
-    def network(self, attached: Sequence[str]) -> Network:
-        """The fabric with worker i on the switch `attached[i]`."""
-        workers = tuple(Node(name=f"w{rank}", role="worker") for rank in range(len(attached)))
-        links = (Edge(first=worker.name, second=switch) for worker, switch in zip(workers, attached, strict=True))
+    def network(self, attached: Sequence[str], *, workers_per_host: int = 1, num_workers: int | None = None) -> Network:
+        """The fabric with host i on the switch `attached[i]`: worker i itself, or `h<i>` with the next workers on it.
+
+        `num_workers` is given where the last host has fewer than the others.
+        """
+        count = num_workers or len(attached) * workers_per_host
+        workers = tuple(Node(name=f"w{rank}", role="worker") for rank in range(count))
+        shared = tuple(Node(name=f"h{i}", role="host") for i in range(len(attached))) if workers_per_host > 1 else ()
+        inside = (
+            Edge(first=worker.name, second=shared[rank // workers_per_host].name, inside=True)
+            for rank, worker in enumerate(workers if shared else ())
+        )
+        hosts = shared or workers
+        links = (Edge(first=host.name, second=switch) for host, switch in zip(hosts, attached, strict=True))
         return Network(
-            nodes=(*workers, *(Node(name=switch, role="switch") for switch in self.switches)),
-            edges=(*links, *self.trunks),
+            nodes=(*workers, *shared, *(Node(name=switch, role="switch") for switch in self.switches)),
+            edges=(*inside, *links, *self.trunks),
         )
 
 

@@ -103,6 +103,20 @@ def test_every_worker_reaches_every_other_and_every_link_is_what_was_asked(
         assert deployment.differences() == []
 
 
+@pytest.mark.parametrize("inside", ["unshaped", {"rate": "500mbit"}])
+def test_workers_of_one_host_share_its_link(tmp_path: Path, inside: Any) -> None:
+    sharing = {"count": 2, "link": inside}
+    with deployed(tmp_path, workers_per_host=sharing) as deployment:
+        echo_everywhere(deployment)
+        measured = {(each.sender, each.receiver): each.rate_bps for each in calibrate(deployment)}
+        assert len(measured) == 2 * (4 + 2)
+        assert measured["h0", "s0"] is not None
+        assert (measured["w0", "h0"] is None) == (inside == "unshaped")
+        assert deployment.differences() == []
+        with LinkSampler(deployment, interval_s=9, on_sample=lambda _: None) as sampler:
+            assert all(sample.class_bytes > 0 for sample in sampler.sample())
+
+
 @pytest.mark.parametrize("topology", ["star", {"kind": "dumbbell", "bottleneck": 0.5}])
 def test_bridged_switches_forward_and_every_link_is_what_was_asked(tmp_path: Path, topology: Any) -> None:
     with deployed(tmp_path, topology=topology, placement="spread", switch="bridged") as deployment:

@@ -27,7 +27,7 @@ def test_paths_and_the_bytes_that_hashes_decide_are_shown() -> None:
 def test_the_link_that_decides_is_named() -> None:
     text = rendered(topology="dumbbell", placement="spread")
     assert "~" not in text
-    assert "by the bytes of s0 -> s1, the most loaded link between switches" in text
+    assert "by the bytes of s0 -> s1, the most loaded link that workers share" in text
 
 
 def test_what_else_is_asked_of_a_direction_is_shown() -> None:

@@ -1,0 +1,40 @@
+"""Several workers on one host: they share its link to the network, each reaching it over a link inside the host."""
+
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from testbed.links.spec import UNSHAPED_BPS, LinkOverride, LinkSpec
+
+_UNSHAPED: Final = LinkSpec.model_validate({}).model_copy(update={"rate_bps": UNSHAPED_BPS})
+
+
+class WorkersPerHost(BaseModel):
+    """How many workers share a host, and what lies between them and it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int = Field(1, ge=1, le=64)
+    """1: every worker is a host of its own. More: host `h0` has that many workers, and `link` is the host's."""
+    link: Literal["unshaped"] | LinkOverride = "unshaped"
+    """Between a worker and its host: as fast as the machine is, or that with some settings: `{rate: 10gbit}`."""
+
+    @model_validator(mode="after")
+    def _link_of_something(self) -> Self:
+        if self.count == 1 and self.link != "unshaped":
+            raise ValueError("link: with one worker per host there is no link inside; allowed: a count of 2 or more")
+        return self
+
+    @property
+    def inside(self) -> LinkSpec:
+        """What is asked of the links inside."""
+        return _UNSHAPED if self.link == "unshaped" else _UNSHAPED.overridden(self.link)
+
+    def num_hosts(self, num_workers: int) -> int:
+        """The last host may have fewer workers."""
+        return -(-num_workers // self.count)
+
+
+def parse_workers_per_host(value: Any) -> Any:
+    """`4` stands for `{count: 4}`."""
+    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
