@@ -13,7 +13,9 @@ import pytest
 
 from testbed.calibrate import calibrate
 from testbed.deploy import Deployment, deploy
+from testbed.doctor import backend_lacks
 from testbed.kernel import has_sysctl
+from testbed.links.delay import BACKENDS
 from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.sampler import LinkSampler
 from testbed.plan import make_plan
@@ -129,6 +131,13 @@ def test_bridged_switches_forward_and_every_link_is_what_was_asked(tmp_path: Pat
         measurements = calibrate(deployment)
         assert len(measurements) == len(deployment.plan.directions)
         assert deployment.differences() == []
+
+
+def test_a_delay_behind_a_bridge_is_there(tmp_path: Path) -> None:
+    backend = next(name for name, each in BACKENDS.items() if each.sees_frames and not backend_lacks(name))
+    link = {"delay": "2ms", "backend": backend}
+    with deployed(tmp_path, workers=2, switch="bridged", link=link) as deployment:
+        assert all(measured.delay_s >= 2e-3 for measured in calibrate(deployment))
 
 
 @pytest.mark.parametrize(
