@@ -194,8 +194,9 @@ def asked_bps(plan: Plan) -> float:
     fullest_s = max(direction.balanced_s for direction in plan.directions)
     if fullest_s > 0:
         return sum(8 * direction.balanced_bytes / fullest_s for direction in plan.directions) / 2
-    workers = {f"w{rank}" for rank in range(plan.experiment.workers)}
-    return sum(direction.rate_bps for direction in plan.directions if direction.sender.node in workers)
+    ends = {node.name for node in plan.nodes if node.role != "switch"}
+    shaped = [direction for direction in plan.directions if not direction.asked.unshaped]
+    return sum(direction.rate_bps for direction in shaped if direction.sender.node in ends)
 
 
 def refuse_excess(plan: Plan, budget: Budget | None) -> None:
@@ -203,7 +204,8 @@ def refuse_excess(plan: Plan, budget: Budget | None) -> None:
     if budget is None:
         return
     carries_bps = budget.carries_bps(plan.experiment.packet_bytes)
-    fastest = max(plan.directions, key=lambda direction: direction.rate_bps)
+    shaped = [direction for direction in plan.directions if not direction.asked.unshaped]
+    fastest = max(shaped, key=lambda direction: direction.rate_bps)
     if fastest.rate_bps > carries_bps:
         raise EnvironmentLacksError(
             f"{plan.asked[fastest.hop].key('rate')}: {fastest.name} asks for {format_rate(fastest.rate_bps)}, and all "

@@ -110,10 +110,9 @@ def test_workers_of_one_host_share_its_link(tmp_path: Path, inside: Any) -> None
     sharing = {"count": 2, "link": inside}
     with deployed(tmp_path, workers_per_host=sharing) as deployment:
         echo_everywhere(deployment)
-        measured = {(each.sender, each.receiver): each.rate_bps for each in calibrate(deployment)}
+        measured = {(each.sender, each.receiver): each.rate_bps for each in calibrate(deployment).links}
         assert len(measured) == 2 * (4 + 2)
-        assert measured["h0", "s0"] is not None
-        assert (measured["w0", "h0"] is None) == (inside == "unshaped")
+        assert (measured["w0", "h0"] > 505e6) == (inside == "unshaped")
         assert deployment.differences() == []
         with LinkSampler(deployment, interval_s=9, on_sample=lambda _: None) as sampler:
             assert all(sample.class_bytes > 0 for sample in sampler.sample())
@@ -128,8 +127,7 @@ def test_bridged_switches_forward_and_every_link_is_what_was_asked(tmp_path: Pat
                 caller = udp_socket(deployment, (rank + 1) % 4, stack)
                 caller.sendto(b"call", echo.getsockname())
                 assert num_switches(echo) == 0  # of those that routing would count
-        measurements = calibrate(deployment)
-        assert len(measurements) == len(deployment.plan.directions)
+        assert len(calibrate(deployment).links) == len(deployment.plan.directions)
         assert deployment.differences() == []
 
 
@@ -137,7 +135,7 @@ def test_a_delay_behind_a_bridge_is_there(tmp_path: Path) -> None:
     backend = next(name for name, each in BACKENDS.items() if each.sees_frames and not backend_lacks(name))
     link = {"delay": "2ms", "backend": backend}
     with deployed(tmp_path, workers=2, switch="bridged", link=link) as deployment:
-        assert all(measured.delay_s >= 2e-3 for measured in calibrate(deployment))
+        assert all(measured.delay_s >= 2e-3 for measured in calibrate(deployment).links)
 
 
 @pytest.mark.parametrize(
