@@ -205,7 +205,12 @@ def _delay_backend(
     if experiment.link.backend != "auto":
         backend = experiment.link.backend
     else:
-        candidates = able(unshapely, superframes=superframes, bridged=bridged) or list(BACKENDS)
+        candidates = able(unshapely, superframes=superframes, bridged=bridged)
+        if not candidates:
+            lines = ["no backend does all that the links ask"]
+            for name in BACKENDS:
+                lines += refusals(unshapely, name, superframes=superframes, bridged=bridged)
+            raise SpecError("\n".join(lines))
         backend = next((name for name in candidates if works(name)), candidates[0])
     wrong = refusals(unshapely, backend, superframes=superframes, bridged=bridged)
     if wrong:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import Final, Literal
 
@@ -53,8 +54,8 @@ def _compile(source: Path, built: Path, form: Form) -> None:
     compiler = next((found for found in map(shutil.which, names) if found), None)
     if compiler is None:
         raise UnsupportedError(f"no {' or '.join(names)} to build {source.name} with: {_CURES[form]}")
-    # Under a name of its own until it is whole: other processes may build the same.
-    partial = built.with_name(f".{built.name}.{os.getpid()}")
+    # Under a name of its own until it is whole: other processes and threads may build the same.
+    partial = built.with_name(f".{built.name}.{threading.get_native_id()}")
     try:
         built.parent.mkdir(exist_ok=True)
         argv = [compiler, *_flags(form), "-o", str(partial), str(source), *_LIBRARIES[form]]

@@ -24,6 +24,8 @@ BackendName = Literal["netem", "nfqueue", "tap"]
 Distribution = Literal["normal", "uniform"]
 MIN_PACKETS: Final = 1000
 """So many packets every delay line can hold."""
+LATE_S: Final = 20e-3
+"""So long a busy machine may keep a delay line waiting: packets then are late, which is measured, not lost."""
 MIN_RATE_BPS: Final = 1e6
 """Below, one super-frame takes half a second."""
 MAX_RATE_BPS: Final = 100e9
@@ -254,6 +256,7 @@ class LinkSpec(LinkSettings):
         return self.delay_s > 0 or self.draws
 
     def max_packets_in_flight(self, mtu: int) -> int:
-        """Twice the bandwidth-delay product in full-sized packets: what a delay line must hold to never drop."""
-        in_flight_packets = self.rate_bps / 8 * (self.delay_s + self.jitter.greatest_s) / mtu
-        return max(MIN_PACKETS, int(2 * in_flight_packets))
+        """What a delay line must hold to never drop, in full-sized packets: twice the bandwidth-delay product, and what
+        comes while the program that lets packets go waits for a core."""
+        held_s = 2 * (self.delay_s + self.jitter.greatest_s) + LATE_S
+        return max(MIN_PACKETS, int(self.rate_bps / 8 * held_s / mtu))

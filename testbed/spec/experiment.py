@@ -198,6 +198,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise SpecError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
 
 
+_SHORT_FOR: Final = {"jitter": "deviation"}
+"""The key that a plain value stands for, where it is not the kind of an axis."""
+
+
 def _anchor(data: dict[Any, Any], folder: Path) -> None:
     """A path inside a spec file begins at the file's folder."""
     topology = data.get("topology")
@@ -218,7 +222,7 @@ def apply_override(data: dict[Any, Any], override: str) -> None:
     for part in parents:
         child = data.get(part)
         if isinstance(child, str):  # `collective: ring` stands for `collective: {kind: ring}`
-            child = {"kind": child}
+            child = {_SHORT_FOR.get(part, "kind"): child}
         elif not isinstance(child, dict):
             child = _default_kind(part)
         data[part] = child

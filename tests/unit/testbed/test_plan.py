@@ -300,3 +300,11 @@ def test_a_hierarchical_all_reduce_sends_one_gradient_between_the_racks_each_way
     made = plan(topology="dumbbell", collective="hierarchical", fusion={"bytes": "64MiB"})
     across = next(each for each in made.directions if each.hop == ("s0", "s1"))
     assert across.expected_bytes == pytest.approx(made.prediction.gradient_bytes * 1514 / 1448, rel=0.01)
+
+
+def test_what_no_backend_can_is_refused_with_every_reason() -> None:
+    links = {"w0->s0": {"delay": "50us", "loss": "1%"}, "w1->s0": {"duplicate": "1%"}}
+    with pytest.raises(SpecError) as caught:
+        plan(links=links)
+    for words in ("links.w0->s0.delay: nfqueue", "links.w1->s0.duplicate: nfqueue", "packet_mode: netem"):
+        assert words in str(caught.value)

@@ -1,5 +1,6 @@
 import ctypes
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ def test_what_is_built_is_kept_until_its_source_changes(tmp_path: Path) -> None:
     assert program != first
     assert subprocess.run([str(program)], check=False).returncode == 7
     assert not list((tmp_path / "build").glob(".*"))
+
+
+def test_several_threads_may_build_the_same_at_once(tmp_path: Path) -> None:
+    source = tmp_path / "answer.c"
+    source.write_text("int answer(void) { return 42; }\n")
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(lambda _: build(source, "library"), range(4)))) == 1
 
 
 def test_what_the_compiler_says_is_said(tmp_path: Path) -> None:

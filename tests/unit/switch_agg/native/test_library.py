@@ -1,7 +1,7 @@
 """The C code and its Python twins do the same."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
@@ -12,6 +12,7 @@ anything = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 @given(stn.arrays(np.float32, st.integers(0, 200), elements=anything), st.integers(1, 32), st.integers(-127, 126))
+@settings(deadline=None)  # the first call may build the library
 def test_floats_become_the_same_integers(values: np.ndarray, num_workers: int, exponent: int) -> None:
     native, python = NativeCodec(), NumpyCodec()
     actual = python.exponents_of(values, 32)
@@ -31,6 +32,7 @@ def test_floats_become_the_same_integers(values: np.ndarray, num_workers: int, e
     st.integers(1, 32),
     stn.arrays(np.int8, 5, elements=st.integers(-128, 127)),
 )
+@settings(deadline=None)  # the first call may build the library
 def test_integers_become_the_same_floats(sums: np.ndarray, short: int, num_workers: int, exponents: np.ndarray) -> None:
     count = sums.size - short
     which = np.arange(len(sums), dtype=np.int64)

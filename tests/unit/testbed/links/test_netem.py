@@ -13,7 +13,7 @@ def test_the_stage_lies_at_the_receiver_and_holds_twice_the_bandwidth_delay_prod
     link = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms", "jitter": "1ms", "loss": "0.5%"})
     stage = netem_stage(link, interface="s0-eth0", index=0, seed=1)
     assert stage.ip_commands() == ["link add ifb0 type ifb", "link set ifb0 up"]
-    assert stage.max_packets == int(2 * 1e9 / 8 * 0.014 / 1500)
+    assert stage.max_packets == int(1e9 / 8 * (2 * 0.014 + 0.02) / 1500)
     assert stage.tc_commands()[-1] == (
         f"qdisc add dev ifb0 root handle 20: netem limit {stage.max_packets} "
         "delay 10000us 1000us distribution normal loss random 0.5%"

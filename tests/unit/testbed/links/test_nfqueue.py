@@ -33,7 +33,7 @@ def state(**changes: Any) -> dict[str, Any]:
 def test_the_rule_has_no_bypass_and_the_queue_holds_twice_the_bandwidth_delay_product() -> None:
     assert stage().firewall_rules() == ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 2"]
     (argument,) = stage().daemon_arguments()
-    assert argument.startswith("2:max_packets=1666.0,delay_ns=10000000.0,jitter_ns=0.0,")
+    assert argument.startswith("2:max_packets=3333.0,delay_ns=10000000.0,jitter_ns=0.0,")
     assert argument.endswith(",reorder=0.0,seed=65539.0")
     assert list(stage().tc_commands()) == list(stage().ip_commands()) == []
 

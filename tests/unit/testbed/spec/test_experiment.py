@@ -110,6 +110,15 @@ def test_overrides_address_the_same_paths_as_the_file() -> None:
     assert experiment.workload.num_iterations() == 7
 
 
+def test_an_option_of_a_setting_keeps_the_plain_value_that_it_had() -> None:
+    data: dict[str, Any] = {"name": "x", "link": {"delay": "5ms", "jitter": "1ms"}}
+    apply_override(data, "link.jitter.distribution=uniform")
+    apply_override(data, "links.w1-s0.rate=10mbit")
+    experiment = validate(data)
+    assert (experiment.link.jitter.deviation_s, experiment.link.jitter.distribution) == (1e-3, "uniform")
+    assert experiment.links["w1-s0"].rate_bps == 1e7
+
+
 @pytest.mark.parametrize("override", ["link.rate", "=1", "link..rate=1gbit", "link.rate=[1"])
 def test_a_malformed_override_is_a_spec_error(override: str) -> None:
     with pytest.raises(SpecError, match="--set"):
