@@ -388,6 +388,7 @@ void exponents_of(const float *values, uint64_t count, uint32_t num_elements, in
             highest = bits > highest ? bits : highest;
         }
         int exponent = (highest >> 23) - 126; /* magnitudes are below two to this power */
+        if (highest < 0x400000) exponent = MIN_EXPONENT; /* a subnormal below two to the -127 */
         if (exponent < MIN_EXPONENT) exponent = MIN_EXPONENT;
         exponents[block] = highest == 0 ? EXPONENT_ZERO : exponent > MAX_EXPONENT ? EXPONENT_NOT_FINITE : exponent;
     }
