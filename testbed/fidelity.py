@@ -63,19 +63,14 @@ class BacklogEvidence:
     due_bytes: float
     """rate x time."""
     sent_bytes: int
-    granule_bytes: int
-    """What the class sends at once: the largest packet or super-frame."""
+    chance: float
+    """So much of the difference, relative, may be chance."""
 
     @property
     def error(self) -> float:
-        """Relative, signed, of what cannot be chance.
-
-        A count of whole granules over a time that begins and ends anywhere errs with a standard deviation of
-        granule / sqrt(6); three times that, of the sum over all probes, is allowed.
-        """
-        surplus = self.sent_bytes - self.due_bytes
-        chance = 3 * self.granule_bytes * math.sqrt(self.num_probes / 6)
-        return math.copysign(max(0.0, abs(surplus) - chance), surplus) / self.due_bytes
+        """Relative, signed, of what cannot be chance."""
+        surplus = self.sent_bytes / self.due_bytes - 1
+        return math.copysign(max(0.0, abs(surplus) - self.chance), surplus)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

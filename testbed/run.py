@@ -271,7 +271,6 @@ class _Run:
             background_bytes=crossing,
             background_uncertain_bytes=uncertain,
             backlog=self._backlog(key, start, end, granule_bytes),
-            granule_bytes=granule_bytes,
             delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key)),
         )
 

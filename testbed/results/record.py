@@ -143,6 +143,9 @@ class BacklogSummary(_Part):
     held_share: float
     """Of the watched time, that in which what was sent was within one packet (or super-frame) and 1 % of what was
     due."""
+    chance: float
+    """So much of the difference, relative, may be chance: what is sent comes in whole packets (three standard
+    deviations)."""
 
 
 class MachineSummary(_Part):

@@ -54,6 +54,7 @@ def _template() -> Any:
         size=wording.size_text,
         percent=wording.percent_text,
         digits=wording.digits,
+        rate_held=wording.rate_held,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
         pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),
     )

@@ -64,8 +64,6 @@ class LinkFacts:
     """In between; None where no daemon makes the delay."""
     backlog: BacklogSummary | None = None
     """In between."""
-    granule_bytes: int = 0
-    """The largest packet, or super-frame, on the wire."""
 
     @property
     def class_bytes(self) -> int:
@@ -101,7 +99,7 @@ class LinkFacts:
                 num_probes=self.backlog.num_probes,
                 due_bytes=self.backlog.due_bytes,
                 sent_bytes=self.backlog.sent_bytes,
-                granule_bytes=self.granule_bytes,
+                chance=self.backlog.chance,
             )
             if self.backlog
             else None,
@@ -291,7 +289,11 @@ def machine_summary(machine: pl.DataFrame, iterations: pl.DataFrame, buckets: pl
 
 
 def backlog_summary(probes: pl.DataFrame, *, granule_bytes: int) -> BacklogSummary | None:
-    """Of one direction's probes (BACKLOG_SCHEMA); None without any."""
+    """Of one direction's probes (BACKLOG_SCHEMA); None without any.
+
+    A count of whole granules (packets, super-frames) over a time that begins and ends anywhere errs with a standard
+    deviation of granule / sqrt(6).
+    """
     if probes.is_empty():
         return None
     due, elapsed_s = probes["due_bytes"].to_numpy(), probes["elapsed_s"].to_numpy()
@@ -302,6 +304,7 @@ def backlog_summary(probes: pl.DataFrame, *, granule_bytes: int) -> BacklogSumma
         due_bytes=float(due.sum()),
         sent_bytes=int(probes["sent_bytes"].sum()),
         held_share=float(elapsed_s[held].sum() / elapsed_s.sum()),
+        chance=3 * granule_bytes * math.sqrt(probes.height / 6) / float(due.sum()),
     )
 
 

@@ -1,6 +1,7 @@
 """What results are called and how numbers are written for people: one wording for the terminal and the
 report."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +53,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
 DASH: Final = "\u2013"
 """Stands where a number is not known."""
 
+CHANCE: Final = 0.05
+"""A share that is known less well is not shown."""
 STRAGGLER_SHARE: Final = 0.05
 """Of an iteration: workers that are all alike hold each other up by less."""
 
@@ -128,12 +131,19 @@ def machine_text(machine: "MachineSummary") -> tuple[str, str]:
     return percent_text(machine.idle_share), "; ".join(parts)
 
 
+def rate_held(link: "LinkSummary") -> float | None:
+    """Sent over rate x time while packets waited; None where there were too few probes to say it to 5 %."""
+    backlog = link.backlog
+    return None if backlog is None or backlog.chance > CHANCE else backlog.sent_bytes / backlog.due_bytes
+
+
 def backlog_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
-    """How much of rate x time all links sent while their queues held packets; None where no queue ever did."""
+    """The same of all links together, and how many probes tell it."""
     probed = [link.backlog for link in links if link.backlog is not None]
-    if not probed:
-        return None
     sent, due = sum(backlog.sent_bytes for backlog in probed), sum(backlog.due_bytes for backlog in probed)
+    chance = math.sqrt(sum((backlog.chance * backlog.due_bytes) ** 2 for backlog in probed))
+    if not probed or chance > CHANCE * due:
+        return None
     num_probes = sum(backlog.num_probes for backlog in probed)
     return percent_text(sent / due), f"of rate x time was sent while packets waited ({num_probes} probes)"
 

@@ -282,4 +282,5 @@ def test_backlog_probes_sum_up_and_those_out_of_line_are_not_held() -> None:
     assert summary is not None
     assert (summary.num_probes, summary.sent_bytes, summary.due_bytes) == (3, 390_000, 6e5)
     assert summary.held_share == pytest.approx(2 / 3)
+    assert summary.chance == pytest.approx(3 * 68_000 / math.sqrt(6) * math.sqrt(3) / 6e5)
     assert backlog_summary(pl.DataFrame(schema=dict(BACKLOG_SCHEMA)), granule_bytes=1514) is None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from testbed.results import wording
-from testbed.results.record import Record
+from testbed.results.record import BacklogSummary, DelayLine, LinkSummary, Record
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,33 @@ def test_the_headline_answers_the_question(record: Callable[..., Record]) -> Non
     assert wording.headline(without).endswith("does not hide.")
     limited_by_cores = summary.model_copy(update={"scaling_factor": 1.09})
     assert "the cores are the limit" in wording.headline(limited_by_cores)
+
+
+def test_what_links_held_is_said_only_where_it_is_known_well(record: Callable[..., Record]) -> None:
+    link = record(num_iterations=3).summary.links[0]
+
+    def probed(chance: float) -> LinkSummary:
+        told = {"num_probes": 9, "watched_s": 1.0, "due_bytes": 1e6, "sent_bytes": 990_000, "held_share": 1.0}
+        return link.model_copy(update={"backlog": BacklogSummary(**told, chance=chance)})  # type: ignore[arg-type]
+
+    assert wording.rate_held(link) is None
+    assert wording.rate_held(probed(0.2)) is None
+    assert wording.rate_held(probed(0.01)) == pytest.approx(0.99)
+    assert wording.backlog_text([link]) is None
+    assert wording.backlog_text([probed(0.2)]) is None
+    assert wording.backlog_text([probed(0.06), probed(0.06), link]) == (
+        "99.0 %",
+        "of rate x time was sent while packets waited (18 probes)",
+    )
+
+
+def test_lateness_is_that_of_the_worst_link(record: Callable[..., Record]) -> None:
+    link = record(num_iterations=3).summary.links[0]
+    assert wording.lateness_text([link]) is None
+    lines = [
+        DelayLine(num_packets=9, num_lost=0, num_dropped=0, late_median_s=m, late_p99_s=p, late_max_s=1e-3)
+        for m, p in ((20e-6, 90e-6), (30e-6, 70e-6))
+    ]
+    number, text = wording.lateness_text([link.model_copy(update={"delay_line": line}) for line in lines]) or ("", "")
+    assert number == "+30 µs"
+    assert "p99 90 µs, at most 1 ms" in text
