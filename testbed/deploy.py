@@ -23,6 +23,7 @@ from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
 from testbed.links.bridge import Bridge
 from testbed.links.delay_daemon import DelayDaemon, queues_of
 from testbed.links.direction import Direction
+from testbed.links.netem import redirects
 from testbed.links.netlink import LinkMonitor
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
 from testbed.links.relay import LinkRelay
@@ -188,9 +189,12 @@ class Deployment:
             saved = host.execute(["iptables-save", "-t", "mangle"]).splitlines()
             firewall = [line for line in saved if line.startswith("-A ")]
         (qdiscs,) = _answers(host, "tc", ["qdisc show"])
+        entrances = [str(qdisc["dev"]) for qdisc in qdiscs if qdisc.get("kind") == "ingress"]
+        filters = _answers(host, "tc", [f"filter show dev {name} ingress" for name in entrances]) if entrances else []
         addresses, routes, neighbours = _answers(host, "ip", ["address show", "route show", "neighbour show"])
         return {
             "qdiscs": qdiscs,
+            "redirects": {name: redirects(found) for name, found in zip(entrances, filters, strict=True)},
             "classes": classes,
             "addresses": addresses,
             "routes": routes,

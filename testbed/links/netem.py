@@ -3,7 +3,7 @@
 Never at the sender, where it would tangle with TCP Small Queues and share its queue with the shaper.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -92,7 +92,10 @@ class NetemStage:
         return ()
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
-        """What `tc -j qdisc show` of the node says that was not asked for."""
+        """What `tc -j qdisc show` of the node, and its ports' filters, say that was not asked for."""
+        ways = state["redirects"].get(self.interface, [])
+        if ways != [self.device]:
+            return [f"{self.interface}: what arrives goes to {ways or 'no delay line'}, asked for {self.device}"]
         qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == self.device]
         root: dict[str, Any] = next((qdisc for qdisc in qdiscs if qdisc.get("root")), {})
         if root.get("kind") != "netem":
@@ -119,6 +122,20 @@ class NetemStage:
             if not isinstance(value, int | float) or abs(value - wanted) > tolerance:
                 found.append(f"{self.device}: netem {what} is {value}, asked for {wanted}")
         return found
+
+
+def redirects(filters: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the filters of a port, as `tc -j filter show` has them, send packets; `some` for those that match not all.
+
+    A filter that does anything else stands as its kind.
+    """
+    found = []
+    for options in (entry.get("options", {}) for entry in filters):
+        for action in options.get("actions", ()):
+            to_all = options.get("match", {}).get("mask") == "0"
+            sends = action.get("kind") == "mirred" and action.get("mirred_action") == "redirect"
+            found.append(str(action.get("to_dev") if sends and to_all else "some" if sends else action.get("kind")))
+    return found
 
 
 def netem_refusals(link: LinkSpec) -> dict[str, str]:

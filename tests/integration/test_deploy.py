@@ -13,6 +13,8 @@ from testbed.deploy import deploy
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec
 from testbed.kernel import network_namespace
+from testbed.links.netem import netem_stage
+from testbed.links.spec import LinkSpec
 from testbed.mininet_nodes import EmulatedNetwork
 from testbed.plan import make_plan
 from testbed.processes import processes_of_run
@@ -88,3 +90,16 @@ def test_all_processes_of_all_nodes_are_told_to_end_at_once(tmp_path: Path) -> N
                 for name, host in deployment.hosts.items()
             ]
         assert [process.poll() for process in processes] == [-15] * 3
+
+
+def test_where_filters_send_what_arrives_is_read_back(tmp_path: Path) -> None:
+    stage = netem_stage(LinkSpec.model_validate({"delay": "1ms"}), interface="w0-eth0", index=0, seed=1)
+    with owned(tmp_path) as state:
+        plan = make_plan(validate({"name": "t", "workers": 2}))
+        with deploy(plan, state, log_directory=tmp_path) as deployment:
+            host = deployment.hosts["w0"]
+            for command in stage.ip_commands():
+                host.execute(["ip", *command.split()])
+            for command in stage.tc_commands()[:-1]:  # not every kernel has what the last one asks for
+                host.execute(["tc", *command.split()])
+            assert deployment.read_back()["w0"]["redirects"] == {"w0-eth0": ["ifb0"]}

@@ -5,8 +5,23 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.links.netem import NetemStage, netem_stage
+from testbed.links.netem import NetemStage, netem_stage, redirects
 from testbed.links.spec import LinkSpec
+
+REDIRECTS = {"s0-eth0": ["ifb3"]}
+
+
+def test_filters_that_send_all_packets_somewhere_are_told_from_others() -> None:
+    """As `tc -j filter show dev v ingress` of iproute2 6.1 prints one u32 filter."""
+    table: dict[str, Any] = {"protocol": "all", "pref": 49152, "kind": "u32", "chain": 0}
+    mirred = {"order": 1, "kind": "mirred", "mirred_action": "redirect", "direction": "egress", "to_dev": "ifb7"}
+    match = {"value": "0", "mask": "0", "offmask": "", "off": 0}
+    rule = table | {"options": {"fh": "800::800", "match": match, "actions": [mirred]}}
+    assert redirects([table, table | {"options": {"fh": "800:", "ht_divisor": 1}}, rule]) == ["ifb7"]
+    rule["options"]["match"] = match | {"mask": "ffff0000"}
+    assert redirects([rule]) == ["some"]
+    rule["options"]["actions"] = [{"kind": "gact"}]
+    assert redirects([rule]) == ["gact"]
 
 
 def test_the_stage_lies_at_the_receiver_and_holds_twice_the_bandwidth_delay_product() -> None:
@@ -34,10 +49,17 @@ def test_read_back_notices_what_differs() -> None:
             "loss-random": {"loss": 0.01, "correlation": 0},
         },
     }
-    assert stage.differences({"qdiscs": [root]}) == []
+    assert stage.differences({"qdiscs": [root], "redirects": REDIRECTS}) == []
     root["options"]["delay"]["delay"] = 0.02
-    assert stage.differences({"qdiscs": [root]}) == ["ifb3: netem delay is 0.02, asked for 0.01"]
-    assert stage.differences({"qdiscs": [root | {"dev": "ifb4"}]}) == ["ifb3: root qdisc is absent, asked for netem"]
+    assert stage.differences({"qdiscs": [root], "redirects": REDIRECTS}) == [
+        "ifb3: netem delay is 0.02, asked for 0.01"
+    ]
+    assert stage.differences({"qdiscs": [root | {"dev": "ifb4"}], "redirects": REDIRECTS}) == [
+        "ifb3: root qdisc is absent, asked for netem"
+    ]
+    for ways in ({}, {"s0-eth0": ["some"]}, {"s0-eth0": ["ifb3", "ifb4"]}):
+        (line,) = stage.differences({"qdiscs": [root], "redirects": ways})
+        assert line.startswith("s0-eth0: what arrives goes to ")
 
 
 def stage(**link: Any) -> NetemStage:
@@ -71,7 +93,8 @@ def test_read_back_notices_bursts_duplicates_and_reordering() -> None:
         "duplicate": {"duplicate": 0.001, "correlation": 0},
         "reorder": {"reorder": 0.02, "correlation": 0},
     }
-    state = {"qdiscs": [{"kind": "netem", "dev": "ifb3", "root": True, "options": options}]}
+    root = {"kind": "netem", "dev": "ifb3", "root": True, "options": options}
+    state = {"qdiscs": [root], "redirects": REDIRECTS}
     assert asked.differences(state) == []
     for key, inner in (("loss-gemodel", "r"), ("duplicate", "duplicate"), ("reorder", "reorder")):
         kept = options[key]
