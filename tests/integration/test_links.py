@@ -15,7 +15,7 @@ from testbed.calibrate import calibrate, delays_of, rate_of
 from testbed.calibration_cache import Mode
 from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, plan_here, require
-from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError
+from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError, SpecError
 from testbed.kernel import network_namespace
 from testbed.links.delay import BACKENDS
 from testbed.links.netlink import LinkMonitor
@@ -143,10 +143,13 @@ def test_a_named_backend_delays_or_is_refused_with_one_that_works(tmp_path: Path
             assert measured.delay_s == pytest.approx(0.02, rel=0.05)
 
 
-def test_duplicates_are_had_from_netem_or_refused_saying_what_the_others_lack(tmp_path: Path) -> None:
-    plan = plan_here(validate({"name": "t", "link": {"duplicate": "1%"}, "packet_mode": "mtu"}))
-    assert plan.delay_backend == "netem"
-    if backend_lacks("netem"):
+def test_what_nfqueue_has_not_got_is_had_from_a_backend_that_has_and_works_here(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"name": "t", "packet_mode": "mtu"}
+    with pytest.raises(SpecError, match=r"link\.duplicate: nfqueue .* can$"):
+        plan_here(validate({**keys, "link": {"duplicate": "1%", "backend": "nfqueue"}}))
+    plan = plan_here(validate({**keys, "link": {"duplicate": "1%"}}))
+    assert plan.delay_backend is not None
+    if backend_lacks(plan.delay_backend):
         with pytest.raises(EnvironmentLacksError, match=r"nfqueue works here, but link\.duplicate"):
             require(plan)
     else:
