@@ -78,7 +78,7 @@ def node_plan(
             firewall_rules += direction.delay_stage.firewall_rules()
             daemon_arguments += direction.delay_stage.daemon_arguments()
     sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
-    sysctls["net.ipv4.ip_forward"] = "0" if node.role == "worker" or bridge else "1"
+    sysctls["net.ipv4.ip_forward"] = "0" if node.role in {"worker", "traffic"} or bridge else "1"
     if any(direction.asked.ecn_bytes is not None for direction in directions):
         sysctls["net.ipv4.tcp_ecn"] = "1"  # by default a connection does not ask for marks
     sysctls_if_known = dict(BRIDGE_SYSCTLS) if bridge else {}

@@ -11,7 +11,7 @@ from testbed.addresses import Port, ports_of, routed_addresses
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
-from testbed.hosts.spec import HostSpec, resolve_hosts
+from testbed.hosts.spec import HostSpec, resolve_hosts, traffic_hosts
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, asked_links
@@ -44,7 +44,7 @@ class Plan:
     """Elements in each bucket, in the order they become ready."""
     prediction: Prediction
     paths: Mapping[Hop, Path]
-    """Of every ordered pair of workers."""
+    """Of every ordered pair of hosts."""
     world: World
     """The participants of every exchange of gradients."""
     traffic: Mapping[Hop, int]
@@ -66,6 +66,11 @@ class Plan:
         """The node of that name."""
         return next(node for node in self.nodes if node.name == name)
 
+    def host_addresses(self) -> dict[str, str]:
+        """The host of each address."""
+        ends = {node.name for node in self.nodes if node.role in {"worker", "traffic"}}
+        return {first.address: first.node for first, _ in self.links if first.node in ends}
+
     def worker_port(self, rank: int) -> Port:
         """The worker's end of its link."""
         return next(a for a, _ in self.links if a.node == f"w{rank}")
@@ -86,6 +91,11 @@ class Plan:
             "processes": [
                 {"name": f"w{rank}", "host": f"w{rank}", "entry": "testbed.control.agent:main"}
                 for rank in range(self.experiment.workers)
+            ]
+            + [
+                {"name": f"background-{flow.index}-{role}", "host": port.node, "program": "traffic"}
+                for flow in self.background
+                for role, port in (("sink", flow.target), ("source", flow.source))
             ],
             "hosts": {
                 worker: spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -118,8 +128,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     buckets = fuse(experiment.workload.parameter_counts(), experiment.fusion.bucket_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
     traffic = _traffic(collective, channel, world, buckets)
-    workers = {f"w{rank}" for rank in range(experiment.workers)}
-    ports = {first.node: first for first, _ in links if first.node in workers}
+    ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
     loads = _loads(ways, traffic, uncertain_hops(background, ways))
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
@@ -154,13 +163,14 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         paths=ways,
         world=world,
         traffic=traffic,
-        hosts=resolve_hosts(experiment.hosts, list(ports)),
+        hosts=resolve_hosts(experiment.hosts, [f"w{rank}" for rank in range(experiment.workers)]),
         background=background,
     )
 
 
 def place(experiment: Experiment) -> Network:
-    """The topology with the hosts where the placement puts them. Raises SpecError when there are too few places."""
+    """The topology with the workers' hosts where the placement puts them, and hosts for background traffic where the
+    spec does. Raises SpecError when there are too few places, or no such switch."""
     topology, num_workers, sharing = experiment.topology, experiment.workers, experiment.workers_per_host
     num_hosts = sharing.num_hosts(num_workers)
     if num_hosts < 2:
@@ -176,7 +186,8 @@ def place(experiment: Experiment) -> Network:
             f"allowed: at most {len(fabric.places) * sharing.count}, or {topology.larger}"
         )
     attached = experiment.placement.attach(fabric.places, num_hosts, seed=experiment.seed)
-    return fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count)
+    network = fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count)
+    return network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
 
 
 def fuse(parameter_counts: Sequence[int], bucket_bytes: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from testbed.topologies.base import Network
 Hop = tuple[str, str]
 """From one node to the next."""
 NextHops = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""By target worker, then by node: the neighbours that are one link nearer to the target."""
+"""By target host, then by node: the neighbours that are one link nearer to the target."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,14 +35,14 @@ class Path:
 
 
 def next_hops(network: Network, targets: Collection[str] | None = None) -> NextHops:
-    """For every target (None: every worker) and every other node, the next hops of all shortest paths, in the order of
-    the links."""
+    """For every target (None: every host of workers or traffic) and every other node, the next hops of all shortest
+    paths, in the order of the links."""
     neighbours: dict[str, list[str]] = {node.name: [] for node in network.nodes}
     for edge in network.edges:
         neighbours[edge.first].append(edge.second)
         neighbours[edge.second].append(edge.first)
     if targets is None:
-        targets = [node.name for node in network.nodes if node.role == "worker"]
+        targets = [node.name for node in network.nodes if node.role in {"worker", "traffic"}]
     return {target: _towards(target, neighbours) for target in targets}
 
 
@@ -64,7 +64,7 @@ def _towards(target: str, neighbours: Mapping[str, list[str]]) -> dict[str, tupl
 
 
 def paths(hops: NextHops) -> dict[Hop, Path]:
-    """The path of every ordered pair of workers."""
+    """The path of every ordered pair of hosts."""
     return {
         (source, target): _path(source, target, hops[target]) for source in hops for target in hops if source != target
     }

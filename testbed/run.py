@@ -146,8 +146,7 @@ class _Run:
         experiment = plan.experiment
         self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
         self.environment = environment.describe()
-        ports = [plan.worker_port(rank) for rank in range(experiment.workers)]
-        self.workers = {port.address: port.node for port in ports}
+        self.hosts = plan.host_addresses()
         self.background_ends = background_ends(plan)
         self.overhead_s: dict[str, float] = {}
         self.calibration = Calibration(mode=calibration_mode)
@@ -294,7 +293,7 @@ class _Run:
         acknowledged = retransmitted = 0
         for node, connections in end.connections.items():
             for ends, connection in connections.items():
-                path = self.plan.paths.get((node, self.workers.get(connection.remote[0], "")))
+                path = self.plan.paths.get((node, self.hosts.get(connection.remote[0], "")))
                 if path is None or path.shares.get(direction.hop) != 1:
                     continue
                 before = start.connections.get(node, {}).get(ends)

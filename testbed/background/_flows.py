@@ -67,7 +67,7 @@ def plan_flows(
     for index, asked in enumerate(background):
         for key, node in (("from", asked.from_), ("to", asked.to)):
             if node not in ports:
-                raise SpecError(f"background.{index}.{key}: {node!r} is no worker; there are {', '.join(ports)}")
+                raise SpecError(f"background.{index}.{key}: {node!r} is no host; there are {', '.join(ports)}")
         flows.append(
             Flow(
                 index=index,

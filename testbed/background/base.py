@@ -1,4 +1,4 @@
-"""Background traffic: flows between workers' hosts that share links with the experiment. Pure.
+"""Background traffic: flows between hosts that share links with the experiment. Pure.
 
 Each flow is a pair of processes (testbed/links/native/traffic.c): a sink in the host it goes to, a source in the host
 it comes from.
@@ -19,14 +19,14 @@ MAX_PACKETS_PER_S: Final = 100_000
 
 
 class Background(Options):
-    """A value on the background axis: one flow, from one worker's host to another's."""
+    """A value on the background axis: one flow, from one host to another."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     from_: str = Field(alias="from")
-    """The worker whose host sends."""
+    """The host that sends: a worker's (`w0`), or one that is there for traffic (`x0`, see `hosts`)."""
     to: str
-    """The worker whose host receives."""
+    """The host that receives."""
     start_s: Time = Field(0.0, alias="start", ge=0)
     """From the first measured iteration. 0: from before the first iteration of any kind."""
     stop_s: Time | None = Field(None, alias="stop", gt=0)

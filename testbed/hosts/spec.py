@@ -1,5 +1,6 @@
 """What a spec may ask of workers' hosts, and who is meant. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
@@ -14,6 +15,8 @@ from transports.units import Size, format_size
 
 MIN_MEMORY_BYTES: Final = 64 * 2**20
 """A worker does not start with less."""
+TRAFFIC_HOST: Final = re.compile(r"x[0-9]{1,3}")
+"""Names of hosts for background traffic."""
 
 
 def _slowdown_schema() -> dict[str, Any]:
@@ -22,7 +25,8 @@ def _slowdown_schema() -> dict[str, Any]:
 
 
 class HostSpec(BaseModel):
-    """What one worker's host is like. Whatever is left out is the machine's own."""
+    """What one worker's host is like, or where a host for background traffic is. Whatever is left out is the machine's
+    own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -39,6 +43,9 @@ class HostSpec(BaseModel):
         WithJsonSchema(_slowdown_schema()),
     ] = None
     """Makes it a compute straggler: its computing takes so many times as long, its communication does not."""
+
+    at: str | None = None
+    """The switch that a host for background traffic (`x0`, `x1`, ...) is attached to, by a link like a worker's."""
 
     @field_validator("pinned_cores", mode="before")
     @classmethod
@@ -77,6 +84,28 @@ class HostSpec(BaseModel):
         return self.cpu_cores is not None or bool(self.pinned_cores)
 
 
+def traffic_hosts(hosts: Mapping[str, HostSpec], switches: Sequence[str]) -> dict[str, str]:
+    """The hosts that only make and take background traffic, and the switch of each. Raises SpecError."""
+    attached = {}
+    for name, spec in hosts.items():
+        is_traffic_host = TRAFFIC_HOST.fullmatch(name) is not None
+        if spec.at is None:
+            if is_traffic_host:
+                raise SpecError(f"hosts.{name}.at: required: the switch of this host for background traffic")
+            continue
+        if not is_traffic_host:
+            raise SpecError(
+                f"hosts.{name}.at: a host for background traffic is named x0, x1, ...; where workers are is the "
+                "placement's to say"
+            )
+        if list(spec.asked) != ["at"]:
+            raise SpecError(f"hosts.{name}: only workers are limited or slowed; allowed for {name}: at")
+        if spec.at not in switches:
+            raise SpecError(f"hosts.{name}.at: {spec.at!r} is no switch; there are {', '.join(switches)}")
+        attached[name] = spec.at
+    return attached
+
+
 def resolve_hosts(hosts: Mapping[str, HostSpec], workers: Sequence[str]) -> dict[str, HostSpec]:
     """What is asked of each worker, in their order, of those of whom anything is.
 
@@ -85,6 +114,8 @@ def resolve_hosts(hosts: Mapping[str, HostSpec], workers: Sequence[str]) -> dict
     """
     merged: dict[str, dict[str, Any]] = {worker: {} for worker in workers}
     for selector, spec in hosts.items():
+        if spec.at is not None:
+            continue
         for pattern in (part.strip() for part in selector.split(",")):
             matching = [worker for worker in workers if fnmatchcase(worker, pattern)]
             if not matching:

@@ -95,7 +95,7 @@ class LinkSampler:
         for node in deployment.plan.nodes:
             with deployment.hosts[node.name].entered():
                 self._monitors[node.name] = LinkMonitor()
-                if node.role == "worker":
+                if node.role in {"worker", "traffic"}:
                     self._connections[node.name] = ConnectionMonitor()
         self._indices = {name: monitor.interfaces() for name, monitor in self._monitors.items()}
         self._thread = threading.Thread(target=self._run, name="link-sampler", daemon=True)

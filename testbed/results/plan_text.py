@@ -66,6 +66,9 @@ def render_plan(plan: Plan, console: Console) -> None:
             console.print(f"  {node.name}: delay daemon ({' '.join(node.daemon_arguments)})", highlight=False)
     for rank in range(experiment.workers):
         console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
+    for flow in plan.background:
+        console.print(f"  {flow.target.node}: sink of {flow.title}", highlight=False)
+        console.print(f"  {flow.source.node}: source of {flow.title}", highlight=False)
     if plan.hosts:
         console.print("\n[bold]hosts[/], limits and stragglers")
         for worker, asked in plan.hosts.items():

@@ -121,9 +121,10 @@ class Experiment(BaseModel):
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A whole stack (`gloo`) instead of collective x channel."""
     hosts: dict[str, HostSpec] = Field(default_factory=dict)
-    """Limits and stragglers, by worker: `w0`, `w*`, `w0,w3`. Later entries win."""
+    """Limits and stragglers, by worker: `w0`, `w*`, `w0,w3`; later entries win. And where hosts for background traffic
+    are: `x0: {at: s0}`."""
     background: tuple[Annotated[Background, *BACKGROUNDS.field()], ...] = ()
-    """Flows between workers' hosts that share the links with the training."""
+    """Flows between hosts that share the links with the training."""
     dilation: Literal[1] = 1
     """The factor by which time is stretched."""
     timeout_s: Time = Field(30.0, alias="timeout", ge=1, le=3600)

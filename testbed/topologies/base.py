@@ -2,7 +2,7 @@
 them, and the places where hosts may be attached. Which worker takes which place is the placement's to say."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
@@ -12,11 +12,12 @@ from transports.registry import Options, Registry
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """What runs a worker, a switch, or a host that several workers share: a switch inside it."""
+    """What runs a worker, a switch, a host that several workers share (a switch inside it), or a host that only makes or
+    takes background traffic."""
 
     name: str
     """`w0`, `s0`: short, because interface names are at most 15 characters."""
-    role: Literal["worker", "host", "switch"]
+    role: Literal["worker", "host", "traffic", "switch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +41,17 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """Nodes and links of a run. Every worker has exactly one link."""
+    """Nodes and links of a run. Every host has exactly one link."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
+
+    def with_traffic_hosts(self, attached: Mapping[str, str]) -> "Network":
+        """With these hosts besides, each on its switch."""
+        return Network(
+            nodes=(*self.nodes, *(Node(name=name, role="traffic") for name in attached)),
+            edges=(*self.edges, *(Edge(first=name, second=switch) for name, switch in attached.items())),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

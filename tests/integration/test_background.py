@@ -23,8 +23,8 @@ pytestmark = pytest.mark.privileged
 
 
 @contextmanager
-def flowing(tmp_path: Path, *flows: dict[str, Any]) -> Iterator[Deployment]:
-    spec = {"name": "t", "workers": 3, "link": {"rate": "100mbit"}, "background": list(flows)}
+def flowing(tmp_path: Path, *flows: dict[str, Any], **keys: Any) -> Iterator[Deployment]:
+    spec = {"name": "t", "workers": 3, "link": {"rate": "100mbit"}, "background": list(flows), **keys}
     state = RunState.create(new_run_id())
     try:
         with deploy(make_plan(validate(spec)), state, log_directory=tmp_path) as deployment:
@@ -63,6 +63,18 @@ def test_a_constant_rate_shows_on_the_links_it_crosses_and_on_no_other(tmp_path:
         (counters,) = running.background_counters()
         assert counters.source.sent == pytest.approx(counters.sink.received, abs=64)
         running.check()
+
+
+def test_hosts_that_are_there_for_traffic_cross_the_switches_between(tmp_path: Path) -> None:
+    hosts = {"x0": {"at": "s0"}, "x1": {"at": "s1"}}
+    across = {"kind": "constant", "from": "x0", "to": "x1", "rate": "30mbit"}
+    with flowing(tmp_path, across, hosts=hosts, topology="dumbbell") as running:
+        assert running.differences() == []
+        time.sleep(0.2)
+        rates = rates_bps(running, 2.0)
+        crossed = {("x0", "s0"), ("s0", "s1"), ("s1", "x1")}
+        for hop, rate_bps in rates.items():
+            assert rate_bps == pytest.approx(30e6 if hop in crossed else 0, rel=0.03, abs=1e4), hop
 
 
 def test_bursts_have_their_mean_rate_and_bulk_takes_what_there_is(tmp_path: Path) -> None:

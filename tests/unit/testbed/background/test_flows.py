@@ -40,7 +40,7 @@ def test_flows_have_ends_ways_and_ports_of_their_own() -> None:
 
 @pytest.mark.parametrize("key", ["from", "to"])
 def test_an_end_that_is_no_worker_is_named(key: str) -> None:
-    with pytest.raises(SpecError, match=rf"background\.1\.{key}: 'w9' is no worker; there are w0, w1, w2, w3"):
+    with pytest.raises(SpecError, match=rf"background\.1\.{key}: 'w9' is no host; there are w0, w1, w2, w3"):
         planned(BULK, {**BULK, key: "w9"})
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.hosts.spec import HostSpec, lacking_cores, resolve_hosts
+from testbed.hosts.spec import HostSpec, lacking_cores, resolve_hosts, traffic_hosts
+from testbed.plan import make_plan
 from testbed.spec.experiment import load, validate
 
 WORKERS = [f"w{rank}" for rank in range(12)]
@@ -54,7 +55,7 @@ def test_cores_that_a_machine_has_not_are_named() -> None:
         ({"memory": "1MiB"}, r"hosts\.w0\.memory: "),
         ({"slowdown": 0.5}, r"hosts\.w0\.slowdown\.factor: "),
         ({"slowdown": "gauss"}, r"hosts\.w0\.slowdown: 'gauss' is not a slowdown"),
-        ({"cores": 2}, r"hosts\.w0\.cores: unknown key; allowed: cpu, memory, pin, slowdown"),
+        ({"cores": 2}, r"hosts\.w0\.cores: unknown key; allowed: at, cpu, memory, pin, slowdown"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_path(asked: dict[str, Any], words: str) -> None:
@@ -75,3 +76,33 @@ def test_a_resolved_spec_means_the_same_when_it_is_read_again(tmp_path: Any) -> 
 def test_the_order_of_entries_is_part_of_the_question() -> None:
     one, other = {"w*": {"cpu": 1}, "w0": {"cpu": 2}}, {"w0": {"cpu": 2}, "w*": {"cpu": 1}}
     assert validate({"name": "x", "hosts": one}).sha256() != validate({"name": "x", "hosts": other}).sha256()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        ({"x0": {}}, r"hosts\.x0\.at: required"),
+        ({"x0": {"at": "s7"}}, r"hosts\.x0\.at: 's7' is no switch; there are s0, s1"),
+        ({"x0": {"at": "s0", "cpu": 1}}, r"hosts\.x0: only workers are limited"),
+        ({"w0": {"at": "s0"}}, r"hosts\.w0\.at: a host for background traffic is named x0"),
+        ({"x*": {"at": "s0"}}, r"hosts\.x\*\.at: "),
+    ],
+)
+def test_hosts_for_traffic_have_a_switch_and_nothing_else(hosts: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        make_plan(validate({"name": "x", "topology": "dumbbell", "hosts": hosts}))
+
+
+def test_hosts_for_traffic_are_nodes_with_a_link_and_ways_to_everyone() -> None:
+    spec = {"x0": {"at": "s0"}, "x1": {"at": "s1"}, "w1": {"cpu": 1}}
+    assert traffic_hosts(validate({"name": "x", "hosts": spec}).hosts, ["s0", "s1"]) == {"x0": "s0", "x1": "s1"}
+    flow = {"kind": "constant", "from": "x0", "to": "x1", "rate": "10mbit"}
+    plan = make_plan(validate({"name": "x", "topology": "dumbbell", "hosts": spec, "background": [flow]}))
+    plain = make_plan(validate({"name": "x", "topology": "dumbbell"}))
+    assert plan.background[0].path.text == "x0 > s0 > s1 > x1"
+    assert plan.paths["w0", "x1"].text == "w0 > s0 > s1 > x1"
+    assert list(plan.hosts) == ["w1"]
+    assert plan.directions[: len(plain.directions)] == plain.directions, "the training's own links are as they were"
+    assert {direction.expected_bytes for direction in plan.directions[len(plain.directions) :]} == {0}
+    assert plan.prediction == plain.prediction
+    assert set(plan.host_addresses().values()) == {"w0", "w1", "w2", "w3", "x0", "x1"}
