@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from testbed.background._flows import FlowCounters
 from testbed.background._traffic import BackgroundTraffic
 from testbed.control.fork_client import ForkServer
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.base import Host, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
@@ -70,7 +70,13 @@ class Deployment:
         return dict(zip((node.name for node in self.plan.nodes), states, strict=True))
 
     def check(self) -> None:
-        """Raise RunFailedError if a delay daemon, the relay, or an end of a background flow, has ended."""
+        """Raise RunFailedError if a delay daemon, the relay, or an end of a background flow has ended, or a worker that
+        needed more memory than the spec gives it."""
+        for name in self.out_of_memory():
+            raise RunFailedError(
+                f"hosts.{name}.memory: the kernel ended {name}, which needed more than it was given: give it more, or "
+                "leave the limit out"
+            )
         for daemon in self._daemons.values():
             daemon.check()
         if self.relay is not None:
@@ -84,14 +90,18 @@ class Deployment:
             self.plan.background, self.hosts, directory=self._counters_directory, seed=self.plan.experiment.seed
         )
 
-    def begin_measured(self) -> None:
-        """The measured iterations begin: moments of the background flows count from now."""
+    def begin_background(self) -> None:
+        """The first iteration that communicates begins: moments of the background flows count from now."""
         if self._background is not None:
             self._background.begin()
 
     def background_counters(self) -> list[FlowCounters]:
         """Of each background flow of the plan, once they have been started."""
         return [] if self._background is None else self._background.counters()
+
+    def out_of_memory(self) -> list[str]:
+        """The names of processes that the kernel has ended because of their memory limit."""
+        return [name for host in self.hosts.values() for name in host.out_of_memory()]
 
     def throttling(self) -> dict[str, Throttling]:
         """What CPU quotas have done so far, by the name of each process that has one."""

@@ -155,7 +155,7 @@ class _PlannedTopo(Topo):  # type: ignore[misc]
     def build(self, plan: Plan, state: RunState) -> None:
         """Nodes and links in the plan's order."""
         for node in plan.nodes:
-            (self.addHost if node.role == "worker" else self.addSwitch)(node.name, state=state)
+            (self.addHost if node.role in {"worker", "traffic"} else self.addSwitch)(node.name, state=state)
         for first, second in plan.links:
             self.addLink(
                 first.node,

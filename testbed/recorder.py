@@ -93,6 +93,7 @@ class Recorder(Listener):
         self._previous: dict[tuple[str, str], LinkSample] = {}
         self._waiting: dict[int, dict[int, messages.Iteration]] = {}
         self._phase = ""
+        self._begun = False
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
         """One reading of every link."""
@@ -119,11 +120,12 @@ class Recorder(Listener):
         return 8 * (sample.class_bytes - before.class_bytes) / (sample.at_s - before.at_s) / sample.rate_bps
 
     def on_barrier(self, name: str) -> None:
-        """The borders of the measured window."""
+        """The borders of the measured window; and the first iteration that communicates, from which moments count."""
+        if name in {"warmup", "measure"} and self.sampler is not None and not self._begun:
+            self._begun = True
+            self.sampler.begin_background()
         if name in {"measure", "done"} and self.sampler is not None:
             self.window[name] = Snapshot.take(self.sampler)
-        if name == "measure" and self.sampler is not None:
-            self.sampler.begin_measured()
 
     def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
         """One row, and its buckets; the screen hears of it when every worker is through it."""

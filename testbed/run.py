@@ -334,7 +334,7 @@ class _Run:
         start, end = self.recorder.window["measure"], self.recorder.window["done"]
         found = []
         if start.own_throttling and end.own_throttling:
-            found.append(_quota("this machine's testbed", None, end.own_throttling.since(start.own_throttling), None))
+            found.append(_quota("the whole testbed", None, end.own_throttling.since(start.own_throttling), None))
         for rank in range(self.plan.experiment.workers):
             name = f"w{rank}"
             if name in start.throttling and name in end.throttling:

@@ -44,7 +44,7 @@ class BackgroundTraffic:
         return self._directory / f"background-{flow.index}-{role}"
 
     def begin(self) -> None:
-        """The measured iterations begin: moments in the spec count from now."""
+        """The first iteration that communicates begins: moments in the spec count from now."""
         origin = time.monotonic_ns().to_bytes(_ORIGIN_BYTES, "little")
         for flow in self._flows:
             with self._path(flow, "source").open("r+b") as file:

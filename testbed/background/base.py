@@ -28,7 +28,7 @@ class Background(Options):
     to: str
     """The host that receives."""
     start_s: Time = Field(0.0, alias="start", ge=0)
-    """From the first measured iteration. 0: from before the first iteration of any kind."""
+    """From the first iteration that communicates, warm-up included. 0: from before the first iteration of any kind."""
     stop_s: Time | None = Field(None, alias="stop", gt=0)
     """The same; None: with the run."""
 
@@ -56,10 +56,10 @@ class Background(Options):
 
     @property
     def when(self) -> str:
-        """` from 5s to 10s of the measured iterations`; empty for all the time."""
+        """`, from 5s until 10s of training`; empty for all the time."""
         begin = f" from {format_time(self.start_s)}" if self.start_s else ""
         end = f" until {format_time(self.stop_s)}" if self.stop_s is not None else ""
-        return f"{begin}{end} of the measured iterations" if begin or end else ""
+        return f",{begin}{end} of training" if begin or end else ""
 
 
 BACKGROUNDS: Final[Registry[Background]] = Registry("background", "testbed.background")

@@ -125,6 +125,9 @@ class Host(Protocol):
     def limit_differences(self) -> list[str]:
         """Every limit of the host's processes that no longer reads as it was set; empty when all do."""
 
+    def out_of_memory(self) -> list[str]:
+        """The names of processes from which the kernel took one away because of their memory limit."""
+
     def throttling(self) -> Mapping[str, Throttling]:
         """What the CPU quota did, by the name of each process that has one."""
 

@@ -190,6 +190,15 @@ class ProcessCgroup:
         controller = self._controllers.get("cpu")
         return parse_throttling((self._group(controller) / "cpu.stat").read_text()) if controller else None
 
+    def num_out_of_memory(self) -> int:
+        """How many processes the kernel has ended because of the memory limit."""
+        controller = self._controllers.get("memory")
+        if controller is None:
+            return 0
+        name = "memory.oom_control" if controller.version == 1 else "memory.events"
+        fields = dict(line.split(maxsplit=1) for line in (self._group(controller) / name).read_text().splitlines())
+        return int(fields["oom_kill"])
+
     def _apply(self, name: ControllerName, limits: Limits) -> None:
         controller = find_controller(name, self._mountinfo or own_mountinfo())
         if controller is None:

@@ -127,6 +127,10 @@ class NamespaceHost:
         """Every limit of the host's processes that no longer reads as it was set."""
         return [line for cgroup in self._cgroups.values() for line in cgroup.differences()]
 
+    def out_of_memory(self) -> list[str]:
+        """The names of processes from which the kernel took one away because of their memory limit."""
+        return [name for name, cgroup in self._cgroups.items() if cgroup.num_out_of_memory() > 0]
+
     def throttling(self) -> Mapping[str, Throttling]:
         """What the CPU quota did, by the name of each process that has one."""
         found = {name: cgroup.throttling() for name, cgroup in self._cgroups.items()}

@@ -14,7 +14,7 @@ from testbed.slowdowns.base import SLOWDOWNS, Slowdown, describe, parse_slowdown
 from transports.units import Size, format_size
 
 MIN_MEMORY_BYTES: Final = 64 * 2**20
-"""A worker does not start with less."""
+"""Little more than what a worker of the smallest model holds for itself."""
 TRAFFIC_HOST: Final = re.compile(r"x[0-9]{1,3}")
 """Names of hosts for background traffic."""
 

@@ -177,9 +177,9 @@ class LinkSampler:
         """What each delay line that a daemon serves has done until now; by link and sending node."""
         return self._deployment.delay_counters()
 
-    def begin_measured(self) -> None:
-        """The measured iterations begin: moments of background flows count from now."""
-        self._deployment.begin_measured()
+    def begin_background(self) -> None:
+        """The first iteration that communicates begins: moments of background flows count from now."""
+        self._deployment.begin_background()
 
     def background_counters(self) -> list[FlowCounters]:
         """What each background flow of the plan has done until now."""

@@ -67,6 +67,7 @@ class Trainer:
                 parallel, self._optimizer(model), self._batches(dataset), self._recorder, _clock(group), self._pacer
             )
             verify = (lambda: hook.verify(list(model.parameters()))) if options.verify_gradients else None
+            self._control.barrier("warmup")
             for index in range(options.warmup):
                 self._report(iteration.run("warmup", index, verify, self._factor("warmup", index)))
             self._control.barrier("measure")

@@ -89,12 +89,12 @@ def test_bursts_have_their_mean_rate_and_bulk_takes_what_there_is(tmp_path: Path
         assert rates["s0", "w0"] > 80e6
 
 
-def test_moments_count_from_the_measured_iterations(tmp_path: Path) -> None:
+def test_moments_count_from_the_first_iteration_that_communicates(tmp_path: Path) -> None:
     later = {"kind": "constant", "from": "w0", "to": "w1", "rate": "20mbit", "start": "300ms", "stop": "800ms"}
     with flowing(tmp_path, later) as running:
         time.sleep(0.5)
         assert running.background_counters()[0].source.due == 0
-        running.begin_measured()
+        running.begin_background()
         time.sleep(1.5)
         counters = running.background_counters()[0].source
         assert counters.due == pytest.approx(0.5 * 20e6 / 8 / 1514, rel=0.1)

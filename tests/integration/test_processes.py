@@ -152,6 +152,7 @@ def test_limits_are_set_read_back_and_hold(host: NamespaceHost, state: RunState)
     limits = Limits(cpu_cores=1.5, memory_bytes=256 * 2**20)
     greedy = host.start(ProcessSpec(name="greedy", argv=(sys.executable, "-c", "x = bytearray(2**30)"), limits=limits))
     assert greedy.wait(30.0) == -signal.SIGKILL
+    assert host.out_of_memory() == ["greedy"]
     groups = state.owned().cgroups
     assert groups
     assert all(group.is_dir() for group in groups)

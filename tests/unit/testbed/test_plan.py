@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from testbed.errors import SpecError
 from testbed.links.spec import BackendName
 from testbed.plan import Plan, fuse, make_plan
-from testbed.spec.experiment import validate
+from testbed.spec.experiment import load, validate
 
 
 def plan(**keys: Any) -> Plan:
@@ -308,3 +309,9 @@ def test_what_no_backend_can_is_refused_with_every_reason() -> None:
         plan(links=links)
     for words in ("links.w0->s0.delay: nfqueue", "links.w1->s0.duplicate: nfqueue", "packet_mode: netem"):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path("experiments").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_that_is_offered_can_be_planned(path: Path) -> None:
+    plan = make_plan(load(path))
+    assert plan.to_json()["spec_sha256"] == plan.experiment.sha256()

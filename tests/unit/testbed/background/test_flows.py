@@ -33,9 +33,7 @@ def test_flows_have_ends_ways_and_ports_of_their_own() -> None:
         *("udp", *addresses, "5202", *moments),
         *("20000000", "1500", "0", "0", "0", "2"),
     )
-    assert plan.to_json()["background"][1]["text"] == (
-        "20mbit of 1500 B packets from 1s until 2.5s of the measured iterations"
-    )
+    assert plan.to_json()["background"][1]["text"] == ("20mbit of 1500 B packets, from 1s until 2.5s of training")
 
 
 @pytest.mark.parametrize("key", ["from", "to"])
