@@ -123,7 +123,7 @@ def either(request: pytest.FixtureRequest) -> list[Worker]:
 
 def test_every_phase_reports_its_iterations_in_order(either: list[Worker]) -> None:
     for worker in either:
-        assert worker.barriers == ["compute_only", "compute_only_done", "measure", "done"]
+        assert worker.barriers == ["compute_only", "compute_only_done", "warmup", "measure", "done"]
         for phase, count in (("compute_only", 1), ("warmup", 2), ("measured", 6)):
             assert [iteration.index for iteration in worker.phase(phase)] == list(range(count))
         assert all(iteration.num_samples == 8 for iteration in worker.iterations)
