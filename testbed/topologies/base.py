@@ -12,7 +12,7 @@ from transports.registry import Options, Registry
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """What runs a worker, a switch, a host that several workers share (a switch inside it), or a host that only makes or
+    """What runs a worker, a switch, a host that several workers share (a switch inside it), or one that only makes or
     takes background traffic."""
 
     name: str
