@@ -35,7 +35,9 @@ def build(source: Path, form: Form) -> Path:
     Raises UnsupportedError when it has to be built and there is no compiler, or the compiler refuses.
     """
     flags, libraries = _flags(form), _LIBRARIES[form]
-    digest = hashlib.sha256(source.read_bytes() + " ".join((*flags, *libraries)).encode()).hexdigest()[:12]
+    sources = [source, *sorted(source.parent.glob("*.h"))]
+    contents = b"".join(path.read_bytes() for path in sources) + " ".join((*flags, *libraries)).encode()
+    digest = hashlib.sha256(contents).hexdigest()[:12]
     built = source.parent / "build" / f"{source.stem}-{digest}{_SUFFIXES[form]}"
     if not built.exists():
         _compile(source, built, form)

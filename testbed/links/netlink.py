@@ -127,11 +127,18 @@ class LinkMonitor(NetlinkSocket):
 
     def transmitted_bytes(self, index: int) -> int:
         """What the interface counted as sent; misses the headers inside super-frames. Raises NetlinkError."""
+        return self._statistic(index, 24)
+
+    def transmission_drops(self, index: int) -> int:
+        """Packets that the interface itself dropped instead of sending. Raises NetlinkError."""
+        return self._statistic(index, 56)
+
+    def _statistic(self, index: int, offset: int) -> int:
+        """Of struct rtnl_link_stats64: {rx, tx}_packets, _bytes, _errors, _dropped, ..., 8 bytes each."""
         for body in self.request(RTM_GETLINK, 0, _IFINFOMSG.pack(0, 0, 0, index, 0, 0)):
             for kind, value in attributes(body, _IFINFOMSG.size):
                 if kind == IFLA_STATS64:
-                    # struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes, ...
-                    return int(struct.unpack_from("=Q", value, 24)[0])
+                    return int(struct.unpack_from("=Q", value, offset)[0])
         raise NetlinkError(f"interface {index} has no counters")
 
     def htb_classes(self, index: int) -> list[HtbClass]:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from testbed.background._flows import FlowCounters
@@ -98,6 +98,11 @@ class LinkSampler:
                 if node.role in {"worker", "traffic"}:
                     self._connections[node.name] = ConnectionMonitor()
         self._indices = {name: monitor.interfaces() for name, monitor in self._monitors.items()}
+        self._relayed_ports = {
+            (direction.link, direction.sender.node): direction.sender
+            for direction in deployment.plan.directions
+            if direction.shaper is None
+        }
         self._thread = threading.Thread(target=self._run, name="link-sampler", daemon=True)
 
     def __enter__(self) -> Self:
@@ -174,8 +179,16 @@ class LinkSampler:
             return {node: monitor.connections() for node, monitor in self._connections.items()}
 
     def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
-        """What each delay line that a daemon serves has done until now; by link and sending node."""
-        return self._deployment.delay_counters()
+        """What each delay line that a program serves has done until now; by link and sending node.
+
+        What a port dropped before the relay could take it counts as dropped by the relay.
+        """
+        with self._lock:
+            counters = self._deployment.delay_counters()
+            for key, port in self._relayed_ports.items():
+                drops = self._monitors[port.node].transmission_drops(self._indices[port.node][port.interface])
+                counters[key] = replace(counters[key], num_dropped=counters[key].num_dropped + drops)
+            return counters
 
     def begin_background(self) -> None:
         """The first iteration that communicates begins: moments of background flows count from now."""

@@ -225,6 +225,19 @@ def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
         assert 0 < link["delay_line"]["late_median_s"] <= link["delay_line"]["late_p99_s"]
 
 
+def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
+    relayed = run(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=tap")
+    # That other programs held the cores is no fault of the links.
+    assert not [reason for reason in relayed["reasons"] if "for a core" not in reason and "hypervisor" not in reason]
+    for link in relayed["links"]:
+        assert abs(link["bytes"] / link["expected_bytes"] - 1) < 1e-3
+        assert 1e-3 < link["measured_delay_s"] < 1.3e-3
+        assert 0.5 < link["utilization_busy"] <= 1.01
+        assert link["delay_line"]["num_dropped"] == 0
+    samples = load(Path(relayed["record"])).links
+    assert samples["backlog_bytes"].max() > 0  # type: ignore[operator]
+
+
 def test_a_stopped_worker_is_noticed_within_the_timeout(tmp_path: Path) -> None:
     started = Started(tmp_path)
     signal.pidfd_send_signal(os.pidfd_open(started.pid_of("w1")), signal.SIGSTOP)

@@ -73,6 +73,10 @@ def counters(deployment: Deployment, direction: Direction) -> RelayCounters:
     return deployment.relay_counters()[direction.link, direction.sender.node]
 
 
+def relay_pid(state: RunState) -> int:
+    return next(process.pid for process in state.owned().processes if process.name == "relay")
+
+
 def check_until(deployment: Deployment, deadline_s: float) -> None:
     while time.monotonic() < deadline_s:
         deployment.check()
@@ -223,7 +227,7 @@ def test_a_change_in_mid_flow_drops_nothing_and_holds_from_the_next_packet(tmp_p
             for number in range(100):  # 60 ms at 20 Mbit/s
                 source.send(number.to_bytes(4) + bytes(1468))
             begun_s = time.monotonic()
-            deployment.relay.change(replace(stage.parameters, rate_bps=1e9, delay_ns=6e6).argument(stage.index))
+            deployment.relay.change(replace(stage.parameters, rate_bps=1e9, delay_ns=1e6).argument(stage.index))
             received = [int.from_bytes(target.recv(2048)[:4]) for _ in range(100)]
             assert time.monotonic() - begun_s < 0.04
         assert received == list(range(100))
@@ -235,14 +239,29 @@ def test_a_change_in_mid_flow_drops_nothing_and_holds_from_the_next_packet(tmp_p
             deployment.relay.change(f"{stage.index}:rate_bps=1.0")
 
 
+def test_what_the_relay_had_no_time_to_take_counts_as_dropped(tmp_path: Path) -> None:
+    state = RunState.create(new_run_id())
+    with deployed(tmp_path, {"delay": "1ms"}, state=state) as deployment:
+        direction = deployment.plan.directions[0]
+        deployment.hosts["w0"].execute(["ip", "link", "set", "w0-eth0", "txqueuelen", "10"])
+        sampler = LinkSampler(deployment, interval_s=10.0, on_sample=lambda _: None)
+        key = (direction.link, direction.sender.node)
+        assert sampler.delay_counters()[key].num_dropped == 0
+        os.kill(relay_pid(state), signal.SIGSTOP)
+        with udp(deployment, direction) as (source, _):
+            for _ in range(30):
+                source.send(b"late")
+        os.kill(relay_pid(state), signal.SIGCONT)
+        assert sampler.delay_counters()[key].num_dropped == 20
+
+
 def test_without_its_relay_there_is_no_link_and_it_is_said(tmp_path: Path) -> None:
     state = RunState.create(new_run_id())
     with deployed(tmp_path, {"delay": "1ms"}, state=state) as deployment:
         deployment.check()
         sampler = LinkSampler(deployment, interval_s=10.0, on_sample=lambda _: None)
         assert {sample.class_bytes for sample in sampler.sample()} == {0}
-        (victim,) = (process.pid for process in state.owned().processes if process.name == "relay")
-        os.kill(victim, signal.SIGKILL)
+        os.kill(relay_pid(state), signal.SIGKILL)
         with pytest.raises(RunFailedError, match="the relay of the links was killed by signal 9"):
             check_until(deployment, time.monotonic() + 10)
         with pytest.raises(RunFailedError, match="the relay of the links"):

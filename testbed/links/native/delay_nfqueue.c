@@ -20,43 +20,31 @@
  * Formats: netlink(7), linux/netfilter/nfnetlink.h, linux/netfilter/nfnetlink_queue.h.
  */
 #define _GNU_SOURCE
+#define PROGRAM "delay_nfqueue"
+#include "link_program.h"
+
 #include <arpa/inet.h>
 #include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/netfilter.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_queue.h>
 #include <linux/netlink.h>
-#include <math.h>
 #include <poll.h>
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
-    NUM_BUCKETS = 896,
     BATCH = 64,
     MESSAGE_BYTES = 512, /* a message without payload has about 100 */
     RECEIVE_BUFFER_BYTES = 64 << 20,
     LINE_BYTES = 1024,
 };
-static const uint64_t SECOND_NS = 1000000000;
 
 struct parameters {
-    double max_packets, delay_ns, jitter_ns, uniform; /* jitter_ns is the standard deviation; uniform 0: normal */
-    /* Gilbert-Elliott: loss in either state, transitions after each packet; loss_bad unused without transitions */
-    double loss_good, loss_bad, good_to_bad, bad_to_good;
+    double max_packets, delay_ns, jitter_ns, uniform;
+    struct losses losses;
     double reorder, seed;
 };
-static const struct { const char *name; double least, most; } names[] = {
+static const struct parameter names[] = {
     {"max_packets", 1, 1e9},  {"delay_ns", 0, 1e11}, {"jitter_ns", 0, 1e11},  {"uniform", 0, 1}, {"loss_good", 0, 1},
     {"loss_bad", 0, 1},       {"good_to_bad", 0, 1}, {"bad_to_good", 0, 1},   {"reorder", 0, 1},
     {"seed", 0, 9007199254740992.0},
@@ -82,40 +70,12 @@ struct line {
     /* In the order of arrival. Positions only grow; mask + 1 is room for all that the kernel holds. */
     uint64_t mask, head, tail, last_due_ns;
     struct held *ring;
-    struct held *heap; /* with jitter: by due_ns, then by id */
-    size_t num_heaped, room;
+    struct heap heap; /* with jitter; numbers are ids */
     struct counters *counters;
 };
 
 static struct line *lines;
 static int num_lines, netlink;
-
-static void die(const char *what) {
-    fprintf(stderr, "delay_nfqueue: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
-static uint64_t now_ns(clockid_t clock) {
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
-
-/* In [0, 1). splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) */
-static double next_random(uint64_t *state) {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return ((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
-
-static unsigned bucket_of(uint64_t late_ns) {
-    uint64_t us = late_ns / 1000;
-    if (us < 64) return us;
-    if (us >> 31) return NUM_BUCKETS - 1;
-    unsigned shift = 58 - __builtin_clzll(us);
-    return shift * 32 + (us >> shift);
-}
 
 /* --- messages to the kernel ------------------------------------------------------------------------------------ */
 
@@ -164,7 +124,7 @@ static void configure(struct request *request, const char *what) {
 
 /* Whether packets have fates of their own: the kernel then cuts super-frames up before they are queued. */
 static int cuts_to_packets(const struct parameters *p) {
-    return p->loss_good > 0 || p->good_to_bad > 0 || p->reorder > 0 || p->jitter_ns > 0;
+    return p->losses.good > 0 || p->losses.good_to_bad > 0 || p->reorder > 0 || p->jitter_ns > 0;
 }
 
 static void put_length_and_flags(struct request *request, const struct line *line) {
@@ -202,62 +162,18 @@ static void verdict(const struct line *line, int type, uint32_t id, uint32_t dec
 
 /* --- packets ---------------------------------------------------------------------------------------------------- */
 
-static int is_before(const struct held *a, const struct held *b) {
-    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->id < b->id;
-}
-
-static void push(struct line *line, struct held new) {
-    if (line->num_heaped == line->room) {
-        line->room = line->room ? 2 * line->room : 1024;
-        line->heap = realloc(line->heap, line->room * sizeof *line->heap);
-        if (!line->heap) die("no memory for a queue");
-    }
-    size_t at = line->num_heaped++;
-    for (; at && is_before(&new, &line->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        line->heap[at] = line->heap[(at - 1) / 2];
-    line->heap[at] = new;
-}
-
-static struct held pop(struct line *line) {
-    struct held top = line->heap[0], moved = line->heap[--line->num_heaped];
-    size_t at = 0;
-    for (size_t child; (child = 2 * at + 1) < line->num_heaped; at = child) {
-        child += child + 1 < line->num_heaped && is_before(&line->heap[child + 1], &line->heap[child]);
-        if (!is_before(&line->heap[child], &moved)) break;
-        line->heap[at] = line->heap[child];
-    }
-    line->heap[at] = moved;
-    return top;
-}
-
-/* Gilbert, Bell System Technical Journal 39 (1960); Elliott, ibid. 42 (1963). Without transitions: independent loss. */
-static int is_lost(struct line *line) {
-    const struct parameters *p = &line->parameters;
-    if (p->loss_good == 0 && p->good_to_bad == 0 && !line->bad) return 0;
-    int lost = next_random(&line->random[LOSS]) < (line->bad ? p->loss_bad : p->loss_good);
-    line->bad ^= next_random(&line->random[LOSS]) < (line->bad ? p->bad_to_good : p->good_to_bad);
-    return lost;
-}
-
-/* Normal deviates by Box and Muller (Annals of Mathematical Statistics 29, 1958); none arrives before it was sent. */
-static uint64_t jittered_ns(struct line *line) {
-    const struct parameters *p = &line->parameters;
-    double a = next_random(&line->random[JITTER]), b = next_random(&line->random[JITTER]);
-    double deviation = p->uniform ? (2 * a - 1) * sqrt(3) : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
-    return fmax(0, p->delay_ns + p->jitter_ns * deviation);
-}
-
 static void hold(struct line *line, uint32_t id, uint64_t arrived_ns) {
     const struct parameters *p = &line->parameters;
     line->counters->packets++;
-    if (is_lost(line)) {
+    if (is_lost(&p->losses, &line->bad, &line->random[LOSS])) {
         line->counters->lost++;
         verdict(line, NFQNL_MSG_VERDICT, id, NF_DROP);
     } else if (p->reorder > 0 && next_random(&line->random[REORDER]) < p->reorder) {
         line->counters->reordered++;
         verdict(line, NFQNL_MSG_VERDICT, id, NF_ACCEPT);
     } else if (p->jitter_ns > 0) {
-        push(line, (struct held){.due_ns = arrived_ns + jittered_ns(line), .id = id});
+        uint64_t delay_ns = jittered_ns(p->delay_ns, p->jitter_ns, p->uniform, &line->random[JITTER]);
+        push(&line->heap, (struct waiting){.due_ns = arrived_ns + delay_ns, .number = id});
     } else {
         if (line->tail - line->head > line->mask) { /* more than the kernel may hold: cannot happen */
             errno = ENOBUFS;
@@ -337,20 +253,20 @@ static uint64_t release(void) {
     uint64_t next_ns = UINT64_MAX;
     for (struct line *line = lines; line < lines + num_lines; line++) {
         uint64_t now = now_ns(CLOCK_MONOTONIC), from = line->head;
-        while (line->num_heaped && line->heap[0].due_ns <= now) {
-            struct held held = pop(line);
-            count_late(line, now - held.due_ns);
-            verdict(line, NFQNL_MSG_VERDICT, held.id, NF_ACCEPT);
+        while (line->heap.count && line->heap.items[0].due_ns <= now) {
+            struct waiting waiting = pop(&line->heap);
+            count_late(line, now - waiting.due_ns);
+            verdict(line, NFQNL_MSG_VERDICT, waiting.number, NF_ACCEPT);
         }
         while (line->head != line->tail && line->ring[line->head & line->mask].due_ns <= now) {
             const struct held *held = &line->ring[line->head++ & line->mask];
             count_late(line, now - held->due_ns);
             /* A batch verdict is for all up to a number: also for what waits in the heap. */
-            if (line->num_heaped) verdict(line, NFQNL_MSG_VERDICT, held->id, NF_ACCEPT);
+            if (line->heap.count) verdict(line, NFQNL_MSG_VERDICT, held->id, NF_ACCEPT);
         }
-        if (line->head != from && !line->num_heaped)
+        if (line->head != from && !line->heap.count)
             verdict(line, NFQNL_MSG_VERDICT_BATCH, line->ring[(line->head - 1) & line->mask].id, NF_ACCEPT);
-        if (line->num_heaped && line->heap[0].due_ns < next_ns) next_ns = line->heap[0].due_ns;
+        if (line->heap.count && line->heap.items[0].due_ns < next_ns) next_ns = line->heap.items[0].due_ns;
         if (line->head != line->tail && line->ring[line->head & line->mask].due_ns < next_ns)
             next_ns = line->ring[line->head & line->mask].due_ns;
     }
@@ -361,27 +277,10 @@ static uint64_t release(void) {
 
 /* Returns the queue, or -1 with what is wrong in `problem`. `text` is consumed. */
 static int parse(char *text, struct parameters *parameters, const char **problem) {
-    double *values = (double *)parameters;
-    int found[NUM_PARAMETERS] = {0}, num_found = 0;
-    char *end, *item;
-    long queue = strtol(text, &end, 10);
-    *problem = "it does not begin with the number of a queue";
-    if (end == text || *end != ':' || queue < 0 || queue > 65535) return -1;
-    text = end + 1;
-    *problem = "a parameter is unknown, given twice or out of range";
-    while ((item = strsep(&text, ","))) {
-        char *value = strchr(item, '=');
-        int i = 0;
-        if (!value) return -1;
-        *value++ = 0;
-        while (i < NUM_PARAMETERS && strcmp(names[i].name, item)) i++;
-        if (i == NUM_PARAMETERS || found[i]++) return -1;
-        values[i] = strtod(value, &end);
-        if (end == value || *end || !(values[i] >= names[i].least && values[i] <= names[i].most)) return -1;
-        num_found++;
-    }
-    *problem = "a parameter is missing";
-    return num_found == NUM_PARAMETERS ? (int)queue : -1;
+    long queue = parse_parameters(text, names, NUM_PARAMETERS, (double *)parameters, problem);
+    if (queue <= 65535) return queue;
+    *problem = "there is no queue of that number";
+    return -1;
 }
 
 /* Room for as many packets as the queue may hold; those it holds keep their places. */
@@ -401,7 +300,7 @@ static void adopt(struct line *line, const struct parameters *parameters) {
     double max_packets = line->parameters.max_packets;
     if (!line->ring || line->parameters.seed != parameters->seed)
         for (int i = 0; i < NUM_DRAWS; i++) line->random[i] = (uint64_t)parameters->seed * NUM_DRAWS + i + 1;
-    if (parameters->good_to_bad == 0) line->bad = 0;
+    if (parameters->losses.good_to_bad == 0) line->bad = 0;
     line->parameters = *parameters;
     if (line->parameters.max_packets < max_packets) line->parameters.max_packets = max_packets;
     make_room(line);
@@ -461,16 +360,6 @@ static void serve(void) {
     }
 }
 
-static struct counters *map_counters(const char *path) {
-    size_t size = num_lines * sizeof(struct counters);
-    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-    if (file < 0 || ftruncate(file, size) < 0) die(path);
-    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED) die(path);
-    close(file);
-    return mapped;
-}
-
 int main(int argc, char **argv) {
     int try = argc > 1 && !strcmp(argv[1], "--try");
     argv += try;
@@ -496,11 +385,8 @@ int main(int argc, char **argv) {
     int stamping = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     setsockopt(stamping, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
 
-    struct sched_param priority = {.sched_priority = 10};
-    int fifo = sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
-    prctl(PR_SET_TIMERSLACK, 1UL);
-
-    struct counters *counters = map_counters(argv[1]);
+    const char *policy = be_prompt();
+    struct counters *counters = map_counters(argv[1], num_lines * sizeof *counters);
     for (int i = 0; i < num_lines; i++) {
         struct parameters parameters;
         const char *problem;
@@ -514,7 +400,7 @@ int main(int argc, char **argv) {
         adopt(&lines[i], &parameters);
         bind_queue(&lines[i]);
     }
-    printf("ready %s\n", fifo ? "SCHED_FIFO" : "SCHED_OTHER");
+    printf("ready %s\n", policy);
     fflush(stdout);
     if (!try) serve();
     return 0;

@@ -22,29 +22,20 @@
  * Formats: Documentation/networking/tuntap.rst, linux/if_tun.h, linux/virtio_net.h, RFC 791, 1624, 3168, 9293.
  */
 #define _GNU_SOURCE
+#define PROGRAM "relay_tap"
+#include "link_program.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/if_tun.h>
 #include <linux/virtio_net.h>
-#include <math.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #ifndef TUN_F_USO4 /* Linux 6.2 */
 #define TUN_F_USO4 0x20
@@ -53,24 +44,22 @@
 #endif
 
 enum {
-    NUM_BUCKETS = 896,
     BATCH = 64,
     ETHERNET_BYTES = 14,
     FRAME_BYTES = sizeof(struct virtio_net_hdr) + 65536 + ETHERNET_BYTES,
     DEVICE_QUEUE_PACKETS = 10000, /* between the kernel and this process; what overruns it the device counts */
     NUM_SIZES = 3,
 };
-static const uint64_t SECOND_NS = 1000000000, PIECE_NS = 1000000, STALE_NS = 1000000, SPIN_NS = 5000;
+static const uint64_t PIECE_NS = 1000000, STALE_NS = 1000000, SPIN_NS = 5000;
 static const size_t sizes[NUM_SIZES] = {2048, 16384, FRAME_BYTES};
 
 struct parameters {
     double rate_bps, queue_bytes, mark_bytes; /* mark_bytes 0: never */
-    double delay_ns, jitter_ns, uniform;      /* normal: jitter_ns is the standard deviation; uniform: the greatest */
-    /* Gilbert-Elliott: loss in either state, transitions after each packet; loss_bad unused without transitions */
-    double loss_good, loss_bad, good_to_bad, bad_to_good;
+    double delay_ns, jitter_ns, uniform;
+    struct losses losses;
     double duplicate, reorder, seed;
 };
-static const struct { const char *name; double least, most; } names[] = {
+static const struct parameter names[] = {
     {"rate_bps", 1, 1e12},   {"queue_bytes", 1, 1e12}, {"mark_bytes", 0, 1e12}, {"delay_ns", 0, 1e11},
     {"jitter_ns", 0, 1e11},  {"uniform", 0, 1},        {"loss_good", 0, 1},     {"loss_bad", 0, 1},
     {"good_to_bad", 0, 1},   {"bad_to_good", 0, 1},    {"duplicate", 0, 1},     {"reorder", 0, 1},
@@ -93,10 +82,6 @@ struct packet {
     uint32_t bytes, wire_bytes, size, num_segments;
     unsigned char data[]; /* struct virtio_net_hdr, Ethernet frame */
 };
-struct travelling {
-    uint64_t due_ns, number;
-    struct packet *packet;
-};
 enum { LOSS, JITTER, DUPLICATE, REORDER, NUM_DRAWS };
 struct direction {
     int from, to; /* devices */
@@ -106,9 +91,8 @@ struct direction {
     uint64_t free_ns;             /* when the line is */
     uint64_t random[NUM_DRAWS];   /* of their own, so that one kind of draw does not shift another */
     int bad;
-    struct travelling *heap; /* by due_ns, then by number */
-    size_t num_travelling, room;
-    uint64_t number;
+    struct heap travelling;
+    uint64_t number, last_due_ns;
 };
 struct relay { /* a thread and its links */
     pthread_t thread;
@@ -120,33 +104,6 @@ struct relay { /* a thread and its links */
 
 static struct direction *directions;
 static int num_directions;
-
-static void die(const char *what) {
-    fprintf(stderr, "relay_tap: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
-
-static unsigned bucket_of(uint64_t late_ns) {
-    uint64_t us = late_ns / 1000;
-    if (us < 64) return us;
-    if (us >> 31) return NUM_BUCKETS - 1;
-    unsigned shift = 58 - __builtin_clzll(us);
-    return shift * 32 + (us >> shift);
-}
-
-/* In [0, 1). splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) */
-static double next_random(uint64_t *state) {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return ((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
 
 /* --- packets ---------------------------------------------------------------------------------------------------- */
 
@@ -254,33 +211,12 @@ static struct packet *piece_of(struct relay *relay, const struct packet *whole, 
 
 /* --- the line --------------------------------------------------------------------------------------------------- */
 
-static int is_before(const struct travelling *a, const struct travelling *b) {
-    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->number < b->number;
-}
-
-static void send_off(struct direction *d, struct packet *packet, uint64_t due_ns) {
-    if (d->num_travelling == d->room) {
-        d->room = d->room ? 2 * d->room : 1024;
-        d->heap = realloc(d->heap, d->room * sizeof *d->heap);
-        if (!d->heap) die("no memory for a link");
-    }
-    struct travelling new = {.due_ns = due_ns, .number = d->number++, .packet = packet};
-    size_t at = d->num_travelling++;
-    for (; at && is_before(&new, &d->heap[(at - 1) / 2]); at = (at - 1) / 2) d->heap[at] = d->heap[(at - 1) / 2];
-    d->heap[at] = new;
-}
-
-static struct packet *arrived(struct direction *d) {
-    struct packet *packet = d->heap[0].packet;
-    struct travelling moved = d->heap[--d->num_travelling];
-    size_t at = 0;
-    for (size_t child; (child = 2 * at + 1) < d->num_travelling; at = child) {
-        child += child + 1 < d->num_travelling && is_before(&d->heap[child + 1], &d->heap[child]);
-        if (!is_before(&d->heap[child], &moved)) break;
-        d->heap[at] = d->heap[child];
-    }
-    d->heap[at] = moved;
-    return packet;
+static void send_off(struct direction *d, struct packet *packet, uint64_t end_ns) {
+    const struct parameters *p = &d->parameters;
+    uint64_t due_ns = end_ns + jittered_ns(p->delay_ns, p->jitter_ns, p->uniform, &d->random[JITTER]);
+    if (p->jitter_ns == 0 && due_ns < d->last_due_ns) due_ns = d->last_due_ns; /* the delay has become shorter */
+    d->last_due_ns = due_ns;
+    push(&d->travelling, (struct waiting){.due_ns = due_ns, .number = d->number++, .packet = packet});
 }
 
 static uint64_t line_ns(const struct direction *d, uint32_t wire_bytes) {
@@ -288,23 +224,7 @@ static uint64_t line_ns(const struct direction *d, uint32_t wire_bytes) {
 }
 
 static int cuts_to_segments(const struct parameters *p) {
-    return p->jitter_ns > 0 || p->loss_good > 0 || p->good_to_bad > 0 || p->duplicate > 0 || p->reorder > 0;
-}
-
-/* Gilbert, Bell System Technical Journal 39 (1960); Elliott, ibid. 42 (1963). Without transitions: independent loss. */
-static int is_lost(struct direction *d) {
-    const struct parameters *p = &d->parameters;
-    int lost = next_random(&d->random[LOSS]) < (d->bad ? p->loss_bad : p->loss_good);
-    d->bad ^= next_random(&d->random[LOSS]) < (d->bad ? p->bad_to_good : p->good_to_bad);
-    return lost;
-}
-
-static uint64_t delay_ns(struct direction *d) {
-    const struct parameters *p = &d->parameters;
-    if (p->jitter_ns == 0) return p->delay_ns;
-    double a = next_random(&d->random[JITTER]), b = next_random(&d->random[JITTER]);
-    double deviation = p->uniform ? 2 * a - 1 : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
-    return fmax(0, p->delay_ns + p->jitter_ns * deviation);
+    return p->jitter_ns > 0 || p->losses.good > 0 || p->losses.good_to_bad > 0 || p->duplicate > 0 || p->reorder > 0;
 }
 
 static void leave_line(struct relay *relay, struct direction *d, struct packet *packet, uint64_t end_ns) {
@@ -312,7 +232,7 @@ static void leave_line(struct relay *relay, struct direction *d, struct packet *
     d->counters->packets += packet->num_segments;
     d->counters->bytes += packet->wire_bytes;
     /* Draws only where asked: then a packet's fate depends on the seed and its place in the order, nothing else. */
-    if ((p->loss_good > 0 || p->good_to_bad > 0) && is_lost(d)) {
+    if (is_lost(&p->losses, &d->bad, &d->random[LOSS])) {
         d->counters->lost += packet->num_segments;
         give(relay, packet);
         return;
@@ -322,11 +242,14 @@ static void leave_line(struct relay *relay, struct direction *d, struct packet *
         memcpy(copy->data, packet->data, packet->bytes);
         copy->num_segments = packet->num_segments;
         d->counters->duplicated += packet->num_segments;
-        send_off(d, copy, end_ns + delay_ns(d));
+        send_off(d, copy, end_ns);
     }
-    int at_once = p->reorder > 0 && next_random(&d->random[REORDER]) < p->reorder;
-    if (at_once) d->counters->reordered += packet->num_segments;
-    send_off(d, packet, at_once ? end_ns : end_ns + delay_ns(d));
+    if (p->reorder > 0 && next_random(&d->random[REORDER]) < p->reorder) {
+        d->counters->reordered += packet->num_segments;
+        push(&d->travelling, (struct waiting){.due_ns = end_ns, .number = d->number++, .packet = packet});
+    } else {
+        send_off(d, packet, end_ns);
+    }
 }
 
 /* Lets all that the line has begun to carry until now leave the queue. Exact however late it is called. */
@@ -368,7 +291,7 @@ static int receive(struct relay *relay, struct direction *d) {
         ssize_t bytes = read(d->from, whole->data, FRAME_BYTES);
         if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
         if (bytes < (ssize_t)(sizeof(struct virtio_net_hdr) + ETHERNET_BYTES)) die("cannot read a device");
-        uint64_t now = now_ns();
+        uint64_t now = now_ns(CLOCK_MONOTONIC);
         serve(relay, d, now);
         whole->arrived_ns = now;
         whole->bytes = bytes;
@@ -401,19 +324,20 @@ static int receive(struct relay *relay, struct direction *d) {
 
 /* Delivers what is due, at most one batch. Returns the moment when this direction next needs attention, or UINT64_MAX. */
 static uint64_t release(struct relay *relay, struct direction *d) {
-    uint64_t now = now_ns(), next_ns = UINT64_MAX;
+    uint64_t now = now_ns(CLOCK_MONOTONIC), next_ns = UINT64_MAX;
     serve(relay, d, now);
-    for (int i = 0; i < BATCH && d->num_travelling && d->heap[0].due_ns <= now; i++) {
-        uint64_t late_ns = now - d->heap[0].due_ns;
-        struct packet *packet = arrived(d);
+    for (int i = 0; i < BATCH && d->travelling.count && d->travelling.items[0].due_ns <= now; i++) {
+        struct waiting arrived = pop(&d->travelling);
+        struct packet *packet = arrived.packet;
+        uint64_t late_ns = now - arrived.due_ns;
         d->counters->late[bucket_of(late_ns)]++;
         if (late_ns > d->counters->max_late_ns) d->counters->max_late_ns = late_ns;
         if (write(d->to, packet->data, packet->bytes) != (ssize_t)packet->bytes)
             d->counters->failed += packet->num_segments;
         give(relay, packet);
-        now = now_ns();
+        now = now_ns(CLOCK_MONOTONIC);
     }
-    if (d->num_travelling) next_ns = d->heap[0].due_ns;
+    if (d->travelling.count) next_ns = d->travelling.items[0].due_ns;
     if (d->first) {
         /* When the next packet could be due; but its leaving the queue shows in the counters soon after it happens. */
         const struct parameters *p = &d->parameters;
@@ -453,7 +377,7 @@ static void *run(void *argument) {
             if (moment_ns < next_ns) next_ns = moment_ns;
         }
         pthread_mutex_unlock(&relay->lock);
-        uint64_t now = now_ns(), wait_ns = next_ns > now ? next_ns - now : 0;
+        uint64_t now = now_ns(CLOCK_MONOTONIC), wait_ns = next_ns > now ? next_ns - now : 0;
         if (wait_ns && wait_ns < SPIN_NS) continue;
         struct timespec wait = {.tv_sec = wait_ns / SECOND_NS, .tv_nsec = wait_ns % SECOND_NS};
         if (ppoll(polled, count + 1, next_ns == UINT64_MAX ? NULL : &wait, NULL) < 0) {
@@ -468,33 +392,16 @@ static void *run(void *argument) {
 
 /* Returns the index, or -1 with what is wrong in `problem`. `text` is consumed. */
 static int parse(char *text, struct parameters *parameters, const char **problem) {
-    double *values = (double *)parameters;
-    int found[NUM_PARAMETERS] = {0}, num_found = 0;
-    char *end, *item;
-    long index = strtol(text, &end, 10);
-    *problem = "it does not begin with the index of a direction";
-    if (end == text || *end != ':' || index < 0 || index >= num_directions) return -1;
-    text = end + 1;
-    *problem = "a parameter is unknown, given twice or out of range";
-    while ((item = strsep(&text, ","))) {
-        char *value = strchr(item, '=');
-        int i = 0;
-        if (!value) return -1;
-        *value++ = 0;
-        while (i < NUM_PARAMETERS && strcmp(names[i].name, item)) i++;
-        if (i == NUM_PARAMETERS || found[i]++) return -1;
-        values[i] = strtod(value, &end);
-        if (end == value || *end || !(values[i] >= names[i].least && values[i] <= names[i].most)) return -1;
-        num_found++;
-    }
-    *problem = "a parameter is missing";
-    return num_found == NUM_PARAMETERS ? (int)index : -1;
+    long index = parse_parameters(text, names, NUM_PARAMETERS, (double *)parameters, problem);
+    if (index < num_directions) return index;
+    *problem = "there is no direction of that index";
+    return -1;
 }
 
 static void adopt(struct direction *d, const struct parameters *parameters) {
     if (d->parameters.seed != parameters->seed || !d->random[0])
         for (int i = 0; i < NUM_DRAWS; i++) d->random[i] = (uint64_t)parameters->seed * NUM_DRAWS + i + 1;
-    if (parameters->good_to_bad == 0) d->bad = 0;
+    if (parameters->losses.good_to_bad == 0) d->bad = 0;
     d->parameters = d->counters->parameters = *parameters;
 }
 
@@ -529,16 +436,6 @@ static int make_device(char *text) {
     return device;
 }
 
-static struct counters *map_counters(const char *path) {
-    size_t size = num_directions * sizeof(struct counters);
-    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-    if (file < 0 || ftruncate(file, size) < 0) die(path);
-    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED) die(path);
-    close(file);
-    return mapped;
-}
-
 /* Until the end of standard input, then for ever: who started this process ends it. */
 static void take_changes(struct relay *relays, int num_relays) {
     char *line = NULL;
@@ -554,7 +451,7 @@ static void take_changes(struct relay *relays, int num_relays) {
             struct relay *relay = &relays[index / 2 % num_relays];
             uint64_t one = 1;
             pthread_mutex_lock(&relay->lock);
-            serve(relay, &directions[index], now_ns());
+            serve(relay, &directions[index], now_ns(CLOCK_MONOTONIC));
             adopt(&directions[index], &parameters);
             pthread_mutex_unlock(&relay->lock);
             if (write(relay->changed, &one, sizeof one) < 0) die("eventfd");
@@ -576,7 +473,7 @@ int main(int argc, char **argv) {
     num_directions = (argc - 2) / 2;
     directions = calloc(num_directions, sizeof *directions);
     if (!directions) die("no memory");
-    struct counters *counters = map_counters(argv[1]);
+    struct counters *counters = map_counters(argv[1], num_directions * sizeof *counters);
     for (int i = 0; i < num_directions; i++) {
         struct direction *d = &directions[i];
         struct parameters parameters;
@@ -591,10 +488,7 @@ int main(int argc, char **argv) {
         d->from = make_device(argv[2 * i + 2]);
         directions[i ^ 1].to = d->from;
     }
-    struct sched_param priority = {.sched_priority = 10};
-    int fifo = sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
-    prctl(PR_SET_TIMERSLACK, 1UL);
-
+    const char *policy = be_prompt();
     long num_cores = sysconf(_SC_NPROCESSORS_ONLN);
     int num_links = num_directions / 2, num_relays = num_cores < num_links ? num_cores : num_links;
     struct relay *relays = calloc(num_relays, sizeof *relays);
@@ -607,7 +501,7 @@ int main(int argc, char **argv) {
         if (!errno) errno = pthread_create(&relay->thread, NULL, run, relay);
         if (errno) die("cannot start a thread");
     }
-    printf("ready %s\n", fifo ? "SCHED_FIFO" : "SCHED_OTHER");
+    printf("ready %s\n", policy);
     fflush(stdout);
     if (!try) take_changes(relays, num_relays);
     return 0;

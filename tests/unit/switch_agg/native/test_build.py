@@ -31,6 +31,18 @@ def test_several_threads_may_build_the_same_at_once(tmp_path: Path) -> None:
         assert len(set(pool.map(lambda _: build(source, "library"), range(4)))) == 1
 
 
+def test_a_changed_header_is_a_changed_source(tmp_path: Path) -> None:
+    (tmp_path / "answer.h").write_text("enum { ANSWER = 1 };\n")
+    source = tmp_path / "answer.c"
+    source.write_text('#include "answer.h"\nint main(void) { return ANSWER; }\n')
+    built = []
+    for answer in (1, 2):
+        (tmp_path / "answer.h").write_text(f"enum {{ ANSWER = {answer} }};\n")
+        built.append(build(source, "program"))
+        assert subprocess.run([str(built[-1])], check=False).returncode == answer
+    assert built[0] != built[1]
+
+
 def test_what_the_compiler_says_is_said(tmp_path: Path) -> None:
     source = tmp_path / "wrong.c"
     source.write_text("int main(void) { int unused; return 0 }\n")

@@ -108,7 +108,8 @@ def test_the_counters_of_the_program_are_understood() -> None:
     [
         ("0:rate_bps=1", "a parameter is missing"),
         ("0:rate=1", "a parameter is unknown"),
-        ("7:rate_bps=1", "does not begin with the index"),
+        ("first:rate_bps=1", "does not begin with a number"),
+        (stage(index=7).relay_argument(), "no direction of that index"),
         (stage(index=0).relay_argument().replace("0.01", "1.01"), "out of range"),
         (stage(index=0).relay_argument() + ",seed=1.0", "given twice"),
     ],

@@ -1,0 +1,155 @@
+/*
+ * What the programs that carry packets share: clock and wake-ups, chance, lateness, parameters by name, counters that
+ * anybody may read. Included once by each, after _GNU_SOURCE and PROGRAM are defined.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NUM_BUCKETS = 896 };
+static const uint64_t SECOND_NS = 1000000000;
+
+static void die(const char *what) {
+    fprintf(stderr, PROGRAM ": %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static uint64_t now_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+/* Woken before others and when asked. Returns the scheduling policy's name: without privilege it stays the usual one. */
+static const char *be_prompt(void) {
+    struct sched_param priority = {.sched_priority = 10};
+    prctl(PR_SET_TIMERSLACK, 1UL);
+    return sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? "SCHED_FIFO" : "SCHED_OTHER";
+}
+
+/* The histogram of lateness: 1 us wide up to 64 us, then 32 buckets in each power of two. */
+static unsigned bucket_of(uint64_t late_ns) {
+    uint64_t us = late_ns / 1000;
+    if (us < 64) return us;
+    if (us >> 31) return NUM_BUCKETS - 1;
+    unsigned shift = 58 - __builtin_clzll(us);
+    return shift * 32 + (us >> shift);
+}
+
+/* --- chance ----------------------------------------------------------------------------------------------------- */
+
+/* In [0, 1). splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) */
+static double next_random(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return ((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+/* Gilbert, Bell System Technical Journal 39 (1960); Elliott, ibid. 42 (1963). Without transitions: independent loss. */
+struct losses {
+    double good, bad, good_to_bad, bad_to_good; /* loss in either state, transitions after each packet */
+};
+
+static int is_lost(const struct losses *losses, int *bad, uint64_t *random) {
+    if (losses->good == 0 && losses->good_to_bad == 0 && !*bad) return 0;
+    int lost = next_random(random) < (*bad ? losses->bad : losses->good);
+    *bad ^= next_random(random) < (*bad ? losses->bad_to_good : losses->good_to_bad);
+    return lost;
+}
+
+/* The delay of one packet; none arrives before it was sent. uniform: jitter_ns is the greatest; else the standard
+ * deviation of a normal distribution, by Box and Muller (Annals of Mathematical Statistics 29, 1958). */
+static uint64_t jittered_ns(double delay_ns, double jitter_ns, int uniform, uint64_t *random) {
+    if (jitter_ns == 0) return delay_ns;
+    double a = next_random(random), b = next_random(random);
+    double deviation = uniform ? 2 * a - 1 : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
+    return fmax(0, delay_ns + jitter_ns * deviation);
+}
+
+/* --- what waits for its time ------------------------------------------------------------------------------------ */
+
+struct waiting {
+    uint64_t due_ns, number; /* numbers break ties */
+    void *packet;
+};
+struct heap {
+    struct waiting *items; /* the first is due first */
+    size_t count, room;
+};
+
+static int is_before(const struct waiting *a, const struct waiting *b) {
+    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->number < b->number;
+}
+
+static void push(struct heap *heap, struct waiting new) {
+    if (heap->count == heap->room) {
+        heap->room = heap->room ? 2 * heap->room : 1024;
+        heap->items = realloc(heap->items, heap->room * sizeof *heap->items);
+        if (!heap->items) die("no memory for a link");
+    }
+    size_t at = heap->count++;
+    for (; at && is_before(&new, &heap->items[(at - 1) / 2]); at = (at - 1) / 2)
+        heap->items[at] = heap->items[(at - 1) / 2];
+    heap->items[at] = new;
+}
+
+static struct waiting pop(struct heap *heap) {
+    struct waiting top = heap->items[0], moved = heap->items[--heap->count];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
+        child += child + 1 < heap->count && is_before(&heap->items[child + 1], &heap->items[child]);
+        if (!is_before(&heap->items[child], &moved)) break;
+        heap->items[at] = heap->items[child];
+    }
+    heap->items[at] = moved;
+    return top;
+}
+
+/* --- parameters and counters ------------------------------------------------------------------------------------ */
+
+struct parameter { const char *name; double least, most; };
+
+/* NUMBER:NAME=VALUE,... with each name once. Returns the number, or -1 with what is wrong in `problem`. `text` is
+ * consumed; `values` are in the order of `names`. */
+static long parse_parameters(char *text, const struct parameter *names, int num_names, double *values,
+                             const char **problem) {
+    char *end, *item;
+    long number = strtol(text, &end, 10);
+    uint64_t found = 0;
+    *problem = "it does not begin with a number and a colon";
+    if (end == text || *end != ':' || number < 0) return -1;
+    text = end + 1;
+    *problem = "a parameter is unknown, given twice or out of range";
+    while ((item = strsep(&text, ","))) {
+        char *value = strchr(item, '=');
+        int i = 0;
+        if (!value) return -1;
+        *value++ = 0;
+        while (i < num_names && strcmp(names[i].name, item)) i++;
+        if (i == num_names || found >> i & 1) return -1;
+        found |= UINT64_C(1) << i;
+        values[i] = strtod(value, &end);
+        if (end == value || *end || !(values[i] >= names[i].least && values[i] <= names[i].most)) return -1;
+    }
+    *problem = "a parameter is missing";
+    return found == (UINT64_C(1) << num_names) - 1 ? number : -1;
+}
+
+static void *map_counters(const char *path, size_t size) {
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+    if (file < 0 || ftruncate(file, size) < 0) die(path);
+    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped == MAP_FAILED) die(path);
+    close(file);
+    return mapped;
+}
