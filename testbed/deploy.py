@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from testbed.addresses import Port
 from testbed.background._flows import FlowCounters
 from testbed.background._traffic import BackgroundTraffic
 from testbed.control.fork_client import ForkServer
@@ -21,16 +22,19 @@ from testbed.hosts.base import Host, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
 from testbed.links.bridge import Bridge
+from testbed.links.control import LinkController
+from testbed.links.delay import DelayStage
 from testbed.links.delay_daemon import DelayDaemon, queues_of
 from testbed.links.direction import Direction
 from testbed.links.netem import redirects
-from testbed.links.netlink import LinkMonitor
+from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
 from testbed.links.relay import LinkRelay
 from testbed.links.tap import RelayCounters, RelayParameters, TapStage, port_argument
-from testbed.links.tc import gso_max_segments
+from testbed.links.tc import CLASS_HANDLE, Shaper, gso_max_segments
 from testbed.node_plan import NodePlan
 from testbed.plan import Plan
+from testbed.routing import Hop
 from testbed.state import RunState
 
 Result = TypeVar("Result")
@@ -45,11 +49,15 @@ class Deployment:
         """Delay daemons keep their counters in the directory."""
         self.plan = plan
         self.hosts = hosts
+        self.directions: dict[Hop, Direction] = {direction.hop: direction for direction in plan.directions}
+        """As they are asked to be now, in the plan's order."""
+        self._down: set[Hop] = set()
         self._counters_directory = counters_directory
         self._daemons: dict[str, DelayDaemon] = {}
         self._background: BackgroundTraffic | None = None
         self.relay: LinkRelay | None = None
         """Carries all links; None where the kernel does."""
+        self._controls: dict[str, tuple[LinkController, dict[str, int]]] = {}
 
     def monitor(self, node: str) -> LinkMonitor:
         """A netlink socket inside the node's namespace."""
@@ -132,6 +140,86 @@ class Deployment:
             if isinstance(direction.delay_stage, TapStage)
         }
 
+    def is_down(self, direction: Direction) -> bool:
+        """Whether everything sent into it is lost."""
+        return direction.hop in self._down
+
+    def change(self, direction: Direction, *, down: bool) -> None:
+        """Turn the direction of the same nodes into this one, in place, dropping nothing that waits; one at a time.
+
+        Raises EnvironmentLacksError when the kernel did not take it, and RunFailedError when a daemon did not.
+        """
+        before, hop = self.directions[direction.hop], direction.hop
+        try:
+            if direction.shaper is not None and direction.shaper != before.shaper:
+                self._change_shaper(direction.sender, direction.shaper)
+            if direction.delay_stage and before.delay_stage and direction.delay_stage != before.delay_stage:
+                self._change_stage(direction.receiver.node, before.delay_stage, direction.delay_stage)
+            if down != (hop in self._down):
+                control, index = self._control(direction.receiver)
+                (control.cut if down else control.mend)(index)
+                if control.is_cut(index) != down:
+                    raise EnvironmentLacksError(f"{direction.name} did not go {'down' if down else 'up'}")
+        except NetlinkError as error:
+            raise EnvironmentLacksError(f"{direction.name} cannot be changed: {error.strerror}") from error
+        self.directions[hop] = direction
+        self._down = self._down | {hop} if down else self._down - {hop}
+
+    def line_counters(self) -> dict[Hop, HtbClass | RelayCounters]:
+        """What carries each direction has done so far; one at a time with :meth:`change`."""
+        found: dict[Hop, HtbClass | RelayCounters] = {}
+        relayed = self.relay_counters()
+        for hop, direction in self.directions.items():
+            if direction.shaper is None:
+                found[hop] = relayed[direction.link, direction.sender.node]
+            else:
+                control, index = self._control(direction.sender)
+                found[hop] = next(item for item in control.htb_classes(index) if item.handle == CLASS_HANDLE)
+        return found
+
+    def close(self) -> None:
+        """Close the sockets that :meth:`change` has opened. Idempotent."""
+        for control, _ in self._controls.values():
+            control.close()
+        self._controls.clear()
+
+    def _control(self, port: Port) -> tuple[LinkController, int]:
+        if port.node not in self._controls:
+            with self.hosts[port.node].entered():
+                control = LinkController()
+            self._controls[port.node] = control, control.interfaces()
+        control, indices = self._controls[port.node]
+        return control, indices[port.interface]
+
+    def _change_shaper(self, port: Port, shaper: Shaper) -> None:
+        control, index = self._control(port)
+        control.change_shaper(index, shaper)
+        found = shaper.class_differences(control.htb_classes(index))
+        limit_bytes = control.queue_limit_bytes(index)
+        if limit_bytes != shaper.queue_bytes:
+            found.append(f"{port.interface}: queue is {limit_bytes} bytes, asked for {shaper.queue_bytes}")
+        if found:
+            raise EnvironmentLacksError(f"the kernel did not take a change: {'; '.join(found)}")
+
+    def _change_stage(self, node: str, before: DelayStage, stage: DelayStage) -> None:
+        host, found = self.hosts[node], []
+        commands = stage.tc_changes(before)
+        if commands:
+            host.execute(["tc", "-batch", "-"], stdin="\n".join([*commands, ""]))
+            found += stage.differences(self._state(self.plan.node(node)))
+        if isinstance(stage, NfqueueStage):
+            daemon = self.delay_daemon(node)
+            for argument in stage.daemon_arguments():
+                daemon.change(argument)
+            found += stage.parameter_differences(daemon.parameters()[stage.queue])
+        if isinstance(stage, TapStage):
+            assert self.relay is not None
+            self.relay.change(stage.relay_argument())
+            if self.relay.counters()[stage.index].parameters != stage.parameters:
+                found.append(f"{stage.interface}: the relay has other parameters than it was told")
+        if found:
+            raise EnvironmentLacksError(f"the kernel did not take a change: {'; '.join(found)}")
+
     def apply(self) -> None:
         """Run the plan's commands. Raises EnvironmentLacksError with what the kernel said."""
         self.relay = self._start_relay()  # it makes the ports of its links
@@ -190,8 +278,9 @@ class Deployment:
     def _state(self, node: NodePlan) -> dict[str, Any]:
         host = self.hosts[node.name]
 
-        with host.entered(), LinkMonitor() as monitor:
+        with host.entered(), LinkController() as monitor:
             indices = monitor.interfaces()
+            cut = [name for name, index in indices.items() if monitor.is_cut(index)]
             classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
             sysctls = {key: read_sysctl(key) for key in _sysctls(node)}
         firewall: list[str] = []
@@ -205,6 +294,7 @@ class Deployment:
         return {
             "qdiscs": qdiscs,
             "redirects": {name: redirects(found) for name, found in zip(entrances, filters, strict=True)},
+            "cut": cut,
             "classes": classes,
             "addresses": addresses,
             "routes": routes,
@@ -232,7 +322,11 @@ class Deployment:
             for key, value in _sysctls(node).items()
             if state["sysctls"].get(key) != value
         ]
-        for direction in self.plan.directions:
+        for direction in self.directions.values():
+            if direction.receiver.node == node.name:
+                cut = direction.receiver.interface in state["cut"]
+                if cut != self.is_down(direction):
+                    found.append(f"{direction.name}: is {'down' if cut else 'up'}, asked for the other")
             if direction.sender.node == node.name:
                 interface = direction.sender.interface
                 qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
@@ -356,7 +450,10 @@ def deploy(
                 "the kernel did not take what was asked:\n  " + "\n  ".join(differences) + "\n"
                 "run `testbed doctor` to see what this machine can do"
             )
-        yield deployment
+        try:
+            yield deployment
+        finally:
+            deployment.close()
     finally:
         for host in hosts.values():
             host.tell_to_end()

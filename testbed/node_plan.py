@@ -8,6 +8,7 @@ from typing import Final
 from testbed.addresses import NodeAddresses, Port
 from testbed.bridging import BRIDGE_SYSCTLS
 from testbed.links.direction import Direction
+from testbed.links.resolve import AskedLink
 from testbed.links.tc import MTU, gso_max_segments
 from testbed.topologies.base import Node
 
@@ -103,18 +104,17 @@ def node_plan(
     )
 
 
-def buffer_sysctls(directions: Sequence[Direction], path_s: float) -> dict[str, str]:
-    """Socket buffers that let one TCP connection fill the longest path; the kernel's own limits where they do.
+def buffer_sysctls(asked: Sequence[AskedLink], path_s: float) -> dict[str, str]:
+    """Socket buffers that let one TCP connection fill the longest path, whatever is asked of the links in the course of
+    the run; the kernel's own limits where they do.
 
     A buffer holds twice the window, because the kernel reckons with its own overhead (tcp(7), tcp_adv_win_scale); half
     as much again is for the queues.
     """
     rate_bps = max(
-        direction.rate_bps
-        for direction in directions
-        if direction.sender.node.startswith(("w", "h")) and not direction.asked.unshaped
+        each.spec.rate_bps for each in asked if each.hop[0].startswith(("w", "h")) and not each.spec.unshaped
     )
-    window_bytes = 2 * path_s * rate_bps / 8 + max(direction.asked.queue_bytes for direction in directions)
+    window_bytes = 2 * path_s * rate_bps / 8 + max(each.spec.queue_bytes for each in asked)
     limit_bytes = int(3 * window_bytes)
     if path_s == 0 or limit_bytes <= DEFAULT_BUFFER_BYTES:
         return {}

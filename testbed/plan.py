@@ -4,7 +4,7 @@ Switches route (testbed.addresses) or bridge (testbed.bridging); neighbour entri
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from testbed.addresses import Port, ports_of, routed_addresses
@@ -12,6 +12,7 @@ from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
 from testbed.hosts.spec import HostSpec, resolve_hosts, traffic_hosts
+from testbed.links.change import asked_over_time
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, asked_links
@@ -75,6 +76,35 @@ class Plan:
         """The worker's end of its link."""
         return next(a for a, _ in self.links if a.node == f"w{rank}")
 
+    def changed(self, direction: Direction, asked: AskedLink) -> Direction:
+        """The direction once that is asked of it. Raises SpecError when what makes its delay cannot do it."""
+        spec, stage = asked.spec, direction.delay_stage
+        if stage is None and spec.needs_delay_stage:
+            raise SpecError(
+                f"{direction.name}: the run began without a delay line on this link, so it cannot have delay, jitter "
+                "or loss now; ask for some with `link`, `links` or `changes` in the spec"
+            )
+        if stage is not None:
+            wrong = refusals(
+                [asked],
+                stage.backend,
+                superframes=self.experiment.packet_bytes > MTU,
+                bridged=self.experiment.switch == "bridged",
+            )
+            if wrong:
+                raise SpecError("\n".join(wrong))
+            stage = BACKENDS[stage.backend].stage(
+                spec,
+                interface=stage.interface,
+                index=next(index for index, each in enumerate(self.directions) if each.hop == direction.hop),
+                seed=self.experiment.seed,
+            )
+            stage.tc_changes(direction.delay_stage)  # refuses what it cannot become, before anything is changed
+        shaper = direction.shaper
+        if shaper is not None:
+            shaper = replace(shaper, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
+        return replace(direction, asked=spec, shaper=shaper, delay_stage=stage)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for the record and for `testbed plan --json`."""
         return {
@@ -115,7 +145,9 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     network = place(experiment)
     inside = experiment.workers_per_host.inside
     asked = asked_links(network, experiment.link, inside, experiment.links, packet_bytes=experiment.packet_bytes)
-    delay_backend = _delay_backend(experiment, asked.values(), works)
+    ever = asked_over_time(list(asked.values()), experiment.changes, packet_bytes=experiment.packet_bytes)
+    delay_backend = _delay_backend(experiment, ever, works)
+    staged = {each.hop for each in ever if each.spec.needs_delay_stage}
     hops = next_hops(network)
     if experiment.switch == "bridged":
         links = bridged_ports(network)
@@ -133,7 +165,16 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     loads = _loads(ways, traffic, uncertain_hops(background, ways))
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
-        _direction(asked[sender.node, receiver.node], sender, receiver, index, delay_backend, loads, experiment.seed)
+        _direction(
+            asked[sender.node, receiver.node],
+            sender,
+            receiver,
+            index,
+            delay_backend,
+            staged=(sender.node, receiver.node) in staged,
+            loads=loads,
+            seed=experiment.seed,
+        )
         for index, (sender, receiver) in enumerate(ends)
     )
     longest_s = path_delay_s(ways, traffic, {direction.hop: direction.delay_s for direction in directions})
@@ -151,7 +192,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 congestion=congestion,
                 seed=experiment.seed,
                 packet_bytes=experiment.packet_bytes,
-                buffer_sysctls=buffer_sysctls(directions, longest_s),
+                buffer_sysctls=buffer_sysctls(ever, path_delay_s(ways, traffic, _longest_delays_s(ever))),
             )
             for node in network.nodes
         ),
@@ -237,6 +278,14 @@ def racks_of(network: Network, num_workers: int) -> tuple[int, ...]:
     return tuple(numbers[switch] for switch in switches)
 
 
+def _longest_delays_s(asked: Iterable[AskedLink]) -> dict[Hop, float]:
+    """Of each hop, in the course of the run."""
+    found: dict[Hop, float] = {}
+    for each in asked:
+        found[each.hop] = max(found.get(each.hop, 0.0), each.spec.delay_s)
+    return found
+
+
 def _traffic(
     collective: Collective, channel: Channel, world: World, buckets: Sequence[int]
 ) -> dict[tuple[str, str], int]:
@@ -280,6 +329,8 @@ def _direction(
     receiver: Port,
     index: int,
     backend: BackendName | None,
+    *,
+    staged: bool,
     loads: Mapping[Hop, tuple[int | None, float]],
     seed: int,
 ) -> Direction:
@@ -287,7 +338,7 @@ def _direction(
     spec = asked.spec
     stage: DelayStage | None = None
     shaper: Shaper | None = None
-    if backend and (spec.needs_delay_stage or BACKENDS[backend].shapes):
+    if backend and (staged or BACKENDS[backend].shapes):
         stage = BACKENDS[backend].stage(spec, interface=receiver.interface, index=index, seed=seed)
     if not (backend and BACKENDS[backend].shapes):
         shaper = Shaper(interface=sender.interface, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)

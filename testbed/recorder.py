@@ -11,7 +11,9 @@ from testbed.control import control_pb2 as messages
 from testbed.control.coordinator import Listener
 from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import own_throttling
+from testbed.links.change import timeline
 from testbed.links.nfqueue import DelayCounters
+from testbed.live_links import LiveLinks, Mark
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.connections import Connection
 from testbed.measure.machine import MachineSample
@@ -74,10 +76,17 @@ class Recorder(Listener):
     """Called by the coordinator's thread, `on_samples` by the sampler's."""
 
     def __init__(
-        self, plan: Plan, *, epoch_s: float, writer: RecordWriter, exporter: Exporter, progress: LiveProgress
+        self,
+        plan: Plan,
+        *,
+        epoch_s: float,
+        writer: RecordWriter,
+        exporter: Exporter,
+        progress: LiveProgress,
+        links: LiveLinks,
     ) -> None:
         self.sampler: LinkSampler | None = None
-        self.watched: list[Callable[[], None]] = []
+        self.watched: list[Callable[[], None]] = [links.check]
         """Called about ten times a second; each raises what has ended the run."""
         self.window: dict[str, Snapshot] = {}
         """At `measure` and at `done`."""
@@ -90,16 +99,15 @@ class Recorder(Listener):
         self._writer = writer
         self._exporter = exporter
         self._progress = progress
+        self._links = links
         self._previous: dict[tuple[str, str], LinkSample] = {}
         self._waiting: dict[int, dict[int, messages.Iteration]] = {}
         self._phase = ""
-        self._begun = False
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
         """One reading of every link."""
         rows = [asdict(sample) for sample in samples]
         for row in rows:
-            del row["rate_bps"]
             row["at_s"] -= self._epoch_s
         self._writer.append_links(rows)
         machine = MachineSample.take()
@@ -119,10 +127,16 @@ class Recorder(Listener):
             return 0.0
         return 8 * (sample.class_bytes - before.class_bytes) / (sample.at_s - before.at_s) / sample.rate_bps
 
+    def on_marks(self, marks: Sequence[Mark]) -> None:
+        """Links were changed; called by the thread that did it."""
+        self._writer.append_changes([asdict(mark) | {"at_s": mark.at_s - self._epoch_s} for mark in marks])
+        self._exporter.count_changes(marks)
+
     def on_barrier(self, name: str) -> None:
         """The borders of the measured window; and the first iteration that communicates, from which moments count."""
-        if name in {"warmup", "measure"} and self.sampler is not None and not self._begun:
-            self._begun = True
+        if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:
+            experiment = self._plan.experiment
+            self._links.begin(timeline(experiment.changes), dilation=float(experiment.dilation))
             self.sampler.begin_background()
         if name in {"measure", "done"} and self.sampler is not None:
             self.window[name] = Snapshot.take(self.sampler)

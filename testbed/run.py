@@ -20,6 +20,7 @@ from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.fidelity import Evidence, ThrottlingEvidence, judge
 from testbed.hosts.base import Throttling
+from testbed.links.change import ScheduledChange
 from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
@@ -29,6 +30,7 @@ from testbed.measure.sampler import LinkSampler, wire_bytes
 from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
+from testbed.results.changes import change_notes, dropping
 from testbed.results.record import BacklogSummary, CaptureSummary, DelayLine, Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report
 from testbed.results.summarize import (
@@ -139,6 +141,7 @@ class _Run:
         self.captured = captured
         self.snap_bytes = snap_bytes
         self.captures: list[Captured] = []
+        self.num_changes_not_reached = 0
         self.progress = progress
         self.run_id = new_run_id()
         self.started_at = datetime.now(UTC)
@@ -198,7 +201,9 @@ class _Run:
             writer=self.writer,
             exporter=exporter,
             progress=self.progress,
+            links=bench.links,
         )
+        bench.links.accept(recorder.on_marks)
         self.progress.phase("start workers")
         begun_s = time.monotonic()
         interval_s = self.plan.experiment.metrics.interval_s
@@ -216,7 +221,10 @@ class _Run:
                 bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
             finally:
                 exporter.watch_lateness(dict)
+        bench.links.close()
         self.captures = captures.results
+        scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
+        self.num_changes_not_reached = len(scheduled) - bench.links.num_scheduled_done
         if recorder.first_iteration_s is not None:
             self.overhead_s["start"] = recorder.first_iteration_s - begun_s
         self.differences = bench.deployment.differences()
@@ -308,8 +316,10 @@ class _Run:
         start, end = window["measure"].machine, window["done"].machine
         machine = machine_summary(*(self.writer.frame(name) for name in ("machine", "iterations", "buckets")))
         ranks = range(self.plan.experiment.workers)
-        lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0} | crossed(self.plan)
-        return judge(
+        changes = self.writer.frame("changes")
+        lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
+        lossy |= crossed(self.plan) | dropping(changes)
+        outcome, reasons = judge(
             Evidence(
                 links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
                 run_queue_share=self._run_queue_share([rank for rank in ranks if not self.plan.host(rank).limits_cpu]),
@@ -321,6 +331,7 @@ class _Run:
                 background=evidence(self.background),
             )
         )
+        return outcome, [*reasons, *change_notes(changes)]
 
     def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
         iterations, buckets = (
@@ -382,6 +393,8 @@ class _Run:
                 allreduce=self._prediction(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,
+                changes=self.writer.frame("changes"),
+                num_changes_not_reached=self.num_changes_not_reached,
                 captures=[
                     CaptureSummary(
                         link=each.link,

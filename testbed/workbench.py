@@ -17,9 +17,12 @@ from testbed.calibration_cache import CalibrationCache, Mode
 from testbed.clean import clean, clean_stale
 from testbed.control.coordinator import Coordinator, Listener
 from testbed.control.fork_client import ForkServer
+from testbed.control.link_client import SOCKET_NAME
+from testbed.control.link_service import LinkService
 from testbed.deploy import Deployment, deploy
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec
+from testbed.live_links import LiveLinks
 from testbed.plan import Plan
 from testbed.slowdowns.base import SLOWDOWNS
 from testbed.state import RunState
@@ -36,6 +39,8 @@ class Workbench:
     plan: Plan
     state: RunState
     deployment: Deployment
+    links: LiveLinks
+    """As they are; they may be changed once someone accepts it."""
     fork_server: ForkServer
     calibration: Calibration
     overhead_s: dict[str, float] = field(default_factory=dict)
@@ -140,6 +145,10 @@ def workbench(
         fork_server = ForkServer(state, plan.experiment.workload.preload, log_directory=log_directory)
         stack.callback(fork_server.close)
         deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, fork_server=fork_server))
+        links = LiveLinks(deployment)
+        stack.callback(links.close)
+        service = LinkService(state.directory / SOCKET_NAME, links, name=plan.experiment.name)
+        stack.callback(service.close)
         fork_server.wait_ready(IMPORT_TIMEOUT_S)
         deployed_s = time.monotonic()
         overhead_s["deploy"] = deployed_s - begun_s
@@ -150,6 +159,7 @@ def workbench(
             plan=plan,
             state=state,
             deployment=deployment,
+            links=links,
             fork_server=fork_server,
             calibration=calibration,
             overhead_s=overhead_s,

@@ -28,7 +28,6 @@ from testbed.links.netlink import (
 from testbed.links.tc import CLASS_HANDLE, QUANTUM_BYTES, Shaper
 
 RTM_NEWQDISC: Final = 36
-RTM_DELQDISC: Final = 37
 RTM_GETQDISC: Final = 38
 RTM_NEWTCLASS: Final = 40
 RTM_NEWTFILTER: Final = 44
@@ -80,10 +79,9 @@ class LinkController(LinkMonitor):
                 return int(struct.unpack_from("=I", options)[0]) if len(options) >= 4 else None
         return None
 
-    def cut(self, index: int, *, has_ingress: bool) -> None:
-        """Lose every packet that arrives at the interface from now on. `has_ingress`: something else is attached to the
-        ingress already. Raises NetlinkError."""
-        if not has_ingress:
+    def cut(self, index: int) -> None:
+        """Lose every packet that arrives at the interface from now on. Raises NetlinkError."""
+        if not self._has_ingress(index):
             self._send(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, index, INGRESS, INGRESS_PARENT, _kind("ingress"))
         drop = struct.pack("=HBBI", _BPF_RET_K, 0, 0, _TC_ACT_SHOT)
         options = _attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", 1)) + _attribute(_TCA_BPF_OPS, drop)
@@ -91,12 +89,9 @@ class LinkController(LinkMonitor):
         filter_ = _kind("bpf") + _attribute(TCA_OPTIONS, options)
         self._send(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, index, 0, INGRESS, filter_, info=_FILTER)
 
-    def mend(self, index: int, *, has_ingress: bool) -> None:
-        """Undo :meth:`cut`. Raises NetlinkError."""
-        if has_ingress:
-            self._send(RTM_DELTFILTER, 0, index, 0, INGRESS, _kind("bpf"), info=_FILTER)
-        else:
-            self._send(RTM_DELQDISC, 0, index, INGRESS, INGRESS_PARENT, _kind("ingress"))
+    def mend(self, index: int) -> None:
+        """Undo :meth:`cut`; the ingress that it may have made stays, and does nothing. Raises NetlinkError."""
+        self._send(RTM_DELTFILTER, 0, index, 0, INGRESS, _kind("bpf"), info=_FILTER)
 
     def is_cut(self, index: int) -> bool:
         """Whether the interface loses what arrives. Raises NetlinkError."""
@@ -105,6 +100,13 @@ class LinkController(LinkMonitor):
             _, _, _, owner, handle, _, info = _TCMSG.unpack_from(body)
             kind = dict(attributes(body, _TCMSG.size)).get(TCA_KIND, b"").rstrip(b"\0")
             if (owner, kind, info >> 16) == (index, b"bpf", CUT_PRIORITY) and handle != 0:
+                return True
+        return False
+
+    def _has_ingress(self, index: int) -> bool:
+        for body in self.request(RTM_GETQDISC, NLM_F_DUMP, _TCMSG.pack(0, 0, 0, index, 0, 0, 0)):
+            _, _, _, owner, handle, _, _ = _TCMSG.unpack_from(body)
+            if (owner, handle) == (index, INGRESS):
                 return True
         return False
 

@@ -1,7 +1,7 @@
 """What a spec asks of every direction of every link: the class of link, its share of the rate, overrides. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from testbed.errors import SpecError
@@ -63,12 +63,33 @@ def asked_links(
             raise SpecError(f"links: {error}") from None
         for each in named:
             each.override(override, f"links.{text}")
+    _settle_pairs(asked, packet_bytes)
+    _refuse(asked, packet_bytes)
+    return {each.hop: each for each in asked}
+
+
+def changed_links(
+    asked: Sequence[AskedLink], link: str, override: LinkOverride, path: str, *, packet_bytes: int
+) -> list[AskedLink]:
+    """The same directions, both of a link after each other, once the override found at that path holds for those that
+    the selector names. Raises SpecError as :func:`asked_links` does."""
+    changed = [replace(each, keys=dict(each.keys)) for each in asked]
+    try:
+        named = select(changed, link)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
+    for each in named:
+        each.override(override, path)
+    _settle_pairs(changed, packet_bytes)
+    _refuse(changed, packet_bytes)
+    return changed
+
+
+def _settle_pairs(asked: Sequence[AskedLink], packet_bytes: int) -> None:
     for there, back in zip(asked[::2], asked[1::2], strict=True):
         round_trip_s = there.spec.delay_s + back.spec.delay_s
         _settle(there, round_trip_s, packet_bytes)
         _settle(back, round_trip_s, packet_bytes)
-    _refuse(asked, packet_bytes)
-    return {each.hop: each for each in asked}
 
 
 def _share(edge: Edge, link: LinkSpec, hop: Hop) -> AskedLink:

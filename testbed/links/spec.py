@@ -12,12 +12,14 @@ from pydantic import (
     Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
+    ValidationError,
     WithJsonSchema,
     field_validator,
     model_serializer,
     model_validator,
 )
 
+from testbed.errors import SpecError
 from transports.units import Fraction, Rate, Size, Time, format_size, parse_fraction, parse_size_bytes
 
 BackendName = Literal["netem", "nfqueue", "tap"]
@@ -260,3 +262,12 @@ class LinkSpec(LinkSettings):
         comes while the program that lets packets go waits for a core."""
         held_s = 2 * (self.delay_s + self.jitter.greatest_s) + LATE_S
         return max(MIN_PACKETS, int(self.rate_bps / 8 * held_s / mtu))
+
+
+def parse_override(settings: Mapping[str, object]) -> LinkOverride:
+    """Part of a link's settings from plain data, as a spec writes it. Raises SpecError naming what is wrong."""
+    try:
+        return LinkOverride.model_validate(dict(settings))
+    except ValidationError as error:
+        reasons = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise SpecError("\n".join(reasons).replace("Value error, ", "")) from None

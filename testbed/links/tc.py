@@ -77,9 +77,14 @@ class Shaper:
             found.append(
                 f"{self.interface}: queue is {leaf['options'].get('limit')} bytes, asked for {self.queue_bytes}"
             )
+        return found + self.class_differences(classes)
+
+    def class_differences(self, classes: list[HtbClass]) -> list[str]:
+        """What the kernel's HTB classes of the interface alone say that was not asked for."""
+        found: list[str] = []
         shaped = next((item for item in classes if item.handle == CLASS_HANDLE), None)
         if shaped is None:
-            return [*found, f"{self.interface}: no htb class {CLASS_ID}"]
+            return [f"{self.interface}: no htb class {CLASS_ID}"]
         rounding_bytes = 1 + self.rate_bps / 8 * (1e-6 + 2 * TICK_S)
         for what, value, wanted, tolerance in (
             ("rate in bit/s", shaped.rate_bps, self.rate_bps, 8.0),

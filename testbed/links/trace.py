@@ -40,6 +40,7 @@ _UNITS: Final[dict[str, tuple[TraceField, Callable[[object], float], str]]] = {
 class Trace:
     """A setting over time."""
 
+    format: TraceFormat
     field: TraceField
     steps: tuple[tuple[float, float], ...]
     """Since the start, in seconds, strictly increasing; and the value from there on: bit/s, seconds or a fraction."""
@@ -101,7 +102,7 @@ def _mahimahi(lines: list[tuple[int, str]], window_s: float) -> Trace:
         (edges_s[index], opportunities[index] * OPPORTUNITY_BITS / (edges_s[index + 1] - edges_s[index]))
         for index in range(num_windows)
     )
-    return Trace(field="rate", steps=steps, period_s=period_s)
+    return Trace(format="mahimahi", field="rate", steps=steps, period_s=period_s)
 
 
 def _csv(lines: list[tuple[int, str]], field: TraceField) -> Trace:
@@ -140,7 +141,7 @@ def _csv(lines: list[tuple[int, str]], field: TraceField) -> Trace:
         steps.append((at_s, value))
     # The last value holds as long as the one before it did.
     last_s = steps[-1][0] - steps[-2][0] if len(steps) > 1 else 1.0
-    return Trace(field=field, steps=tuple(steps), period_s=steps[-1][0] + last_s)
+    return Trace(format="csv", field=field, steps=tuple(steps), period_s=steps[-1][0] + last_s)
 
 
 def _is_number(text: str) -> bool:

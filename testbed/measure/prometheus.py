@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Gauge, Summary, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -20,6 +20,7 @@ from testbed.errors import EnvironmentLacksError
 
 if TYPE_CHECKING:  # these import mininet's nodes
     from testbed.links.nfqueue import DelayCounters
+    from testbed.live_links import Mark
     from testbed.measure.sampler import LinkSample
 
 _QUANTILES: Final = (0.5, 0.99, 1.0)
@@ -74,7 +75,7 @@ class Exporter:
 
     Series: 6 for each link direction, 3 more where a program delays its packets, 5 for each worker (sum, count and
     creation time of its iterations, loss, exposed communication) and 1 for the run. Without delays 69 for 4 workers on
-    a star, 273 for 16.
+    a star, 273 for 16. Two more for each direction that changes, and each source of changes.
     """
 
     def __init__(
@@ -109,6 +110,12 @@ class Exporter:
             by_worker,
             registry=registry,
         )
+        self._changes = Counter(
+            "testbed_link_changes",
+            "Settings of the link that were changed while the run went on, by what changed them.",
+            ("run", "link", "node", "source"),
+            registry=registry,
+        )
         labels = {"run": run_id, **(information or {})}
         Gauge("testbed_run_info", "The run being measured; always 1.", tuple(labels), registry=registry).labels(
             **labels
@@ -129,6 +136,11 @@ class Exporter:
     def update_links(self, samples: "Sequence[LinkSample]") -> None:
         """The last sample of every link direction. One thread at a time."""
         self._links.update(samples)
+
+    def count_changes(self, marks: "Sequence[Mark]") -> None:
+        """Settings that were changed just now. Any thread may call it."""
+        for mark in marks:
+            self._changes.labels(self._run_id, mark.link, mark.node, mark.source).inc()
 
     def observe_iteration(
         self, *, worker: str, iteration_s: float, exposed_communication_s: float, loss: float

@@ -122,7 +122,7 @@ class LinkSampler:
         samples: list[LinkSample] = []
         with self._lock:
             relayed_at_s, relayed = time.monotonic(), self._deployment.relay_counters()
-            for direction in self._deployment.plan.directions:
+            for direction in list(self._deployment.directions.values()):
                 port = direction.sender
                 line = self._line(direction, relayed)
                 at_s = None if isinstance(line, HtbClass) else relayed_at_s

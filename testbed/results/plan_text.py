@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from testbed.links.change import described
 from testbed.links.direction import Direction
 from testbed.links.spec import GilbertElliott, LinkSpec
 from testbed.plan import Plan
@@ -48,6 +49,10 @@ def render_plan(plan: Plan, console: Console) -> None:
     console.print("\n[bold]paths[/], of the workers that send to each other")
     for pair in plan.traffic:
         console.print(f"  {plan.paths[pair].text}", highlight=False, markup=False, soft_wrap=True)
+    if experiment.changes:
+        console.print("\n[bold]changes[/] of links, from the first iteration that communicates")
+        for change in experiment.changes:
+            console.print(f"  {described(change)}", highlight=False, markup=False, soft_wrap=True)
     console.print("\n[bold]commands[/], in each node's namespace")
     for node in plan.nodes:
         console.print(f"[cyan]{node.name}[/] ({node.role})")

@@ -7,9 +7,11 @@ backgrounds; fonts and grids are coloured by the page.
 
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from testbed.results import wording
+from testbed.results.changes import RateHistory
 from testbed.results.record import LinkSummary, Record
 from testbed.results.summarize import per_iteration
 
@@ -29,6 +31,8 @@ _NUM_LINES: Final = 8
 """More link directions than this overlap as lines and become a heat map."""
 _NUM_POINTS: Final = 2000
 """Per direction. Counters are cumulative, so leaving samples out averages over the longer interval."""
+_NUM_CHANGES: Final = 30
+"""More changes than this are not marked: their words would cover the plot."""
 _NUM_MARKS: Final = 150
 """More iterations than this are not marked one by one."""
 
@@ -62,11 +66,85 @@ def utilization(record: Record) -> Figure | None:
             for at_s in marks
         ],
     }
+    _mark_changes(layout, record, end_s=(end_s - start_s) / record.summary.dilation)
     if lines:
         layout["yaxis"] = {"title": {"text": "utilisation"}, "ticksuffix": " %", "rangemode": "tozero"}
         return {"data": _utilization_lines(series), "layout": layout}
     layout["yaxis"] = {"autorange": "reversed", "automargin": True, "dtick": 1, "showgrid": False}
     return {"data": [_utilization_heat(series)], "layout": layout}
+
+
+def rates(record: Record) -> Figure | None:
+    """Directions whose rate changed: what was asked of each over time, and what it carried."""
+    iterations = _measured(record)
+    changed = record.changes.filter(pl.col("setting").is_in(["rate", "carrier"])).select("link", "node").unique().rows()
+    links = [link for link in record.summary.links if (link.name, link.from_) in set(changed)][:_NUM_LINES]
+    if iterations.is_empty() or not links:
+        return None
+    start_s, end_s = float(iterations["start_s"][0]), float(iterations["end_s"][-1])
+    data: list[Figure] = []
+    for position, link in enumerate(links):
+        color, name = _PALETTE[position % len(_PALETTE)], f"{link.from_} → {link.to}"
+        frame = _utilization(record, link, start_s, end_s)
+        history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
+        at_s = np.array([start_s, *frame["at_s"].to_numpy() * record.summary.dilation + start_s])
+        could_bps = history.bits(at_s[:-1], at_s[1:]) / np.maximum(np.diff(at_s), 1e-9)
+        used = frame["percent"].to_numpy() / 100 * could_bps
+        edges_s, asked_bps = history.steps(start_s, end_s)
+        for text, x, values, line in (
+            ("asked", (edges_s - start_s) / record.summary.dilation, asked_bps, {"dash": "dot", "shape": "hv"}),
+            ("used", frame["at_s"].to_numpy(), used, {}),
+        ):
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": f"{name} {text}",
+                    "x": [_round(float(value)) for value in x],
+                    "y": [_round(float(value) / 1e6) for value in values],
+                    "line": {"color": color, "width": 1.5, **line},
+                    "hovertemplate": "%{y:.4g} Mbit/s at %{x:.2f} s",
+                }
+            )
+    layout: Figure = {
+        "height": 340,
+        "xaxis": {"title": {"text": "seconds"}},
+        "yaxis": {"title": {"text": "Mbit/s"}, "rangemode": "tozero"},
+        "shapes": [],
+    }
+    _mark_changes(layout, record, end_s=(end_s - start_s) / record.summary.dilation)
+    return {"data": data, "layout": layout}
+
+
+def _mark_changes(layout: Figure, record: Record, *, end_s: float) -> None:
+    """A vertical line and its words at every change within the measured iterations; a trace has one, at its first."""
+    found = [change for change in record.summary.changes if 0 <= change.at_s <= end_s][:_NUM_CHANGES]
+    for change in found:
+        at = _round(change.at_s)
+        layout["shapes"].append(
+            {
+                "type": "line",
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "x0": at,
+                "x1": at,
+                "line": {"width": 1.5, "dash": "dash", "color": PURPLE},
+            }
+        )
+        layout.setdefault("annotations", []).append(
+            {
+                "x": at,
+                "y": 1,
+                "yref": "paper",
+                "text": wording.change_text(change, short=True),
+                "textangle": -90,
+                "xanchor": "right",
+                "yanchor": "top",
+                "showarrow": False,
+                "font": {"size": 11, "color": PURPLE},
+            }
+        )
 
 
 def breakdown(record: Record) -> Figure | None:
@@ -221,12 +299,17 @@ def _utilization(record: Record, link: LinkSummary, start_s: float, end_s: float
     mine = (pl.col("link") == link.name) & (pl.col("node") == link.from_)
     frame = record.links.filter(mine & pl.col("at_s").is_between(start_s, end_s)).sort("at_s")
     frame = frame.gather_every(1 + frame.height // _NUM_POINTS)
-    dilation = record.summary.dilation
-    elapsed_s = pl.col("at_s").diff() / dilation
-    return frame.select(
-        ((pl.col("at_s") - start_s) / dilation).alias("at_s"),
-        (100 * 8 * pl.col("class_bytes").diff() / (elapsed_s * link.rate_bps)).alias("percent"),
-    ).slice(1)
+    history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
+    at_s = frame["at_s"].to_numpy()
+    could_bits = pl.Series("could", history.bits(at_s[:-1], at_s[1:]))
+    return (
+        frame.select(
+            ((pl.col("at_s") - start_s) / record.summary.dilation).alias("at_s"),
+            (record.summary.dilation * 8 * pl.col("class_bytes").diff()).alias("bits"),
+        )
+        .slice(1)
+        .select("at_s", (100 * pl.col("bits") / could_bits).alias("percent"))
+    )
 
 
 def _utilization_lines(series: dict[str, pl.DataFrame]) -> list[Figure]:

@@ -10,6 +10,7 @@
       links.parquet       one row per link direction and sample (LINK_SCHEMA)
       backlog.parquet     one row per probe of a link whose queue held packets (BACKLOG_SCHEMA)
       machine.parquet     one row per sample of the machine's cores and network code (MACHINE_SCHEMA)
+      changes.parquet     one row per setting of a link direction that changed meanwhile (CHANGE_SCHEMA)
       summary.json        the contract for scripts: see Summary
       report.html         the same for people
       captures/<link>.pcapng  where `testbed run --capture` asked for it
@@ -77,6 +78,18 @@ LINK_SCHEMA: Final[dict[str, Any]] = {
     "overlimits": pl.Int64,
     "backlog_bytes": pl.Int64,
     "interface_bytes": pl.Int64,
+    "rate_bps": pl.Float64,  # asked of the class at that moment
+}
+CHANGE_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,  # when the kernel had taken it
+    "link": pl.String,
+    "node": pl.String,  # the sending node of this direction
+    "to": pl.String,
+    "setting": pl.String,  # as in the spec, or "carrier"
+    "before": pl.String,  # as a spec writes it: "100mbit"
+    "after": pl.String,
+    "rate_bps": pl.Float64,  # in force from now on
+    "source": pl.String,  # schedule, trace or hand
 }
 BACKLOG_SCHEMA: Final[dict[str, Any]] = {
     "at_s": pl.Float64,
@@ -234,6 +247,22 @@ class WorkerSummary(_Part):
     which everyone waited for this worker alone."""
 
 
+class ChangeSummary(_Part):
+    """What became of some directions' setting in one go, or by one trace; virtual seconds."""
+
+    at_s: float
+    """Since the first measured iteration began; negative before it. Of a trace: its first step."""
+    links: str
+    """`w1 → s0`, `w1 ↔ s0` for both of its directions, or several."""
+    setting: str
+    before: str
+    after: str
+    """As a spec writes it; of a trace the last value."""
+    source: Literal["schedule", "trace", "hand"]
+    num_steps: int = 1
+    """Of a trace, how many of its steps were reached."""
+
+
 class CaptureSummary(_Part):
     """The packets of one link, both directions, as `testbed run --capture` wrote them."""
 
@@ -304,6 +333,10 @@ class Summary(_Part):
     overhead_s: dict[str, float]
     """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
     captures: list[CaptureSummary] = []
+    changes: list[ChangeSummary] = []
+    """Of the links, while the run went on; all of them are in changes.parquet."""
+    num_changes_not_reached: int = 0
+    """Scheduled for later than the run's end."""
     record: str
     """Path of the record."""
 
@@ -314,6 +347,7 @@ FRAMES: Final[Mapping[str, Mapping[str, Any]]] = {
     "links": LINK_SCHEMA,
     "backlog": BACKLOG_SCHEMA,
     "machine": MACHINE_SCHEMA,
+    "changes": CHANGE_SCHEMA,
 }
 DOCUMENTS: Final = ("plan", "environment", "calibration")
 
@@ -398,7 +432,11 @@ class RecordWriter:
         """Rows with the keys of MACHINE_SCHEMA; others are left out."""
         self._append("machine", rows)
 
-    def frame(self, name: Literal["iterations", "buckets", "links", "backlog", "machine"]) -> pl.DataFrame:
+    def append_changes(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with the keys of CHANGE_SCHEMA; others are left out."""
+        self._append("changes", rows)
+
+    def frame(self, name: Literal["iterations", "buckets", "links", "backlog", "machine", "changes"]) -> pl.DataFrame:
         """Everything appended so far."""
         with self._flush_lock:
             self._absorb(name)
@@ -461,6 +499,7 @@ class Record:
     links: pl.DataFrame
     backlog: pl.DataFrame
     machine: pl.DataFrame
+    changes: pl.DataFrame
 
 
 def load(path: Path) -> Record:
@@ -488,6 +527,7 @@ def load(path: Path) -> Record:
         links=_load_frame(path / "links.parquet", LINK_SCHEMA),
         backlog=_load_frame(path / "backlog.parquet", BACKLOG_SCHEMA),
         machine=_load_frame(path / "machine.parquet", MACHINE_SCHEMA),
+        changes=_load_frame(path / "changes.parquet", CHANGE_SCHEMA),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from testbed.results import plots, wording
 from testbed.results.record import Record, replace_text
 
-_FIGURES: Final = (plots.utilization, plots.breakdown, plots.timeline, plots.loss)
+_FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeline, plots.loss)
 
 
 def write_report(record: Record) -> Path:
@@ -53,6 +53,7 @@ def _template() -> Any:
         rate=wording.rate_text,
         size=wording.size_text,
         percent=wording.percent_text,
+        change=wording.change_text,
         digits=wording.digits,
         rate_held=wording.rate_held,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),

@@ -14,7 +14,9 @@ import numpy.typing as npt
 import polars as pl
 
 from testbed.fidelity import RATE_TOLERANCE, BacklogEvidence, LinkEvidence
+from testbed.results.changes import RateHistory, summarize_changes
 from testbed.results.record import (
+    CHANGE_SCHEMA,
     AllReduceSummary,
     BackgroundSummary,
     BacklogSummary,
@@ -145,6 +147,9 @@ class Inputs:
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
     captures: Sequence[CaptureSummary] = ()
+    changes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CHANGE_SCHEMA))
+    """CHANGE_SCHEMA."""
+    num_changes_not_reached: int = 0
     unshared_memory_bytes: Sequence[int] = ()
     """Of each worker."""
     parameters_sha256: Sequence[str] = ()
@@ -192,6 +197,10 @@ def summarize(inputs: Inputs) -> Summary:
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
         captures=list(inputs.captures),
+        changes=summarize_changes(
+            inputs.changes, origin_s=float(iterations["start_s"][0]) if whole else 0.0, dilation=inputs.dilation
+        ),
+        num_changes_not_reached=inputs.num_changes_not_reached,
         record=inputs.record,
     )
 
@@ -400,6 +409,8 @@ def _links(inputs: Inputs) -> list[LinkSummary]:
     window_s = (window[1] - window[0]) / inputs.dilation
     rows = []
     for link in inputs.links:
+        history = RateHistory(inputs.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
+        mean_bps = history.mean_bps(np.array([window[0]]), np.array([window[1]]))
         # Background traffic does not wait for buckets: its links are busy at any time.
         between = even_bytes_between if link.background_bytes != 0 else bytes_while_busy
         busy_bytes = between(*_counter(inputs.samples, link, window), busy) if busy_s else 0.0
@@ -418,10 +429,10 @@ def _links(inputs: Inputs) -> list[LinkSummary]:
                 background_bytes=link.background_bytes,
                 background_utilization=None
                 if link.background_bytes is None
-                else _utilization(link.background_bytes, link.rate_bps, window_s),
+                else _utilization(link.background_bytes, mean_bps, window_s),
                 retransmitted_bytes=link.retransmitted_bytes,
-                utilization_mean=_utilization(link.class_bytes, link.rate_bps, window_s),
-                utilization_busy=_utilization(busy_bytes, link.rate_bps, busy_s),
+                utilization_mean=_utilization(link.class_bytes, mean_bps, window_s),
+                utilization_busy=_utilization(busy_bytes, history.mean_bps(*busy), busy_s),
                 drops=link.drops,
                 delay_line=link.delay_line,
                 backlog=link.backlog,

@@ -31,6 +31,7 @@ _BAR_WIDTH: Final = 30
 _METER_WIDTH: Final = 25
 _REFRESH_HZ: Final = 4
 _LINE_INTERVAL_S: Final = 5.0
+_NUM_CHANGES: Final = 12
 _NUM_LINKS_APART: Final = 8
 """More link directions than this are shown as groups, with the range of each number."""
 
@@ -41,6 +42,8 @@ def render_summary(summary: "Summary", console: Console) -> None:
     parts: list[RenderableType] = [title, _verdict(summary), "", Text(wording.headline(summary)), "", _numbers(summary)]
     if summary.links:
         parts += ["", _links(summary.links, wide=console.width >= _WIDTH)]
+    if summary.changes or summary.num_changes_not_reached:
+        parts += ["", _changes(summary)]
     parts += ["", _where(summary)]
     console.print()
     for part in parts:
@@ -185,6 +188,21 @@ def _span(values: Sequence[float | None], text: Callable[[float | None], str]) -
         return low
     number, _, unit = low.partition(" ")
     return f"{number if unit == high.partition(' ')[2] else low} to\n{high}"
+
+
+def _changes(summary: "Summary") -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column()
+    for number, change in enumerate(summary.changes[:_NUM_CHANGES]):
+        grid.add_row("" if number else "Changes", f"{change.at_s:.2f} s", wording.change_text(change))
+    left = len(summary.changes) - _NUM_CHANGES
+    if left > 0:
+        grid.add_row("", "", f"and {left} more, in changes.parquet")
+    if summary.num_changes_not_reached:
+        grid.add_row("" if summary.changes else "Changes", "", f"{summary.num_changes_not_reached} not reached")
+    return grid
 
 
 def _where(summary: "Summary") -> Text:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
     from testbed.results.record import (
         AllReduceSummary,
         BackgroundSummary,
+        ChangeSummary,
         LinkSummary,
         MachineSummary,
         Outcome,
@@ -180,6 +181,16 @@ def background_text(flow: "BackgroundSummary") -> str:
     if flow.blocked_share > 0.001:
         text += f"; {100 * flow.blocked_share:.1f} % did not fit its own host's link"
     return text
+
+
+def change_text(change: "ChangeSummary", *, short: bool = False) -> str:
+    """`w1 → s0: rate 100mbit → 50mbit`; a trace's steps are counted."""
+    by = {"schedule": "", "trace": ", by a trace", "hand": ", by hand"}[change.source]
+    if change.source == "trace":
+        return f"{change.links}: {change.setting} from {change.before} through {change.num_steps} steps{by}"
+    if change.setting == "carrier":
+        return f"{change.links}: {change.after}{by}"
+    return f"{change.links}: {change.setting} {change.after if short else f'{change.before} → {change.after}'}{by}"
 
 
 def headline(summary: "Summary") -> str:

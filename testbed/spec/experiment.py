@@ -26,6 +26,7 @@ from testbed.background.base import BACKGROUNDS, Background
 from testbed.errors import SpecError
 from testbed.hosts.sharing import WorkersPerHost, parse_workers_per_host
 from testbed.hosts.spec import HostSpec
+from testbed.links.change import Change
 from testbed.links.spec import LinkOverride, LinkSpec
 from testbed.links.tc import MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
@@ -38,7 +39,6 @@ from transports.registry import Options
 from transports.units import Size, Time, format_size, parse_size_bytes
 
 RESERVED: Final = {
-    "changes": "links keep their settings during the run",
     "sweep": "one spec is one run",
     "repeat": "one spec is one run",
 }
@@ -100,6 +100,9 @@ class Experiment(BaseModel):
     links: dict[str, LinkOverride] = Field(default_factory=dict)
     """What is different on some links: `w1-s0: {rate: 10mbit}`, `s0->w2: {delay: 5ms}` for one direction, `w*-s*` for
     all that match. Taken in the order of the file; the later wins."""
+    changes: tuple[Change, ...] = ()
+    """What changes while the run goes on: `{at: 10s, link: w1-s0, rate: 50mbit}`, `{at: 20s, link: w1-s0, down: true}`,
+    `{link: w2-s0, trace: lte.trace}`. Times count from the first iteration that communicates, warm-up included."""
     packet_mode: Annotated[
         Literal["superframe", "mtu"] | Annotated[int, Field(ge=MIN_GSO_BYTES, le=SUPERFRAME_BYTES)],
         BeforeValidator(_parse_packet_mode),
@@ -284,6 +287,9 @@ def _allowed_keys(path: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[
         kind = given.get("kind") if isinstance(given, Mapping) else None
         if kind is not None:
             variants = [each for each in variants if each.get("properties", {}).get("kind", {}).get("const") == kind]
+    if isinstance(given, Mapping) and len(variants) > 1:  # the one that has most of the keys given
+        best = max(len(given.keys() & each.get("properties", {}).keys()) for each in variants)
+        variants = [each for each in variants if len(given.keys() & each.get("properties", {}).keys()) == best]
     return sorted({key for variant in variants for key in variant.get("properties", {})} - {"kind"})
 
 

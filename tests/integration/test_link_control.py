@@ -164,13 +164,13 @@ def test_a_cut_link_loses_what_is_sent_and_comes_back(tmp_path: Path) -> None:
         neighbours = deployment.hosts["s0"].execute(["ip", "-j", "neighbour", "show"])
         flow.arrivals(0.2)
         assert not control.is_cut(index)
-        control.cut(index, has_ingress=False)
+        control.cut(index)
         assert control.is_cut(index)
         time.sleep(0.3)
         flow.drain()
         time.sleep(0.1)
         assert flow.drain() == 0
-        control.mend(index, has_ingress=False)
+        control.mend(index)
         assert not control.is_cut(index)
         assert sum(count for _, count in flow.arrivals(1.0)) > 0
         assert deployment.hosts["s0"].execute(["ip", "-j", "neighbour", "show"]) == neighbours

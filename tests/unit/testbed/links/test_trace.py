@@ -54,7 +54,12 @@ def test_csv_takes_units_comments_and_no_header() -> None:
 
 @given(st.lists(st.floats(1e6, 1e9), min_size=1, max_size=20), st.integers(1, 60))
 def test_a_repeating_trace_goes_on_in_order(values: list[float], num_steps: int) -> None:
-    trace = Trace(field="rate", steps=tuple((float(i), v) for i, v in enumerate(values)), period_s=float(len(values)))
+    trace = Trace(
+        format="csv",
+        field="rate",
+        steps=tuple((float(i), v) for i, v in enumerate(values)),
+        period_s=float(len(values)),
+    )
     replayed = list(islice(trace.replay(repeat=True), num_steps))
     times = [at_s for at_s, _ in replayed]
     assert times == sorted(times)

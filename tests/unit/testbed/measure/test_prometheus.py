@@ -3,6 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.request import urlopen
 
 import numpy as np
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.errors import EnvironmentLacksError
 from testbed.links.nfqueue import DelayCounters
+from testbed.live_links import Mark
 from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSample
 
@@ -142,3 +144,20 @@ def test_lateness_is_asked_for_at_the_scrape(exporter: Exporter) -> None:
     assert by_quantile == pytest.approx({"0.5": 11e-6, "0.99": 64e-6, "1": 64e-6})
     exporter.watch_lateness(dict)
     assert scrape(exporter)["testbed_delay_line_late_seconds"].samples == []
+
+
+def test_changes_of_links_are_counted_by_what_made_them(exporter: Exporter) -> None:
+    mark = Mark(
+        at_s=1.0,
+        link="w0-s0",
+        node="w0",
+        to="s0",
+        setting="rate",
+        before="100mbit",
+        after="50mbit",
+        rate_bps=50e6,
+        source="hand",
+    )
+    exporter.count_changes([mark, replace(mark, setting="queue"), replace(mark, source="trace")])
+    found = values(scrape(exporter)["testbed_link_changes"], "testbed_link_changes_total")
+    assert found == {("w0-s0", "w0", "r1", "hand"): 2, ("w0-s0", "w0", "r1", "trace"): 1}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+import polars as pl
 import pytest
 
 from testbed.results.record import Record, RecordWriter, load
@@ -144,6 +145,7 @@ class Model:
                         "overlimits": counted // 3000,
                         "backlog_bytes": 0,
                         "interface_bytes": counted,
+                        "rate_bps": self.scenario.rate_bps,
                     }
                 )
         return rows
@@ -200,6 +202,9 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
     writer.append_buckets(model.buckets)
     writer.append_links(model.samples())
     writer.append_machine(model.machine())
+    changed = changes.get("changes")
+    if isinstance(changed, pl.DataFrame):
+        writer.append_changes(changed.to_dicts())
     size_bytes = sum(scenario.bucket_bytes)
     bound_s = (
         2 * (scenario.num_workers - 1) / scenario.num_workers * size_bytes * FRAMES_PER_BYTE * 8 / scenario.rate_bps

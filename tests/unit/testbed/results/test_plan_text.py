@@ -36,3 +36,10 @@ def test_what_else_is_asked_of_a_direction_is_shown() -> None:
     text = rendered(workers=2, links=links)
     assert "2ms    1MB  jitter 1ms normal, loss 0.0385 in bursts of 4" in text
     assert "250kB  loss 0.01" in text
+
+
+def test_what_will_change_is_shown() -> None:
+    changes = [{"at": "10s", "link": "w1-s0", "rate": "50mbit"}, {"at": "12s", "link": "w0->s0", "down": True}]
+    text = rendered(workers=2, changes=changes)
+    assert "at 10s w1-s0: rate 50mbit" in text
+    assert "at 12s w0->s0: down" in text

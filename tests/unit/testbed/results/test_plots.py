@@ -1,5 +1,6 @@
 """The figures are valid plotly and hold the run's numbers."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import polars as pl
 import pytest
 
 from testbed.results import plots
-from testbed.results.record import Record
+from testbed.results.record import CHANGE_SCHEMA, Record
 
 Make = Callable[..., Record]
 FIGURES = (plots.utilization, plots.breakdown, plots.loss, plots.timeline)
@@ -88,3 +89,46 @@ def test_the_breakdown_adds_up_to_the_iteration(record: Make) -> None:
     totals = [sum(parts) for parts in zip(*(trace["y"] for trace in figure["data"]), strict=True)]
     assert loaded.summary.iteration_time_s is not None
     assert sorted(totals)[3] == pytest.approx(1e3 * loaded.summary.iteration_time_s.median, rel=1e-3)
+
+
+def changed(record: Make, **arguments: object) -> Record:
+    """w1-s0 has half its rate from the second measured iteration on, in both directions."""
+    plain = record(**arguments)
+    second_s = plain.iterations.filter((pl.col("phase") == "measured") & (pl.col("index") == 1))["start_s"].min()
+    rows = [
+        {"at_s": second_s, "link": "w1-s0", "node": node, "to": to, "setting": "rate", "source": "schedule"}
+        | {"before": "100mbit", "after": "50mbit", "rate_bps": 50e6}
+        for node, to in (("w1", "s0"), ("s0", "w1"))
+    ]
+    shutil.rmtree(plain.path)
+    return record(changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA), **arguments)
+
+
+def test_a_change_is_a_mark_with_words_and_utilisation_is_of_the_rate_in_force(record: Make) -> None:
+    before = plots.utilization(record(num_iterations=5))
+    loaded = record(num_iterations=5)
+    shutil.rmtree(loaded.path)
+    figure = plots.utilization(changed(record, num_iterations=5))
+    assert figure is not None
+    assert before is not None
+    (mark,) = figure["layout"]["annotations"]
+    assert mark["text"] == "w1 ↔ s0: rate 50mbit"
+    assert len(figure["layout"]["shapes"]) == 6
+    half = {trace["name"]: trace for trace in figure["data"]}["w1 → s0"]
+    whole = {trace["name"]: trace for trace in before["data"]}["w1 → s0"]
+    assert half["y"][-2] == pytest.approx(2 * whole["y"][-2], rel=0.01)
+    go.Figure(**figure)
+
+
+def test_a_changed_rate_is_drawn_beside_what_was_used(record: Make) -> None:
+    figure = plots.rates(changed(record, num_iterations=5))
+    assert figure is not None
+    assert [trace["name"] for trace in figure["data"]] == [
+        f"{way} {what}" for way in ("w1 → s0", "s0 → w1") for what in ("asked", "used")
+    ]
+    assert figure["data"][0]["y"] == [100, 50, 50]
+    go.Figure(**figure)
+
+
+def test_without_a_changed_rate_there_is_no_such_figure(record: Make) -> None:
+    assert plots.rates(record(num_iterations=3)) is None

@@ -18,7 +18,7 @@ def link_row(at_s: float) -> dict[str, object]:
     numbers = dict.fromkeys(
         ["class_bytes", "class_packets", "drops", "overlimits", "backlog_bytes", "interface_bytes"], 7
     )
-    return {"at_s": at_s, "link": "w0-s0", "node": "w0", "port": "w0-eth0", **numbers}
+    return {"at_s": at_s, "link": "w0-s0", "node": "w0", "port": "w0-eth0", "rate_bps": 1e8, **numbers}
 
 
 def test_a_record_is_read_back_as_it_was_written(record: Make) -> None:

@@ -70,7 +70,7 @@ def buckets(*rows: dict[str, object]) -> pl.DataFrame:
 
 def samples(*points: tuple[float, int]) -> pl.DataFrame:
     names = {"link": "w0-s0", "node": "w0", "port": "w0-eth0"}
-    zeros = dict.fromkeys(["class_packets", "drops", "overlimits", "backlog_bytes", "interface_bytes"], 0)
+    zeros = dict.fromkeys(["class_packets", "drops", "overlimits", "backlog_bytes", "interface_bytes", "rate_bps"], 0)
     rows = [{"at_s": at_s, "class_bytes": counted, **names, **zeros} for at_s, counted in points]
     return pl.DataFrame(rows, schema=LINK_SCHEMA)
 

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import polars as pl
 import pytest
 from rich.console import Console
 
 from testbed.results import wording
-from testbed.results.record import Record
+from testbed.results.record import CHANGE_SCHEMA, Record
 from testbed.results.terminal import LiveProgress, render_summary
 
 Make = Callable[..., Record]
@@ -157,3 +158,16 @@ def test_a_prediction_by_a_link_between_switches_is_not_called_the_alpha_beta_mo
     text = " ".join(stream.getvalue().split())
     assert "what the bytes of s0 -> s1 need" in text
     assert "alpha-beta" not in text
+
+
+def test_changes_are_listed_with_their_times_and_what_was_not_reached(record: Make) -> None:
+    rows = [
+        {"at_s": 1e3 + number, "link": "w1-s0", "node": "w1", "to": "s0", "setting": "rate", "source": "hand"}
+        | {"before": f"{number}mbit", "after": f"{number + 1}mbit", "rate_bps": 1e6}
+        for number in range(20)
+    ]
+    loaded = record(num_iterations=3, changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA), num_changes_not_reached=2)
+    text = " ".join(rendered(loaded).split())
+    assert "w1 → s0: rate 0mbit → 1mbit, by hand" in text
+    assert "and 8 more, in changes.parquet" in text
+    assert "2 not reached" in text

@@ -1,0 +1,103 @@
+"""Asks a run that goes on about its links: the other end of testbed.control.link_service."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from testbed.control import links_pb2 as messages
+from testbed.control.links_pb2_grpc import LinksStub
+from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.state import RUN_ROOT, RunState, run_ids
+
+SOCKET_NAME: Final = "links.sock"
+_TIMEOUT_S: Final = 10.0
+_CARRIER: Final = {
+    None: messages.ChangeRequest.UNCHANGED,
+    "up": messages.ChangeRequest.UP,
+    "down": messages.ChangeRequest.DOWN,
+}
+
+
+def live_run_ids(*, root: Path = RUN_ROOT) -> list[str]:
+    """The runs that go on and can be asked, oldest first."""
+    return [
+        run_id
+        for run_id in run_ids(root=root)
+        if (root / run_id / SOCKET_NAME).exists() and RunState.load(run_id, root=root).coordinator_alive()
+    ]
+
+
+def choose_run(name: str | None, *, root: Path = RUN_ROOT) -> str:
+    """A run by its id or the beginning of it, `last`, or None for the only one. Raises SpecError with those alive."""
+    alive = live_run_ids(root=root)
+    there_are = f"there are {', '.join(alive)}" if alive else "no run is alive here (as this user)"
+    if name == "last" and alive:
+        return alive[-1]
+    found = alive if name is None else [run_id for run_id in alive if run_id.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if name is None and found:
+        raise SpecError(f"several runs are alive: name one by the beginning of its id, or `last`; {there_are}")
+    several = "several runs begin" if found else "no run that is alive begins"
+    raise SpecError(f"{several} with {name!r}; {there_are}" if name is not None else there_are)
+
+
+@contextmanager
+def _stub(run_id: str, root: Path) -> Iterator[LinksStub]:
+    path = root / run_id / SOCKET_NAME
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        try:
+            yield LinksStub(channel)
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details()
+            if code is grpc.StatusCode.INVALID_ARGUMENT:
+                raise SpecError(details) from None
+            if code is grpc.StatusCode.UNAVAILABLE:
+                raise EnvironmentLacksError(f"run {run_id} does not answer on {path}: {details}") from None
+            raise EnvironmentLacksError(f"run {run_id}: {details}") from None
+
+
+def show_links(run_id: str, *, root: Path = RUN_ROOT) -> list[dict[str, Any]]:
+    """Every direction of the run's links now, as plain data. Raises EnvironmentLacksError if it does not answer."""
+    with _stub(run_id, root) as stub:
+        reply = stub.Show(messages.ShowRequest(), timeout=_TIMEOUT_S)
+    return [
+        {
+            "link": each.link,
+            "from": each.sender,
+            "to": each.receiver,
+            "down": each.down,
+            "asked": json.loads(each.asked_json),
+            "used_bps": each.used_bps,
+            "backlog_bytes": each.backlog_bytes,
+            "drops": each.num_drops,
+        }
+        for each in reply.directions
+    ]
+
+
+def change_links(
+    run_id: str, link: str, settings: Mapping[str, str], *, carrier: str | None = None, root: Path = RUN_ROOT
+) -> list[dict[str, str]]:
+    """Change the links that the selector names; what became what, as plain data.
+
+    Raises SpecError when it cannot be asked and EnvironmentLacksError when it did not take.
+    """
+    request = messages.ChangeRequest(link=link, settings_json=json.dumps(dict(settings)), carrier=_CARRIER[carrier])
+    with _stub(run_id, root) as stub:
+        reply = stub.Change(request, timeout=_TIMEOUT_S)
+    return [
+        {
+            "link": each.link,
+            "from": each.sender,
+            "to": each.receiver,
+            "setting": each.setting,
+            "before": each.before,
+            "after": each.after,
+        }
+        for each in reply.changed
+    ]

@@ -1,0 +1,215 @@
+"""The links of a deployment while they change: by the spec's schedule, by traces, by hand.
+
+One lock orders everything that changes or reads them. A change that does not take ends the run: its numbers would
+describe links that nobody knows.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.deploy import Deployment
+from testbed.errors import SpecError, TestbedError
+from testbed.links.change import LinkChange, Source
+from testbed.links.direction import Direction
+from testbed.links.resolve import AskedLink, changed_links
+from testbed.links.select import select
+from testbed.links.spec import LinkOverride
+
+_log: Final = logging.getLogger(__name__)
+USED_WINDOW_S: Final = 0.2
+"""Over which the rate in use is measured when someone asks for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """One setting of one direction that became another."""
+
+    at_s: float
+    """CLOCK_MONOTONIC when the kernel had taken it."""
+    link: str
+    node: str
+    """The sending node."""
+    to: str
+    setting: str
+    """As in the spec: `rate`, `delay`, ...; or `carrier`."""
+    before: str
+    """As a spec writes it: `100mbit`; of the carrier `up` or `down`."""
+    after: str
+    rate_bps: float
+    """In force from now on."""
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkNow:
+    """One direction at this moment."""
+
+    direction: Direction
+    down: bool
+    used_bps: float
+    """Sent over the last moment, headers included."""
+    backlog_bytes: int
+    num_drops: int
+    """In its queue, since the link was made."""
+
+
+class LiveLinks:
+    """Callable from any thread. Changes are refused until :meth:`accept`."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._lock = threading.Lock()
+        self._on_marks: Callable[[Sequence[Mark]], None] | None = None
+        self._timeline: Iterator[LinkChange] = iter(())
+        self._dilation = 1.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: TestbedError | None = None
+        self._asked = list(deployment.plan.asked.values())
+        self.num_scheduled_done = 0
+        """Changes of the spec's schedule that have been made; steps of traces not counted."""
+
+    def accept(self, on_marks: Callable[[Sequence[Mark]], None]) -> None:
+        """From now on links may be changed; `on_marks` hears of every change, on the thread that made it."""
+        with self._lock:
+            self._on_marks = on_marks
+
+    def begin(self, timeline: Iterator[LinkChange], *, dilation: float) -> None:
+        """The first iteration begins now: the schedule's times count from here. Once."""
+        assert self._thread is None
+        self._timeline, self._dilation = timeline, dilation
+        self._thread = threading.Thread(target=self._follow, args=(time.monotonic(),), name="link-changes", daemon=True)
+        self._thread.start()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the schedule's time runs."""
+        return self._thread is not None
+
+    def check(self) -> None:
+        """Raise what kept a scheduled change from being made."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Nothing changes any more. Idempotent."""
+        with self._lock:
+            self._on_marks = None
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def change(self, change: LinkChange) -> list[Mark]:
+        """Make it, read it back, return what is different now.
+
+        Raises SpecError when it cannot be asked, RunFailedError when links may not be changed now, and
+        EnvironmentLacksError when the kernel did not take it.
+        """
+        with self._lock:
+            if self._on_marks is None:
+                raise SpecError("links cannot be changed now: they are being measured before the run, or it is over")
+            asked, directions = self._decide(change)
+            marks = []
+            try:
+                for direction in directions:
+                    marks += self._apply(direction, change)
+            except TestbedError as error:
+                self._error = error
+                raise
+            self._asked = asked
+            self._on_marks(marks)
+        return marks
+
+    def now(self) -> list[LinkNow]:
+        """Every direction, what is asked of it and what it does."""
+        with self._lock:
+            first = self._deployment.line_counters()
+            begun_s = time.monotonic()
+            self._stop.wait(USED_WINDOW_S)
+            second = self._deployment.line_counters()
+            took_s = time.monotonic() - begun_s
+            return [
+                LinkNow(
+                    direction=direction,
+                    down=self._deployment.is_down(direction),
+                    used_bps=8 * (second[hop].num_bytes - first[hop].num_bytes) / took_s,
+                    backlog_bytes=second[hop].backlog_bytes,
+                    num_drops=second[hop].num_drops,
+                )
+                for hop, direction in self._deployment.directions.items()
+            ]
+
+    def _decide(self, change: LinkChange) -> tuple[list[AskedLink], list[Direction]]:
+        """What is asked of every link then, and the directions that the change names as they will be."""
+        plan = self._deployment.plan
+        asked = changed_links(
+            self._asked, change.link, change.settings, change.key, packet_bytes=plan.experiment.packet_bytes
+        )
+        named = {each.hop for each in select(asked, change.link)}
+        directions = []
+        for each in asked:
+            direction = self._deployment.directions[each.hop]
+            if each.hop in named or each.spec != direction.asked:
+                directions.append(plan.changed(direction, each))
+        return asked, directions
+
+    def _apply(self, direction: Direction, change: LinkChange) -> list[Mark]:
+        before = self._deployment.directions[direction.hop]
+        was_down = self._deployment.is_down(before)
+        down = was_down if change.down is None else change.down
+        self._deployment.change(direction, down=down)
+        at_s = time.monotonic()
+        differing = differing_settings(before, direction)
+        if down != was_down:
+            differing["carrier"] = ("down", "up") if was_down else ("up", "down")
+        for setting, (old, new) in differing.items():
+            _log.info("%s: %s %s -> %s (%s)", direction.name, setting, old, new, change.source)
+        return [
+            Mark(
+                at_s=at_s,
+                link=direction.link,
+                node=direction.sender.node,
+                to=direction.receiver.node,
+                setting=setting,
+                before=old,
+                after=new,
+                rate_bps=direction.rate_bps,
+                source=change.source,
+            )
+            for setting, (old, new) in differing.items()
+        ]
+
+    def _follow(self, origin_s: float) -> None:
+        for change in self._timeline:
+            due_s = origin_s + change.at_s * self._dilation
+            if self._stop.wait(max(0.0, due_s - time.monotonic())):
+                return
+            try:
+                self.change(change)
+            except TestbedError as error:
+                self._error = error
+                return
+            self.num_scheduled_done += change.source == "schedule"
+
+
+def differing_settings(before: Direction, after: Direction) -> dict[str, tuple[str, str]]:
+    """By the spec's name of the setting: what it was and is, as a spec writes it."""
+    old, new = (_told(direction) for direction in (before, after))
+    return {name: (old[name], new[name]) for name in new if old[name] != new[name]}
+
+
+def _told(direction: Direction) -> dict[str, str]:
+    told = direction.asked.model_dump(mode="json", by_alias=True)
+    return {
+        name: _text(told[name]) for name in (field.alias or key for key, field in LinkOverride.model_fields.items())
+    }
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)

@@ -1,0 +1,33 @@
+"""The links of a run that goes on, as a person reads them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.results import wording
+from transports.units import parse_rate_bps
+
+
+def render_links(run_id: str, rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """`rows` as testbed.control.link_client.show_links gives them."""
+    console.print(f"run {run_id}", highlight=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("Link", no_wrap=True)
+    for column in ("rate", "delay", "loss", "queue", "used", "of rate", "waiting", "drops"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        asked = row["asked"]
+        table.add_row(
+            f"{row['from']} → {row['to']}",
+            "[red]down[/]" if row["down"] else asked["rate"],
+            asked["delay"],
+            wording.percent_text(asked["loss"]) if isinstance(asked["loss"], int | float) else "bursts",
+            asked["queue"],
+            wording.rate_text(row["used_bps"]),
+            wording.percent_text(row["used_bps"] / parse_rate_bps(asked["rate"])),
+            wording.size_text(row["backlog_bytes"]),
+            f"{row['drops']:,}",
+        )
+    console.print(table)

@@ -1,0 +1,159 @@
+"""Links of a real network that change while it works: by the schedule, by a trace, by hand from another process."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from testbed.control.link_client import SOCKET_NAME, change_links, show_links
+from testbed.control.link_service import LinkService
+from testbed.deploy import Deployment, deploy
+from testbed.doctor import backend_lacks, plan_here
+from testbed.errors import EnvironmentLacksError
+from testbed.links.change import LinkChange
+from testbed.links.delay import BACKENDS
+from testbed.links.spec import BackendName, parse_override
+from testbed.live_links import LiveLinks, Mark
+from testbed.spec.experiment import validate
+from testbed.state import RunState, new_run_id
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
+
+
+@contextmanager
+def live(tmp_path: Path, **keys: Any) -> Iterator[tuple[LiveLinks, Deployment, str, list[Mark]]]:
+    plan = plan_here(validate({"name": "t", "workers": 2, **keys}))
+    state = RunState.create(new_run_id())
+    marks: list[Mark] = []
+    try:
+        with deploy(plan, state, log_directory=tmp_path) as deployment, closing(LiveLinks(deployment)) as links:
+            links.accept(marks.extend)
+            with closing(LinkService(state.directory / SOCKET_NAME, links, name="t")):
+                yield links, deployment, state.run_id, marks
+    finally:
+        state.remove()
+
+
+def by_hand(link: str, *, down: bool | None = None, **settings: str) -> LinkChange:
+    return LinkChange(at_s=0.0, link=link, settings=parse_override(settings), down=down, source="hand", key="link set")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_asked_follows_every_change_and_the_kernel_agrees(tmp_path: Path, backend: BackendName) -> None:
+    if backend_lacks(backend):
+        return  # proven where the kernel has it
+    link = {"delay": "1ms", "backend": backend}
+    with live(tmp_path, link=link, packet_mode="mtu") as (links, deployment, run_id, _):
+        links.change(by_hand("w1-s0", rate="20mbit", queue="300kB"))
+        links.change(by_hand("w1->s0", delay="3ms", loss="1%"))
+        links.change(by_hand("s0->w1", down=True))
+        assert deployment.differences() == []
+        rows = {(row["from"], row["to"]): row for row in show_links(run_id)}
+        assert rows["w1", "s0"]["asked"]["rate"] == "20mbit"
+        assert (rows["w1", "s0"]["asked"]["delay"], rows["s0", "w1"]["asked"]["delay"]) == ("3ms", "1ms")
+        assert (rows["w1", "s0"]["down"], rows["s0", "w1"]["down"]) == (False, True)
+        links.change(by_hand("*", down=False))
+        assert deployment.differences() == []
+
+
+def test_a_change_behind_the_testbeds_back_is_still_noticed(tmp_path: Path) -> None:
+    with live(tmp_path) as (links, deployment, _, _marks):
+        links.change(by_hand("w1-s0", rate="20mbit"))
+        tc = "tc class change dev w1-eth0 parent 1: classid 1:1 htb rate 30mbit ceil 30mbit quantum 60000"
+        deployment.hosts["w1"].execute(tc.split())
+        assert any("htb rate" in line for line in deployment.differences())
+
+
+def test_a_link_that_has_gone_ends_the_run(tmp_path: Path) -> None:
+    with live(tmp_path) as (links, deployment, run_id, _):
+        deployment.hosts["w1"].execute(["tc", "qdisc", "del", "dev", "w1-eth0", "root"])
+        with pytest.raises(EnvironmentLacksError, match="w1 -> s0 cannot be changed"):
+            change_links(run_id, "w1->s0", {"rate": "20mbit"})
+        with pytest.raises(EnvironmentLacksError):
+            links.check()
+
+
+def test_a_change_takes_milliseconds(tmp_path: Path) -> None:
+    with live(tmp_path) as (_, _deployment, run_id, marks):
+        took_s = []
+        for rate in ("20mbit", "50mbit", "100mbit"):
+            asked_s = time.monotonic()
+            change_links(run_id, "w1->s0", {"rate": rate})
+            took_s.append(marks[-1].at_s - asked_s)
+        assert min(took_s) < 0.2
+
+
+SPEC = """
+name: changing
+workers: 2
+workload: {kind: training, iterations: 12, warmup: 2, compute_only: 1}
+metrics: {port: 0}
+changes:
+  - {at: 200ms, link: w0-s0, rate: 60mbit}
+  - {link: 's0->w0', trace: TRACE}
+  - {at: 1h, link: w0-s0, rate: 10mbit}
+"""
+
+
+def test_a_run_is_changed_from_another_process_and_its_record_says_so(tmp_path: Path) -> None:
+    trace = tmp_path / "a.csv"
+    trace.write_text("time_s,rate\n0.3,40mbit\n0.6,70mbit\n")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("TRACE", str(trace)))
+    testbed = [sys.executable, "-m", "testbed"]
+    run = subprocess.Popen(
+        [*testbed, "run", str(spec), "--output", str(tmp_path / "records"), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    run_id = wait_for_workers(tmp_path / "records", run)
+    done = subprocess.run(
+        [*testbed, "link", "set", run_id, "w1-s0", "--rate", "50mbit", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    changed = json.loads(done.stdout)["changed"]
+    assert [(each["from"], each["before"], each["after"]) for each in changed] == [
+        ("w1", "100mbit", "50mbit"),
+        ("s0", "100mbit", "50mbit"),
+    ]
+    output, errors = run.communicate(timeout=120)
+    assert run.returncode in {0, 4}, errors
+    summary = json.loads(output)
+    assert not any("settings differ" in reason for reason in summary["reasons"])
+    assert any("changed by hand (w1-s0)" in reason for reason in summary["reasons"])
+    assert summary["num_changes_not_reached"] == 1
+    told = {(change["source"], change["links"], change["after"]) for change in summary["changes"]}
+    assert told == {
+        ("schedule", "w0 ↔ s0", "60mbit"),
+        ("trace", "s0 → w0", "70mbit"),
+        ("hand", "w1 ↔ s0", "50mbit"),
+    }
+    record = Path(summary["record"])
+    rows = pl.read_parquet(record / "changes.parquet")
+    assert rows.filter(pl.col("source") == "trace")["after"].to_list() == ["40mbit", "70mbit"]
+    # The sampler saw the same, and nothing was dropped by it.
+    w1 = pl.read_parquet(record / "links.parquet").filter((pl.col("link") == "w1-s0") & (pl.col("node") == "w1"))
+    assert w1["rate_bps"].unique().sort().to_list() == [50e6, 100e6]
+    assert {link["drops"] for link in summary["links"]} == {0}
+    assert "w1 ↔ s0: rate 100mbit → 50mbit, by hand" in (record / "report.html").read_text()
+
+
+def wait_for_workers(records: Path, run: "subprocess.Popen[str]") -> str:
+    """The run's id, once its links may be changed."""
+    deadline_s = time.monotonic() + 90
+    while time.monotonic() < deadline_s:
+        assert run.poll() is None, run.communicate()[1]
+        for log in records.glob("*/logs/w1.log"):
+            return "-".join(log.parents[1].name.split("-")[-2:])
+        time.sleep(0.05)
+    raise AssertionError("the run did not begin")

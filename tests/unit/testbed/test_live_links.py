@@ -1,0 +1,147 @@
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+
+from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.links.change import LinkChange, timeline
+from testbed.links.direction import Direction
+from testbed.links.spec import parse_override
+from testbed.live_links import LiveLinks, Mark
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+
+
+@dataclass
+class Network:
+    """A deployment that takes every change."""
+
+    plan: Plan
+    error: Exception | None = None
+    down: set[Any] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.directions = {direction.hop: direction for direction in self.plan.directions}
+
+    def is_down(self, direction: Direction) -> bool:
+        return direction.hop in self.down
+
+    def change(self, direction: Direction, *, down: bool) -> None:
+        if self.error:
+            raise self.error
+        self.directions[direction.hop] = direction
+        (self.down.add if down else self.down.discard)(direction.hop)
+
+
+def network(**keys: object) -> Network:
+    return Network(make_plan(validate({"name": "t", "workers": 2, **keys}), works=lambda name: name == "nfqueue"))
+
+
+def accepted(deployment: Network) -> tuple[LiveLinks, list[Mark]]:
+    links, marks = LiveLinks(deployment), []  # type: ignore[arg-type,var-annotated]
+    links.accept(marks.extend)
+    return links, marks
+
+
+def by_hand(link: str, *, down: bool | None = None, **settings: str) -> LinkChange:
+    return LinkChange(at_s=0.0, link=link, settings=parse_override(settings), down=down, source="hand", key="link set")
+
+
+def test_before_and_after_the_run_nothing_changes() -> None:
+    links = LiveLinks(network())  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="cannot be changed now"):
+        links.change(by_hand("w1-s0", rate="50mbit"))
+    links.accept(lambda _: None)
+    links.close()
+    with pytest.raises(SpecError, match="cannot be changed now"):
+        links.change(by_hand("w1-s0", rate="50mbit"))
+
+
+def test_what_is_not_named_stays_through_several_changes() -> None:
+    deployment = network()
+    links, marks = accepted(deployment)
+    links.change(by_hand("w1-s0", rate="50mbit"))
+    links.change(by_hand("w1->s0", queue="200kB"))
+    direction = deployment.directions["w1", "s0"]
+    assert (direction.rate_bps, direction.shaper.rate_bps, direction.shaper.queue_bytes) == (50e6, 50e6, 200_000)
+    assert deployment.directions["s0", "w1"].shaper.queue_bytes == 1_000_000
+    assert [(mark.node, mark.setting, mark.before, mark.after) for mark in marks] == [
+        ("w1", "rate", "100mbit", "50mbit"),
+        ("s0", "rate", "100mbit", "50mbit"),
+        ("w1", "queue", "1MB", "200kB"),
+    ]
+    assert {mark.rate_bps for mark in marks} == {50e6}
+
+
+def test_down_and_up_are_marks_of_the_carrier_and_asking_twice_changes_nothing() -> None:
+    links, marks = accepted(network())
+    for down in (True, True, False):
+        links.change(by_hand("w1->s0", down=down))
+    assert [(mark.setting, mark.before, mark.after) for mark in marks] == [
+        ("carrier", "up", "down"),
+        ("carrier", "down", "up"),
+    ]
+
+
+def test_a_link_without_a_delay_line_is_refused_and_nothing_of_the_change_is_made() -> None:
+    deployment = network(links={"w0-s0": {"delay": "1ms"}})
+    links, marks = accepted(deployment)
+    with pytest.raises(SpecError, match="without a delay line"):
+        links.change(by_hand("w*-s0", delay="2ms", rate="50mbit"))
+    assert marks == []
+    assert {direction.rate_bps for direction in deployment.directions.values()} == {100e6}
+    links.change(by_hand("w0-s0", delay="2ms"))
+    assert deployment.directions["w0", "s0"].delay_s == 0.002
+    links.check()
+
+
+def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation() -> None:
+    deployment = network(
+        changes=[
+            {"at": "40ms", "link": "w1-s0", "rate": "20mbit"},
+            {"at": "20ms", "link": "w1-s0", "rate": "50mbit"},
+            {"at": "1h", "link": "w1-s0", "rate": "70mbit"},
+        ]
+    )
+    links, marks = accepted(deployment)
+    begun_s = time.monotonic()
+    links.begin(timeline(deployment.plan.experiment.changes), dilation=2.0)
+    while len(marks) < 4 and time.monotonic() < begun_s + 10:
+        time.sleep(0.005)
+    links.close()
+    links.check()
+    assert [mark.after for mark in marks] == ["50mbit", "50mbit", "20mbit", "20mbit"]
+    assert marks[0].at_s - begun_s >= 0.04
+    assert marks[2].at_s - begun_s >= 0.08
+    assert {mark.source for mark in marks} == {"schedule"}
+    assert links.num_scheduled_done == 2
+
+
+def test_a_change_that_does_not_take_ends_the_run_whoever_made_it() -> None:
+    deployment = network(changes=[{"at": "0s", "link": "w1-s0", "rate": "20mbit"}])
+    deployment.error = EnvironmentLacksError("the kernel says no")
+    links, _ = accepted(deployment)
+    with pytest.raises(EnvironmentLacksError):
+        links.change(by_hand("w1-s0", rate="50mbit"))
+    with pytest.raises(EnvironmentLacksError, match="says no"):
+        links.check()
+
+
+def test_closing_ends_a_trace_without_end() -> None:
+    def endless() -> Iterator[LinkChange]:
+        for number in count():
+            settings = parse_override({"rate": f"{10 + number % 2}mbit"})
+            yield LinkChange(at_s=number * 1e-3, link="w0-s0", settings=settings, source="trace", key="changes.0")
+
+    links, marks = accepted(network())
+    links.begin(endless(), dilation=1.0)
+    threading.Event().wait(0.05)
+    links.close()
+    seen = len(marks)
+    assert seen > 0
+    threading.Event().wait(0.02)
+    assert len(marks) == seen
