@@ -10,7 +10,7 @@ What a contribution meets, and what is done (`n` workers; docs/protocol.md shows
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from switch_agg.core import Address, Datagram
 from switch_agg.errors import JobError, WireError
-from switch_agg.job import Job
+from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.wire import EXPONENT_ZERO, MAX_SLOTS, NUM_EPOCHS, Kind, Packet, decode, epoch_is_newer, is_newer
 
 TRANSITIONS: Final = (
@@ -33,6 +33,7 @@ TRANSITIONS: Final = (
 )
 """(what a contribution meets, the counter that counts it, what is done). docs/protocol.md is checked against it."""
 
+NUM_GAPS: Final = 32
 _INT32: Final = np.iinfo(np.int32)
 
 
@@ -73,6 +74,10 @@ class Counters:
     saturated: int = 0
     """Chunks of `done` in which an element left the range of 32 bits."""
 
+    def copy(self) -> "Counters":
+        """As they are now."""
+        return replace(self)
+
     @property
     def bad(self) -> int:
         """Datagrams that could not be used, whatever the reason."""
@@ -85,6 +90,16 @@ class Counters:
         added = self.contributions_done + in_flight + self.discarded
         found = [f"{self.rx} datagrams received and {sorted_} accounted for"] if self.rx != sorted_ else []
         return [*found, f"{self.fresh} contributions added and {added} accounted for"] if self.fresh != added else found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stragglers:
+    """Of one job's chunks: how long their last contribution came after the first, and whose it was."""
+
+    gaps: tuple[int, ...]
+    """Chunks by the number of bits of the gap in microseconds: 0, 1, 2 to 3, 4 to 7, ..."""
+    last: tuple[int, ...]
+    """By worker: chunks to which it contributed last."""
 
 
 @dataclass(slots=True)
@@ -122,6 +137,8 @@ class _JobState:
     left: int = 0
     """Bitmap."""
     parent_generation: int | None = None
+    gaps: list[int] = field(default_factory=lambda: [0] * NUM_GAPS)
+    last: list[int] = field(default_factory=lambda: [0] * MAX_WORKERS)
 
     def __iter__(self) -> Iterator[_Version]:
         return (version for half in self.versions for version in half)
@@ -168,6 +185,16 @@ class Aggregator:
         state = self._state(number)
         self._begin_epoch(state, (state.epoch + 1) % NUM_EPOCHS)
         return state.epoch
+
+    def stragglers(self, number: int) -> Stragglers:
+        """Who lets the others wait. Raises JobError for an unknown job."""
+        state = self._state(number)
+        return Stragglers(gaps=tuple(state.gaps), last=tuple(state.last[: state.job.num_workers]))
+
+    def membership(self, number: int) -> tuple[int, int, dict[int, int]]:
+        """A job's epoch, the bitmap of the workers that have joined it, and each worker's port as last heard."""
+        state = self._state(number)
+        return state.epoch, sum(1 << worker for worker in state.incarnations), dict(state.ports)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -284,6 +311,8 @@ class Aggregator:
             return
         self._add(version, packet)
         if version.added == state.job.num_workers:
+            state.gaps[min(NUM_GAPS - 1, int((now_s - version.first_s) * 1e6).bit_length())] += 1
+            state.last[worker] += 1
             self._complete(state, version, packet.slot, packet.version)
 
     def _contribute_compatible(self, state: _JobState, worker: int, packet: Packet) -> None:

@@ -22,6 +22,8 @@ from switch_agg.wire import HEADER, WIRE_ELEMENT, Elements, Kind, Packet, decode
 
 REORDERING: Final = 3
 """Chunks sent later that must have come back before one is taken for lost."""
+REORDERING_ROUND_TRIPS: Final = 1.25
+"""And so long it must have been under way: an aggregator on several cores sends results slightly out of order."""
 CONTROL_TIMEOUT_S: Final = 0.05
 """Between two JOINs or LEAVEs, doubled up to a second."""
 MAX_SILENCE_S: Final = 10.0
@@ -279,8 +281,9 @@ class Worker:
 
     def _find_lost(self, now_s: float) -> None:
         """Chunks are kept in the order of their last transmission, so the oldest ones tell."""
+        patience_s = REORDERING_ROUND_TRIPS * (self.round_trip.smoothed_s or 0.0)
         for offset, flight in self._flights.items():
-            if flight.order + REORDERING > self._newest_returned:
+            if flight.order + REORDERING > self._newest_returned or now_s - flight.sent_s < patience_s:
                 return
             if offset not in self._lost:
                 self.counters.fast_retransmissions += 1

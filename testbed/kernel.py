@@ -1,4 +1,4 @@
-"""What Python 3.11 has no call for: setns(2), prctl(2)'s parent-death signal, malloc_trim(3), sysctls."""
+"""What Python 3.11 has no call for: prctl(2)'s parent-death signal, malloc_trim(3), sysctls."""
 
 import ctypes
 import os
@@ -6,13 +6,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
-
-Namespace = Literal["net", "mnt"]
+from typing import Final
 
 MEASURING_PRIORITY: Final = 5
 """Of SCHED_FIFO; below the 10 of the programs that delay packets."""
-_CLONE_FLAGS: Final[dict[Namespace, int]] = {"mnt": 0x00020000, "net": 0x40000000}
 _PR_SET_PDEATHSIG: Final = 1
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -22,32 +19,6 @@ def _check(result: int, what: str) -> None:
     if result != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")
-
-
-def join_namespace(pid: int, kind: Namespace) -> None:
-    """Move the calling thread into a namespace of that process.
-
-    Entering a mount namespace also changes the working directory to its root. Raises OSError.
-    """
-    descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _check(_libc.setns(descriptor, _CLONE_FLAGS[kind]), f"setns to the {kind} namespace of process {pid}")
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def in_network_of(pid: int) -> Iterator[None]:
-    """Within it, the calling thread's new sockets belong to the network namespace of that process."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        join_namespace(pid, "net")
-        try:
-            yield
-        finally:
-            _check(_libc.setns(home, _CLONE_FLAGS["net"]), "setns back to the own network namespace")
-    finally:
-        os.close(home)
 
 
 def network_namespace(pid: int) -> int | None:

@@ -18,7 +18,7 @@ FOLDER: Final = Path(__file__).resolve().parent
 _FLAGS: Final[dict[Form, tuple[str, ...]]] = {
     "program": ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"),
     "library": ("-O3", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"),
-    "bpf": ("-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-c"),
+    "bpf": ("-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3", "-c"),
 }
 _LIBRARIES: Final[dict[Form, tuple[str, ...]]] = {"program": ("-lm",), "library": ("-lm",), "bpf": ()}
 _SUFFIXES: Final[dict[Form, str]] = {"program": "", "library": ".so", "bpf": ".o"}
@@ -29,18 +29,19 @@ _CURES: Final[dict[Form, str]] = {
 }
 
 
-def build(source: Path, form: Form) -> Path:
+def build(source: Path, form: Form, defines: tuple[str, ...] = ()) -> Path:
     """What the compiler makes of the source, in the folder `build` beside it; made if there is none of this source yet.
 
-    Raises UnsupportedError when it has to be built and there is no compiler, or the compiler refuses.
+    `defines` are macros, as NAME=VALUE. Raises UnsupportedError when it has to be built and there is no compiler, or
+    the compiler refuses.
     """
-    flags, libraries = _flags(form), _LIBRARIES[form]
+    flags, libraries = (*_flags(form), *(f"-D{define}" for define in defines)), _LIBRARIES[form]
     sources = [source, *sorted(source.parent.glob("*.h"))]
     contents = b"".join(path.read_bytes() for path in sources) + " ".join((*flags, *libraries)).encode()
     digest = hashlib.sha256(contents).hexdigest()[:12]
     built = source.parent / "build" / f"{source.stem}-{digest}{_SUFFIXES[form]}"
     if not built.exists():
-        _compile(source, built, form)
+        _compile(source, built, form, flags)
     return built
 
 
@@ -51,7 +52,7 @@ def _flags(form: Form) -> tuple[str, ...]:
     return (*_FLAGS[form], f"-I/usr/include/{os.uname().machine}-linux-gnu")
 
 
-def _compile(source: Path, built: Path, form: Form) -> None:
+def _compile(source: Path, built: Path, form: Form, flags: tuple[str, ...]) -> None:
     names = ("clang",) if form == "bpf" else ("cc", "gcc")
     compiler = next((found for found in map(shutil.which, names) if found), None)
     if compiler is None:
@@ -60,7 +61,7 @@ def _compile(source: Path, built: Path, form: Form) -> None:
     partial = built.with_name(f".{built.name}.{threading.get_native_id()}")
     try:
         built.parent.mkdir(exist_ok=True)
-        argv = [compiler, *_flags(form), "-o", str(partial), str(source), *_LIBRARIES[form]]
+        argv = [compiler, *flags, "-o", str(partial), str(source), *_LIBRARIES[form]]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UnsupportedError(f"{compiler} cannot build {source.name} ({_CURES[form]}):\n{done.stderr.strip()}")

@@ -35,7 +35,7 @@ enum {
 };
 enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
 enum policy { FIXED, AIMD, DELAY };
-static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3;
+static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3, REORDERING_ROUND_TRIPS = 1.25;
 
 struct reduction {
     /* What is asked. */
@@ -224,8 +224,10 @@ static int transmit(struct state *s) {
 }
 
 static void find_lost(struct state *s, double now) {
+    double patience_s = s->r->smoothed_s < 0 ? 0 : REORDERING_ROUND_TRIPS * s->r->smoothed_s;
     for (int32_t at = s->oldest; at != NONE; at = s->flights[at].next) {
         if ((int64_t)s->flights[at].order + REORDERING > s->newest_returned) return;
+        if (now - s->flights[at].sent_s < patience_s) return;
         if (s->flights[at].lost) continue;
         s->r->fast_retransmissions++;
         mark_lost(s, at);

@@ -25,7 +25,8 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
-from testbed.kernel import die_with_parent, join_namespace
+from switch_agg.namespaces import join_namespace
+from testbed.kernel import die_with_parent
 
 MAX_PACKET_BYTES: Final = 128 * 1024
 

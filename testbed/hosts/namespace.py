@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+from switch_agg.namespaces import in_network_of
 from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
 from testbed.hosts.spawn import Output, StartedProcess, spawn
-from testbed.kernel import in_network_of, network_namespace
+from testbed.kernel import network_namespace
 from testbed.processes import (
     RUN_ID_VARIABLE,
     ProcessIdentity,

@@ -53,17 +53,17 @@ def test_results_clock_new_chunks_out() -> None:
     assert sent(worker, 0.01) == [9, 10]
 
 
-def test_a_chunk_that_later_ones_overtook_is_repeated_at_once_and_again() -> None:
+def test_a_chunk_that_later_ones_overtook_is_repeated_once() -> None:
     worker = reducing(8)
     sent(worker, 0.0)
-    for chunk in (1, 2):
+    for chunk in (1, 2, 3):
         answer(worker, chunk, 0.01)
-    assert sent(worker, 0.01) == []
-    answer(worker, 3, 0.01)
-    assert sent(worker, 0.01) == [0]
-    for chunk in (4, 5, 6, 7):
-        answer(worker, chunk, 0.02)
-    assert sent(worker, 0.02) == []  # they were all sent before the repetition
+    assert sent(worker, 0.01) == []  # results may come slightly out of order
+    answer(worker, 4, 0.013)
+    assert sent(worker, 0.013) == [0]
+    for chunk in (5, 6, 7):
+        answer(worker, chunk, 0.03)
+    assert sent(worker, 0.03) == []  # they were all sent before the repetition
     assert worker.counters.fast_retransmissions == 1
 
 

@@ -1,0 +1,45 @@
+"""The interface of a data plane: something at an address that serves jobs."""
+
+from typing import Protocol
+
+from switch_agg.aggregator import Counters, Stragglers
+from switch_agg.faults import Faults
+from switch_agg.job import Job
+
+
+class DataPlane(Protocol):
+    """An aggregator that runs."""
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """Those served."""
+
+    def configure(self, job: Job) -> None:
+        """Serve a job. Raises JobError for one that this data plane cannot serve, or whose slots are taken."""
+
+    def remove(self, number: int) -> None:
+        """Serve it no longer. Raises JobError for one that is not served."""
+
+    def reset(self, number: int) -> int:
+        """Begin another epoch of the job and tell its workers; returns the epoch. Raises JobError."""
+
+    def inject(self, faults: Faults) -> None:
+        """From now on, let these happen instead of those before. Raises UnsupportedError for what cannot be made."""
+
+    def counters(self) -> Counters:
+        """What it has seen so far."""
+
+    def in_flight(self) -> int:
+        """Contributions to chunks whose result is not known."""
+
+    def stragglers(self, number: int) -> Stragglers:
+        """Who lets the others wait. Raises JobError."""
+
+    def epoch(self, number: int) -> int:
+        """Of the job. Raises JobError."""
+
+    def check(self) -> None:
+        """Raise what ended it, if anything did."""
+
+    def close(self) -> None:
+        """End it and give everything back."""

@@ -1,0 +1,369 @@
+"""The eBPF data plane: contributions are added by a tc program in the switch (native/aggregate.bpf.c).
+
+This side configures the program's maps and answers what the program lets pass: JOIN, LEAVE, RESET, PROBE, and data of
+an epoch that is over. Both share the state of the reference's core, whose epochs and members it publishes to the maps.
+"""
+
+import ctypes
+import json
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from switch_agg.aggregator import NUM_GAPS, Aggregator, Counters, Stragglers
+from switch_agg.core import Address, Datagram
+from switch_agg.dataplanes._libbpf import BpfObject
+from switch_agg.driver import Service, open_socket
+from switch_agg.errors import JobError, UnsupportedError
+from switch_agg.faults import Faults, first_state
+from switch_agg.job import MAX_WORKERS, Job
+from switch_agg.native.build import build
+from switch_agg.wire import MAX_JOBS, Packet
+
+SOURCE: Final = Path(__file__).resolve().parent / "native" / "aggregate.bpf.c"
+PROGRAM: Final = "aggregate"
+_FAULT_NUMBERS: Final = {"loss": 1, "duplicate": 2, "corrupt": 3}
+_SHARES: Final = 1 << 53
+
+
+class _Job(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_uint32) for name in ("num_workers", "epoch", "joined", "first_slot", "num_slots", "generation")
+    )
+
+
+class _Worker(ctypes.Structure):
+    _fields_ = (
+        ("address", ctypes.c_uint8 * 4),
+        ("port", ctypes.c_uint8 * 2),
+        ("source_mac", ctypes.c_uint8 * 6),
+        ("mac", ctypes.c_uint8 * 6),
+        ("padding", ctypes.c_uint16),
+        ("interface", ctypes.c_uint32),
+    )
+
+
+_COUNTERS: Final = (
+    "rx",
+    "fresh",
+    "duplicate_pending",
+    "duplicate_done",
+    "stale",
+    "held",
+    "bad_length",
+    "bad_size",
+    "bad_slot",
+    "bad_job",
+    "bad_worker",
+    "injected",
+    "done",
+    "contributions_done",
+    "discarded",
+    "saturated",
+    "tx",
+)
+
+
+class _Counters(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in _COUNTERS)
+
+
+class _FaultRates(ctypes.Structure):
+    _fields_ = (
+        ("loss_below", ctypes.c_uint64),
+        ("duplicate_below", ctypes.c_uint64),
+        ("corrupt_below", ctypes.c_uint64),
+        ("listed", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+    )
+
+
+class _Draw(ctypes.Structure):
+    _fields_ = (("lock", ctypes.c_uint32), ("padding", ctypes.c_uint32), ("state", ctypes.c_uint64))
+
+
+class _ListedKey(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint32) for name in ("direction", "worker", "chunk", "occurrence"))
+
+
+class _Stragglers(ctypes.Structure):
+    _fields_ = (("gaps", ctypes.c_uint64 * NUM_GAPS), ("last", ctypes.c_uint64 * MAX_WORKERS))
+
+
+class _Control(Aggregator):
+    """The core without its slots: the kernel has them."""
+
+    def _contribute(self, state: Any, worker: int, packet: Packet, now_s: float) -> None:  # noqa: ARG002
+        """Data of the epoch that is current by now: the worker will repeat it, and then the kernel takes it."""
+        self.counters.stale += 1
+
+
+class EbpfDataPlane:
+    """Implements switch_agg.dataplanes.base.DataPlane."""
+
+    def __init__(
+        self,
+        local: Address,
+        *,
+        generation: int,
+        num_elements: int,
+        num_slots: int,
+        switch: Callable[[], AbstractContextManager[None]],
+        interface: str,
+    ) -> None:
+        """`switch()` enters the switch's network namespace, where `interface` leads to the `local` address.
+
+        All jobs have chunks of `num_elements`, and `num_slots` slots between them. Raises UnsupportedError without
+        clang, libbpf or a kernel that takes the program, and OSError when the address cannot be had.
+        """
+        self._num_elements = num_elements
+        self._num_slots = num_slots
+        self._switch = switch
+        self._interface = interface
+        self._ways: dict[str, _Worker] = {}
+        """How the switch reaches each worker, as found when its job was configured."""
+        self._generations: dict[int, int] = {}
+        self._published: dict[int, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
+        self._next_generation = 1
+        object_file = build(SOURCE, "bpf", (f"NUM_ELEMENTS={num_elements}",))
+        self._object = BpfObject(object_file, max_entries={"versions": 2 * num_slots})
+        try:
+            with switch():
+                self._index = socket.if_nametoindex(interface)
+                self._object.attach(PROGRAM, self._index)
+            self._core = _Control(generation=generation)
+            opened = open_socket(local)
+        except BaseException:
+            self._object.close()
+            raise
+        self.address: Address = opened.getsockname()
+        self._service = Service(_Publishing(self._core, self._publish), opened, name="aggregator")
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._core.jobs
+
+    def configure(self, job: Job) -> None:
+        """See DataPlane."""
+        if job.num_elements != self._num_elements:
+            raise JobError(f"num_elements: the program in the switch adds {self._num_elements} at a time")
+        if job.first_slot + job.num_slots > self._num_slots:
+            raise JobError(f"first_slot + num_slots: the switch has {self._num_slots} slots")
+        for name, wanted in (
+            ("compatible", job.compatible),
+            ("parent", job.parent),
+            ("straggler_timeout_s", job.straggler_timeout_s),
+        ):
+            if wanted:
+                raise JobError(f"{name}: the data plane ebpf has none; reference has")
+        with self._service.lock:
+            self._core.configure(job)
+            for index, host in enumerate(job.workers):
+                self._ways[host] = self._way(host)
+                self._object.set("worker_index", _who(job.number, host), index)
+            self._publish()
+
+    def remove(self, number: int) -> None:
+        """See DataPlane."""
+        with self._service.lock:
+            hosts = [host for job in self._core.jobs if job.number == number for host in job.workers]
+            self._core.remove(number)
+            self._object.set("jobs", number, _Job())
+            for host in hosts:
+                self._object.delete("worker_index", _who(number, host))
+            self._published.pop(number, None)
+
+    def reset(self, number: int) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            epoch = self._core.reset(number)
+            self._publish()
+            return epoch
+
+    def inject(self, faults: Faults) -> None:
+        """See DataPlane. A program in the kernel cannot hold a packet back: no reordering."""
+        if faults.up.reorder or faults.down.reorder or any(each.fault == "reorder" for each in faults.listed):
+            raise UnsupportedError("faults: the data plane ebpf cannot hold a datagram back; reference can")
+        with self._service.lock:
+            for number, direction in enumerate(("up", "down")):
+                for worker in range(MAX_WORKERS):
+                    state = first_state(faults.seed, "up" if direction == "up" else "down", worker)
+                    self._object.set("draws", number * MAX_WORKERS + worker, _Draw(state=state))
+                for each in (each for each in faults.listed if each.direction == direction):
+                    for occurrence, value in ((0, 0), (each.occurrence, _FAULT_NUMBERS[each.fault])):
+                        key = _ListedKey(direction=number, worker=each.worker, chunk=each.chunk, occurrence=occurrence)
+                        self._object.set("listed", key, value)
+                rates = faults.up if direction == "up" else faults.down
+                loss, duplicate = rates.loss, rates.loss + rates.duplicate
+                asked = _FaultRates(
+                    loss_below=int(loss * _SHARES),
+                    duplicate_below=int(duplicate * _SHARES),
+                    corrupt_below=int((duplicate + rates.corrupt) * _SHARES),
+                    listed=int(any(each.direction == direction for each in faults.listed)),
+                )
+                self._object.set("fault_rates", number, asked)
+
+    def counters(self) -> Counters:
+        """See DataPlane: the kernel's, and what went past it."""
+        with self._service.lock:
+            found = self._core.counters.copy()
+        known = {each.name for each in fields(Counters)}
+        for counters in self._object.get_per_cpu("counts", 0, _Counters):
+            for name in _COUNTERS:
+                if name in known:
+                    setattr(found, name, getattr(found, name) + getattr(counters, name))
+        # Stale data is counted by the program that lets it pass, and again by the one that answers.
+        with self._service.lock:
+            found.rx -= self._core.counters.rx - self._core.counters.bad
+            found.stale -= self._core.counters.stale
+        return found
+
+    def in_flight(self) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            slots = [slot for job in self._core.jobs for slot in range(job.first_slot, job.first_slot + job.num_slots)]
+        kind = self._version_kind()
+        versions = (self._object.get("versions", 2 * slot + half, kind) for slot in slots for half in range(2))
+        return sum(int(version.seen).bit_count() for version in versions if not version.done)
+
+    def stragglers(self, number: int) -> Stragglers:
+        """See DataPlane."""
+        with self._service.lock:
+            num_workers = len(self._core.stragglers(number).last)
+        found = self._object.get_per_cpu("waiting", number, _Stragglers)
+        return Stragglers(
+            gaps=tuple(sum(each.gaps[bucket] for each in found) for bucket in range(NUM_GAPS)),
+            last=tuple(sum(each.last[worker] for each in found) for worker in range(num_workers)),
+        )
+
+    def epoch(self, number: int) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._core.membership(number)[0]
+
+    def check(self) -> None:
+        """See DataPlane. A program that somebody detached is an error, too."""
+        self._service.check()
+        with self._switch():
+            if not self._object.is_attached(self._index):
+                raise UnsupportedError(f"the program is gone from {self._interface}")
+
+    def close(self) -> None:
+        """See DataPlane."""
+        self._service.close()
+        try:
+            with self._switch():
+                self._object.detach(self._index)
+        except OSError:
+            pass  # the switch is gone, and the program with it
+        finally:
+            self._object.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Tell the program about epochs, members and ports that have changed. The lock is held."""
+        for job in self._core.jobs:
+            epoch, joined, ports = self._core.membership(job.number)
+            state = (epoch, joined, tuple(sorted(ports.items())))
+            before = self._published.get(job.number)
+            if before == state:
+                continue
+            if before is None or before[0] != epoch:
+                # Nothing of the epoch before may be taken for this one's: versions carry the generation.
+                self._generations[job.number] = self._next_generation
+                self._next_generation += 1
+            if before is None or before[2] != state[2]:
+                for index, port in ports.items():
+                    way = self._ways[job.workers[index]]
+                    way.port = (ctypes.c_uint8 * 2)(*port.to_bytes(2, "big"))
+                    self._object.set("workers", job.number * MAX_WORKERS + index, way)
+            entry_ = _Job(
+                num_workers=job.num_workers,
+                epoch=epoch,
+                joined=joined,
+                first_slot=job.first_slot,
+                num_slots=job.num_slots,
+                generation=self._generations[job.number],
+            )
+            self._object.set("jobs", job.number, entry_)
+            self._published[job.number] = state
+
+    def _way(self, host: str) -> _Worker:
+        """By which port, and to which neighbour, the switch reaches a worker. Raises JobError when it does not."""
+        with self._switch():
+            way = _ip("route", "get", host)
+            device = str(way[0]["dev"])
+            neighbour = str(way[0].get("gateway", host))
+            known = [each for each in _ip("neighbour", "show", neighbour, "dev", device) if "lladdr" in each]
+            own = _ip("link", "show", "dev", device)[0]["address"]
+            index = socket.if_nametoindex(device)
+        if not known:
+            raise JobError(f"workers: the switch knows no hardware address of {neighbour} on {device}; ping it first")
+        return _Worker(
+            address=(ctypes.c_uint8 * 4)(*socket.inet_aton(host)),
+            source_mac=_mac(own),
+            mac=_mac(known[0]["lladdr"]),
+            interface=index,
+        )
+
+    def _version_kind(self) -> type[ctypes.Structure]:
+        """struct version, whose length depends on the number of elements."""
+        head = ("lock", "generation", "chunk", "seen", "done", "saturated", "exponent", "padding")
+
+        class Version(ctypes.Structure):
+            """struct version of aggregate.bpf.c."""
+
+            _fields_ = (
+                *((name, ctypes.c_uint32) for name in head),
+                ("first_ns", ctypes.c_uint64),
+                ("sums", ctypes.c_int32 * self._num_elements),
+            )
+
+        return Version
+
+
+class _Publishing:
+    """The control core; whatever it received is published before it answers."""
+
+    def __init__(self, core: Aggregator, publish: Callable[[], None]) -> None:
+        self._core = core
+        self._publish = publish
+
+    def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
+        self._core.receive(datagrams, now_s)
+        self._publish()
+
+    def transmit(self, now_s: float) -> Sequence[Datagram]:
+        return self._core.transmit(now_s)
+
+    def deadline_s(self) -> float | None:
+        return self._core.deadline_s()
+
+    def expire(self, now_s: float) -> None:
+        self._core.expire(now_s)
+
+
+def _who(job: int, host: str) -> ctypes.c_uint64:
+    return ctypes.c_uint64(job << 32 | int.from_bytes(socket.inet_aton(host), "little"))
+
+
+def _mac(text: str) -> Any:
+    return (ctypes.c_uint8 * 6)(*bytes.fromhex(text.replace(":", "")))
+
+
+def _ip(*words: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["ip", "-j", *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise JobError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return found
+
+
+assert MAX_JOBS == 16, "aggregate.bpf.c has MAX_JOBS of its own"

@@ -1,0 +1,415 @@
+/*
+ * The aggregator in the kernel: a tc program (cls_bpf, direct action) on the switch's side of the link that leads to
+ * the aggregator's address. Contributions are added here and go no further; the last of a chunk is turned into the
+ * result and leaves by the workers' ports, through their qdiscs, so that shaping and counters stay true. Everything
+ * else (JOIN, PROBE, other traffic) goes on to the address, where a program answers.
+ *
+ * Why on that egress and not on the ports' ingress: tc ingress runs before netfilter, where an emulated uplink's delay
+ * may lie; here a packet has been received, delayed and routed. Why not XDP: it passes the qdiscs by.
+ *
+ * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What this one lacks: partial sums,
+ * trees, and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
+ * wants to see the end of every loop. Limits: a chunk's sum is clipped at each addition, so the elements of a result
+ * that is flagged as saturated depend on the order; no others do.
+ */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#ifndef NUM_ELEMENTS
+#define NUM_ELEMENTS 256
+#endif
+
+enum { MAX_WORKERS = 32, MAX_JOBS = 16, KIND_DATA = 1, KIND_SATURATED = 6, EXPONENT_ZERO = -128 };
+enum { UP, DOWN };
+enum fault { NO_FAULT, LOSS, DUPLICATE, CORRUPT };
+
+struct chunk_header {
+    __u8 kind_size, job_epoch;
+    __be32 chunk;
+    __be16 pool;
+    __s8 exponent;
+    __u8 contributions;
+} __attribute__((packed));
+
+struct frame {
+    struct ethhdr ethernet;
+    struct iphdr ip;
+    struct udphdr udp;
+    struct chunk_header chunk;
+} __attribute__((packed));
+
+struct job {
+    __u32 num_workers; /* 0: nobody configured it */
+    __u32 epoch, joined, first_slot, num_slots;
+    __u32 generation; /* grows with every epoch, and with every job that takes these slots over */
+};
+struct worker {
+    __be32 address;
+    __be16 port;
+    __u8 source_mac[ETH_ALEN], mac[ETH_ALEN];
+    __u16 padding;
+    __u32 interface;
+};
+struct version {
+    struct bpf_spin_lock lock;
+    __u32 generation; /* of the job when the chunk began; 0: never used */
+    __u32 chunk, seen, done, saturated;
+    __s32 exponent;
+    __u32 padding;
+    __u64 first_ns; /* when its first contribution came */
+    __s32 sums[NUM_ELEMENTS];
+};
+/* In the order of switch_agg/dataplanes/ebpf.py. */
+struct counters {
+    __u64 rx, fresh, duplicate_pending, duplicate_done, stale, held, bad_length, bad_size, bad_slot, bad_job, bad_worker;
+    __u64 injected, done, contributions_done, discarded, saturated, tx;
+};
+/* One direction's faults: a draw below a threshold (of 2 to the 53) meets that fault. */
+struct faults {
+    __u64 loss_below, duplicate_below, corrupt_below;
+    __u32 listed; /* whether any is listed by name */
+    __u32 padding;
+};
+struct draw {
+    struct bpf_spin_lock lock;
+    __u64 state;
+};
+struct listed_key {
+    __u32 direction, worker, chunk, occurrence; /* occurrence 0 counts how many there were */
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, MAX_JOBS);
+    __type(key, __u32);
+    __type(value, struct job);
+} jobs SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, MAX_JOBS * MAX_WORKERS);
+    __type(key, __u32);
+    __type(value, struct worker);
+} workers SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, MAX_JOBS * MAX_WORKERS);
+    __type(key, __u64); /* job and IPv4 address */
+    __type(value, __u32);
+} worker_index SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 2); /* twice the slots: set before loading */
+    __type(key, __u32);
+    __type(value, struct version);
+} versions SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct counters);
+} counts SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 2);
+    __type(key, __u32);
+    __type(value, struct faults);
+} fault_rates SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 2 * MAX_WORKERS);
+    __type(key, __u32);
+    __type(value, struct draw);
+} draws SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 4096);
+    __type(key, struct listed_key);
+    __type(value, __u32);
+} listed SEC(".maps");
+
+/* By job: chunks by the logarithm of the microseconds between their first and last contribution, and by who was last. */
+struct stragglers {
+    __u64 gaps[32], last[MAX_WORKERS];
+};
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, MAX_JOBS);
+    __type(key, __u32);
+    __type(value, struct stragglers);
+} waiting SEC(".maps");
+
+#define ADD(what, amount) \
+    do { \
+        __u32 zero = 0; \
+        struct counters *c = bpf_map_lookup_elem(&counts, &zero); \
+        if (c) c->what += amount; \
+    } while (0)
+#define COUNT(what) ADD(what, 1)
+
+/* xorshift64* (switch_agg/faults.py); the seed is the first state. */
+static __noinline enum fault fate(__u32 direction, __u32 worker, __u32 chunk) {
+    struct faults *rates = bpf_map_lookup_elem(&fault_rates, &direction);
+    if (!rates || (!rates->corrupt_below && !rates->listed)) return NO_FAULT;
+    __u32 at = direction * MAX_WORKERS + (worker & (MAX_WORKERS - 1));
+    struct draw *draw = bpf_map_lookup_elem(&draws, &at);
+    if (!draw) return NO_FAULT;
+    bpf_spin_lock(&draw->lock);
+    __u64 state = draw->state;
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    draw->state = state;
+    bpf_spin_unlock(&draw->lock);
+    __u64 share = state * 0x2545f4914f6cdd1dULL >> 11;
+    if (rates->listed) {
+        struct listed_key key = {.direction = direction, .worker = worker, .chunk = chunk};
+        __u32 *seen = bpf_map_lookup_elem(&listed, &key);
+        if (seen) {
+            key.occurrence = __sync_fetch_and_add(seen, 1) + 1;
+            __u32 *which = bpf_map_lookup_elem(&listed, &key);
+            if (which) return *which;
+        }
+    }
+    if (share < rates->loss_below) return LOSS;
+    if (share < rates->duplicate_below) return DUPLICATE;
+    return share < rates->corrupt_below ? CORRUPT : NO_FAULT;
+}
+
+static __always_inline __u16 folded(__u32 sum) {
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (sum & 0xffff) + (sum >> 16);
+}
+
+/* The frame's headers towards one worker. UDP's checksum field holds the sum of the pseudo header, which is what a
+ * device or the receiver completes (CHECKSUM_PARTIAL, as every packet that never left this machine), or nothing. */
+static __always_inline void address_to(struct frame *frame, const struct worker *worker, __be32 from, __be16 port) {
+    __builtin_memcpy(frame->ethernet.h_source, worker->source_mac, ETH_ALEN);
+    __builtin_memcpy(frame->ethernet.h_dest, worker->mac, ETH_ALEN);
+    frame->ip.saddr = from;
+    frame->ip.daddr = worker->address;
+    frame->ip.ttl = 64;
+    frame->ip.check = 0;
+    __u32 sum = 0;
+    __u16 *word = (void *)&frame->ip;
+#pragma unroll
+    for (int i = 0; i < 10; i++) sum += word[i];
+    frame->ip.check = ~folded(sum);
+    frame->udp.source = port;
+    frame->udp.dest = worker->port;
+    if (frame->udp.check) {
+        sum = (from & 0xffff) + (from >> 16) + (worker->address & 0xffff) + (worker->address >> 16);
+        frame->udp.check = folded(sum + bpf_htons(IPPROTO_UDP) + frame->udp.len);
+    }
+}
+
+/* Sends the frame that the packet has become to a worker, by its port. */
+static __noinline int send(struct __sk_buff *skb, struct frame *frame, __u32 job, __u32 index) {
+    if (!frame) return 0;
+    __u32 at = job * MAX_WORKERS + index;
+    struct worker *worker = bpf_map_lookup_elem(&workers, &at);
+    if (!worker || !worker->interface) return 0;
+    enum fault fault = fate(DOWN, index, bpf_ntohl(frame->chunk.chunk));
+    if (fault == LOSS || fault == CORRUPT) return 0;
+    address_to(frame, worker, frame->ip.saddr, frame->udp.source);
+    if (bpf_skb_store_bytes(skb, 0, frame, sizeof *frame, 0)) return 0;
+    if (fault == DUPLICATE) bpf_clone_redirect(skb, worker->interface, 0);
+    bpf_clone_redirect(skb, worker->interface, 0);
+    COUNT(tx);
+    return 0;
+}
+
+static __always_inline __u32 bits_in(__u32 word) {
+    word -= word >> 1 & 0x55555555;
+    word = (word & 0x33333333) + (word >> 2 & 0x33333333);
+    return ((word + (word >> 4)) & 0x0f0f0f0f) * 0x01010101 >> 24;
+}
+
+/* Notes who was last, and how long after the first. */
+__noinline int wait_of(__u32 job, __u32 worker, __u64 gap_ns) {
+    struct stragglers *waited = bpf_map_lookup_elem(&waiting, &job);
+    if (!waited) return 0;
+    __u64 gap_us = gap_ns / 1000;
+    __u32 left = gap_us >> 31 ? 0x7fffffff : gap_us, bucket = 0;
+    /* The number of bits of the microseconds. */
+    left |= left >> 1;
+    left |= left >> 2;
+    left |= left >> 4;
+    left |= left >> 8;
+    left |= left >> 16;
+    bucket = bits_in(left);
+    waited->gaps[bucket & 31]++;
+    waited->last[worker & (MAX_WORKERS - 1)]++;
+    return 0;
+}
+
+enum what { STALE, HELD, PENDING, REPEATED, FRESH, COMPLETE, COMPLETE_SATURATED };
+
+/* One contribution, under the version's lock. On REPEATED and COMPLETE the packet carries the sum afterwards.
+ * A global function, so that the verifier walks its loops once and not once for every way that leads here. */
+__noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 worker, __u32 everybody, __u32 generation) {
+    struct version *version = bpf_map_lookup_elem(&versions, &at);
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    struct frame *frame = data;
+    __s32 *elements = (void *)(frame + 1);
+    if (!version || (void *)(elements + NUM_ELEMENTS) > end) return STALE; /* the caller has looked */
+    __u32 chunk = bpf_ntohl(frame->chunk.chunk), bit = 1u << (worker & (MAX_WORKERS - 1));
+    __u64 now_ns = bpf_ktime_get_ns();
+    enum what what = FRESH;
+    __u32 abandoned = 0;
+    __u64 first_ns;
+
+    bpf_spin_lock(&version->lock);
+    __s32 newer = generation - version->generation; /* this packet may have waited while another epoch began */
+    int begins = newer > 0 || (newer == 0 && (__s32)(chunk - version->chunk) > 0);
+    if (begins) {
+        /* A correct worker begins the next chunk here only when everybody has this one's result. */
+        if (newer == 0 && !version->done) what = HELD;
+        else if (!version->done) abandoned = version->seen;
+    } else if (newer < 0 || chunk != version->chunk) {
+        what = STALE;
+    } else if (version->seen & bit) {
+        what = version->done ? REPEATED : PENDING;
+    }
+    if (begins && what == FRESH) {
+        version->generation = generation;
+        version->chunk = chunk;
+        version->seen = version->done = version->saturated = 0;
+        version->exponent = EXPONENT_ZERO;
+        version->first_ns = now_ns;
+    }
+    first_ns = version->first_ns;
+    if (what == FRESH) {
+        int first = !version->seen;
+        version->seen |= bit;
+        if (frame->chunk.exponent > version->exponent) version->exponent = frame->chunk.exponent;
+        if (frame->chunk.kind_size >> 4 == KIND_SATURATED) version->saturated = 1;
+        if (version->seen == everybody) {
+            what = COMPLETE;
+            version->done = 1;
+        }
+        if (first) {
+            for (int i = 0; i < NUM_ELEMENTS; i++) version->sums[i] = bpf_ntohl(elements[i]);
+        } else {
+            int clipped = 0;
+            for (int i = 0; i < NUM_ELEMENTS; i++) {
+                __s32 one = version->sums[i], other = bpf_ntohl(elements[i]);
+                __s32 sum = (__u32)one + (__u32)other;
+                __s32 over = ((one ^ sum) & (other ^ sum)) >> 31; /* all ones when the sign is wrong */
+                clipped |= over;
+                version->sums[i] = (sum & ~over) | (((one >> 31) ^ 0x7fffffff) & over);
+            }
+            if (clipped) version->saturated = 1;
+        }
+    }
+    if (what == COMPLETE || what == REPEATED) {
+        for (int i = 0; i < NUM_ELEMENTS; i++) elements[i] = bpf_htonl(version->sums[i]);
+        frame->chunk.exponent = version->exponent;
+        __u32 kind = version->saturated ? KIND_SATURATED : KIND_DATA;
+        frame->chunk.kind_size = kind << 4 | (frame->chunk.kind_size & 7);
+        if (what == COMPLETE && version->saturated) what = COMPLETE_SATURATED;
+    }
+    bpf_spin_unlock(&version->lock);
+
+    if (what >= COMPLETE) wait_of(frame->chunk.job_epoch >> 4, worker, now_ns - first_ns);
+    if (abandoned) ADD(discarded, bits_in(abandoned));
+    return what;
+}
+
+SEC("tc")
+int aggregate(struct __sk_buff *skb) {
+    __u32 wanted = sizeof(struct frame) + 4 * NUM_ELEMENTS;
+    /* Enough to know whose it is; short control packets are not ours. */
+    if (bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted)) return TC_ACT_OK;
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    struct frame *frame = data;
+    if ((void *)&frame->chunk > end || frame->ethernet.h_proto != bpf_htons(ETH_P_IP)) return TC_ACT_OK;
+    if (frame->ip.version != 4 || frame->ip.ihl != 5 || frame->ip.protocol != IPPROTO_UDP) return TC_ACT_OK;
+    if (frame->ip.frag_off & bpf_htons(0x3fff)) return TC_ACT_OK; /* fragments: the address' stack puts them together */
+    if ((bpf_ntohs(frame->udp.dest) & 0xfff0) != 0xbee0) return TC_ACT_OK;
+    if ((void *)(frame + 1) > end) {
+        COUNT(rx);
+        COUNT(bad_length);
+        return TC_ACT_SHOT;
+    }
+    __u32 kind = frame->chunk.kind_size >> 4;
+    if (kind != KIND_DATA && kind != KIND_SATURATED) return TC_ACT_OK;
+
+    COUNT(rx);
+    __u32 number = frame->chunk.job_epoch >> 4, chunk = bpf_ntohl(frame->chunk.chunk);
+    struct job *job = bpf_map_lookup_elem(&jobs, &number);
+    if (!job || !job->num_workers) {
+        COUNT(bad_job);
+        return TC_ACT_SHOT;
+    }
+    __u64 who = (__u64)number << 32 | frame->ip.saddr;
+    __u32 *index = bpf_map_lookup_elem(&worker_index, &who);
+    if (!index) {
+        COUNT(bad_worker);
+        return TC_ACT_SHOT;
+    }
+    __u32 worker = *index & (MAX_WORKERS - 1);
+    enum fault fault = fate(UP, worker, chunk);
+    if (fault == LOSS || fault == CORRUPT) { /* a receiver's checksum drops what is corrupted */
+        COUNT(injected);
+        return TC_ACT_SHOT;
+    }
+    if ((32u << (frame->chunk.kind_size & 7)) != NUM_ELEMENTS || (frame->chunk.kind_size & 7) > 6) {
+        COUNT(bad_size);
+        return TC_ACT_SHOT;
+    }
+    __s32 *elements = (void *)(frame + 1);
+    if ((void *)(elements + NUM_ELEMENTS) > end ||
+        frame->udp.len != bpf_htons(sizeof(struct udphdr) + sizeof(struct chunk_header) + 4 * NUM_ELEMENTS)) {
+        COUNT(bad_length);
+        return TC_ACT_SHOT;
+    }
+    __u32 pool = bpf_ntohs(frame->chunk.pool), slot = (pool & 0x3fff) - job->first_slot;
+    __u32 half = pool >> 15;
+    if (pool & 0x4000 || slot >= job->num_slots || slot != (chunk & (job->num_slots - 1)) ||
+        half != ((chunk / job->num_slots) & 1)) {
+        COUNT(bad_slot);
+        return TC_ACT_SHOT;
+    }
+    if ((frame->chunk.job_epoch & 15) != job->epoch || !(job->joined >> worker & 1)) {
+        COUNT(stale);
+        return TC_ACT_OK; /* the program at the address answers with the epoch */
+    }
+    __u32 at = 2 * (pool & 0x3fff) + half;
+    struct frame headers = *frame;
+    headers.ip.saddr = frame->ip.daddr; /* results come from the aggregator's address and port */
+    headers.udp.source = frame->udp.dest;
+    __u32 num_workers = job->num_workers;
+    enum what what = contribute(skb, at, worker, num_workers >= 32 ? ~0u : (1u << num_workers) - 1, job->generation);
+    if (what == STALE) COUNT(stale);
+    else if (what == HELD) COUNT(held);
+    else if (what == PENDING) COUNT(duplicate_pending);
+    else if (what == REPEATED) COUNT(duplicate_done);
+    else COUNT(fresh);
+    if (what >= COMPLETE) COUNT(done);
+    if (what >= COMPLETE) ADD(contributions_done, num_workers);
+    if (what == COMPLETE_SATURATED) COUNT(saturated);
+    /* contribute() wrote the chunk's header into the packet, too: the kind and the exponent. */
+    if (bpf_skb_load_bytes(skb, offsetof(struct frame, chunk), &headers.chunk, sizeof headers.chunk)) return TC_ACT_SHOT;
+    if (what >= COMPLETE)
+        for (__u32 i = 0; i < MAX_WORKERS && i < num_workers; i++) send(skb, &headers, number, i);
+    else if (what == REPEATED)
+        send(skb, &headers, number, worker);
+    if (fault == DUPLICATE) { /* a second one came, and found the first */
+        COUNT(rx);
+        if (what == STALE) COUNT(stale);
+        else if (what == HELD) COUNT(held);
+        else if (what == PENDING || what == FRESH) COUNT(duplicate_pending);
+        else COUNT(duplicate_done);
+        if (what >= COMPLETE || what == REPEATED) send(skb, &headers, number, worker);
+    }
+    return TC_ACT_SHOT;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL"; /* the helpers used are for GPL-compatible programs */

@@ -1,0 +1,140 @@
+"""The reference data plane: the aggregator core on a UDP socket. Readable, complete, good to some 10,000 chunks/s."""
+
+from collections.abc import Iterable, Sequence
+
+from switch_agg.aggregator import Aggregator, Counters, Stragglers
+from switch_agg.core import Address, Datagram
+from switch_agg.driver import Service, open_socket
+from switch_agg.faults import Direction, Fate, FaultInjector, Faults
+from switch_agg.job import Job
+from switch_agg.wire import HEADER, Kind
+
+
+class FaultyAggregator:
+    """The core behind a stretch of network on which asked-for faults happen; implements switch_agg.core.Core.
+
+    A corrupted datagram is one that the receiver's checksum drops.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        self._aggregator = aggregator
+        self._injector: FaultInjector | None = None
+        self._held: dict[tuple[Direction, str], Datagram] = {}
+
+    def inject(self, faults: Faults) -> None:
+        """See DataPlane."""
+        self._injector = FaultInjector(faults)
+
+    def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
+        """See Core."""
+        self._aggregator.receive(self._pass("up", datagrams), now_s)
+
+    def transmit(self, now_s: float) -> Sequence[Datagram]:
+        """See Core."""
+        return self._pass("down", self._aggregator.transmit(now_s))
+
+    def deadline_s(self) -> float | None:
+        """See Core."""
+        return self._aggregator.deadline_s()
+
+    def expire(self, now_s: float) -> None:
+        """See Core."""
+        self._aggregator.expire(now_s)
+
+    def _pass(self, direction: Direction, datagrams: Iterable[Datagram]) -> list[Datagram]:
+        if self._injector is None:
+            return list(datagrams)
+        passed: list[Datagram] = []
+        for datagram in datagrams:
+            worker, chunk = self._about(datagram)
+            fate = Fate() if worker is None else self._injector.fate(direction, worker, chunk)
+            key = (direction, datagram.peer[0])
+            if fate.copies == 0 or fate.corrupt_bit is not None:
+                if direction == "up":
+                    self._aggregator.counters.rx += 1
+                    self._aggregator.counters.injected += 1
+            elif fate.held and key not in self._held:
+                self._held[key] = datagram
+                continue
+            else:
+                passed += [datagram] * fate.copies
+            overtaken = self._held.pop(key, None)
+            if overtaken is not None:
+                passed.append(overtaken)
+        return passed
+
+    def _about(self, datagram: Datagram) -> tuple[int | None, int]:
+        """The worker and the chunk of a datagram with elements; nothing happens to others."""
+        if len(datagram.data) <= HEADER.size or datagram.data[0] >> 4 not in {Kind.DATA, Kind.SATURATED}:
+            return None, 0
+        number = datagram.data[1] >> 4
+        for job in self._aggregator.jobs:
+            if job.number == number and datagram.peer[0] in job.workers:
+                return job.workers.index(datagram.peer[0]), int.from_bytes(datagram.data[2:6], "big")
+        return None, 0
+
+
+class ReferenceDataPlane:
+    """Implements switch_agg.dataplanes.base.DataPlane with a thread of its own."""
+
+    def __init__(self, local: Address, *, generation: int) -> None:
+        """Begins to serve at once. Raises OSError when the address cannot be had."""
+        self._aggregator = Aggregator(generation=generation)
+        self._faulty = FaultyAggregator(self._aggregator)
+        opened = open_socket(local)
+        self.address: Address = opened.getsockname()
+        self._service = Service(self._faulty, opened, name="aggregator")
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._aggregator.jobs
+
+    def configure(self, job: Job) -> None:
+        """See DataPlane."""
+        with self._service.lock:
+            self._aggregator.configure(job)
+
+    def remove(self, number: int) -> None:
+        """See DataPlane."""
+        with self._service.lock:
+            self._aggregator.remove(number)
+
+    def reset(self, number: int) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._aggregator.reset(number)
+
+    def inject(self, faults: Faults) -> None:
+        """See DataPlane."""
+        with self._service.lock:
+            self._faulty.inject(faults)
+
+    def counters(self) -> Counters:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._aggregator.counters.copy()
+
+    def in_flight(self) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._aggregator.in_flight
+
+    def stragglers(self, number: int) -> Stragglers:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._aggregator.stragglers(number)
+
+    def epoch(self, number: int) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._aggregator.membership(number)[0]
+
+    def check(self) -> None:
+        """See DataPlane."""
+        self._service.check()
+
+    def close(self) -> None:
+        """See DataPlane."""
+        self._service.close()

@@ -1,0 +1,295 @@
+"""One conformance suite for every data plane: real namespaces, real sockets, a real switch between them."""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switch_agg.client import Client
+from switch_agg.dataplanes.base import DataPlane
+from switch_agg.driver import open_socket
+from switch_agg.errors import EpochEndedError, JobError, UnsupportedError
+from switch_agg.faults import FaultRates, Faults, ListedFault
+from switch_agg.job import Job
+from switch_agg.namespaces import in_network_of
+from switch_agg.quantize import error_bound
+from switch_agg.wire import HEADER, Kind, Packet, decode, frame_bytes
+from tests.rack import AGGREGATOR, PORT, Rack, everybody, rack
+
+pytestmark = pytest.mark.privileged
+PLANES = ["reference", "ebpf"]
+
+
+class Bench:
+    """A rack with a data plane, one job, and its workers, joined."""
+
+    def __init__(self, stack: ExitStack, kind: str, num_workers: int, *, mtu: int = 1500, **keys: Any) -> None:
+        self.rack: Rack = stack.enter_context(rack(num_workers, mtu=mtu))
+        self.job: Job = self.rack.job(**keys)
+        self.plane: DataPlane = self.rack.plane(kind, num_elements=self.job.num_elements)
+        stack.callback(self.plane.close)
+        self.plane.configure(self.job)
+        self.clients: list[Client] = [
+            stack.enter_context(self.rack.client(self.job, index)) for index in range(num_workers)
+        ]
+        self.settle()
+
+    def settle(self) -> None:
+        assert everybody(self.clients, lambda _, client: client.join()) == [None] * len(self.clients)
+
+    def reduce(self, num_chunks: int, seed: int = 1) -> None:
+        """Random integers through the switch; every sum is checked, and the books."""
+        rng = np.random.default_rng(seed)
+        limit = 2**30 // len(self.clients)
+        values = rng.integers(-limit, limit, (len(self.clients), num_chunks, self.job.num_elements), dtype=np.int32)
+        exponents = rng.integers(-128, 128, (len(self.clients), num_chunks)).astype(np.int8)
+        found = everybody(self.clients, lambda index, client: client.reduce(values[index], exponents[index]))
+        for one in found:
+            np.testing.assert_array_equal(one.elements, values.sum(axis=0))
+            np.testing.assert_array_equal(one.exponents, exponents.max(axis=0))
+            assert not one.saturated.any()
+        self.balance()
+
+    def balance(self) -> None:
+        """The books; a moment later where a repetition is still on its way."""
+        for _ in range(20):
+            violations = self.plane.counters().violations(self.plane.in_flight())
+            if not violations:
+                return
+            time.sleep(0.05)
+        raise AssertionError(violations)
+
+
+@contextmanager
+def bench(kind: str, num_workers: int = 3, **keys: Any) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        yield Bench(stack, kind, num_workers, **keys)
+
+
+@pytest.mark.parametrize("kind", PLANES)
+@pytest.mark.parametrize(("num_workers", "num_elements"), [(2, 64), (3, 256), (8, 256), (32, 64), (2, 2048)])
+def test_sums_are_exact_and_bytes_are_what_they_must_be(kind: str, num_workers: int, num_elements: int) -> None:
+    with bench(kind, num_workers, num_elements=num_elements, mtu=9000 if num_elements > 256 else 1500) as b:
+        with in_network_of(b.rack.workers[0]):
+            before = _bytes("eth0")
+        b.reduce(40)
+        b.reduce(7, seed=2)
+        counters = b.plane.counters()
+        repeated = sum(client.counters.sent for client in b.clients) - 47 * num_workers
+        assert counters.done == 47
+        assert counters.fresh == 47 * num_workers
+        assert counters.bad == counters.stale == 0
+        if repeated == 0:  # a machine that was busy elsewhere for 5 ms makes workers repeat
+            with in_network_of(b.rack.workers[0]):
+                after = _bytes("eth0")
+            exactly = 47 * frame_bytes(num_elements)
+            assert (after[0] - before[0], after[1] - before[1]) == (exactly, exactly)
+        assert sum(b.plane.stragglers(0).last) == sum(b.plane.stragglers(0).gaps) == 47
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_faults_in_both_directions_change_no_sum(kind: str) -> None:
+    rates = FaultRates(loss=0.03, duplicate=0.03, corrupt=0.01)
+    with bench(kind) as b:
+        b.plane.inject(Faults(seed=3, up=rates, down=rates))
+        for seed in range(4):
+            b.reduce(100, seed)
+        counters = b.plane.counters()
+        assert counters.injected > 10
+        assert counters.duplicate_pending > 0
+        assert counters.duplicate_done > 0
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_listed_faults_meet_their_datagram(kind: str) -> None:
+    with bench(kind, 2) as b:
+        lost = [
+            ListedFault(direction="up", worker=1, chunk=0),
+            ListedFault(direction="up", worker=1, chunk=0, occurrence=2),
+            ListedFault(direction="down", worker=0, chunk=3),
+        ]
+        b.plane.inject(Faults(listed=tuple(lost)))
+        b.reduce(6)
+        counters = b.plane.counters()
+        assert counters.injected == 2
+        assert counters.duplicate_done >= 1  # worker 0 asked for the result of chunk 3 again
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_every_row_of_the_table_by_hand(kind: str) -> None:
+    """The datagrams of one worker, sent one at a time, against a second that a test plays as well."""
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(2))
+        job = r.job(num_elements=64, num_slots=2)
+        plane = r.plane(kind, num_elements=64)
+        stack.callback(plane.close)
+        plane.configure(job)
+        sockets = [stack.enter_context(r.socket(index)) for index in range(2)]
+
+        def send(worker: int, packet: Packet | bytes) -> None:
+            data = packet if isinstance(packet, bytes) else packet.encode()
+            sockets[worker].sendto(data, (AGGREGATOR, PORT))
+
+        def contribution(chunk: int, value: int, **changes: Any) -> Packet:
+            slot, version = job.place(chunk)
+            elements = np.full(64, value, np.int32)
+            return Packet(
+                Kind.DATA, 0, 0, chunk, slot=slot, version=version, exponent=value, elements=elements
+            )._replace(**changes)
+
+        def answer(worker: int) -> Packet:
+            return decode(sockets[worker].recv(4000))
+
+        def counted(name: str, number: int) -> None:
+            for _ in range(100):
+                if getattr(plane.counters(), name) == number:
+                    return
+                time.sleep(0.02)
+            raise AssertionError(f"{name} is {getattr(plane.counters(), name)}, not {number}")
+
+        send(0, contribution(0, 1))
+        assert answer(0).kind == Kind.RESET
+        counted("stale", 1)
+        for worker in range(2):
+            send(worker, Packet(Kind.JOIN, 0, 0, 100 + worker, slot=worker))
+            assert answer(worker)[:3] == (Kind.JOIN, 0, 0)
+        send(0, contribution(0, 1))
+        counted("fresh", 1)
+        send(0, contribution(0, 1))
+        counted("duplicate_pending", 1)
+        send(0, contribution(4, 1))
+        counted("held", 1)
+        send(1, contribution(0, -5))
+        for worker in range(2):
+            result = answer(worker)
+            assert result.elements is not None
+            assert (result.chunk, result.exponent, set(result.elements.tolist())) == (0, 1, {-4})
+        send(1, contribution(0, 99))
+        again = answer(1)
+        assert again.elements is not None
+        assert set(again.elements.tolist()) == {-4}
+        counted("duplicate_done", 1)
+        for chunk in (2, 4):
+            for worker in range(2):
+                send(worker, contribution(chunk, 7))
+            assert [answer(worker).chunk for worker in range(2)] == [chunk, chunk]
+        send(1, contribution(0, 99))  # two versions later
+        counted("stale", 2)
+
+        send(0, contribution(6, 2**31 - 1, exponent=0))
+        send(1, contribution(6, 1))
+        assert [answer(worker).kind for worker in range(2)] == [Kind.SATURATED] * 2
+        counted("saturated", 1)
+
+        # Hostile: every truncation, every field at its extremes. Counted, dropped, nothing else disturbed.
+        whole = contribution(8, 3).encode()
+        before = plane.counters()
+        for length in (*range(HEADER.size), *range(HEADER.size, len(whole), 9)):
+            send(0, whole[:length])
+        send(0, whole + b"\0")
+        wrong = [{"job": 9}, {"slot": 2}, {"slot": 0x3FFF}, {"version": 1}, {"chunk": 9}]
+        for changes in wrong:
+            send(0, contribution(8, 3)._replace(**changes))
+        send(0, whole[:6] + b"\xc0" + whole[7:])
+        send(0, b"\x17" + whole[1:])
+        num_bad = len([*range(HEADER.size), *range(HEADER.size, len(whole), 9)]) + 1 + len(wrong) + 2
+        counted("bad", before.bad + num_bad)
+        assert plane.counters().fresh == before.fresh
+        for worker in range(2):
+            send(worker, contribution(8, 3))
+        assert [answer(worker).chunk for worker in range(2)] == [8, 8]
+        assert plane.counters().violations(plane.in_flight()) == []
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_a_stranger_adds_nothing_and_other_traffic_is_left_alone(kind: str) -> None:
+    with bench(kind, 3) as b:
+        b.plane.remove(0)
+        job = b.job.model_copy(update={"workers": b.job.workers[:2]})
+        b.plane.configure(job)
+        with b.rack.socket(2, port=5000) as stranger:
+            packet = Packet(Kind.DATA, 0, 0, 0, elements=np.ones(256, np.int32))
+            stranger.sendto(packet.encode(), (AGGREGATOR, PORT))
+            with b.rack.socket(0, port=5000) as worker:
+                stranger.sendto(b"hello", ("10.9.0.1", 5000))
+                assert worker.recv(100) == b"hello"
+            with in_network_of(b.rack.aggregator):
+                elsewhere = open_socket((AGGREGATOR, 5000))
+            with elsewhere:
+                elsewhere.settimeout(2)
+                stranger.sendto(b"hello", (AGGREGATOR, 5000))
+                assert elsewhere.recv(100) == b"hello"
+        assert b.plane.counters().bad_worker == 1
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_a_reset_in_mid_run_ends_the_epoch_and_the_job_goes_on(kind: str) -> None:
+    with bench(kind, 2) as b:
+        b.reduce(20)
+        timer = threading.Timer(0.2, lambda: b.plane.reset(0))
+        timer.start()
+        with pytest.raises(EpochEndedError):  # the other contributes nothing: this one waits
+            b.clients[0].reduce(np.ones((3, 256), np.int32), np.zeros(3, np.int8))
+        b.settle()
+        assert b.plane.epoch(0) == 1
+        assert b.plane.counters().discarded + b.plane.in_flight() == 3
+        b.reduce(50, seed=3)
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_two_jobs_share_a_switch(kind: str) -> None:
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(4))
+        plane = r.plane(kind, num_slots=32)
+        stack.callback(plane.close)
+        hosts = r.job().workers
+        jobs = [Job(number=n, workers=hosts[2 * n : 2 * n + 2], first_slot=16 * n, num_slots=16) for n in range(2)]
+        clients = []
+        for number, job in enumerate(jobs):
+            plane.configure(job)
+            for index in range(2):
+                with in_network_of(r.workers[2 * number + index]):
+                    client = Client(job, index, (AGGREGATOR, PORT), local=(job.workers[index], 4000))
+                clients.append(stack.enter_context(client))
+        values = np.random.default_rng(1).normal(size=(4, 10_000)).astype(np.float32)
+        everybody(clients, lambda _, client: client.join())
+        sums = everybody(clients, lambda index, client: client.all_reduce("gradient", values[index]))
+        for number in range(2):
+            exact = values[2 * number : 2 * number + 2].astype(np.float64).sum(axis=0)
+            bound = np.repeat(error_bound(clients[2 * number]._quantizer.used, 2), 256)[:10_000]
+            for found in sums[2 * number : 2 * number + 2]:
+                assert (np.abs(found - exact) <= bound + np.abs(exact) * 2.0**-23).all()
+        assert plane.counters().violations(plane.in_flight()) == []
+
+
+def test_what_the_kernel_cannot_do_is_refused_by_name() -> None:
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(2))
+        plane = r.plane("ebpf")
+        stack.callback(plane.close)
+        for keys, words in (
+            ({"num_elements": 64}, "adds 256 at a time"),
+            ({"straggler_timeout_s": 1.0}, "straggler_timeout_s: the data plane ebpf has none"),
+            ({"compatible": True}, "compatible"),
+            ({"num_slots": 128}, "the switch has 64 slots"),
+        ):
+            with pytest.raises(JobError, match=words):
+                plane.configure(r.job(**keys))
+        with pytest.raises(UnsupportedError, match="cannot hold a datagram back"):
+            plane.inject(Faults(up=FaultRates(reorder=0.1)))
+        subprocess.run(["nsenter", "-t", str(r.switch), "-n", "tc", "qdisc", "del", "dev", "agg", "clsact"], check=True)
+        with pytest.raises(UnsupportedError, match="gone from agg"):
+            plane.check()
+
+
+def _bytes(device: str) -> tuple[int, int]:
+    """(sent, received) of an interface of the calling thread's namespace."""
+    shown = subprocess.run(["ip", "-s", "-j", "link", "show", device], check=True, capture_output=True, text=True)
+    stats = json.loads(shown.stdout)[0]["stats64"]
+    return stats["tx"]["bytes"], stats["rx"]["bytes"]

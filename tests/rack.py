@@ -1,0 +1,133 @@
+"""A real switch for tests: namespaces of workers around one that routes, and one with the aggregator's address."""
+
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from switch_agg.client import Client
+from switch_agg.dataplanes.base import DataPlane
+from switch_agg.dataplanes.ebpf import EbpfDataPlane
+from switch_agg.dataplanes.reference import ReferenceDataPlane
+from switch_agg.errors import AggregationError
+from switch_agg.job import Job
+from switch_agg.namespaces import in_network_of
+
+PORT = 0xBEE0
+AGGREGATOR = "10.9.255.2"
+
+
+def run(pid: int, *lines: str) -> None:
+    """Commands inside a namespace."""
+    for line in lines:
+        subprocess.run(["nsenter", "-t", str(pid), "-n", *line.split()], check=True, capture_output=True, text=True)
+
+
+class Rack:
+    """Worker i is 10.9.i.1 behind port p<i> of the switch."""
+
+    def __init__(self, stack: ExitStack, num_workers: int, *, mtu: int = 1500) -> None:
+        self.num_workers = num_workers
+        self.switch = self._namespace(stack)
+        self.aggregator = self._namespace(stack)
+        self.workers = [self._namespace(stack) for _ in range(num_workers)]
+        run(self.switch, "sysctl -qw net.ipv4.ip_forward=1")
+        for index, pid in enumerate(self.workers):
+            self._link(f"p{index}", f"10.9.{index}.2", pid, f"10.9.{index}.1", mtu)
+        self._link("agg", "10.9.255.1", self.aggregator, AGGREGATOR, mtu)
+
+    @staticmethod
+    def _namespace(stack: ExitStack) -> int:
+        # cat ends when its standard input does: at the latest with this process.
+        holder = subprocess.Popen(
+            ["unshare", "-n", "sh", "-c", "ip link set lo up; echo; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        holder.stdout.readline()
+        stack.callback(holder.wait)
+        stack.callback(holder.stdout.close)
+        stack.callback(holder.stdin.close)
+        return holder.pid
+
+    def _link(self, port: str, port_address: str, pid: int, address: str, mtu: int) -> None:
+        run(self.switch, f"ip link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}")
+        run(self.switch, f"ip address add {port_address}/24 dev {port}", f"ip link set {port} up")
+        run(
+            pid,
+            f"ip address add {address}/24 dev eth0",
+            "ip link set eth0 up",
+            f"ip route add default via {port_address}",
+        )
+        macs = []
+        for owner, device in ((self.switch, port), (pid, "eth0")):
+            with in_network_of(owner):
+                shown = subprocess.run(
+                    ["ip", "-br", "link", "show", device], check=True, capture_output=True, text=True
+                )
+            macs.append(shown.stdout.split()[2])
+        run(self.switch, f"ip neighbour replace {address} lladdr {macs[1]} dev {port} nud permanent")
+        run(pid, f"ip neighbour replace {port_address} lladdr {macs[0]} dev eth0 nud permanent")
+
+    def job(self, **keys: Any) -> Job:
+        """A job of all workers."""
+        return Job(
+            **{"workers": tuple(f"10.9.{index}.1" for index in range(self.num_workers)), "num_slots": 16, **keys}
+        )
+
+    def plane(self, kind: str, *, num_elements: int = 256, num_slots: int = 64) -> DataPlane:
+        """A data plane of that kind at the aggregator's address; not for two at once."""
+        with in_network_of(self.aggregator):
+            if kind == "reference":
+                return ReferenceDataPlane((AGGREGATOR, PORT), generation=5)
+            return EbpfDataPlane(
+                (AGGREGATOR, PORT),
+                generation=5,
+                num_elements=num_elements,
+                num_slots=num_slots,
+                switch=partial(in_network_of, self.switch),
+                interface="agg",
+            )
+
+    def client(self, job: Job, index: int, **keys: Any) -> Client:
+        """Worker `index` of the job."""
+        with in_network_of(self.workers[index]):
+            return Client(job, index, (AGGREGATOR, PORT), local=(job.workers[index], 4000), **keys)
+
+    def socket(self, index: int, port: int = 4000) -> socket.socket:
+        """A plain UDP socket of a worker."""
+        with in_network_of(self.workers[index]):
+            opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        opened.bind((f"10.9.{index}.1", port))
+        opened.settimeout(2)
+        return opened
+
+
+@contextmanager
+def rack(num_workers: int, *, mtu: int = 1500) -> Iterator[Rack]:
+    """A rack, removed at the end."""
+    with ExitStack() as stack:
+        yield Rack(stack, num_workers, mtu=mtu)
+
+
+def everybody(clients: list[Client], do: Callable[[int, Client], Any]) -> list[Any]:
+    """The same on every worker at once; what one raises is its result."""
+    results: list[Any] = [None] * len(clients)
+
+    def one(index: int) -> None:
+        try:
+            results[index] = do(index, clients[index])
+        except (AggregationError, OSError) as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(len(clients))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
