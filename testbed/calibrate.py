@@ -189,8 +189,8 @@ def rate_of(
     """The rate of one direction, repeated while it is not what was asked; the closest counts."""
     asked_bps = direction.rate_bps * goodput_fraction()
     goodput_bps, congestion, num_attempts = 0.0, "", 0
-    # Loss keeps a TCP stream from filling the link, however often it is tried; without a rate there is nothing to meet.
-    max_attempts = 1 if direction.loss or direction.asked.unshaped else NUM_ATTEMPTS
+    # Chance keeps a TCP stream from filling the link, however often tried; without a rate there is nothing to meet.
+    max_attempts = 1 if direction.asked.draws or direction.asked.unshaped else NUM_ATTEMPTS
     while num_attempts < max_attempts and not _rate_holds(goodput_bps, asked_bps):
         num_attempts += 1
         measured_bps, congestion = measure_rate(deployment, direction, stopping=stopping)
@@ -234,8 +234,10 @@ def judge(plan: Plan, calibration: Calibration) -> list[str]:
         direction = asked[measured.sender, measured.receiver]
         name = f"{measured.sender} -> {measured.receiver}"
         error = 0.0 if direction.asked.unshaped else measured.rate_bps / direction.rate_bps - 1
-        # Loss keeps a TCP stream from filling the link; only an excess is then a fault of the link.
-        if measured.rate_of == name and (error > RATE_TOLERANCE or (error < -RATE_TOLERANCE and not direction.loss)):
+        # What chance does to packets keeps a TCP stream from filling the link; only an excess is then a fault of it.
+        if measured.rate_of == name and (
+            error > RATE_TOLERANCE or (error < -RATE_TOLERANCE and not direction.asked.draws)
+        ):
             found.append(
                 f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, asked for {direction.rate_bps / 1e6:.2f} "
                 f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_TOLERANCE:+.0%})"

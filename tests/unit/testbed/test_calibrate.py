@@ -61,9 +61,11 @@ def test_a_rate_beyond_one_percent_names_the_direction_that_was_measured(rate_bp
     assert wrong(measured(rate_bps=rate_bps, rate_of="w1 -> s0")) == []  # said of that one
 
 
-def test_loss_excuses_too_little_but_not_too_much() -> None:
-    assert wrong(measured(rate_bps=50e6), link={"loss": "1%"}) == []
-    assert wrong(measured(rate_bps=102e6), link={"loss": "1%"})
+@pytest.mark.parametrize("drawn", [{"loss": "1%"}, {"jitter": "1ms"}, {"reorder": "2%"}])
+def test_what_disturbs_tcp_excuses_too_little_but_not_too_much(drawn: dict[str, str]) -> None:
+    link = {"delay": "5ms", **drawn}
+    assert wrong(measured(rate_bps=50e6, delay_s=5e-3), link=link) == []
+    assert wrong(measured(rate_bps=102e6, delay_s=5e-3), link=link)
 
 
 def test_delays_and_congestion_controls_are_judged_on_every_link() -> None:
