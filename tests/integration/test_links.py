@@ -1,5 +1,6 @@
 """Real namespaces, real tc: links are what was asked, and when they are not, it is noticed."""
 
+import math
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import calibrate, delays_of, rate_of
+from testbed.calibrate import calibrate, delays_of, flow_of, rate_of
 from testbed.calibration_cache import Mode
 from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, plan_here, require
@@ -20,9 +21,10 @@ from testbed.kernel import network_namespace
 from testbed.links.delay import BACKENDS
 from testbed.links.netlink import LinkMonitor
 from testbed.links.spec import BackendName
+from testbed.measure.backlog import BacklogProbe
 from testbed.measure.delays import one_way_delays_s
-from testbed.measure.sampler import LinkSample, LinkSampler
-from testbed.measure.streams import goodput_fraction
+from testbed.measure.sampler import LinkSample, LinkSampler, wire_bytes
+from testbed.measure.streams import goodput_fraction, receive_rate_bps, streaming
 from testbed.plan import Plan, make_plan
 from testbed.processes import ProcessIdentity, processes_of_run
 from testbed.spec.experiment import Experiment, validate
@@ -201,6 +203,24 @@ def test_a_sampler_says_when_a_shaper_has_gone(tmp_path: Path) -> None:
         deployment.hosts["w0"].execute(["tc", "qdisc", "del", "dev", "w0-eth0", "root"])
         with pytest.raises(EnvironmentLacksError, match="w0-eth0"):
             sampler.sample()
+
+
+def test_a_link_sends_at_its_rate_while_packets_wait_and_the_sampler_sees_it(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment:
+        direction = deployment.plan.directions[0]
+        probes: list[BacklogProbe] = []
+        with (
+            LinkSampler(deployment, interval_s=0.05, on_sample=lambda _: None, on_probe=probes.append) as sampler,
+            streaming(deployment, [flow_of(direction)], timeout_s=10) as (stream,),
+        ):
+            receive_rate_bps(stream.taken, warm_up_s=0.1, window_s=1.5)
+            sampler.check()
+    mine = [probe for probe in probes if probe.node == direction.sender.node]
+    assert len(mine) >= 3
+    sent, due = sum(probe.sent_bytes for probe in mine), sum(probe.due_bytes for probe in mine)
+    # Each may be out by a super-frame.
+    chance = 3 * wire_bytes(deployment.plan.experiment.packet_bytes) * math.sqrt(len(mine) / 6)
+    assert abs(sent - due) <= chance + 0.03 * due
 
 
 def delayed(tmp_path: Path, delay: str, *, rate: str = "100mbit", **more: str) -> AbstractContextManager[Deployment]:
