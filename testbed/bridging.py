@@ -7,8 +7,9 @@ subnet itself, with the address of its bridge: its links can be measured one by 
 
 What differs from routing: a bridge passes the sender's packet on as it is, still charged to the sender's socket, and
 TCP Small Queues (net.ipv4.tcp_limit_output_bytes) count what waits in the switches' queues too. A sender then stops
-before such a queue is full, and queues, drops and incast at a switch look milder than in reality: over the same
-bottleneck of 100 Mbit/s a round trip of 11 ms without a drop, where routing shows 94 ms and losses. Take `bridged` to
+before such a queue is full, and queues, drops and incast at a switch look milder than in reality: one TCP stream from a
+1 Gbit/s link into a port of 100 Mbit/s with a queue of 1.5 MB keeps 136 kB waiting there, without a drop and with a
+round trip of 15 ms; where the switch routes, 1284 kB, drops and 106 ms (measured on Linux 6.18). Take `bridged` to
 study that, or frames; take `routed` for everything else. Netfilter has no part in it (bridge-nf-call-* are off in the
 switch's namespace), so a delay that netfilter makes does not work here.
 """

@@ -1,12 +1,19 @@
 """Several workers on one host: they share its link to the network, each reaching it over a link inside the host."""
 
-from typing import Any, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from testbed.links.spec import UNSHAPED_BPS, LinkOverride, LinkSpec
 
 _UNSHAPED: Final = LinkSpec.model_validate({}).model_copy(update={"rate_bps": UNSHAPED_BPS})
+
+
+def _parse_link(value: Any) -> Any:
+    if value == "unshaped" or isinstance(value, Mapping | LinkOverride):
+        return value
+    raise ValueError(f"{value!r} is no link; write unshaped, or settings such as {{rate: 10gbit}}")
 
 
 class WorkersPerHost(BaseModel):
@@ -16,7 +23,10 @@ class WorkersPerHost(BaseModel):
 
     count: int = Field(1, ge=1, le=64)
     """1: every worker is a host of its own. More: host `h0` has that many workers, and `link` is the host's."""
-    link: Literal["unshaped"] | LinkOverride = "unshaped"
+    link: Annotated[
+        Literal["unshaped"] | LinkOverride,
+        BeforeValidator(_parse_link, json_schema_input_type=Literal["unshaped"] | LinkOverride),
+    ] = "unshaped"
     """Between a worker and its host: as fast as the machine is, or that with some settings: `{rate: 10gbit}`."""
 
     @model_validator(mode="after")
@@ -37,4 +47,8 @@ class WorkersPerHost(BaseModel):
 
 def parse_workers_per_host(value: Any) -> Any:
     """`4` stands for `{count: 4}`."""
-    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"count": value}
+    if isinstance(value, Mapping | WorkersPerHost):
+        return value
+    raise ValueError(f"{value!r} is no number of workers; write 4, or {{count: 4, link: {{rate: 10gbit}}}}")

@@ -3,8 +3,9 @@
 import itertools
 import json
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,37 @@ def test_bridged_switches_forward_and_every_link_is_what_was_asked(tmp_path: Pat
                 assert num_switches(echo) == 0  # of those that routing would count
         assert len(calibrate(deployment).links) == len(deployment.plan.directions)
         assert deployment.differences() == []
+
+
+def waiting_bytes(deployment: Deployment) -> int:
+    """The most that a TCP stream from w0 to w1 keeps waiting before the slow port of the switch."""
+    addresses = [deployment.plan.worker_port(rank).address for rank in range(2)]
+    with ExitStack() as stack:
+        with deployment.hosts["w1"].entered():
+            listener = stack.enter_context(socket.create_server((addresses[1], 0)))
+        with deployment.hosts["w0"].entered():
+            sender = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=10))
+        receiver = stack.enter_context(listener.accept()[0])
+        sender.setblocking(False)
+        receiver.setblocking(False)
+        sampler = stack.enter_context(LinkSampler(deployment, interval_s=9, on_sample=lambda _: None))
+        most, deadline_s = 0, time.monotonic() + 1.5
+        while time.monotonic() < deadline_s:
+            with suppress(BlockingIOError):
+                sender.send(bytes(1 << 20))
+            with suppress(BlockingIOError):
+                receiver.recv(1 << 20)
+            most = max(most, *(sample.backlog_bytes for sample in sampler.sample() if sample.node == "s0"))
+        return most
+
+
+def test_the_senders_limits_reach_through_a_bridge_and_not_through_a_router(tmp_path: Path) -> None:
+    waiting = {}
+    for switch in ("routed", "bridged"):
+        slow = {"s0->w1": {"rate": "50mbit"}}
+        with deployed(tmp_path, workers=2, switch=switch, link={"rate": "1gbit"}, links=slow) as deployment:
+            waiting[switch] = waiting_bytes(deployment)
+    assert waiting["bridged"] < waiting["routed"] / 2
 
 
 def test_a_delay_behind_a_bridge_is_there(tmp_path: Path) -> None:

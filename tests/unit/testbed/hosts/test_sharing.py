@@ -87,8 +87,19 @@ def test_a_contradiction_inside_names_its_key() -> None:
     inside = {"count": 4, "link": {"jitter": "2ms", "delay": "1ms"}}
     with pytest.raises(SpecError, match=r"workers_per_host\.link\.jitter"):
         planned(workers_per_host=inside)
-    with pytest.raises(SpecError, match=r"workers_per_host"):
-        experiment(workers_per_host={"count": 4, "link": "fast"})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"count": 4, "link": "fast"}, r"^workers_per_host\.link: 'fast' is no link; write unshaped, or settings"),
+        ("two", r"^workers_per_host: 'two' is no number of workers; write 4, or \{count: 4"),
+        (0, r"^workers_per_host\.count: "),
+    ],
+)
+def test_what_is_no_sharing_is_refused_with_what_is(value: object, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        experiment(workers_per_host=value)
 
 
 def test_switches_inside_may_bridge_too() -> None:
