@@ -5,12 +5,14 @@ Switches route (testbed.addresses) or bridge (testbed.bridging); neighbour entri
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 from testbed.addresses import Port, ports_of, routed_addresses
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
+from testbed.exchanges import exchanges
 from testbed.hosts.spec import HostSpec, resolve_hosts, traffic_hosts
 from testbed.links.change import asked_over_time
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
@@ -26,6 +28,7 @@ from testbed.topologies.base import Network
 from transports.channels.base import Channel
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import sent_bytes
+from transports.compression.base import Exchange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +46,10 @@ class Plan:
     """Of every direction, with the keys of the spec that ask it."""
     buckets: tuple[int, ...]
     """Elements in each bucket, in the order they become ready."""
+    exchanges: tuple[Exchange, ...]
+    """The operations that they ask of the collective; an estimate where their size depends on the gradients."""
+    uncompressed_bytes: int
+    """What workers would send to each other in one iteration without compression, on the wire."""
     prediction: Prediction
     paths: Mapping[Hop, Path]
     """Of every ordered pair of hosts."""
@@ -133,6 +140,8 @@ class Plan:
             },
             "background": [flow.to_json() for flow in self.background],
             "buckets": list(self.buckets),
+            "exchanges": [exchange._asdict() for exchange in self.exchanges],
+            "uncompressed_bytes": self.uncompressed_bytes,
             "prediction": asdict(self.prediction),
         }
 
@@ -157,12 +166,16 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         addresses = routed_addresses(network, links, hops)
     ways = paths(hops)
     collective, channel = experiment.collective, experiment.channel
-    buckets = fuse(experiment.workload.parameter_counts(), experiment.fusion.bucket_bytes)
+    buckets = fuse([prod(shape) for shape in experiment.workload.gradient_shapes()], experiment.fusion.bucket_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
-    traffic = _traffic(collective, channel, world, buckets)
+    asked_for = exchanges(experiment, buckets)
+    traffic = _traffic(collective, channel, world, asked_for)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
-    loads = _loads(ways, traffic, uncertain_hops(background, ways))
+    uncertain = uncertain_hops(background, ways)
+    if experiment.compression.data_dependent:
+        uncertain |= {hop for pair in traffic for hop in ways[pair].shares}
+    loads = _loads(ways, traffic, uncertain)
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
         _direction(
@@ -200,7 +213,16 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         directions=directions,
         asked=asked,
         buckets=buckets,
-        prediction=predict(experiment, buckets, directions, world, alpha_s=longest_s + HOST_LATENCY_S),
+        exchanges=asked_for,
+        uncompressed_bytes=sum(
+            _traffic(
+                collective,
+                channel,
+                world,
+                [Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets],
+            ).values()
+        ),
+        prediction=predict(experiment, buckets, asked_for, directions, world, alpha_s=longest_s + HOST_LATENCY_S),
         paths=ways,
         world=world,
         traffic=traffic,
@@ -231,12 +253,12 @@ def place(experiment: Experiment) -> Network:
     return network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
 
 
-def fuse(parameter_counts: Sequence[int], bucket_bytes: int) -> tuple[int, ...]:
-    """Elements per bucket as DistributedDataParallel forms them: last parameter first, a bucket closes when it has
-    reached the limit (torch's `_compute_bucket_assignment_by_size`)."""
+def fuse(gradient_counts: Sequence[int], bucket_bytes: int) -> tuple[int, ...]:
+    """Elements per bucket as DistributedDataParallel forms them: gradients join in the order they become ready,
+    and a bucket closes when it has reached the limit (torch's `_compute_bucket_assignment_by_size`)."""
     buckets: list[int] = []
     filled = 0
-    for count in reversed(parameter_counts):
+    for count in gradient_counts:
         filled += count
         if filled * GRADIENT_ELEMENT_BYTES >= bucket_bytes:
             buckets.append(filled)
@@ -287,12 +309,12 @@ def _longest_delays_s(asked: Iterable[AskedLink]) -> dict[Hop, float]:
 
 
 def _traffic(
-    collective: Collective, channel: Channel, world: World, buckets: Sequence[int]
+    collective: Collective, channel: Channel, world: World, asked_for: Sequence[Exchange]
 ) -> dict[tuple[str, str], int]:
     """Wire bytes from worker to worker in one iteration."""
     totals: dict[tuple[str, str], int] = {}
-    for count in buckets:
-        counts = sent_bytes(collective, "all_reduce", world, count, GRADIENT_ELEMENT_BYTES)
+    for operation, count, element_bytes in asked_for:
+        counts = sent_bytes(collective, operation, world, count, element_bytes)
         for (sender, receiver), traffic in counts.items():
             wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, MTU).forward
             key = (f"w{sender}", f"w{receiver}")

@@ -24,7 +24,7 @@ from testbed.results.record import RecordWriter
 from testbed.results.terminal import LiveProgress
 
 MEASURED: Final = "measured"
-_DURATIONS: Final = frozenset({"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s"})
+_DURATIONS: Final = frozenset({"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s", "encode_s", "decode_s"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

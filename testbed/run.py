@@ -18,6 +18,7 @@ from testbed.calibrate import Calibration
 from testbed.calibration_cache import Mode
 from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
+from testbed.exchanges import scaled
 from testbed.fidelity import Evidence, ThrottlingEvidence, judge
 from testbed.hosts.base import Throttling
 from testbed.links.change import ScheduledChange
@@ -35,10 +36,12 @@ from testbed.results.record import BacklogSummary, CaptureSummary, DelayLine, Ou
 from testbed.results.report import write_report
 from testbed.results.summarize import (
     AllReduceFacts,
+    CompressionFacts,
     Inputs,
     LinkFacts,
     backlog_summary,
     machine_summary,
+    payload_bytes_per_iteration,
     run_queue_share,
     summarize,
 )
@@ -46,6 +49,7 @@ from testbed.results.terminal import LiveProgress
 from testbed.spec.experiment import Experiment
 from testbed.state import new_run_id
 from testbed.workbench import Workbench, workbench
+from transports.compression.base import Exchange
 
 WORK_TIMEOUT_S: Final = 7 * 24 * 3600.0
 """A run that makes progress may take this long; one that makes none ends at the spec's `timeout`."""
@@ -331,7 +335,23 @@ class _Run:
                 background=evidence(self.background),
             )
         )
-        return outcome, [*reasons, *change_notes(changes)]
+        return outcome, [*reasons, *change_notes(changes), *self._notes()]
+
+    def _notes(self) -> list[str]:
+        """What a reader of the numbers should know of the compression."""
+        compressor = self.plan.experiment.compression
+        notes = []
+        if not compressor.replicas_agree:
+            notes.append(
+                f"compression {compressor.kind} leaves every worker values of its own: the times are real, the loss "
+                "and the parameters mean nothing"
+            )
+        if compressor.data_dependent:
+            notes.append(
+                f"how many bytes compression {compressor.kind} sends depends on the gradients: the links' bytes could "
+                "not be compared with a schedule"
+            )
+        return notes
 
     def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
         iterations, buckets = (
@@ -361,13 +381,39 @@ class _Run:
         delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
         alpha_s = path_delay_s(self.plan.paths, self.plan.traffic, delays_s) + HOST_LATENCY_S
         prediction = predict(
-            self.plan.experiment, self.plan.buckets, self.plan.directions, self.plan.world, alpha_s=alpha_s
+            self.plan.experiment,
+            self.plan.buckets,
+            self._exchanges(),
+            self.plan.directions,
+            self.plan.world,
+            alpha_s=alpha_s,
         )
         return AllReduceFacts(
             size_bytes=prediction.gradient_bytes,
             bound_s=prediction.bound_s,
             predicted_s=prediction.alpha_beta_s,
             bottleneck=prediction.bottleneck,
+        )
+
+    def _exchanges(self) -> tuple[Exchange, ...]:
+        """Those planned; as long as they came to be where that depended on the gradients."""
+        found_bytes = payload_bytes_per_iteration(self.writer.frame("buckets"))
+        experiment, planned = self.plan.experiment, self.plan.exchanges
+        if found_bytes is None or not experiment.compression.data_dependent:
+            return planned
+        return scaled(planned, payload_bytes=found_bytes, num_workers=experiment.workers)
+
+    def _compression(self) -> CompressionFacts | None:
+        experiment, plan = self.plan.experiment, self.plan
+        if experiment.compression.kind == "none":
+            return None
+        senders = {sender for sender, _ in plan.traffic}
+        sent_bytes = sum(facts.bytes for facts in self.links if facts.from_ in senders)
+        without_bytes = plan.uncompressed_bytes * experiment.workload.num_iterations()
+        return CompressionFacts(
+            kind=experiment.compression.kind,
+            gradient_bytes=plan.prediction.gradient_bytes,
+            traffic_ratio=sent_bytes / without_bytes if sent_bytes and without_bytes else None,
         )
 
     def _finish(self, outcome: Outcome, reasons: list[str]) -> Summary:
@@ -391,6 +437,7 @@ class _Run:
                 links=self.links,
                 background=summaries(self.background, self._window_s),
                 allreduce=self._prediction(),
+                compression=self._compression(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,
                 changes=self.writer.frame("changes"),
@@ -404,7 +451,9 @@ class _Run:
                     )
                     for each in self.captures
                 ],
-                parameters_sha256=self.recorder.parameters_sha256 if self.recorder else (),
+                parameters_sha256=self.recorder.parameters_sha256
+                if self.recorder and experiment.compression.replicas_agree
+                else (),
             )
         )
         self.writer.finish(summary)

@@ -91,6 +91,7 @@ class Workbench:
             racks=self.plan.world.racks,
             collective=spec["collective"],
             channel=spec["channel"],
+            compression=spec["compression"],
             stack=experiment.stack.kind if experiment.stack else None,
             bucket_bytes=experiment.fusion.bucket_bytes,
             dilation=float(experiment.dilation),

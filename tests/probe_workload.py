@@ -89,6 +89,7 @@ def configurations(num_workers: int, run_id: str, **probe: object) -> list[Worke
             workload={"kind": "probe_workload", **probe},
             collective={"kind": "ring"},
             channel={"kind": "tcp"},
+            compression={"kind": "none"},
             stack=None,
             bucket_bytes=1 << 20,
             dilation=1.0,

@@ -290,12 +290,20 @@ class Bucket(_message.Message):
     STARTED_S_FIELD_NUMBER: _builtins.int
     FIRST_BYTE_S_FIELD_NUMBER: _builtins.int
     DONE_S_FIELD_NUMBER: _builtins.int
+    PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    ENCODE_S_FIELD_NUMBER: _builtins.int
+    DECODE_S_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     size_bytes: _builtins.int
     enqueued_s: _builtins.float
     started_s: _builtins.float
     first_byte_s: _builtins.float
     done_s: _builtins.float
+    payload_bytes: _builtins.int
+    """handed to collectives: compressed, with scales, indices and lengths"""
+    encode_s: _builtins.float
+    """CPU time of the codec before its last collective, and after it"""
+    decode_s: _builtins.float
     def __init__(
         self,
         *,
@@ -305,10 +313,13 @@ class Bucket(_message.Message):
         started_s: _builtins.float = ...,
         first_byte_s: _builtins.float = ...,
         done_s: _builtins.float = ...,
+        payload_bytes: _builtins.int = ...,
+        encode_s: _builtins.float = ...,
+        decode_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done_s", b"done_s", "enqueued_s", b"enqueued_s", "first_byte_s", b"first_byte_s", "sequence", b"sequence", "size_bytes", b"size_bytes", "started_s", b"started_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_s", b"decode_s", "done_s", b"done_s", "encode_s", b"encode_s", "enqueued_s", b"enqueued_s", "first_byte_s", b"first_byte_s", "payload_bytes", b"payload_bytes", "sequence", b"sequence", "size_bytes", b"size_bytes", "started_s", b"started_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

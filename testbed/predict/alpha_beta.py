@@ -10,6 +10,7 @@ from testbed.routing import Hop, Path
 from testbed.spec.experiment import Experiment
 from transports.collectives.base import World
 from transports.collectives.cost import alpha_beta_time_s, bound_s
+from transports.compression.base import Exchange
 
 GRADIENT_ELEMENT_BYTES: Final = 4
 """Gradients are float32."""
@@ -23,6 +24,8 @@ class Prediction:
     """What theory says of one iteration's all-reduces, in virtual seconds."""
 
     gradient_bytes: int
+    payload_bytes: int
+    """What of them each worker hands to the collective; an estimate where it depends on the gradients."""
     bound_s: float
     alpha_beta_s: float
     goodput_bps: float
@@ -45,9 +48,15 @@ def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s:
 
 
 def predict(
-    experiment: Experiment, buckets: Sequence[int], directions: Sequence[Direction], world: World, *, alpha_s: float
+    experiment: Experiment,
+    buckets: Sequence[int],
+    exchanges: Sequence[Exchange],
+    directions: Sequence[Direction],
+    world: World,
+    *,
+    alpha_s: float,
 ) -> Prediction:
-    """The all-reduces of one iteration, one bucket after the other, on the workers' links; or what the most loaded
+    """The exchanges of one iteration, one after the other, on the workers' links; or what the most loaded
     link that workers share (between switches, of a host) needs for its bytes, if that is longer.
 
     Workers' links that differ count as the slowest that carries anything does: in a ring every step waits for it.
@@ -68,23 +77,23 @@ def predict(
     alpha_beta_s = sum(
         alpha_beta_time_s(
             experiment.collective,
-            "all_reduce",
+            operation,
             world,
-            count,
-            GRADIENT_ELEMENT_BYTES,
+            num_elements,
+            element_bytes,
             alpha_s=alpha_s,
             beta_s_per_byte=8 / goodput_bps,
             gamma_s_per_byte=0.0,
         )
-        for count in buckets
+        for operation, num_elements, element_bytes in exchanges
     )
-    gradient_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
-    least_s = max(_least_s(direction, ends, gradient_bytes, fraction) for direction in used)
+    least_s = max(_least_s(direction, ends, exchanges, fraction) for direction in used)
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
     certain_s = max((trunk.balanced_s for trunk in trunks if trunk.expected_bytes is not None), default=0.0)
     decides = busiest is not None and busiest.balanced_s > alpha_beta_s
     return Prediction(
-        gradient_bytes=gradient_bytes,
+        gradient_bytes=sum(buckets) * GRADIENT_ELEMENT_BYTES,
+        payload_bytes=sum(_payload_bytes(exchange, experiment.workers) for exchange in exchanges),
         bound_s=max(least_s, certain_s),
         alpha_beta_s=busiest.balanced_s if busiest is not None and decides else alpha_beta_s,
         goodput_bps=goodput_bps,
@@ -92,9 +101,17 @@ def predict(
     )
 
 
-def _least_s(direction: Direction, world: World, gradient_bytes: int, goodput_fraction: float) -> float:
-    """What this direction of a worker's link needs at least: for the bytes that any all-reduce must move through some
-    worker's link, or for its own where the collective gives it fewer."""
+def _least_s(direction: Direction, world: World, exchanges: Sequence[Exchange], goodput_fraction: float) -> float:
+    """What this direction of a worker's link needs at least: for the bytes that these operations must move through some
+    worker's link, whatever the collective, or for its own where the collective gives it fewer."""
     goodput_bps = direction.rate_bps * goodput_fraction
-    any_s = bound_s("all_reduce", world=world, size_bytes=gradient_bytes, goodput_bps=goodput_bps)
+    any_s = sum(
+        bound_s(operation, world=world, size_bytes=num_elements * element_bytes, goodput_bps=goodput_bps)
+        for operation, num_elements, element_bytes in exchanges
+    )
     return min(any_s, direction.balanced_s)
+
+
+def _payload_bytes(exchange: Exchange, num_workers: int) -> int:
+    size_bytes = exchange.num_elements * exchange.element_bytes
+    return size_bytes // num_workers if exchange.operation == "all_gather" else size_bytes

@@ -7,6 +7,7 @@ from testbed.links.change import described
 from testbed.links.direction import Direction
 from testbed.links.spec import GilbertElliott, LinkSpec
 from testbed.plan import Plan
+from testbed.spec.experiment import Experiment
 from transports.units import format_rate, format_size, format_time
 
 
@@ -14,7 +15,7 @@ def render_plan(plan: Plan, console: Console) -> None:
     """Nodes, addresses, links, commands, processes, predictions."""
     experiment, prediction = plan.experiment, plan.prediction
     console.print(f"[bold]{experiment.name}[/]  spec {experiment.sha256()[:12]}", highlight=False)
-    how = experiment.stack.kind if experiment.stack else f"{experiment.collective.kind} over {experiment.channel.kind}"
+    how = experiment.stack.kind if experiment.stack else _composed(experiment)
     console.print(
         f"{experiment.workers} workers, {experiment.topology.kind} ({experiment.placement.kind}), {how}, "
         f"TCP {plan.congestion}{f', delay by {plan.delay_backend}' if plan.delay_backend else ''}",
@@ -44,7 +45,10 @@ def render_plan(plan: Plan, console: Console) -> None:
             _expected(direction),
         )
     console.print(table)
-    if any(direction.expected_bytes is None for direction in plan.directions):
+    if experiment.compression.data_dependent:
+        estimate = f"~: what {experiment.compression.kind} sends depends on the gradients; an estimate"
+        console.print(estimate, highlight=False)
+    elif any(direction.expected_bytes is None for direction in plan.directions):
         console.print("~: flows choose among equal paths by a hash; this many if they spread evenly", highlight=False)
     console.print("\n[bold]paths[/], of the workers that send to each other")
     for pair in plan.traffic:
@@ -92,6 +96,16 @@ def render_plan(plan: Plan, console: Console) -> None:
         f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",
         highlight=False,
     )
+    if experiment.compression.kind != "none":
+        about = "about " if experiment.compression.data_dependent else ""
+        share = f"{100 * prediction.payload_bytes / prediction.gradient_bytes:.2f} %"
+        carried = f"{100 * sum(plan.traffic.values()) / plan.uncompressed_bytes:.2f} %"
+        console.print(
+            f"  {experiment.compression.kind}: {about}{prediction.payload_bytes:,} bytes of it per worker ({share}) in "
+            f"{len(plan.exchanges)} operations; the links carry {about}{carried} of what they would without; the "
+            "codec's time is not in the prediction",
+            highlight=False,
+        )
     console.print(
         f"  all-reduce at least {prediction.bound_s * 1e3:.1f} ms (bound), "
         f"{prediction.alpha_beta_s * 1e3:.1f} ms by {model}, "
@@ -120,3 +134,8 @@ def _also(asked: LinkSpec) -> str:
     found += [f"mark {format_size(asked.ecn_bytes)}"] if asked.ecn_bytes is not None else []
     found += ["best effort"] if asked.best_effort else []
     return ", ".join(found)
+
+
+def _composed(experiment: Experiment) -> str:
+    compressed = "" if experiment.compression.kind == "none" else f", compressed by {experiment.compression.kind}"
+    return f"{experiment.collective.kind} over {experiment.channel.kind}{compressed}"

@@ -66,6 +66,9 @@ BUCKET_SCHEMA: Final[dict[str, Any]] = {
     "started_s": pl.Float64,
     "first_byte_s": pl.Float64,
     "done_s": pl.Float64,
+    "payload_bytes": pl.Int64,
+    "encode_s": pl.Float64,
+    "decode_s": pl.Float64,
 }
 LINK_SCHEMA: Final[dict[str, Any]] = {
     "at_s": pl.Float64,
@@ -291,6 +294,26 @@ class AllReduceSummary(_Part):
     """The link that workers share, `s0 -> s1`, whose bytes take longer than the alpha-beta model's rounds."""
 
 
+class CompressionSummary(_Part):
+    """What compression did to the gradients of one iteration, and what it cost."""
+
+    kind: str
+    gradient_bytes: int
+    """Without compression."""
+    payload_bytes: float
+    """What each worker handed to collectives, scales, indices and lengths included: mean over workers and
+    iterations."""
+    payload_ratio: float
+    """payload_bytes / gradient_bytes."""
+    traffic_ratio: float | None
+    """Bytes that the workers' links carried, with headers, over what the same collective would have sent without
+    compression. Gathered payloads travel to every worker, so that it grows with their number."""
+    encode_s: float
+    """CPU time of the codec before its last collective: mean over workers, median over iterations."""
+    decode_s: float
+    """The same after it."""
+
+
 class Summary(_Part):
     """summary.json, and what `testbed run --json` prints. Times are virtual seconds."""
 
@@ -328,6 +351,8 @@ class Summary(_Part):
     background: list[BackgroundSummary]
     machine: MachineSummary | None
     allreduce: AllReduceSummary | None
+    compression: CompressionSummary | None = None
+    """None: nothing was compressed."""
     unshared_memory_bytes: list[int]
     """Of each worker at its end: what it does not share with the process it was forked from."""
     overhead_s: dict[str, float]

@@ -21,6 +21,7 @@ from testbed.results.record import (
     BackgroundSummary,
     BacklogSummary,
     CaptureSummary,
+    CompressionSummary,
     DelayLine,
     LinkSummary,
     LossValues,
@@ -120,6 +121,16 @@ class AllReduceFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CompressionFacts:
+    """What the gradients of one iteration are without compression."""
+
+    kind: str
+    gradient_bytes: int
+    traffic_ratio: float | None
+    """Bytes that the workers' links carried over what they would have carried without; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
     """Everything a summary is made from."""
 
@@ -144,6 +155,8 @@ class Inputs:
     links: Sequence[LinkFacts] = ()
     background: Sequence[BackgroundSummary] = ()
     allreduce: AllReduceFacts | None = None
+    compression: CompressionFacts | None = None
+    """None: nothing is compressed."""
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
     captures: Sequence[CaptureSummary] = ()
@@ -194,6 +207,7 @@ def summarize(inputs: Inputs) -> Summary:
         background=list(inputs.background),
         machine=machine_summary(inputs.machine, inputs.iterations, inputs.buckets),
         allreduce=_allreduce(inputs),
+        compression=_compression(inputs),
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
         captures=list(inputs.captures),
@@ -394,6 +408,35 @@ def _allreduce(inputs: Inputs) -> AllReduceSummary | None:
         bound_s=facts.bound_s,
         predicted_s=facts.predicted_s,
         bottleneck=facts.bottleneck,
+    )
+
+
+def _per_iteration(buckets: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Sums over the measured iterations' buckets, as means over workers: a row per iteration."""
+    measured = buckets.filter(pl.col("phase") == "measured")
+    sums = measured.group_by("index", "rank").agg(pl.col(*columns).sum())
+    return sums.group_by("index").agg(pl.col(*columns).mean())
+
+
+def payload_bytes_per_iteration(buckets: pl.DataFrame) -> float | None:
+    """What a worker handed to collectives in an iteration: mean. None where no bucket was measured."""
+    per_iteration = _per_iteration(buckets, "payload_bytes")
+    return float(per_iteration["payload_bytes"].to_numpy().mean()) if per_iteration.height else None
+
+
+def _compression(inputs: Inputs) -> CompressionSummary | None:
+    facts, payload_bytes = inputs.compression, payload_bytes_per_iteration(inputs.buckets)
+    if facts is None or payload_bytes is None:
+        return None
+    codec = _per_iteration(inputs.buckets, "encode_s", "decode_s")
+    return CompressionSummary(
+        kind=facts.kind,
+        gradient_bytes=facts.gradient_bytes,
+        payload_bytes=payload_bytes,
+        payload_ratio=payload_bytes / facts.gradient_bytes,
+        traffic_ratio=facts.traffic_ratio,
+        encode_s=float(np.median(codec["encode_s"].to_numpy())) / inputs.dilation,
+        decode_s=float(np.median(codec["decode_s"].to_numpy())) / inputs.dilation,
     )
 
 

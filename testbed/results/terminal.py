@@ -103,6 +103,9 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row("Straggler", wording.time_text(worker.held_up_s), f"per iteration that everyone waited for {last}")
     for flow in summary.background:
         grid.add_row("Background", wording.rate_text(flow.received_bps), wording.background_text(flow))
+    if summary.compression is not None:
+        ratio = wording.percent_text(summary.compression.payload_ratio)
+        grid.add_row("Compression", ratio, wording.compression_text(summary.compression))
     if summary.loss is not None:
         first, last = (_loss(value) for value in (summary.loss.first, summary.loss.last))
         grid.add_row("Loss", last, f"mean over workers; {first} in the first measured iteration")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         AllReduceSummary,
         BackgroundSummary,
         ChangeSummary,
+        CompressionSummary,
         LinkSummary,
         MachineSummary,
         Outcome,
@@ -38,7 +39,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "background": "What background flows took of the link in the measured iterations; it is in the utilisation and not "
     "in the bytes.",
     "bytes": "Counted by the link's HTB class with headers, pure acknowledgements taken out, next to what "
-    "the collective's schedule sends; a dash where flows could have taken another of several equal paths.",
+    "the collective's schedule sends; a dash where flows could have taken another of several equal paths, or where a "
+    "compressor's payloads depend on the gradients.",
     "rate_held": "Sent over rate x time, in short times during which the queue surely held packets.",
     "late": "How much later than the delay asks packets were let go by the program that holds them: median, 99th "
     "percentile.",
@@ -111,6 +113,14 @@ def prediction_name(allreduce: "AllReduceSummary") -> str:
     """What the prediction rests on."""
     trunk = allreduce.bottleneck
     return "the alpha-beta prediction" if trunk is None else f"what the bytes of {trunk} need at its rate"
+
+
+def compression_text(compression: "CompressionSummary") -> str:
+    """What it saved and what it cost."""
+    sent = f"{size_text(compression.payload_bytes)} of {size_text(compression.gradient_bytes)} per worker"
+    links = f"; the links carry {percent_text(compression.traffic_ratio)} of what they would without"
+    codec = f"encoding {time_text(compression.encode_s)}, decoding {time_text(compression.decode_s)} of CPU time"
+    return f"{compression.kind}: {sent}{links if compression.traffic_ratio is not None else ''}; {codec}"
 
 
 def scaling_definition(summary: "Summary") -> str:

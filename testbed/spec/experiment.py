@@ -35,6 +35,7 @@ from testbed.workloads.base import WORKLOADS, Workload
 from transports.baselines.base import STACKS, Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
+from transports.compression.base import COMPRESSORS, Compressor
 from transports.registry import Options
 from transports.units import Size, Time, format_size, parse_size_bytes
 
@@ -119,7 +120,8 @@ class Experiment(BaseModel):
     workload: Annotated[Workload, *WORKLOADS.field()] = Field(default_factory=lambda: WORKLOADS.parse("training"))
     collective: Annotated[Collective, *COLLECTIVES.field()] = Field(default_factory=lambda: COLLECTIVES.parse("ring"))
     channel: Annotated[Channel, *CHANNELS.field()] = Field(default_factory=lambda: CHANNELS.parse("tcp"))
-    compression: Literal["none"] = "none"
+    compression: Annotated[Compressor, *COMPRESSORS.field()] = Field(default_factory=lambda: COMPRESSORS.parse("none"))
+    """What of a gradient is sent, and as which bytes: `top_k`, or `{kind: top_k, ratio: 1%}`."""
     fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A whole stack (`gloo`) instead of collective x channel."""

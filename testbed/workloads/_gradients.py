@@ -13,6 +13,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from testbed.workloads._pacing import ComputePacer
+from transports.ddp_hook import reduce_bucket
+from transports.gradients import GradientCompression
+from transports.process_group import TestbedProcessGroup
 from transports.trace import OperationTrace
 
 GRADIENT_TOLERANCE: Final = 1e-6
@@ -68,15 +71,17 @@ class GradientHook:
         *,
         group_traces: bool,
         keep_local: bool,
+        compression: GradientCompression | None = None,
     ) -> None:
         self._group = group
         self._recorder = recorder
         self._pacer = pacer
         self._group_traces = group_traces
+        self._compression = compression
         self._local: dict[torch.Tensor, torch.Tensor] | None = {} if keep_local else None
 
     def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """All-reduce the mean; completes with the bucket's buffer.
+        """All-reduce the mean, compressed if so asked; completes with the bucket's buffer.
 
         A straggler's bucket is handed over when a slower worker's would be, so that its communication overlaps the
         rest of the backward pass as a slower worker's does.
@@ -85,6 +90,10 @@ class GradientHook:
         if self._local is not None:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 self._local[parameter] = gradient.clone()
+        if self._compression is not None:
+            assert isinstance(self._group, TestbedProcessGroup), "a plan refuses compression over other groups"
+            self._recorder.handed_over()
+            return reduce_bucket(self._group, self._compression, bucket)
         buffer = bucket.buffer()
         buffer.mul_(1.0 / self._group.size())
         number, enqueued_s = self._recorder.handed_over()

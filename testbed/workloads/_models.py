@@ -6,6 +6,7 @@ module.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -33,13 +34,24 @@ class ResidualNetwork:
     """Images are square, of one channel."""
     num_classes: int
 
-    def parameter_counts(self) -> Sequence[int]:
-        """Elements of each parameter, in the order the module registers them."""
-        convolution = [self.width * self.width * _KERNEL**2, self.width]
-        stem = [self.width * _KERNEL**2, self.width]
+    def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
+        """Of each parameter, in the order the module registers them."""
+        convolution = [(self.width, self.width, _KERNEL, _KERNEL), (self.width,)]
+        stem = [(self.width, 1, _KERNEL, _KERNEL), (self.width,)]
         num_convolutions = 2 * (self.blocks_before_pooling + self.blocks_after_pooling)
-        head = [self.num_classes * self._num_features, self.num_classes]
+        head = [(self.num_classes, self._num_features), (self.num_classes,)]
         return [*stem, *(convolution * num_convolutions), *head]
+
+    def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
+        """Of each parameter, in the order in which their gradients become ready: from the last layer to the first, in a
+        convolution the weight's before the bias', in the linear layer the other way round."""
+        *layers, head_weight, head_bias = self.parameter_shapes()
+        convolutions = list(zip(layers[::2], layers[1::2], strict=True))
+        return [head_bias, head_weight, *(shape for convolution in reversed(convolutions) for shape in convolution)]
+
+    def parameter_counts(self) -> Sequence[int]:
+        """Elements of each."""
+        return [prod(shape) for shape in self.parameter_shapes()]
 
     @property
     def _num_features(self) -> int:

@@ -27,6 +27,8 @@ from testbed.workloads.base import WorkerConfiguration, WorkerControl
 from transports import autoload, process_group
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
+from transports.compression.base import COMPRESSORS
+from transports.gradients import GradientCompression
 
 if TYPE_CHECKING:
     from testbed.workloads.training import Training
@@ -131,6 +133,16 @@ class Trainer:
             self._pacer,
             group_traces=isinstance(group, process_group.TestbedProcessGroup),
             keep_local=self._options.verify_gradients,
+            compression=self._compression(),
+        )
+
+    def _compression(self) -> GradientCompression | None:
+        configuration = self._configuration
+        compressor = COMPRESSORS.parse(configuration.compression)
+        if compressor.kind == "none":
+            return None
+        return GradientCompression(
+            compressor, rank=configuration.rank, num_workers=configuration.num_workers, seed=configuration.seed
         )
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -219,6 +231,9 @@ class _Iteration:
                     started_s=bucket.started_s,
                     first_byte_s=bucket.first_byte_s,
                     done_s=bucket.done_s,
+                    payload_bytes=bucket.payload_bytes,
+                    encode_s=bucket.encode_s,
+                    decode_s=bucket.decode_s,
                 )
                 for bucket in buckets
             ],

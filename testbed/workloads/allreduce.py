@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, field_validator
 
 from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from transports.compression.base import Compressor
 from transports.stacks import Composed, parse_stack
 from transports.units import Size
 
@@ -51,6 +52,10 @@ class AllReduce(Workload):
     def parameter_counts(self) -> Sequence[int]:
         """No model: no gradients per iteration."""
         return ()
+
+    def refusal(self, compressor: Compressor) -> str | None:
+        """Every result is checked against the exact sum."""
+        return f"workload allreduce checks exact sums, which {compressor.kind} does not keep; leave it out"
 
     def num_iterations(self) -> int:
         """Samples of each size and stack."""

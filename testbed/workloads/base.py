@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from transports.compression.base import Compressor
 from transports.registry import Options, Registry
 
 
@@ -32,6 +33,7 @@ class WorkerConfiguration(BaseModel):
     """For each rank, the number of its rack: those on one switch are in one."""
     collective: dict[str, object]
     channel: dict[str, object]
+    compression: dict[str, object]
     stack: str | None
     """A whole stack (`gloo`) instead of collective x channel, or None."""
     bucket_bytes: int
@@ -54,6 +56,15 @@ class Workload(Options):
     @abstractmethod
     def parameter_counts(self) -> Sequence[int]:
         """Elements of each float32 parameter tensor, in the order the model registers them. Pure, without torch."""
+
+    def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
+        """Of the same tensors' gradients, in the order in which they become ready: DistributedDataParallel forms its
+        buckets so from the second iteration on. Where a workload does not say, it is the reverse, in one dimension."""
+        return [(count,) for count in reversed(self.parameter_counts())]
+
+    def refusal(self, compressor: Compressor) -> str | None:  # noqa: ARG002 (others depend on it)
+        """Why gradients compressed so would be wrong here, and the cure; None: they may."""
+        return None
 
     @abstractmethod
     def num_iterations(self) -> int:

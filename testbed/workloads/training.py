@@ -17,6 +17,7 @@ from pydantic import Field
 
 from testbed.workloads._models import MODELS
 from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from transports.compression.base import Compressor
 
 
 @WORKLOADS.register
@@ -56,6 +57,23 @@ class Training(Workload):
     def parameter_counts(self) -> Sequence[int]:
         """Elements of each float32 parameter, in the order the model registers them."""
         return MODELS[self.model].parameter_counts()
+
+    def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
+        """In the order in which they become ready."""
+        return MODELS[self.model].gradient_shapes()
+
+    def refusal(self, compressor: Compressor) -> str | None:
+        """What would be applied twice, or compared with what it cannot equal."""
+        if self.verify_gradients and compressor.kind != "none":
+            return (
+                f"{compressor.kind} changes gradients and workload.verify_gradients allows 1e-6; leave one of them out"
+            )
+        if self.momentum and compressor.own_momentum:
+            return (
+                f"{compressor.kind} applies the momentum itself, before it selects; set workload.momentum to 0 and "
+                f"compression.momentum to what you want (now {self.momentum:g})"
+            )
+        return None
 
     def num_iterations(self) -> int:
         """Measured iterations."""

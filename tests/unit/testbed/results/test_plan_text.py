@@ -19,8 +19,8 @@ def rendered(**keys: Any) -> str:
 def test_paths_and_the_bytes_that_hashes_decide_are_shown() -> None:
     text = rendered(topology="leaf_spine")
     assert "w1 > s0 > s2|s3 > s1 > w2" in text
-    assert "~3,772,827" in text
-    assert "7,545,618" in text
+    assert "~3,772,794" in text
+    assert "7,545,552" in text
     assert "by the alpha-beta model" in text
 
 
@@ -43,3 +43,16 @@ def test_what_will_change_is_shown() -> None:
     text = rendered(workers=2, changes=changes)
     assert "at 10s w1-s0: rate 50mbit" in text
     assert "at 12s w0->s0: down" in text
+
+
+def test_compression_is_shown_with_what_it_saves() -> None:
+    text = rendered(compression="top_k")
+    assert "ring over tcp, compressed by top_k" in text
+    assert "96,216 bytes of it per worker (2.00 %) in 5 operations; the links carry" in text
+    assert "~" not in text
+
+
+def test_an_estimate_is_called_one() -> None:
+    text = rendered(compression="threshold")
+    assert "~: what threshold sends depends on the gradients; an estimate" in text
+    assert "threshold: about " in text

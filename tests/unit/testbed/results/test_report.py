@@ -10,6 +10,7 @@ import polars as pl
 
 from testbed.results.record import Record
 from testbed.results.report import write_report
+from testbed.results.summarize import CompressionFacts
 
 Make = Callable[..., Record]
 
@@ -110,3 +111,9 @@ def test_unknown_schedules_and_measurements_are_dashes(record: Make) -> None:
     made = page(replace(loaded, summary=loaded.summary.model_copy(update={"links": links})))
     assert "None" not in made.text
     assert "\u2013" in made.text
+
+
+def test_compression_has_a_card_of_its_own(record: Make) -> None:
+    facts = CompressionFacts(kind="top_k", gradient_bytes=4_456_448, traffic_ratio=0.41)
+    assert "top_k: 446 kB of 4.46 MB per worker" in page(record(num_iterations=2, compression=facts)).text
+    assert "encoding" not in page(record(num_iterations=2)).text

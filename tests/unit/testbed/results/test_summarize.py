@@ -19,6 +19,7 @@ from testbed.results.record import (
 )
 from testbed.results.summarize import (
     AllReduceFacts,
+    CompressionFacts,
     Inputs,
     LinkFacts,
     backlog_summary,
@@ -57,7 +58,16 @@ def iteration(
 
 def bucket(rank: int, started_s: float, done_s: float, *, index: int = 0, phase: str = "measured") -> dict[str, object]:
     times = {"enqueued_s": started_s, "started_s": started_s, "first_byte_s": started_s, "done_s": done_s}
-    return {"rank": rank, "phase": phase, "index": index, "sequence": 0, "size_bytes": 1000, **times}
+    return {
+        "rank": rank,
+        "phase": phase,
+        "index": index,
+        "sequence": 0,
+        "size_bytes": 1000,
+        "payload_bytes": 10,
+        "encode_s": 0.5,
+        "decode_s": 0.25,
+    } | times
 
 
 def iterations(*rows: dict[str, object]) -> pl.DataFrame:
@@ -138,6 +148,19 @@ def test_one_iteration_split_by_hand() -> None:
     assert summary.loss is not None
     assert summary.loss.first == pytest.approx(1.5), "mean over workers"
     assert summary.num_iterations == 1
+
+
+def test_compression_by_hand() -> None:
+    more = buckets(
+        *(bucket(rank, 12.0, 15.0, index=index) for rank in range(2) for index in range(2) for _ in range(3))
+    )
+    facts = CompressionFacts(kind="top_k", gradient_bytes=300, traffic_ratio=0.2)
+    compression = summarize(inputs(buckets=more, compression=facts, dilation=2.0)).compression
+    assert compression is not None
+    assert compression.payload_bytes == 30
+    assert compression.payload_ratio == pytest.approx(0.1)
+    assert (compression.encode_s, compression.decode_s) == (0.75, 0.375), "per worker and iteration, virtual"
+    assert summarize(inputs()).compression is None
 
 
 def test_links_and_allreduce_by_hand() -> None:

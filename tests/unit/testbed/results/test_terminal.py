@@ -11,6 +11,7 @@ from rich.console import Console
 
 from testbed.results import wording
 from testbed.results.record import CHANGE_SCHEMA, Record
+from testbed.results.summarize import CompressionFacts
 from testbed.results.terminal import LiveProgress, render_summary
 
 Make = Callable[..., Record]
@@ -171,3 +172,13 @@ def test_changes_are_listed_with_their_times_and_what_was_not_reached(record: Ma
     assert "w1 → s0: rate 0mbit → 1mbit, by hand" in text
     assert "and 8 more, in changes.parquet" in text
     assert "2 not reached" in text
+
+
+def test_compression_says_what_it_saved_and_what_it_cost(record: Make) -> None:
+    facts = CompressionFacts(kind="top_k", gradient_bytes=4_456_448, traffic_ratio=0.41)
+    loaded = record(num_iterations=3, compression=facts)
+    stream = io.StringIO()
+    render_summary(loaded.summary, Console(file=stream, width=100))
+    text = " ".join(stream.getvalue().split())
+    assert "Compression 10.0 % top_k: 446 kB of 4.46 MB per worker; the links carry 41.0 %" in text
+    assert "encoding 8 ms, decoding 4 ms of CPU time" in text

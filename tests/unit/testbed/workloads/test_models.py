@@ -7,8 +7,9 @@ from testbed.workloads._models import MODELS
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_parameter_counts_are_those_of_the_real_module(name: str) -> None:
+def test_parameter_shapes_are_those_of_the_real_module(name: str) -> None:
     module = MODELS[name].build()
+    assert list(MODELS[name].parameter_shapes()) == [tuple(parameter.shape) for parameter in module.parameters()]
     assert list(MODELS[name].parameter_counts()) == [parameter.numel() for parameter in module.parameters()]
 
 

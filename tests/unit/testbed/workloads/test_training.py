@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed.plan import make_plan
+from testbed.spec.experiment import validate
 from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
 from tests.ranks import ADDRESS, Rank, run_ranks
 
@@ -47,7 +49,7 @@ class Listener(WorkerControl):
         self.events.append(copy.deepcopy(event))  # type: ignore[arg-type]
 
 
-def _configuration(rank: Rank, stack: str | None, seed: int) -> WorkerConfiguration:
+def _configuration(rank: Rank, stack: str | None, seed: int, compression: str) -> WorkerConfiguration:
     return WorkerConfiguration(
         run_id="test",
         rank=rank.rank,
@@ -59,6 +61,7 @@ def _configuration(rank: Rank, stack: str | None, seed: int) -> WorkerConfigurat
         workload={},
         collective={"kind": "ring"},
         channel={"kind": "tcp"},
+        compression={"kind": compression},
         stack=stack,
         bucket_bytes=BUCKET_BYTES,
         dilation=1.0,
@@ -68,9 +71,11 @@ def _configuration(rank: Rank, stack: str | None, seed: int) -> WorkerConfigurat
     )
 
 
-def _work(rank: Rank, options: dict[str, Any], stack: str | None = None, seed: int = 1) -> dict[str, Any]:
+def _work(
+    rank: Rank, options: dict[str, Any], stack: str | None = None, seed: int = 1, compression: str = "none"
+) -> dict[str, Any]:
     control = Listener(rank)
-    WORKLOADS.parse({"kind": "training", **options}).work(_configuration(rank, stack, seed), control)
+    WORKLOADS.parse({"kind": "training", **options}).work(_configuration(rank, stack, seed, compression), control)
     iterations = [event.iteration for event in control.events if event.HasField("iteration")]
     (finished,) = (event.finished for event in control.events if event.HasField("finished"))
     return {
@@ -100,7 +105,8 @@ class Worker:
 
 def _train(num_workers: int = NUM_WORKERS, **changes: Any) -> list[Worker]:
     stack, seed = changes.pop("stack", None), changes.pop("seed", 1)
-    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed)
+    compression = changes.pop("compression", "none")
+    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed, compression)
     return [Worker(outcome.value) for outcome in outcomes]
 
 
@@ -185,6 +191,20 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(workers: list
 
 def test_the_number_of_compute_only_iterations_changes_no_result(workers: list[Worker]) -> None:
     assert _train(compute_only=3)[0].losses() == workers[0].losses()
+
+
+@pytest.mark.parametrize("kind", ["top_k", "powersgd"])
+def test_compressed_gradients_train_too_and_every_byte_and_second_is_told(kind: str) -> None:
+    """Buckets are formed anew in the second iteration; the errors fed back follow the parameters."""
+    trained = _train(num_workers=2, compression=kind)
+    assert len({worker.finished.parameters_sha256 for worker in trained}) == 1
+    losses = trained[0].losses()
+    assert losses[-1] < losses[0]
+    made = make_plan(validate({"name": "x", "workers": 2, "compression": kind}))
+    for iteration in trained[0].phase("measured"):
+        assert [bucket.size_bytes for bucket in iteration.buckets] == [4 * count for count in made.buckets]
+        assert sum(bucket.payload_bytes for bucket in iteration.buckets) == made.prediction.payload_bytes
+        assert all(bucket.encode_s > 0 and bucket.decode_s > 0 for bucket in iteration.buckets)
 
 
 def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:

@@ -1,0 +1,89 @@
+"""What the gradients ask of the collective, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from testbed.errors import SpecError
+from testbed.exchanges import scaled, shapes_of
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+from transports.compression.base import COMPRESSORS, Exchange
+
+
+def plan(**keys: Any) -> Plan:
+    return make_plan(validate({"name": "x", **keys}))
+
+
+def test_gradients_lie_in_buckets_in_their_order() -> None:
+    shapes = [(1, 1), (5,), (4,), (2, 3)]
+    assert list(shapes_of(shapes, [6, 10])) == [[(1, 1), (5,)], [(4,), (2, 3)]]
+
+
+def test_without_compression_every_bucket_is_one_all_reduce() -> None:
+    made = plan()
+    assert made.exchanges == tuple(Exchange("all_reduce", count, 4) for count in made.buckets)
+    assert sum(made.traffic.values()) == made.uncompressed_bytes
+    assert made.prediction.payload_bytes == made.prediction.gradient_bytes
+
+
+@pytest.mark.parametrize(
+    ("compression", "share"),
+    [("fp16", 0.5), ("divide", 0.1), ("random_k", 0.01), ("thc", 0.25), ({"kind": "divide", "by": 2}, 0.5)],
+)
+def test_links_carry_the_share_of_a_summed_compressor(compression: Any, share: float) -> None:
+    made, without = plan(compression=compression), plan()
+    for compressed, direction in zip(made.directions, without.directions, strict=True):
+        assert compressed.expected_bytes is not None
+        assert direction.expected_bytes is not None
+        assert compressed.expected_bytes == pytest.approx(share * direction.expected_bytes, rel=0.05)
+    assert made.prediction.alpha_beta_s < 1.1 * share * without.prediction.alpha_beta_s + 0.01
+    assert made.uncompressed_bytes == without.uncompressed_bytes
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_gathered_payloads_go_to_everybody(workers: int) -> None:
+    """Each of N workers receives N - 1 payloads, where a ring of the whole carries 2 (N - 1) / N gradients."""
+    made, without = (plan(workers=workers, compression=kind) for kind in ("top_k", "none"))
+    share = 0.02 * workers / 2
+    assert sum(made.traffic.values()) == pytest.approx(share * made.uncompressed_bytes, rel=0.1)
+    assert made.prediction.bound_s == pytest.approx(share * without.prediction.bound_s, rel=0.05)
+    payload = COMPRESSORS.parse("top_k").payload_bytes([(count,) for count in made.buckets[:1]])
+    assert made.exchanges[0] == Exchange("all_gather", workers * (payload or 0), 1)
+
+
+def test_low_rank_factors_need_the_parameters_shapes() -> None:
+    made = plan(compression={"kind": "powersgd", "rank": 2})
+    assert len(made.exchanges) == 2 * len(made.buckets)
+    assert made.prediction.payload_bytes < 0.05 * made.prediction.gradient_bytes
+
+
+def test_what_depends_on_the_gradients_is_an_estimate() -> None:
+    made = plan(compression="dgc", workload={"kind": "training", "momentum": 0})
+    assert all(direction.expected_bytes is None for direction in made.directions)
+    assert all(direction.balanced_bytes > 0 for direction in made.directions)
+    assert [operation for operation, *_ in made.exchanges[:2]] == ["all_gather", "all_gather"]
+    found = scaled(made.exchanges, payload_bytes=2 * made.prediction.payload_bytes, num_workers=4)
+    assert found[0] == made.exchanges[0]
+    assert found[1].num_elements == pytest.approx(2 * made.exchanges[1].num_elements, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"compression": "fp16", "stack": "gloo"}, "stack gloo brings its own"),
+        ({"compression": "dgc"}, "set workload.momentum to 0 and compression.momentum"),
+        ({"compression": "int8", "workload": {"kind": "training", "verify_gradients": True}}, "verify_gradients"),
+        ({"compression": "fp16", "workload": "allreduce"}, "checks exact sums"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_with_the_cure(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        plan(**keys)
+
+
+def test_a_wrong_option_names_its_path() -> None:
+    with pytest.raises(SpecError, match=r"compression\.ratio: a ratio is above 0 and at most 1"):
+        validate({"name": "x", "compression": {"kind": "top_k", "ratio": 2}})
+    with pytest.raises(SpecError, match=r"compression: 'zip' is not a compression; allowed: bf16, dgc"):
+        validate({"name": "x", "compression": "zip"})
