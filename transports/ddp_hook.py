@@ -39,7 +39,7 @@ def register(model: DistributedDataParallel, compression: object, *, seed: int =
 
 def reduce_bucket(
     group: TestbedProcessGroup, compression: GradientCompression, bucket: GradBucket
-) -> "torch.futures.Future[torch.Tensor]":
+) -> torch.futures.Future[torch.Tensor]:
     """A bucket's undivided gradients become their mean over the group; completes with the bucket's buffer."""
     buffer = bucket.buffer()
     layout = [
@@ -55,5 +55,5 @@ class _State:
     compression: GradientCompression
 
 
-def _hook(state: _State, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
+def _hook(state: _State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     return reduce_bucket(state.group, state.compression, bucket)

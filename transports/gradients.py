@@ -1,7 +1,7 @@
 """Compressed gradients over a transport: drives codecs' exchanges and keeps the errors that are fed back."""
 
 import time
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from transports.compression.base import (
     Compressor,
     Exchanging,
     Layout,
+    Piece,
     Place,
     Request,
 )
@@ -56,6 +57,15 @@ class GradientCompression:
     def reduce(self, transport: Transport, buffer: torch.Tensor, layout: Layout) -> None:
         """The exchange, over a transport: a job for the communication thread."""
         run(self.exchange(buffer, layout), transport)
+
+    def all_reduce(self, transport: Transport, tensor: torch.Tensor, operation: Literal["sum", "avg"]) -> None:
+        """For a tensor of any shape, one of COMPRESSIBLE, that is nobody's gradient in particular: a job as well."""
+        flat = tensor.detach().contiguous().view(-1)
+        self.reduce(transport, flat, [Piece(None, tuple(tensor.shape))])
+        if operation == "sum":
+            flat.mul_(transport.size)
+        if not tensor.is_contiguous():
+            tensor.detach().copy_(flat.view(tensor.shape))
 
 
 def run(exchange: Exchanging, transport: Transport) -> None:

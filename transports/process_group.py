@@ -9,12 +9,17 @@ environment:
 
     TESTBED_COLLECTIVE   `ring`, or JSON: `{"kind": "ring", "segment_bytes": "64KiB"}`   default: ring
     TESTBED_CHANNEL      `tcp`, or JSON                                                  default: tcp
+    TESTBED_COMPRESSION  `fp16`, or JSON: `{"kind": "qsgd", "bits": 8}`                  default: none
     TESTBED_ADDRESS      this host's own address to listen on
     TESTBED_INTERFACE    or the interface whose IPv4 address to listen on
 
 With neither address nor interface it is the address of the interface that routes to MASTER_ADDR, and
 127.0.0.1 when there is no MASTER_ADDR. On a host whose own name resolves to 127.0.1.1 (Debian's /etc/hosts)
 name one of them.
+
+Compression in the group changes every all_reduce, by SUM or AVG, of float32, float16 and bfloat16 tensors, whatever
+they hold; float64 and everything else stays exact. Compressors that keep something of each parameter (error
+feedback, PowerSGD, DGC) attach to a model instead: `transports.ddp_hook.register`.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
 reduce, gather, scatter, all_to_all, barrier, send, recv, subgroups, on CPU tensors; reductions SUM, AVG, MIN,
@@ -27,8 +32,9 @@ Works with torch 2.13. The methods' names, arguments and results are those that 
 
 import os
 import threading
+import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -41,9 +47,11 @@ from transports.baselines.base import OnTrace, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
+from transports.compression.base import COMPRESSORS, Compressor, require_stateless
 from transports.environment import axis_value, own_address
 from transports.errors import OptionError
-from transports.transport import ReduceOperation, Transport
+from transports.gradients import COMPRESSIBLE, GradientCompression
+from transports.transport import ReduceOperation, Transport, check
 
 _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
     (dist.ReduceOp.SUM, "sum"),
@@ -66,6 +74,8 @@ class ProcessGroupOptions:
     channel: Channel
     address: str
     """This host's own address to listen on."""
+    compression: Compressor = field(default_factory=lambda: COMPRESSORS.parse("none"))
+    """Of all_reduces; one that keeps nothing of a tensor."""
     racks: tuple[int, ...] = ()
     """For each rank of the default group, the number of its rack; empty: all in one."""
     on_trace: OnTrace | None = None
@@ -78,6 +88,7 @@ class ProcessGroupOptions:
             collective=COLLECTIVES.parse(axis_value(os.environ, "TESTBED_COLLECTIVE", "ring")),
             channel=CHANNELS.parse(axis_value(os.environ, "TESTBED_CHANNEL", "tcp")),
             address=own_address(os.environ),
+            compression=COMPRESSORS.parse(axis_value(os.environ, "TESTBED_COMPRESSION", "none")),
         )
 
 
@@ -103,7 +114,14 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         timeout_s=backend_options.timeout.total_seconds(),
         racks=_racks(options.racks, backend_options),
     )
-    return TestbedProcessGroup(Communicator(options.collective, options.channel, group, options.on_trace))
+    require_stateless(options.compression)
+    compression = None
+    if options.compression.kind != "none":
+        compression = GradientCompression(
+            options.compression, rank=group.rank, num_workers=group.size, seed=zlib.crc32(group.name.encode())
+        )
+    communicator = Communicator(options.collective, options.channel, group, options.on_trace)
+    return TestbedProcessGroup(communicator, compression)
 
 
 def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
@@ -117,10 +135,11 @@ class TestbedProcessGroup(dist.ProcessGroup):
 
     __test__ = False  # the name begins like a test class; pytest must not collect it
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, compression: GradientCompression | None = None) -> None:
         # The constructor that takes a store cannot be subclassed in torch 2.13.
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
         self.communicator: Final = communicator
+        self._compression = compression
         self._name = ""
         self._description = ""
         self._closed = False
@@ -170,7 +189,16 @@ class TestbedProcessGroup(dist.ProcessGroup):
         operation = _reduce_operation(opts)
         for tensor in tensors:
             _premultiply(tensor, opts)
-        return _Operation([self._open.all_reduce(tensor, operation) for tensor in tensors], tensors)
+        return _Operation([self._all_reduce(tensor, operation) for tensor in tensors], tensors)
+
+    def _all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation) -> WorkLike:
+        compression = self._compression
+        if compression is None or tensor.dtype not in COMPRESSIBLE or operation not in ("sum", "avg"):
+            return self._open.all_reduce(tensor, operation)
+        check(tensor)
+        return self._open.submit(
+            "all_reduce", lambda transport: compression.all_reduce(transport, tensor, operation), tensor.nbytes
+        )
 
     allreduce_coalesced = allreduce
 

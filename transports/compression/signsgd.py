@@ -74,6 +74,10 @@ class _Codec(GatheredCodec):
             total[start:stop] += decoded
 
     def finish(self, out: Array) -> None:
-        if not self.options.scaled:
-            np.rint(out * self.place.num_workers, out=out)  # an even vote is exactly 0
-            np.sign(out, out=out)
+        if self.options.scaled:
+            return
+        for start, stop in chunks(len(out), CHUNK):
+            votes = out[start:stop]
+            votes *= self.place.num_workers
+            np.rint(votes, out=votes)  # an even vote is exactly 0
+            np.clip(votes, -1, 1, out=votes)
