@@ -1,0 +1,62 @@
+-- Wireshark dissector of the aggregation protocol (docs/protocol.md). To use it:
+--   tshark -X lua_script:switch_agg.lua -r capture.pcapng -Y switch_agg
+-- or copy it to Wireshark's folder of personal Lua plugins (Help > About > Folders).
+local protocol = Proto("switch_agg", "In-network aggregation (SwitchML)")
+
+local kinds = { [1] = "data", [2] = "join", [3] = "leave", [4] = "reset", [5] = "probe", [6] = "saturated" }
+local FIRST_PORT, LAST_PORT, HEADER_BYTES = 0xbee0, 0xbeef, 10
+
+local fields = {
+  kind = ProtoField.uint8("switch_agg.kind", "Kind", base.DEC, kinds, 0xf0),
+  partial = ProtoField.bool("switch_agg.partial", "Partial result", 8, nil, 0x08),
+  size = ProtoField.uint8("switch_agg.size", "Size code (32 << size elements)", base.DEC, nil, 0x07),
+  job = ProtoField.uint8("switch_agg.job", "Job", base.DEC, nil, 0xf0),
+  epoch = ProtoField.uint8("switch_agg.epoch", "Epoch", base.DEC, nil, 0x0f),
+  chunk = ProtoField.uint32("switch_agg.chunk", "Chunk (tsi)", base.DEC),
+  version = ProtoField.uint16("switch_agg.version", "Version of the slot", base.DEC, nil, 0x8000),
+  slot = ProtoField.uint16("switch_agg.slot", "Slot", base.DEC, nil, 0x3fff),
+  exponent = ProtoField.int8("switch_agg.exponent", "Block exponent", base.DEC),
+  contributions = ProtoField.uint8("switch_agg.contributions", "Contributions in a partial result", base.DEC),
+  elements = ProtoField.bytes("switch_agg.elements", "Elements"),
+  element = ProtoField.int32("switch_agg.element", "Element", base.DEC),
+  to_aggregator = ProtoField.bool("switch_agg.to_aggregator", "Towards the aggregator"),
+}
+local truncated = ProtoExpert.new("switch_agg.truncated", "Fewer bytes than the header promises", expert.group.MALFORMED,
+  expert.severity.ERROR)
+protocol.fields = fields
+protocol.experts = { truncated }
+
+function protocol.dissector(buffer, packet, tree)
+  if buffer:len() < HEADER_BYTES then return 0 end
+  packet.cols.protocol = "SwitchAgg"
+  local root = tree:add(protocol, buffer())
+  local kind, size = bit32.rshift(buffer(0, 1):uint(), 4), bit32.band(buffer(0, 1):uint(), 7)
+  root:add(fields.kind, buffer(0, 1))
+  root:add(fields.partial, buffer(0, 1))
+  root:add(fields.size, buffer(0, 1))
+  root:add(fields.job, buffer(1, 1))
+  root:add(fields.epoch, buffer(1, 1))
+  root:add(fields.chunk, buffer(2, 4))
+  root:add(fields.version, buffer(6, 2))
+  root:add(fields.slot, buffer(6, 2))
+  root:add(fields.exponent, buffer(8, 1))
+  root:add(fields.contributions, buffer(9, 1))
+  local up = packet.dst_port >= FIRST_PORT and packet.dst_port <= LAST_PORT
+  root:add(fields.to_aggregator, up):set_generated()
+  local what = kinds[kind] or ("kind " .. kind)
+  if kind == 1 and not up then what = "result" end
+  packet.cols.info = string.format("%s job %d epoch %d chunk %u slot %d.%d", what,
+    bit32.rshift(buffer(1, 1):uint(), 4), bit32.band(buffer(1, 1):uint(), 15), buffer(2, 4):uint(),
+    bit32.band(buffer(6, 2):uint(), 0x3fff), bit32.rshift(buffer(6, 2):uint(), 15))
+  if kind == 1 or kind == 6 then
+    local bytes = 4 * bit32.lshift(32, size)
+    local here = math.min(bytes, buffer:len() - HEADER_BYTES)
+    local shown = root:add(fields.elements, buffer(HEADER_BYTES, here))
+    for at = HEADER_BYTES, HEADER_BYTES + here - 4, 4 do shown:add(fields.element, buffer(at, 4)) end
+    if here < bytes and buffer:reported_len() < HEADER_BYTES + bytes then root:add_proto_expert_info(truncated) end
+  end
+  return buffer:len()
+end
+
+local ports = DissectorTable.get("udp.port")
+for port = FIRST_PORT, LAST_PORT do ports:add(port, protocol) end

@@ -1,0 +1,79 @@
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.utils import wrpcap
+
+import switch_agg
+from switch_agg.scapy_layer import SwitchAgg
+from switch_agg.wire import Kind, Packet, decode
+
+LUA = Path(switch_agg.__file__).parent / "wireshark" / "switch_agg.lua"
+
+
+@given(
+    st.sampled_from([Kind.DATA, Kind.SATURATED]),
+    st.integers(0, 15),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**14 - 1),
+    st.integers(-128, 127),
+    st.sampled_from([32, 256]),
+)
+def test_the_layer_and_the_codec_agree(kind: Kind, job: int, chunk: int, slot: int, exponent: int, count: int) -> None:
+    elements = np.arange(count, dtype=np.int32) - 5
+    packet = Packet(kind, job, 3, chunk, slot=slot, version=1, exponent=exponent, elements=elements)
+    built = SwitchAgg(
+        kind=int(kind),
+        job=job,
+        epoch=3,
+        chunk=chunk,
+        slot=slot,
+        version=1,
+        exponent=exponent,
+        elements=elements.tolist(),
+    )
+    assert bytes(built) == packet.encode()
+    found = UDP(bytes(UDP(sport=4000, dport=0xBEE3) / packet.encode()))[SwitchAgg]
+    assert (found.kind, found.job, found.chunk, found.slot, found.exponent) == (kind, job, chunk, slot, exponent)
+    assert found.elements == elements.tolist()
+
+
+def test_control_and_wrong_sizes_can_be_built_too() -> None:
+    join = decode(bytes(SwitchAgg(kind=int(Kind.JOIN), chunk=99, slot=2)))
+    assert (join.kind, join.chunk, join.slot) == (Kind.JOIN, 99, 2)
+    assert bytes(SwitchAgg(size=3, elements=[1]))[0] == 0x13
+    assert "chunk 7 slot 1.0" in SwitchAgg(chunk=7, slot=1).mysummary()
+
+
+def test_wireshark_dissects_what_it_should(tmp_path: Path) -> None:
+    elements = list(range(-2, 62))
+    frame = Ether() / IP(src="10.0.0.1", dst="10.0.0.9")
+    sent = [
+        frame
+        / UDP(sport=4000, dport=0xBEE0)
+        / SwitchAgg(job=2, epoch=5, chunk=77, slot=9, version=1, elements=elements),
+        frame / UDP(sport=0xBEEF, dport=4000) / SwitchAgg(partial=1, contributions=3, exponent=-4, elements=elements),
+        frame / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(kind=int(Kind.JOIN), chunk=4711),
+        frame / UDP(sport=4000, dport=0xBEE0) / bytes(SwitchAgg(elements=elements))[:100],
+    ]
+    capture = tmp_path / "capture.pcap"
+    wrpcap(str(capture), sent)
+    names = "kind job epoch chunk version slot exponent partial contributions to_aggregator truncated"
+    wanted = [word for name in names.split() for word in ("-e", f"switch_agg.{name}")]
+    argv = ["tshark", "-r", str(capture), "-X", f"lua_script:{LUA}", "-T", "fields", *wanted]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert rows[0] == ["1", "2", "5", "77", "1", "9", "-128", "0", "0", "1", ""]
+    assert rows[1][6:10] == ["-4", "1", "3", "0"]
+    assert rows[2][0] == "2"
+    assert rows[2][3] == "4711"
+    assert rows[3][10] != ""
+    shown = subprocess.run([*argv[:5], "-O", "switch_agg"], capture_output=True, text=True, check=True).stdout
+    assert shown.count("Element: ") == 64 + 64 + 22
+    listed = subprocess.run(argv[:5], capture_output=True, text=True, check=True).stdout
+    assert "data job 2 epoch 5 chunk 77 slot 9.1" in listed
+    assert "result job 0" in listed
