@@ -21,7 +21,7 @@ from testbed.addresses import Neighbour, NodeAddresses, Port, Route, port_names
 from testbed.errors import SpecError
 from testbed.links.bridge import Bridge
 from testbed.routing import NextHops, next_hops
-from testbed.topologies.base import Network
+from testbed.topologies.base import END_HOSTS, Network
 
 SUBNET: Final = "10.0.0.0/16"
 PREFIX_LENGTH: Final = 16
@@ -47,7 +47,7 @@ def bridged_ports(network: Network) -> tuple[tuple[Port, Port], ...]:
             address=f"10.0.{numbers[node] >> 8}.{numbers[node] & 255}",
             prefix_length=PREFIX_LENGTH,
             mac=f"02:00:00:{link >> 8:02x}:{link & 255:02x}:{last:02x}",
-            bridge=None if roles[node] == "worker" else f"{node}-br",
+            bridge=None if roles[node] in END_HOSTS else f"{node}-br",
         )
 
     return tuple(

@@ -23,6 +23,7 @@ from testbed.errors import EnvironmentLacksError
 from testbed.plan import Plan
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.state import RunState
+from testbed.topologies.base import END_HOSTS
 
 _END_TIMEOUT_S: Final = 10.0
 _READY: Final = b"\n"
@@ -155,7 +156,7 @@ class _PlannedTopo(Topo):  # type: ignore[misc]
     def build(self, plan: Plan, state: RunState) -> None:
         """Nodes and links in the plan's order."""
         for node in plan.nodes:
-            (self.addHost if node.role in {"worker", "traffic"} else self.addSwitch)(node.name, state=state)
+            (self.addHost if node.role in END_HOSTS else self.addSwitch)(node.name, state=state)
         for first, second in plan.links:
             self.addLink(
                 first.node,

@@ -10,7 +10,7 @@ from testbed.bridging import BRIDGE_SYSCTLS
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink
 from testbed.links.tc import MTU, gso_max_segments
-from testbed.topologies.base import Node
+from testbed.topologies.base import END_HOSTS, Node
 
 DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
 """The smaller of the kernel's usual limits of tcp_rmem (6 MiB) and tcp_wmem (4 MiB)."""
@@ -79,7 +79,7 @@ def node_plan(
             firewall_rules += direction.delay_stage.firewall_rules()
             daemon_arguments += direction.delay_stage.daemon_arguments()
     sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
-    sysctls["net.ipv4.ip_forward"] = "0" if node.role in {"worker", "traffic"} or bridge else "1"
+    sysctls["net.ipv4.ip_forward"] = "0" if node.role in END_HOSTS or bridge else "1"
     if any(direction.asked.ecn_bytes is not None for direction in directions):
         sysctls["net.ipv4.tcp_ecn"] = "1"  # by default a connection does not ask for marks
     sysctls_if_known = dict(BRIDGE_SYSCTLS) if bridge else {}
@@ -112,7 +112,7 @@ def buffer_sysctls(asked: Sequence[AskedLink], path_s: float) -> dict[str, str]:
     as much again is for the queues.
     """
     rate_bps = max(
-        each.spec.rate_bps for each in asked if each.hop[0].startswith(("w", "h")) and not each.spec.unshaped
+        each.spec.rate_bps for each in asked if each.hop[0].startswith(("w", "h", "ps")) and not each.spec.unshaped
     )
     window_bytes = 2 * path_s * rate_bps / 8 + max(each.spec.queue_bytes for each in asked)
     limit_bytes = int(3 * window_bytes)

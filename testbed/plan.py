@@ -18,15 +18,15 @@ from testbed.links.change import asked_over_time
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, asked_links
-from testbed.links.spec import BackendName
+from testbed.links.spec import MAX_RATE_BPS, BackendName
 from testbed.links.tc import MTU, Shaper
 from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
 from testbed.predict.alpha_beta import GRADIENT_ELEMENT_BYTES, HOST_LATENCY_S, Prediction, path_delay_s, predict
 from testbed.routing import Hop, Path, next_hops, paths
 from testbed.spec.experiment import Experiment
-from testbed.topologies.base import Network
+from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Network, participant_names
 from transports.channels.base import Channel
-from transports.collectives.base import Collective, World
+from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.cost import sent_bytes
 from transports.compression.base import Exchange
 
@@ -53,10 +53,14 @@ class Plan:
     prediction: Prediction
     paths: Mapping[Hop, Path]
     """Of every ordered pair of hosts."""
+    collective: Collective
+    """The spec's, told what it has left open."""
+    latency_s: float
+    """Of an empty message on the slowest path between two participants, by what is asked of the links."""
     world: World
     """The participants of every exchange of gradients."""
     traffic: Mapping[Hop, int]
-    """Wire bytes from worker to worker in one iteration."""
+    """Wire bytes from worker, or server, to worker or server in one iteration."""
     hosts: Mapping[str, HostSpec]
     """Limits and slowdowns, by worker, of those that have any."""
     background: tuple[Flow, ...]
@@ -74,14 +78,30 @@ class Plan:
         """The node of that name."""
         return next(node for node in self.nodes if node.name == name)
 
+    @property
+    def chosen(self) -> tuple[Collective, ...]:
+        """What reduces each bucket: the collective, or the one that it has picked."""
+        return tuple(
+            self.collective.chosen(self.world, count, element_bytes=GRADIENT_ELEMENT_BYTES) for count in self.buckets
+        )
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """The nodes of workers, by rank, and of servers."""
+        return tuple(node.name for node in self.nodes if node.role in PARTICIPANTS)
+
     def host_addresses(self) -> dict[str, str]:
         """The host of each address."""
-        ends = {node.name for node in self.nodes if node.role in {"worker", "traffic"}}
+        ends = {node.name for node in self.nodes if node.role in END_HOSTS}
         return {first.address: first.node for first, _ in self.links if first.node in ends}
 
     def worker_port(self, rank: int) -> Port:
         """The worker's end of its link."""
-        return next(a for a, _ in self.links if a.node == f"w{rank}")
+        return self.port_of(f"w{rank}")
+
+    def port_of(self, host: str) -> Port:
+        """The end of its link of a worker or server."""
+        return next(a for a, _ in self.links if a.node == host)
 
     def changed(self, direction: Direction, asked: AskedLink) -> Direction:
         """The direction once that is asked of it. Raises SpecError when what makes its delay cannot do it."""
@@ -126,8 +146,8 @@ class Plan:
             ],
             "directions": [direction.to_json() for direction in self.directions],
             "processes": [
-                {"name": f"w{rank}", "host": f"w{rank}", "entry": "testbed.control.agent:main"}
-                for rank in range(self.experiment.workers)
+                {"name": name, "host": name, "entry": f"testbed.control.{'agent' if name[0] == 'w' else 'server'}:main"}
+                for name in self.participants
             ]
             + [
                 {"name": f"background-{flow.index}-{role}", "host": port.node, "program": "traffic"}
@@ -142,6 +162,8 @@ class Plan:
             "buckets": list(self.buckets),
             "exchanges": [exchange._asdict() for exchange in self.exchanges],
             "uncompressed_bytes": self.uncompressed_bytes,
+            "collective": COLLECTIVES.dump(self.collective),
+            "chosen": [collective.kind for collective in self.chosen],
             "prediction": asdict(self.prediction),
         }
 
@@ -165,8 +187,17 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         links = ports_of(network)
         addresses = routed_addresses(network, links, hops)
     ways = paths(hops)
-    collective, channel = experiment.collective, experiment.channel
-    buckets = fuse([prod(shape) for shape in experiment.workload.gradient_shapes()], experiment.fusion.bucket_bytes)
+    channel = experiment.channel
+    delays_s = {hop: each.spec.delay_s for hop, each in asked.items()}
+    latency_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s) + HOST_LATENCY_S
+    gradient_counts = [prod(shape) for shape in experiment.workload.gradient_shapes()]
+    collective = experiment.collective.informed(
+        tensors=tuple(gradient_counts),
+        latency_s=latency_s,
+        rate_bps=min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
+        * channel.goodput_fraction(MTU),
+    )
+    buckets = fuse(gradient_counts, experiment.fusion.bucket_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
     asked_for = exchanges(experiment, buckets)
     traffic = _traffic(collective, channel, world, asked_for)
@@ -222,8 +253,12 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 [Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets],
             ).values()
         ),
-        prediction=predict(experiment, buckets, asked_for, directions, world, alpha_s=longest_s + HOST_LATENCY_S),
+        prediction=predict(
+            experiment, collective, buckets, asked_for, directions, world, alpha_s=longest_s + HOST_LATENCY_S
+        ),
         paths=ways,
+        collective=collective,
+        latency_s=latency_s,
         world=world,
         traffic=traffic,
         hosts=resolve_hosts(experiment.hosts, [f"w{rank}" for rank in range(experiment.workers)]),
@@ -235,22 +270,36 @@ def place(experiment: Experiment) -> Network:
     """The topology with the workers' hosts where the placement puts them, and hosts for background traffic where the
     spec does. Raises SpecError when there are too few places, or no such switch."""
     topology, num_workers, sharing = experiment.topology, experiment.workers, experiment.workers_per_host
+    num_servers = num_servers_of(experiment)
     num_hosts = sharing.num_hosts(num_workers)
     if num_hosts < 2:
         raise SpecError(
             f"workers_per_host: {sharing.count} puts all {num_workers} workers on one host, and no link between hosts "
             f"carries anything; allowed: less than {num_workers}"
         )
-    fabric = topology.fabric(num_hosts)
-    if len(fabric.places) < num_hosts:
+    fabric = topology.fabric(num_hosts + num_servers)
+    if len(fabric.places) < num_hosts + num_servers:
         shared = f" on {num_hosts} hosts" if sharing.count > 1 else ""
+        servers = f" and {num_servers} parameter servers" if num_servers else ""
         raise SpecError(
-            f"workers: {num_workers}{shared} do not fit the {len(fabric.places)} places of topology {topology.kind}; "
-            f"allowed: at most {len(fabric.places) * sharing.count}, or {topology.larger}"
+            f"workers: {num_workers}{shared}{servers} do not fit the {len(fabric.places)} places of topology "
+            f"{topology.kind}; allowed: at most {(len(fabric.places) - num_servers) * sharing.count}, or "
+            f"{topology.larger}"
         )
-    attached = experiment.placement.attach(fabric.places, num_hosts, seed=experiment.seed)
-    network = fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count)
+    attached = experiment.placement.attach(fabric.places, num_hosts + num_servers, seed=experiment.seed)
+    network = fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count, num_servers=num_servers)
     return network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
+
+
+def num_servers_of(experiment: Experiment) -> int:
+    """Parameter servers with nodes of their own. Raises SpecError where nobody would use them."""
+    if experiment.stack and experiment.collective.num_servers:
+        raise SpecError(
+            f"stack: {experiment.stack.kind} is a whole stack and has no use for the servers of collective "
+            f"{experiment.collective.kind}; leave one of the two out"
+        )
+    served = experiment.workload.served_groups(experiment.collective, experiment.channel)
+    return max((each.collective.num_servers for each in served), default=0)
 
 
 def fuse(gradient_counts: Sequence[int], bucket_bytes: int) -> tuple[int, ...]:
@@ -311,13 +360,14 @@ def _longest_delays_s(asked: Iterable[AskedLink]) -> dict[Hop, float]:
 def _traffic(
     collective: Collective, channel: Channel, world: World, asked_for: Sequence[Exchange]
 ) -> dict[tuple[str, str], int]:
-    """Wire bytes from worker to worker in one iteration."""
+    """Wire bytes from participant to participant in one iteration."""
+    names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
     for operation, count, element_bytes in asked_for:
         counts = sent_bytes(collective, operation, world, count, element_bytes)
         for (sender, receiver), traffic in counts.items():
             wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, MTU).forward
-            key = (f"w{sender}", f"w{receiver}")
+            key = names[sender], names[receiver]
             totals[key] = totals.get(key, 0) + wire
     return totals
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from testbed.topologies.base import Network
+from testbed.topologies.base import END_HOSTS, Network
 
 Hop = tuple[str, str]
 """From one node to the next."""
@@ -42,7 +42,7 @@ def next_hops(network: Network, targets: Collection[str] | None = None) -> NextH
         neighbours[edge.first].append(edge.second)
         neighbours[edge.second].append(edge.first)
     if targets is None:
-        targets = [node.name for node in network.nodes if node.role in {"worker", "traffic"}]
+        targets = [node.name for node in network.nodes if node.role in END_HOSTS]
     return {target: _towards(target, neighbours) for target in targets}
 
 

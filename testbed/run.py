@@ -382,6 +382,7 @@ class _Run:
         alpha_s = path_delay_s(self.plan.paths, self.plan.traffic, delays_s) + HOST_LATENCY_S
         prediction = predict(
             self.plan.experiment,
+            self.plan.collective,
             self.plan.buckets,
             self._exchanges(),
             self.plan.directions,

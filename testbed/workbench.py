@@ -19,17 +19,21 @@ from testbed.control.coordinator import Coordinator, Listener
 from testbed.control.fork_client import ForkServer
 from testbed.control.link_client import SOCKET_NAME
 from testbed.control.link_service import LinkService
+from testbed.control.server import ServerConfiguration
 from testbed.deploy import Deployment, deploy
-from testbed.errors import EnvironmentLacksError
-from testbed.hosts.base import ProcessSpec
+from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.hosts.base import Process, ProcessSpec
+from testbed.hosts.spawn import log_tail
 from testbed.live_links import LiveLinks
 from testbed.plan import Plan
 from testbed.slowdowns.base import SLOWDOWNS
 from testbed.state import RunState
 from testbed.workloads.base import WorkerConfiguration
+from transports.collectives.base import COLLECTIVES
 
 IMPORT_TIMEOUT_S: Final = 120.0
 REGISTER_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,15 +55,30 @@ class Workbench:
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
         socket_path = self.state.directory / "control.sock"
+        servers: list[Process] = []
+
+        def watch() -> None:
+            self.deployment.check()
+            for server in servers:
+                # One that has lost a worker is the consequence: whoever lost it too will say why.
+                if server.poll() and "PeerLostError" not in (tail := log_tail(server.log_path)):
+                    raise RunFailedError(f"parameter server {server.name} has failed:\n{tail}")
+
         self.deployment.start_background()
-        with Coordinator(
-            socket_path,
-            configurations,
-            timeout_s=plan.experiment.timeout_s,
-            listener=listener,
-            fork_server=self.fork_server,
-            watch=self.deployment.check,
-        ) as coordinator:
+        with (
+            ExitStack() as stack,
+            Coordinator(
+                socket_path,
+                configurations,
+                timeout_s=plan.experiment.timeout_s,
+                listener=listener,
+                fork_server=self.fork_server,
+                watch=watch,
+            ) as coordinator,
+        ):
+            for name in plan.participants[plan.experiment.workers :]:
+                servers.append(server := self._start_server(name))
+                stack.callback(server.stop, STOP_TIMEOUT_S)
             for configuration in configurations:
                 rank = configuration.rank
                 process = self.deployment.hosts[configuration.host].start(
@@ -74,9 +93,26 @@ class Workbench:
                 coordinator.attach(rank, process)
             coordinator.wait_registered(REGISTER_TIMEOUT_S)
             coordinator.wait_finished(timeout_s)
+            for server in servers:  # they end when all workers have left them
+                if server.wait(plan.experiment.timeout_s) != 0:
+                    raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
+
+    def _start_server(self, name: str) -> Process:
+        experiment = self.plan.experiment
+        configuration = ServerConfiguration(
+            number=int(name.removeprefix("ps")),
+            num_workers=experiment.workers,
+            address=self.plan.port_of(name).address,
+            groups=tuple(experiment.workload.served_groups(experiment.collective, experiment.channel)),
+            timeout_s=experiment.timeout_s,
+            store_path=str(self.state.directory / "store"),
+        )
+        return self.deployment.hosts[name].start(
+            ProcessSpec(name=name, entry="testbed.control.server:main", arguments=(configuration.model_dump_json(),))
+        )
 
     def _configuration(self, rank: int) -> WorkerConfiguration:
-        experiment, port = self.plan.experiment, self.plan.worker_port(rank)
+        experiment, port = self.plan.experiment, self.plan.port_of(f"w{rank}")
         spec, host = experiment.dump(), self.plan.host(rank)
         num_threads = max(1, (os.cpu_count() or 1) // experiment.workers)
         return WorkerConfiguration(
@@ -89,7 +125,9 @@ class Workbench:
             seed=experiment.seed,
             workload=spec["workload"],
             racks=self.plan.world.racks,
-            collective=spec["collective"],
+            collective=COLLECTIVES.dump(self.plan.collective),
+            goodput_bps=self.plan.prediction.goodput_bps,
+            latency_s=self.plan.latency_s,
             channel=spec["channel"],
             compression=spec["compression"],
             stack=experiment.stack.kind if experiment.stack else None,

@@ -10,6 +10,8 @@ from transports.channels.base import CHANNELS, Group
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
 from transports.communicator import Communicator
+from transports.errors import PeerLostError
+from transports.server import serve
 
 
 def groups(size: int, *, timeout_s: float = 20.0) -> list[Group]:
@@ -49,11 +51,21 @@ def run_communicators(
     timeout_s: float = 20.0,
     **options: Any,
 ) -> list[Any]:
-    """The same with a communicator per rank, closed at the end."""
+    """The same with a communicator per rank, closed at the end, and the servers that the collective needs beside."""
 
-    def life(group: Group) -> Any:
-        opened = Communicator(COLLECTIVES.parse(collective), CHANNELS.parse(channel), group, **options)
+    parsed, over = COLLECTIVES.parse(collective), CHANNELS.parse(channel)
+
+    def life(member: tuple[Group, int | None]) -> Any:
+        group, server = member
+        if server is not None:
+            return serve(parsed, over, group, server)
+        opened = Communicator(parsed, over, group, **options)
         with closing(opened):
             return function(opened)
 
-    return run_threads(life, groups(size, timeout_s=timeout_s))
+    workers = groups(size, timeout_s=timeout_s)
+    servers = [(workers[0], number) for number in range(parsed.num_servers)]
+    results = run_threads(life, [*((group, None) for group in workers), *servers])
+    for result in results[size:]:
+        assert result is None or isinstance(result, PeerLostError), f"a server failed: {result!r}"
+    return results[:size]

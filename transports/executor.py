@@ -72,6 +72,8 @@ class _Program:
     """Elements of the longest message that is to be added."""
     additions: tuple[int, ...]
     """The steps that move nothing."""
+    num_output: int
+    """Elements of its output."""
     num_scratch: int
     """Elements of the buffer that is the schedule's own."""
 
@@ -134,6 +136,7 @@ class Executor:
         Raises what `Endpoint.progress` raises.
         """
         program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root, splits)
+        total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
         if not program.steps:
             return None
         if program.num_scratch:
@@ -142,13 +145,17 @@ class Executor:
         execution = _Execution(
             program=program,
             endpoint=self._endpoint,
-            header=Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument),
+            header=Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total),
             element_bytes=DTYPE_BYTES[dtype],
             buffers=buffers,
             arithmetic=_Arithmetic(next(iter(buffers.values())).dtype, reduction),
             memory=self._slots(program, DTYPE_BYTES[dtype]),
         )
         return execution.run(deadline_s)
+
+    def output_elements(self, operation: Operation, num_elements: int, *, dtype: int) -> int:
+        """How long this participant's output must be: a server's is its share."""
+        return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
 
     def _slots(self, program: _Program, element_bytes: int) -> list[npt.NDArray[np.uint8]]:
         """Memory for arriving messages, kept from operation to operation."""
@@ -161,7 +168,7 @@ class Executor:
     def _scratch_of(self, num_bytes: int) -> torch.Tensor:
         """Memory for the schedule's own buffer, kept from operation to operation."""
         if len(self._scratch) < num_bytes:
-            self._scratch = np.empty(num_bytes, np.uint8)
+            self._scratch = np.zeros(num_bytes, np.uint8)
         return torch.from_numpy(self._scratch[:num_bytes])
 
     def _compile(
@@ -196,6 +203,7 @@ class Executor:
             successors=order.successors,
             longest_reduced=max((step.chunk.count for step in steps if step.kind == "reduce"), default=0),
             additions=tuple(index for index, step in enumerate(steps) if step.kind == "add"),
+            num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
         )
 
@@ -257,12 +265,12 @@ class _Execution:
         """Post whatever is next in a lane and ready."""
         lane = self._program.lanes[number]
         indices, steps = lane.steps, self._program.steps
-        group, sequence, operation, dtype, _, _, argument = self._header
+        group, sequence, operation, dtype, _, _, argument, total = self._header
         position = self._next[number]
         while position < len(indices) and self._num_posted[number] < WINDOW:
             index = indices[position]
             kind, (buffer, start, count), peer, _ = steps[index]
-            header = Header(group, sequence, operation, dtype, count, position, argument)
+            header = Header(group, sequence, operation, dtype, count, position, argument, total)
             if kind == "reduce":
                 slot = self._free_slots[number].pop()
                 self._slot_of[index] = slot

@@ -9,7 +9,8 @@
     24      1     operation    index in OPERATIONS
     25      1     dtype        index in DTYPES
     26      2     argument     8 x root + index in REDUCTIONS, where the operation has them
-    28      4     check        CRC-32 of the 28 bytes before it
+    28      8     total        elements of the whole operation
+    36      4     check        CRC-32 of the 36 bytes before it
 
 All little-endian. Both sides know what comes next, so a receiver packs the header it expects and compares bytes.
 """
@@ -60,7 +61,7 @@ _ROOTED: Final = {
     for name, where in {"broadcast": "from", "reduce": "to", "gather": "to", "scatter": "from"}.items()
 }
 MAX_ROOT: Final = 0xFFFF // len(REDUCTIONS)
-_FIELDS: Final = struct.Struct("<4sIIIQBBH")
+_FIELDS: Final = struct.Struct("<4sIIIQBBHQ")
 _CHECK: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _FIELDS.size + _CHECK.size
 _MASK: Final = 0xFFFF_FFFF
@@ -88,13 +89,14 @@ def pack(header: Header) -> bytes:
         header.operation,
         header.dtype,
         header.argument,
+        header.total,
     )
     return fields + _CHECK.pack(zlib.crc32(fields))
 
 
 def unpack(data: bytes | bytearray | memoryview) -> Header:
     """The header in the first HEADER_BYTES. Raises FrameMismatchError for anything :func:`pack` does not make."""
-    magic, group, sequence, phase, count, operation, dtype, argument = _FIELDS.unpack_from(data)
+    magic, group, sequence, phase, count, operation, dtype, argument, total = _FIELDS.unpack_from(data)
     (check,) = _CHECK.unpack_from(data, _FIELDS.size)
     if magic != _MAGIC or check != zlib.crc32(data[: _FIELDS.size]):
         raise FrameMismatchError(f"not a frame header: {bytes(data[:HEADER_BYTES]).hex()}")
@@ -102,7 +104,7 @@ def unpack(data: bytes | bytearray | memoryview) -> Header:
         raise FrameMismatchError(f"unknown operation {operation} or element type {dtype}: another version of the peer?")
     if operation in _REDUCING and operation not in _ROOTED and argument >= len(REDUCTIONS):
         raise FrameMismatchError(f"unknown reduction {argument}: another version of the peer?")
-    return Header(group, sequence, operation, dtype, count, phase, argument)
+    return Header(group, sequence, operation, dtype, count, phase, argument, total)
 
 
 def describe(header: Header) -> str:

@@ -44,7 +44,7 @@ from torch.futures import Future
 
 from transports.autoload import BACKEND
 from transports.baselines.base import OnTrace, WorkLike
-from transports.channels.base import CHANNELS, Channel, Group
+from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
 from transports.compression.base import COMPRESSORS, Compressor, require_stateless
@@ -78,6 +78,8 @@ class ProcessGroupOptions:
     """Of all_reduces; one that keeps nothing of a tensor."""
     racks: tuple[int, ...] = ()
     """For each rank of the default group, the number of its rack; empty: all in one."""
+    servers_meet: tuple[str, Store] | None = None
+    """Under which name, and in which store, the collective's dedicated servers meet the default group."""
     on_trace: OnTrace | None = None
     """Called for every finished operation of every group, on its communication thread."""
 
@@ -104,13 +106,16 @@ def configure(options: ProcessGroupOptions | None) -> None:
 def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
     """What torch calls for init_process_group and new_group (`register_backend(..., extended_api=True)`)."""
     options = _configured if _configured is not None else ProcessGroupOptions.from_environment()
+    # torch has prefixed it with the group's name, so subgroups do not meet each other.
+    name, store = backend_options.group_id, backend_options.store
+    if options.collective.num_servers:
+        name, store = _servers_meet(options)
     group = Group(
-        name=backend_options.group_id,
+        name=name,
         rank=backend_options.group_rank,
         size=backend_options.group_size,
         address=options.address,
-        # torch has prefixed it with the group's name, so subgroups do not meet each other.
-        store=backend_options.store,
+        store=store,
         timeout_s=backend_options.timeout.total_seconds(),
         racks=_racks(options.racks, backend_options),
     )
@@ -122,6 +127,16 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         )
     communicator = Communicator(options.collective, options.channel, group, options.on_trace)
     return TestbedProcessGroup(communicator, compression)
+
+
+def _servers_meet(options: ProcessGroupOptions) -> tuple[str, Store]:
+    """Raises OptionError where there are no servers to meet."""
+    allowed = "allowed here: `placement: co_located`"
+    if options.servers_meet is None:
+        raise OptionError(f"dedicated servers are processes of their own, which `testbed run` starts; {allowed}")
+    if dist.is_initialized():
+        raise OptionError(f"dedicated servers serve the default group and no other; {allowed}")
+    return options.servers_meet
 
 
 def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:

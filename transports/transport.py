@@ -4,6 +4,7 @@ A job of :meth:`transports.communicator.Communicator.submit` gets a Transport an
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Final, Literal, get_args
 
@@ -55,6 +56,11 @@ def check_parts(whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
         )
 
 
+def reduction_of(dtype: torch.dtype, op: ReduceOperation) -> Reduction:
+    """What is done to two values when they meet; truth values meet as the bytes 0 and 1."""
+    return _BOOL_REDUCTIONS[op] if dtype == torch.bool else "sum" if op == "avg" else op
+
+
 def check_root(root: int, size: int) -> None:
     """Raises OptionError unless it is a rank."""
     if not 0 <= root < size:
@@ -68,7 +74,7 @@ class Transport:
         """Connect to all members. Raises what :meth:`Channel.open` raises."""
         self.rank = group.rank
         self.size = group.size
-        self.endpoint: Endpoint = channel.open(group)
+        self.endpoint: Endpoint = channel.open(replace(group, size=group.size + collective.num_servers))
         self.deadline_s = 0.0
         """On time.monotonic(); set before each job."""
         self.first_byte_s: float | None = None
@@ -208,7 +214,7 @@ class Transport:
             num_elements=num_elements,
             sequence=self._sequence,
             deadline_s=self.deadline_s,
-            reduction=_BOOL_REDUCTIONS[op] if dtype == torch.bool else "sum" if op == "avg" else op,
+            reduction=reduction_of(dtype, op),
             root=root,
             argument=argument(OPERATIONS.index(operation), REDUCTIONS.index(op), root),
             splits=splits,

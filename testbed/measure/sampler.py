@@ -17,6 +17,7 @@ from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor
 from testbed.measure.streams import goodput_fraction
+from testbed.topologies.base import END_HOSTS
 
 
 class LineCounters(Protocol):
@@ -95,7 +96,7 @@ class LinkSampler:
         for node in deployment.plan.nodes:
             with deployment.hosts[node.name].entered():
                 self._monitors[node.name] = LinkMonitor()
-                if node.role in {"worker", "traffic"}:
+                if node.role in END_HOSTS:
                     self._connections[node.name] = ConnectionMonitor()
         self._indices = {name: monitor.interfaces() for name, monitor in self._monitors.items()}
         self._relayed_ports = {

@@ -8,7 +8,8 @@ from testbed.links.direction import Direction
 from testbed.links.tc import MTU
 from testbed.routing import Hop, Path
 from testbed.spec.experiment import Experiment
-from transports.collectives.base import World
+from testbed.topologies.base import participant_names
+from transports.collectives.base import Collective, World
 from transports.collectives.cost import alpha_beta_time_s, bound_s
 from transports.compression.base import Exchange
 
@@ -49,6 +50,7 @@ def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s:
 
 def predict(
     experiment: Experiment,
+    collective: Collective,
     buckets: Sequence[int],
     exchanges: Sequence[Exchange],
     directions: Sequence[Direction],
@@ -62,7 +64,7 @@ def predict(
     Workers' links that differ count as the slowest that carries anything does: in a ring every step waits for it.
     """
     fraction = experiment.channel.goodput_fraction(MTU)
-    workers = {f"w{rank}" for rank in range(experiment.workers)}
+    workers = set(participant_names(world.num_workers, world.num_servers))
     trunks = [direction for direction in directions if workers.isdisjoint(direction.hop)]
     own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
     if all(direction.asked.unshaped for direction in own):
@@ -76,7 +78,7 @@ def predict(
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
     alpha_beta_s = sum(
         alpha_beta_time_s(
-            experiment.collective,
+            collective,
             operation,
             world,
             num_elements,

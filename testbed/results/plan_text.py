@@ -75,6 +75,8 @@ def render_plan(plan: Plan, console: Console) -> None:
             console.print(f"  {node.name}: delay daemon ({' '.join(node.daemon_arguments)})", highlight=False)
     for rank in range(experiment.workers):
         console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
+    for name in plan.participants[experiment.workers :]:
+        console.print(f"  {name}: parameter server", highlight=False)
     for flow in plan.background:
         console.print(f"  {flow.target.node}: sink of {flow.title}", highlight=False)
         console.print(f"  {flow.source.node}: source of {flow.title}", highlight=False)
@@ -91,6 +93,12 @@ def render_plan(plan: Plan, console: Console) -> None:
     model = "the alpha-beta model"
     if prediction.bottleneck:
         model = f"the bytes of {prediction.bottleneck}, the most loaded link that workers share"
+    if any(chosen != plan.collective for chosen in plan.chosen):
+        picked = ", ".join(
+            f"{chosen.kind} for {format_size(4 * count)}"
+            for count, chosen in dict(zip(plan.buckets, plan.chosen, strict=True)).items()
+        )
+        console.print(f"\n[bold]{plan.collective.kind}[/] picks {picked}", highlight=False)
     console.print("\n[bold]prediction[/], per iteration")
     console.print(
         f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",

@@ -9,15 +9,20 @@ from typing import ClassVar, Final, Literal
 from testbed.links.spec import LinkOverride
 from transports.registry import Options, Registry
 
+PARTICIPANTS: Final = ("worker", "server")
+"""Roles of nodes that exchange gradients."""
+END_HOSTS: Final = (*PARTICIPANTS, "traffic")
+"""Roles of nodes at which flows begin and end."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """What runs a worker, a switch, a host that several workers share (a switch inside it), or one that only makes or
-    takes background traffic."""
+    """What runs a worker or a parameter server, a switch, a host that several workers share (a switch inside it), or
+    one that only makes or takes background traffic."""
 
     name: str
-    """`w0`, `s0`: short, because interface names are at most 15 characters."""
-    role: Literal["worker", "host", "traffic", "switch"]
+    """`w0`, `ps0`, `s0`: short, because interface names are at most 15 characters."""
+    role: Literal["worker", "server", "host", "traffic", "switch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +61,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fabric:
-    """What a topology makes: everything but the workers."""
+    """What a topology makes: everything but the hosts."""
 
     switches: tuple[str, ...]
     trunks: tuple[Edge, ...]
@@ -64,24 +69,39 @@ class Fabric:
     places: tuple[str, ...]
     """The switch of each place for a host, in order: places next to each other are near each other."""
 
-    def network(self, attached: Sequence[str], *, workers_per_host: int = 1, num_workers: int | None = None) -> Network:
-        """The fabric with host i on the switch `attached[i]`: worker i itself, or `h<i>` with the next workers on it.
+    def network(
+        self,
+        attached: Sequence[str],
+        *,
+        workers_per_host: int = 1,
+        num_workers: int | None = None,
+        num_servers: int = 0,
+    ) -> Network:
+        """The fabric with host i on the switch `attached[i]`: worker i itself, or `h<i>` with the next workers on it;
+        the last ones are parameter servers.
 
         `num_workers` is given where the last host has fewer than the others.
         """
-        count = num_workers or len(attached) * workers_per_host
+        num_hosts = len(attached) - num_servers
+        count = num_workers or num_hosts * workers_per_host
         workers = tuple(Node(name=f"w{rank}", role="worker") for rank in range(count))
-        shared = tuple(Node(name=f"h{i}", role="host") for i in range(len(attached))) if workers_per_host > 1 else ()
+        shared = tuple(Node(name=f"h{i}", role="host") for i in range(num_hosts)) if workers_per_host > 1 else ()
         inside = (
             Edge(first=worker.name, second=shared[rank // workers_per_host].name, inside=True)
             for rank, worker in enumerate(workers if shared else ())
         )
-        hosts = shared or workers
+        servers = tuple(Node(name=f"ps{number}", role="server") for number in range(num_servers))
+        hosts = (*(shared or workers), *servers)
         links = (Edge(first=host.name, second=switch) for host, switch in zip(hosts, attached, strict=True))
         return Network(
-            nodes=(*workers, *shared, *(Node(name=switch, role="switch") for switch in self.switches)),
+            nodes=(*workers, *servers, *shared, *(Node(name=switch, role="switch") for switch in self.switches)),
             edges=(*inside, *links, *self.trunks),
         )
+
+
+def participant_names(num_workers: int, num_servers: int = 0) -> tuple[str, ...]:
+    """The nodes of a collective's participants, by number: workers come first."""
+    return (*(f"w{rank}" for rank in range(num_workers)), *(f"ps{number}" for number in range(num_servers)))
 
 
 class Topology(Options):

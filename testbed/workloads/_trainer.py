@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.control import control_pb2
@@ -23,7 +23,7 @@ from testbed.workloads._gradients import BucketRecorder, GradientHook
 from testbed.workloads._models import MODELS
 from testbed.workloads._pacing import ComputePacer
 from testbed.workloads._scheduling import RunQueueClock, threads_named
-from testbed.workloads.base import WorkerConfiguration, WorkerControl
+from testbed.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
 from transports import autoload, process_group
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
@@ -82,6 +82,7 @@ class Trainer:
     def _process_group(self) -> Iterator[dist.ProcessGroup]:
         configuration = self._configuration
         backend = configuration.stack or "testbed"
+        store = FileStore(configuration.store_path, configuration.num_workers)
         if backend == _GLOO:
             os.environ["GLOO_SOCKET_IFNAME"] = configuration.interface
         else:
@@ -92,12 +93,13 @@ class Trainer:
                     channel=CHANNELS.parse(configuration.channel),
                     address=configuration.address,
                     racks=configuration.racks,
+                    servers_meet=(GRADIENTS_GROUP, PrefixStore(GRADIENTS_GROUP, store)),
                     on_trace=self._recorder.completed,
                 )
             )
         dist.init_process_group(
             backend,
-            store=FileStore(configuration.store_path, configuration.num_workers),
+            store=store,
             rank=configuration.rank,
             world_size=configuration.num_workers,
             timeout=timedelta(seconds=configuration.timeout_s),

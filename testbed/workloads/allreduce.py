@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
 
-from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from testbed.workloads.base import WORKLOADS, ServedGroup, WorkerConfiguration, WorkerControl, Workload
+from transports.channels.base import Channel
+from transports.collectives.base import Collective
 from transports.compression.base import Compressor
-from transports.stacks import Composed, parse_stack
+from transports.stacks import Composed, StackLike, parse_stack
 from transports.units import Size
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ class AllReduce(Workload):
     sizes_bytes: tuple[Size, ...] = Field((25_000_000,), alias="sizes")
     """Buffer sizes; float32, so multiples of 4."""
     stacks: tuple[str, ...] = ("ring/tcp", "gloo")
-    """COLLECTIVE/CHANNEL, or the name of a whole stack."""
+    """COLLECTIVE/CHANNEL, the collective's options behind it (`parameter_server:servers=2/tcp`), or the name of a whole
+    stack."""
     repeat: int = Field(10, ge=1, le=10_000)
     """Samples of each size and stack, after one that warms up."""
 
@@ -69,6 +72,15 @@ class AllReduce(Workload):
         """It reports samples, not iterations."""
         return False
 
+    def served_groups(self, collective: Collective, channel: Channel) -> Sequence[ServedGroup]:  # noqa: ARG002
+        """Those of the stacks that need servers."""
+        stacks = ((name, parse_stack(name)) for name in self.stacks)
+        return [
+            ServedGroup(name=name, collective=stack.collective, channel=stack.channel)
+            for name, stack in stacks
+            if isinstance(stack, Composed) and stack.collective.num_servers
+        ]
+
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         """Open every stack, then time them in turn; reports one Result with a row per sample."""
         import torch
@@ -80,7 +92,7 @@ class AllReduce(Workload):
         torch.set_num_threads(configuration.num_threads)
         store = FileStore(configuration.store_path, configuration.num_workers)
         communicators = {
-            name: parse_stack(name).open(
+            name: _informed(parse_stack(name), configuration).open(
                 Group(
                     name=name,
                     rank=configuration.rank,
@@ -115,6 +127,14 @@ class AllReduce(Workload):
         for communicator in communicators.values():
             communicator.close()
         control.report(Event(result=Result(json=json.dumps(rows))))
+
+
+def _informed(stack: StackLike, configuration: WorkerConfiguration) -> StackLike:
+    """A stack whose collective wants to know the links is told them."""
+    if not isinstance(stack, Composed):
+        return stack
+    known = stack.collective.informed(latency_s=configuration.latency_s, rate_bps=configuration.goodput_bps)
+    return Composed(known, stack.channel)
 
 
 def _operands(num_elements: int, configuration: WorkerConfiguration) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -6,12 +6,17 @@ The plan reads it without torch: how big the gradients are, in which buckets, ho
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from transports.channels.base import CHANNELS, Channel
+from transports.collectives.base import COLLECTIVES, Collective
 from transports.compression.base import Compressor
 from transports.registry import Options, Registry
+
+GRADIENTS_GROUP: Final = "gradients"
+"""The name under which parameter servers know the group that exchanges gradients."""
 
 
 class WorkerConfiguration(BaseModel):
@@ -31,6 +36,10 @@ class WorkerConfiguration(BaseModel):
     workload: dict[str, object]
     racks: tuple[int, ...] = ()
     """For each rank, the number of its rack: those on one switch are in one."""
+    latency_s: float = 100e-6
+    """Of an empty message from worker to worker."""
+    goodput_bps: float = 1e9
+    """Of the slowest worker's link."""
     collective: dict[str, object]
     channel: dict[str, object]
     compression: dict[str, object]
@@ -45,6 +54,16 @@ class WorkerConfiguration(BaseModel):
     """torch's intra-op threads."""
     slowdown: dict[str, object] | None = None
     """A value on the slowdown axis: this worker is a compute straggler."""
+
+
+class ServedGroup(BaseModel):
+    """A process group of the workers that parameter servers take part in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    collective: Annotated[Collective, *COLLECTIVES.field()]
+    channel: Annotated[Channel, *CHANNELS.field()]
 
 
 class Workload(Options):
@@ -78,6 +97,12 @@ class Workload(Options):
         """Whether the links carry the gradients' all-reduces and nothing else while iterations are measured, so that
         their bytes can be expected."""
         return True
+
+    def served_groups(self, collective: Collective, channel: Channel) -> Sequence[ServedGroup]:
+        """The groups that need servers, given what the spec exchanges gradients with."""
+        if not collective.num_servers:
+            return ()
+        return (ServedGroup(name=GRADIENTS_GROUP, collective=collective, channel=channel),)
 
     @abstractmethod
     def work(self, configuration: WorkerConfiguration, control: "WorkerControl") -> None:

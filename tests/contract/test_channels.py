@@ -1,5 +1,6 @@
 """What every channel promises: messages arrive whole and in order, and whatever goes wrong is an error in time."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -322,3 +323,32 @@ def test_wire_bytes_agree_with_the_goodput(kind: str) -> None:
         assert 100_000_000 / forward == pytest.approx(channel.goodput_fraction(mtu), rel=1e-4)
         assert 0 <= reverse < forward / 10
         assert channel.wire_bytes(0, mtu) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_can_be_looked_at_before_it_is_received(kind: str) -> None:
+    def body(endpoint: Endpoint, group: Group) -> list[object]:
+        if group.rank == 0:
+            finish(endpoint, {endpoint.post_send(1, header(4), memoryview(b"abcd"))})
+            return []
+        seen: list[object] = [endpoint.peek(0, time.monotonic() + FOREVER_S) for _ in range(2)]
+        view = memoryview(bytearray(4))
+        finish(endpoint, {endpoint.post_receive(0, header(4), view)})
+        return [*seen, bytes(view), endpoint.peek(0, math.inf)]
+
+    assert together(kind, body, 2)[1] == [header(4), header(4), b"abcd", None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_looks_does_not_wait_longer_than_it_says(kind: str) -> None:
+    done = threading.Event()
+
+    def body(endpoint: Endpoint, group: Group) -> None:
+        if group.rank == 0:
+            done.wait()
+            return
+        with pytest.raises(PeerTimeoutError, match="its next message"):
+            endpoint.peek(0, time.monotonic() + 0.05)
+        done.set()
+
+    assert together(kind, body, 2) == [None, None]

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from transports.collectives.base import COLLECTIVES, Buffer, Collective, Operati
 from transports.collectives.cost import alpha_beta_time_s, bound_s, interpret, schedules, sent_bytes
 from transports.collectives.recursive_doubling import RecursiveDoubling
 from transports.communicator import Communicator
+from transports.errors import PeerLostError
 from transports.framing import DTYPES
 from transports.transport import ReduceOperation
 
@@ -23,6 +25,13 @@ NUMS_ELEMENTS = (0, 1, 2, 7, 64, 1001)
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "all_to_all": [{"exchange": "full"}],
+    "parameter_server": [
+        {"pipelined": True},
+        {"servers": 3},
+        {"servers": 2, "pipelined": True},
+        {"placement": "co_located"},
+        {"placement": "co_located", "pipelined": True},
+    ],
 }
 """Options that change who sends what to whom, beside the defaults."""
 
@@ -182,6 +191,7 @@ def test_the_operations_are_those_of_the_interface() -> None:
 
 
 BITWISE = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}
+KINDS = [*COLLECTIVES.kinds(), {"kind": "all_to_all", "exchange": "full"}, {"kind": "parameter_server", "servers": 2}]
 CHANNEL_KINDS = ("memory", "tcp")
 
 
@@ -253,15 +263,15 @@ def every_operation(communicator: Communicator) -> None:
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("collective", COLLECTIVES.kinds())
-def test_every_operation_and_type_gives_the_reference(collective: str, size: int, channel: str) -> None:
+@pytest.mark.parametrize("collective", KINDS)
+def test_every_operation_and_type_gives_the_reference(collective: object, size: int, channel: str) -> None:
     results = run_communicators(every_operation, size, channel=channel, collective=collective)
     assert results == [None] * size
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
-@pytest.mark.parametrize("collective", COLLECTIVES.kinds())
-def test_the_bytes_sent_are_the_schedule_s(collective: str, channel: str) -> None:
+@pytest.mark.parametrize("collective", KINDS)
+def test_the_bytes_sent_are_the_schedule_s(collective: object, channel: str) -> None:
     size, num_elements = 4, 1_000_003
 
     def body(communicator: Communicator) -> dict[int, int]:
@@ -273,12 +283,13 @@ def test_the_bytes_sent_are_the_schedule_s(collective: str, channel: str) -> Non
     expected_counts = sent_bytes(parsed, "all_reduce", parsed.world(size), num_elements, 4)
     header_bytes = CHANNELS[channel].header_bytes
     for (rank, peer), count in expected_counts.items():
-        assert counted[rank].pop(peer) == count.payload_bytes + count.num_messages * header_bytes
+        if rank < size:
+            assert counted[rank].pop(peer) == count.payload_bytes + count.num_messages * header_bytes
     assert all(not num_bytes for rest in counted for num_bytes in rest.values())
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES.kinds())
-def test_the_same_sum_comes_out_on_every_rank_to_the_last_bit(collective: str) -> None:
+@pytest.mark.parametrize("collective", KINDS)
+def test_the_same_sum_comes_out_on_every_rank_to_the_last_bit(collective: object) -> None:
     def body(communicator: Communicator) -> torch.Tensor:
         values = torch.rand(100_003, generator=torch.Generator().manual_seed(communicator.rank))
         communicator.all_reduce(values).wait()
@@ -288,3 +299,27 @@ def test_the_same_sum_comes_out_on_every_rank_to_the_last_bit(collective: str) -
     assert all(torch.equal(first, other) for other in others)
     again, *_ = run_communicators(body, 5, channel="tcp", collective=collective)
     assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("collective", KINDS)
+@pytest.mark.parametrize("num_rounds", [0, 2])
+def test_who_leaves_in_mid_work_is_missed_by_everybody_at_once(collective: object, num_rounds: int) -> None:
+    size, timeout_s = 3, 30.0
+
+    def body(communicator: Communicator) -> int | None:
+        values = torch.ones(300_000)
+        for number in range(100):
+            if communicator.rank == 1 and number == num_rounds:
+                communicator.close()
+                return None
+            try:
+                communicator.all_reduce(values).wait()
+            except PeerLostError as error:
+                return error.peer
+        raise AssertionError("nobody noticed")
+
+    started_s = time.monotonic()
+    first, second, third = run_communicators(body, size, channel="tcp", collective=collective, timeout_s=timeout_s)
+    assert second is None
+    assert {first, third} <= {0, 1, 2, size, size + 1}
+    assert time.monotonic() - started_s < timeout_s / 2

@@ -252,7 +252,7 @@ def test_a_round_trip_takes_at_least_the_sum_of_the_delays_on_its_path(tmp_path:
         for rank in range(2):
             with deployment.hosts[f"w{rank}"].entered():
                 sockets.append(stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
-            sockets[rank].bind((deployment.plan.worker_port(rank).address, 0))
+            sockets[rank].bind((deployment.plan.port_of(f"w{rank}").address, 0))
             sockets[rank].settimeout(5)
         for _ in range(20):
             begun_s = time.monotonic()

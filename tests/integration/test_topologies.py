@@ -66,7 +66,7 @@ def deployed(tmp_path: Path, **keys: Any) -> Iterator[Deployment]:
 
 
 def udp_socket(deployment: Deployment, rank: int, stack: ExitStack) -> socket.socket:
-    port = deployment.plan.worker_port(rank)
+    port = deployment.plan.port_of(f"w{rank}")
     with deployment.hosts[port.node].entered():
         made = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     made.bind((port.address, 0))
@@ -205,7 +205,7 @@ def test_flows_spread_over_equal_paths(tmp_path: Path) -> None:
 
 def chosen(deployment: Deployment) -> list[str]:
     """The uplink of s0 that each of some flows from w0 to w2 takes."""
-    source, target = (deployment.plan.worker_port(rank).address for rank in (0, 2))
+    source, target = (deployment.plan.port_of(f"w{rank}").address for rank in (0, 2))
     flow = ["ip", "-j", "route", "get", target, "from", source, "iif", "s0-eth0", "ipproto", "tcp", "dport", "2000"]
     return [
         json.loads(deployment.hosts["s0"].execute([*flow, "sport", str(1000 + number)]))[0]["dev"]
@@ -227,7 +227,7 @@ def test_the_same_seed_sends_the_same_flows_the_same_way(tmp_path: Path) -> None
 def carried(deployment: Deployment) -> dict[tuple[str, str], int]:
     """The bytes of each direction after every two workers have sent each other the same over TCP."""
     hosts, plan = deployment.hosts, deployment.plan
-    members = [replace(each, name="g", address=plan.worker_port(each.rank).address) for each in groups(4)]
+    members = [replace(each, name="g", address=plan.port_of(f"w{each.rank}").address) for each in groups(4)]
 
     def life(member: Group) -> None:
         with hosts[f"w{member.rank}"].entered():

@@ -12,7 +12,7 @@ from transports.collectives.cost import alpha_beta_time_s, bound_s, interpret, s
 from transports.collectives.ring import Ring
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     num_workers=st.integers(1, 24),
     num_elements=st.integers(0, 600),

@@ -7,6 +7,7 @@ socket turns from ready to busy: `readable` and `writable` remember what it last
 
 import array
 import fcntl
+import math
 import os
 import select
 import socket
@@ -140,10 +141,7 @@ class TcpEndpoint:
     def _progress(self, deadline_s: float) -> Sequence[Completion]:
         wait_s = 0.0
         while True:
-            if self._error is not None:
-                raise self._error
-            if self._closing:
-                raise TransportError(f"rank {self._group.rank} closed the group itself")
+            self._check_alive()
             self._poll(wait_s)
             for peer in self._peers.values():
                 if peer.left_after is not None:
@@ -160,7 +158,43 @@ class TcpEndpoint:
             if wait_s <= 0:
                 raise self._timeout()
 
-    def _poll(self, wait_s: float) -> None:
+    def peek(self, peer: int, deadline_s: float) -> Header | None:
+        """See :class:`Endpoint`."""
+        with self._driving:
+            try:
+                return self._peek(self._peers[peer], deadline_s)
+            except TransportError as error:
+                self._error = error
+                raise
+
+    def _peek(self, peer: _Peer, deadline_s: float) -> Header | None:
+        assert not peer.receives, "what is awaited is not peeked at"
+        while True:
+            self._check_alive()
+            try:
+                first = peer.socket.recv(HEADER_BYTES, socket.MSG_PEEK)
+            except BlockingIOError:
+                first = None
+            except OSError as error:
+                raise PeerLostError(peer.rank, error.strerror or str(error)) from error
+            if first is not None and len(first) == HEADER_BYTES:
+                header = unpack_header(first)
+                return None if header.operation == GOODBYE else header
+            if first == b"" or (first and peer.ending):
+                raise PeerLostError(peer.rank, "it closed the connection")
+            self._await_bytes(peer, HEADER_BYTES)
+            wait_s = deadline_s - time.monotonic()
+            if wait_s <= 0:
+                raise PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, "its next message")
+            self._poll(wait_s if math.isfinite(wait_s) else None)
+
+    def _check_alive(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise TransportError(f"rank {self._group.rank} closed the group itself")
+
+    def _poll(self, wait_s: float | None) -> None:
         for descriptor, event in self._epoll.poll(wait_s):
             peer = self._by_descriptor.get(descriptor)
             if peer is None:
@@ -242,9 +276,11 @@ class TcpEndpoint:
 
         Not the whole message at once, for what comes instead of it may be shorter.
         """
-        peer.readable = False
         end = HEADER_BYTES if message.moved_bytes < HEADER_BYTES else message.total_bytes
-        low_water_bytes = min(end - message.moved_bytes, LOW_WATER_BYTES)
+        self._await_bytes(peer, min(end - message.moved_bytes, LOW_WATER_BYTES))
+
+    def _await_bytes(self, peer: _Peer, low_water_bytes: int) -> None:
+        peer.readable = False
         if low_water_bytes != peer.low_water_bytes:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_bytes)
             peer.low_water_bytes = low_water_bytes

@@ -35,6 +35,9 @@ class Header(NamedTuple):
     argument: int = 0
     """What else the operation was asked for, its reduction and its root, as `transports.framing.argument` puts them
     together. Two ranks that disagree here would exchange the same messages and compute nonsense."""
+    total: int = 0
+    """Elements of the whole operation, where all members agree about it: what a server knows of an operation is the
+    header of its first message."""
 
 
 Token = int
@@ -118,6 +121,10 @@ class Endpoint(Protocol):
         Raises PeerLostError when any member of the group is gone, PeerTimeoutError at the deadline,
         FrameMismatchError when sides disagree. After an error the endpoint can only be closed.
         """
+
+    def peek(self, peer: int, deadline_s: float) -> Header | None:
+        """The header of the next message from a peer for which no receive is posted; None when the peer has taken its
+        leave. The message stays where it is. Raises what :meth:`progress` raises."""
 
     def wake(self) -> None:
         """Make a waiting :meth:`progress` return early, perhaps with nothing. Callable from any thread."""

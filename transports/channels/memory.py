@@ -4,6 +4,7 @@ For tests, and for trying a collective or a compressor on real tensors in one pr
 posted, so sends never wait.
 """
 
+import math
 import threading
 import time
 import uuid
@@ -134,6 +135,20 @@ class MemoryEndpoint:
                 return completions
             if not self._hub.changed.wait(max(deadline_s - time.monotonic(), 0.0)):
                 raise self._timeout()
+
+    def peek(self, peer: int, deadline_s: float) -> Header | None:
+        """See :class:`Endpoint`."""
+        with self._hub.changed:
+            while True:
+                if self._closed:
+                    raise TransportError(f"rank {self._group.rank} closed the group itself")
+                if messages := self._hub.messages.get((peer, self._group.rank)):
+                    return messages[0][0]
+                if peer in self._hub.left_after:
+                    return None
+                wait_s = deadline_s - time.monotonic()
+                if not self._hub.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
+                    raise PeerTimeoutError(peer, 0.0, "its next message")
 
     def _take(self, peer: int) -> None:
         messages = self._hub.messages.get((peer, self._group.rank))

@@ -8,7 +8,7 @@ through `defaults.py`, which has one for every operation.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ one element. `reduce`: input (n,) -> output (n,) of `root`. `gather`: input (n/w
 becomes part r of rank p's output. `num_elements` is always the length of the larger buffer, n."""
 
 Buffer = Literal["input", "output", "scratch"]
-"""`scratch` is the schedule's own: as long as its steps reach, and without values when it begins."""
+"""`scratch` is the schedule's own: as long as its steps reach, and whatever when it begins."""
 StepKind = Literal["send", "receive", "reduce", "add"]
 
 
@@ -53,6 +53,18 @@ def reach(steps: Sequence[Step], buffer: Buffer) -> int:
     """How long that buffer must be for those steps, in elements."""
     chunks = [chunk for step in steps for chunk in (step.chunk, step.source) if chunk and chunk.buffer == buffer]
     return max((chunk.start + chunk.count for chunk in chunks), default=0)
+
+
+def relocated(steps: Sequence[Step], *, start: int, peers: Sequence[int] | None = None) -> list[Step]:
+    """A schedule made for a buffer that begins at 0, and for participants that are numbered from 0, where its `output`
+    begins at `start` and participant i is called `peers[i]`."""
+    return [
+        step._replace(
+            chunk=step.chunk._replace(start=start + step.chunk.start) if step.chunk.buffer == "output" else step.chunk,
+            peer=step.peer if peers is None else peers[step.peer],
+        )
+        for step in steps
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +97,22 @@ class Collective(Options):
     def world(self, num_workers: int, *, racks: tuple[int, ...] = ()) -> World:
         """The participants when so many workers use it."""
         return World(num_workers=num_workers, num_servers=self.num_servers, racks=racks)
+
+    def informed(
+        self,
+        *,
+        latency_s: float,  # noqa: ARG002 (for those who ask)
+        rate_bps: float,  # noqa: ARG002
+        tensors: tuple[int, ...] = (),  # noqa: ARG002
+    ) -> Self:
+        """The same, told what it may want to know: of the participants' links the way of an empty message and how much
+        payload each carries in one direction; of the gradient the elements of its tensors, the last one first, as
+        DistributedDataParallel lays them into buckets."""
+        return self
+
+    def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002
+        """The one that does an all-reduce of that size: itself, unless it leaves that to others."""
+        return self
 
     @abstractmethod
     def schedule(

@@ -213,8 +213,8 @@ def alpha_beta_time_s(
     """The time of the operation in the alpha-beta-gamma model (Hockney, Parallel Computing 20, 1994).
 
     Each participant has one full-duplex link. A message occupies its sender's uplink for bytes x beta, then, alpha
-    later, its receiver's downlink for as long; messages share neither. Alpha is latency: it passes while the link
-    carries the next message. Adding costs gamma per byte, one message at a time per participant.
+    later, its receiver's downlink for as long; messages share neither, and peers take turns. Alpha is latency: it
+    passes while the link carries the next message. Adding costs gamma per byte, one message at a time per participant.
     """
     every = schedules(collective, operation, world, num_elements, element_bytes, root=root)
     return _Timeline(every, element_bytes, alpha_s, beta_s_per_byte, gamma_s_per_byte).run()
@@ -238,6 +238,7 @@ class _Timeline:
         self._up_free_s = [0.0] * len(every)
         self._down_free_s = [0.0] * len(every)
         self._adder_free_s = [0.0] * len(every)
+        self._leaving: set[tuple[int, int]] = set()
         self._num_arrived: dict[tuple[int, int], int] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
@@ -268,6 +269,8 @@ class _Timeline:
         lane = member.lanes.get((peer, "send" if sends else "receive"))
         while lane and not member.waiting[lane[0]]:
             if sends:
+                if (number, peer) in self._leaving:
+                    return
                 self._send(number, peer, lane.popleft())
             elif self._num_arrived.get((peer, number), 0):
                 self._num_arrived[peer, number] -= 1
@@ -279,8 +282,14 @@ class _Timeline:
         occupied_s = self._every[number][index].chunk.count * self._element_bytes * self._beta_s
         left_s = max(self._now_s, self._up_free_s[number]) + occupied_s
         self._up_free_s[number] = left_s
-        self._at(left_s, lambda: self._done(number, index))
+        self._leaving.add((number, peer))
+        self._at(left_s, lambda: self._sent(number, peer, index))
         self._at(left_s - occupied_s + self._alpha_s, lambda: self._begin_to_arrive(number, peer, occupied_s))
+
+    def _sent(self, number: int, peer: int, index: int) -> None:
+        self._leaving.remove((number, peer))
+        self._advance(number, peer, sends=True)
+        self._done(number, index)
 
     def _begin_to_arrive(self, sender: int, receiver: int, occupied_s: float) -> None:
         # Only now: of all messages to one receiver, the one that comes first has its link first.

@@ -5,11 +5,11 @@ al., "BlueConnect", SysML 2019). The buffer has as many shards as the smallest r
 own one each, and the owners of a shard form a ring across the racks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from transports.collectives import direct
-from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
+from transports.collectives.base import COLLECTIVES, Operation, Segmented, Step, World, relocated
 from transports.collectives.ring import Ring
 from transports.collectives.segments import parts
 
@@ -45,14 +45,13 @@ class Hierarchical(Segmented):
 
     def _across(
         self, peers: Sequence[int], participant: int, part: tuple[int, int], element_bytes: int
-    ) -> Iterator[Step]:
+    ) -> Sequence[Step]:
         """The ring of one shard's owners, who know each other by their racks' numbers there."""
         start, count = part
         ring = Ring().model_copy(update={"segment_bytes": self.segment_bytes})
         world = World(num_workers=len(peers))
-        for step in ring.schedule("all_reduce", world, peers.index(participant), count, element_bytes=element_bytes):
-            buffer, offset, length = step.chunk
-            yield Step(step.kind, Chunk(buffer, start + offset, length), peers[step.peer])
+        steps = ring.schedule("all_reduce", world, peers.index(participant), count, element_bytes=element_bytes)
+        return relocated(steps, start=start, peers=peers)
 
 
 def members_by_rack(world: World) -> list[list[int]]:

@@ -1,6 +1,8 @@
 """The plan is pure: what it prints is what will be done."""
 
+import itertools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from testbed.errors import SpecError
 from testbed.links.spec import BackendName
 from testbed.plan import Plan, fuse, make_plan
 from testbed.spec.experiment import load, validate
+from transports.collectives.base import COLLECTIVES
+
+TWO_BY_TWO = {"switches": {"s0": 2, "s1": 2}, "links": [{"between": ["s0", "s1"]}]}
 
 
 def plan(**keys: Any) -> Plan:
@@ -315,3 +320,56 @@ def test_what_no_backend_can_is_refused_with_every_reason() -> None:
 def test_every_experiment_that_is_offered_can_be_planned(path: Path) -> None:
     plan = make_plan(load(path))
     assert plan.to_json()["spec_sha256"] == plan.experiment.sha256()
+
+
+def test_dedicated_servers_have_nodes_and_links_of_their_own() -> None:
+    made = plan(workers=3, collective={"kind": "parameter_server", "servers": 2})
+    assert made.participants == ("w0", "w1", "w2", "ps0", "ps1")
+    assert {node.role for node in made.nodes if node.name.startswith("ps")} == {"server"}
+    pushed = set(itertools.product(("w0", "w1", "w2"), ("ps0", "ps1")))
+    assert set(made.traffic) == pushed | {(server, worker) for worker, server in pushed}
+    each = {direction.hop[0]: direction.expected_bytes for direction in made.directions if direction.hop[1] == "s0"}
+    assert each["ps0"] == pytest.approx(1.5 * made.prediction.gradient_bytes * 1514 / 1448, rel=0.01)
+    entries = {process["name"]: process["entry"] for process in made.to_json()["processes"]}
+    assert entries["w2"] == "testbed.control.agent:main"
+    assert entries["ps1"] == "testbed.control.server:main"
+
+
+def test_servers_need_places_as_workers_do() -> None:
+    with pytest.raises(SpecError, match="workers: 3 and 3 parameter servers do not fit the 4 places"):
+        plan(workers=3, collective={"kind": "parameter_server", "servers": 3}, topology={"kind": "file", **TWO_BY_TWO})
+
+
+def test_co_located_servers_need_no_nodes_and_whole_stacks_no_servers() -> None:
+    assert len(plan(collective={"kind": "parameter_server", "placement": "co_located"}).participants) == 4
+    with pytest.raises(SpecError, match="no use for the servers"):
+        plan(collective="parameter_server", stack="gloo")
+
+
+def test_one_server_s_link_is_what_a_parameter_server_waits_for() -> None:
+    made = plan(workers=4, collective="parameter_server", fusion={"bytes": "64MiB"})
+    once_s = made.prediction.gradient_bytes * 8 / made.prediction.goodput_bps
+    assert made.prediction.alpha_beta_s == pytest.approx(2 * 4 * once_s, rel=0.02)
+    assert made.prediction.bound_s == pytest.approx(once_s, rel=0.01)
+
+
+def test_auto_is_told_the_links_and_its_choice_is_recorded() -> None:
+    made = plan(collective="auto", link={"rate": "100mbit", "delay": "1ms"})
+    record = made.to_json()
+    assert (
+        COLLECTIVES.parse(record["collective"])
+        == made.collective
+        == COLLECTIVES.parse("auto").informed(latency_s=made.latency_s, rate_bps=made.prediction.goodput_bps)
+    )
+    assert record["chosen"][-1] == "recursive_doubling"
+    assert set(record["chosen"][:-1]).isdisjoint({"recursive_doubling"})
+    assert plan(collective="auto").to_json()["chosen"] == plan(collective="auto").to_json()["chosen"]
+
+
+def test_cntk_is_told_the_model_s_tensors() -> None:
+    made = plan(collective="cntk", fusion={"bytes": "64MiB"})
+    counts = [math.prod(shape) for shape in made.experiment.workload.gradient_shapes()]
+    assert COLLECTIVES.dump(made.collective)["tensors"] == counts
+    fused = plan(collective="halving_doubling", fusion={"bytes": "64MiB"})
+    headers = {pair: wire - fused.traffic.get(pair, 0) for pair, wire in made.traffic.items()}
+    assert min(headers["w0", "w3"], headers["w3", "w0"]) > 48

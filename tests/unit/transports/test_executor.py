@@ -134,8 +134,8 @@ def test_headers_say_what_travels() -> None:
     endpoint = _Script()
     run((step("send", 0, 3), step("send", 3, 1)), endpoint, torch.zeros(4))
     assert endpoint.headers == [
-        Header(9, 5, OPERATIONS.index("all_reduce"), FLOAT32, 3, 0),
-        Header(9, 5, OPERATIONS.index("all_reduce"), FLOAT32, 1, 1),
+        Header(9, 5, OPERATIONS.index("all_reduce"), FLOAT32, 3, 0, total=4),
+        Header(9, 5, OPERATIONS.index("all_reduce"), FLOAT32, 1, 1, total=4),
     ]
 
 

@@ -33,8 +33,11 @@ HEADERS = st.builds(
     count=st.integers(0, 2**64 - 1),
     phase=NUMBER,
     argument=st.integers(0, len(REDUCTIONS) - 1),
+    total=st.integers(0, 2**64 - 1),
 )
-ALL_REDUCE = Header(1, 7, OPERATIONS.index("all_reduce"), DTYPES.index("float32"), 512, 3, REDUCTIONS.index("avg"))
+ALL_REDUCE = Header(
+    1, 7, OPERATIONS.index("all_reduce"), DTYPES.index("float32"), 512, 3, REDUCTIONS.index("avg"), 2048
+)
 
 
 @given(HEADERS)
@@ -46,7 +49,8 @@ def test_the_header_has_these_bytes() -> None:
     expected = "696e6131010000000700000003000000000200000000000002070400"
     packed = pack(ALL_REDUCE)
     assert packed[:28].hex() == expected
-    assert len(packed) == HEADER_BYTES == 32
+    assert packed[28:36] == (2048).to_bytes(8, "little")
+    assert len(packed) == HEADER_BYTES == 40
 
 
 @given(HEADERS, st.integers(0, HEADER_BYTES * 8 - 1))

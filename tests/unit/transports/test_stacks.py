@@ -2,6 +2,7 @@ import pytest
 
 from transports.baselines.gloo import Gloo
 from transports.channels.tcp import Tcp
+from transports.collectives.parameter_server import ParameterServer
 from transports.collectives.ring import Ring
 from transports.errors import OptionError
 from transports.stacks import Composed, parse_stack
@@ -15,4 +16,25 @@ def test_a_stack_is_a_collective_over_a_channel_or_a_whole_one() -> None:
 @pytest.mark.parametrize("text", ["nccl", "", "ring", "ring/", "ring/pigeon", "star/tcp", "/tcp", "ring/tcp/x"])
 def test_an_unknown_stack_is_refused_saying_what_is_allowed(text: str) -> None:
     with pytest.raises(OptionError, match="allowed:"):
+        parse_stack(text)
+
+
+def test_options_stand_behind_a_kind() -> None:
+    server = ParameterServer(servers=3, pipelined=True)
+    assert parse_stack("parameter_server:servers=3:pipelined=true/tcp") == Composed(server, Tcp())
+    assert parse_stack("ring:segment_bytes=64KiB/tcp:congestion=reno") == Composed(
+        Ring.model_validate({"segment_bytes": "64KiB"}), Tcp(congestion="reno")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("ring:segment_bytes/tcp", "not option=value"),
+        ("ring:segments=3/tcp", "segments: Extra inputs"),
+        ("parameter_server:servers=none/tcp", "servers: .*integer"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(text: str, what: str) -> None:
+    with pytest.raises(OptionError, match=what):
         parse_stack(text)

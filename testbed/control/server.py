@@ -1,0 +1,69 @@
+"""A parameter server's side of a run: `main` is the entry that the fork server calls on each server's node.
+
+Servers are not registered with the coordinator: what they do follows from what workers send them, they end when all
+workers have left, and a status other than 0 before that ends the run.
+"""
+
+import threading
+
+from pydantic import BaseModel, ConfigDict
+
+from testbed.workloads.base import ServedGroup
+from transports.channels.base import Group
+
+
+class ServerConfiguration(BaseModel):
+    """Everything a server is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    num_workers: int
+    address: str
+    groups: tuple[ServedGroup, ...]
+    timeout_s: float
+    store_path: str
+    """Of the workers' FileStore."""
+
+
+def main(configuration_json: str) -> None:
+    """Serve every group, each on a thread of its own, until the workers have left it. Raises what serving raises."""
+    configuration = ServerConfiguration.model_validate_json(configuration_json)
+    errors: list[BaseException] = []
+
+    def run(served: ServedGroup) -> None:
+        try:
+            _serve(configuration, served)
+        except BaseException as error:  # noqa: BLE001 (raised again below, on the thread that decides the exit status)
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(served,), name=f"server of {served.name}")
+        for served in configuration.groups
+        if configuration.number < served.collective.num_servers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _serve(configuration: ServerConfiguration, served: ServedGroup) -> None:
+    import torch
+    from torch._C._distributed_c10d import FileStore, PrefixStore
+
+    from transports.server import serve
+
+    torch.set_num_threads(1)
+    store = PrefixStore(served.name, FileStore(configuration.store_path, configuration.num_workers))
+    group = Group(
+        name=served.name,
+        rank=0,
+        size=configuration.num_workers,
+        address=configuration.address,
+        store=store,
+        timeout_s=configuration.timeout_s,
+    )
+    serve(served.collective, served.channel, group, configuration.number)

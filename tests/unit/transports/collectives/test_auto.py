@@ -1,0 +1,75 @@
+"""Auto: the same choice everywhere, and a good one."""
+
+import pytest
+from pydantic import ValidationError
+
+from transports.collectives.auto import Auto
+from transports.collectives.base import COLLECTIVES
+from transports.collectives.cost import alpha_beta_time_s, sent_bytes
+
+LINK = Auto().informed(latency_s=50e-6, rate_bps=956e6)
+
+
+def kind(auto: Auto, num_workers: int, size_bytes: int) -> str:
+    return auto.chosen(auto.world(num_workers), size_bytes // 4, element_bytes=4).kind
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4, 7, 8, 16])
+def test_short_buffers_take_few_rounds_and_long_ones_few_bytes(num_workers: int) -> None:
+    assert kind(LINK, num_workers, 4) == "recursive_doubling"
+    assert kind(LINK, num_workers, 4096) == "recursive_doubling"
+    assert kind(LINK, num_workers, 25_000_000) == "ring"
+
+
+def test_a_long_way_makes_rounds_dear() -> None:
+    near, far = (Auto().informed(latency_s=latency_s, rate_bps=1e9) for latency_s in (50e-6, 50e-3))
+    assert kind(near, 16, 4_000_000) == "ring"
+    assert kind(far, 16, 4_000_000) != "ring"
+
+
+def test_what_the_spec_says_is_not_overruled() -> None:
+    asked = Auto.model_validate({"latency": "5ms", "rate": "10mbit"})
+    assert asked.informed(latency_s=1.0, rate_bps=1.0) == asked
+    assert Auto.model_validate({"rate": "10mbit"}).informed(latency_s=1.0, rate_bps=1.0).latency_s == 1.0
+
+
+def test_the_options_survive_the_way_to_the_workers() -> None:
+    for auto in (Auto(), LINK):
+        assert COLLECTIVES.parse(COLLECTIVES.dump(auto)) == auto
+
+
+def test_the_schedule_is_that_of_the_chosen_one() -> None:
+    world = LINK.world(4)
+    for num_elements in (1, 1_000_000):
+        chosen = LINK.chosen(world, num_elements, element_bytes=4)
+        assert sent_bytes(LINK, "all_reduce", world, num_elements, 4) == sent_bytes(
+            chosen, "all_reduce", world, num_elements, 4
+        )
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 5, 8])
+def test_the_choice_is_near_the_best_by_the_alpha_beta_model_of_whole_schedules(num_workers: int) -> None:
+    auto = Auto.model_validate({"overhead": "0s"}).informed(latency_s=100e-6, rate_bps=1e9)
+    world = auto.world(num_workers)
+    for num_elements in (1, 4096, 65_536, 1_000_000):
+        times_s = {
+            each: alpha_beta_time_s(
+                COLLECTIVES.parse(each), "all_reduce", world, num_elements, 4, alpha_s=100e-6, beta_s_per_byte=8e-9
+            )
+            for each in auto.candidates
+        }
+        assert times_s[kind(auto, num_workers, 4 * num_elements)] <= 1.3 * min(times_s.values())
+
+
+@pytest.mark.parametrize(
+    ("candidates", "what"),
+    [
+        ([], "one or more of"),
+        (["auto"], "one or more of"),
+        (["gloo"], "one or more of"),
+        (["parameter_server"], "serve"),
+    ],
+)
+def test_candidates_that_cannot_be_are_refused(candidates: list[str], what: str) -> None:
+    with pytest.raises(ValidationError, match=what):
+        Auto.model_validate({"candidates": candidates})

@@ -1,0 +1,53 @@
+"""The parameter server's own promises; what every collective promises is in `tests/contract/test_collectives.py`."""
+
+import pytest
+
+from transports.collectives.cost import alpha_beta_time_s, sent_bytes
+from transports.collectives.parameter_server import ParameterServer
+from transports.errors import OptionError
+
+SIZE_BYTES = 4_000_000
+ONCE_S = SIZE_BYTES * 8e-9
+
+
+def time_s(collective: ParameterServer, num_workers: int) -> float:
+    world = collective.world(num_workers)
+    return alpha_beta_time_s(collective, "all_reduce", world, SIZE_BYTES // 4, 4, alpha_s=1e-5, beta_s_per_byte=8e-9)
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8])
+def test_one_server_takes_two_gradients_for_each_worker(num_workers: int) -> None:
+    assert time_s(ParameterServer(), num_workers) == pytest.approx(2 * num_workers * ONCE_S, rel=0.02)
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8])
+def test_a_pipelined_one_takes_one(num_workers: int) -> None:
+    assert time_s(ParameterServer(pipelined=True), num_workers) == pytest.approx(num_workers * ONCE_S, rel=0.2)
+
+
+def test_as_many_servers_as_workers_take_one_gradient_s_time() -> None:
+    assert time_s(ParameterServer(servers=4, pipelined=True), 4) == pytest.approx(ONCE_S, rel=0.35)
+    assert time_s(ParameterServer(servers=4), 4) == pytest.approx(2 * ONCE_S, rel=0.02)
+
+
+def test_co_located_servers_send_as_little_as_a_ring() -> None:
+    collective = ParameterServer(servers=4, placement="co_located")
+    counts = sent_bytes(collective, "all_reduce", collective.world(4), 1000, 4)
+    assert sum(count.payload_bytes for count in counts.values()) == 2 * 3 * 4000
+    assert collective.world(4).num_servers == 0
+
+
+def test_dedicated_servers_are_participants_after_the_workers() -> None:
+    collective = ParameterServer(servers=2)
+    counts = sent_bytes(collective, "all_reduce", collective.world(3), 1001, 4)
+    assert set(counts) == {(worker, server) for worker in range(3) for server in (3, 4)} | {
+        (server, worker) for worker in range(3) for server in (3, 4)
+    }
+    assert counts[0, 3].payload_bytes == counts[3, 0].payload_bytes == 4 * 501
+    assert counts[3, 0].num_messages == 1
+
+
+def test_more_servers_than_workers_cannot_be_workers() -> None:
+    collective = ParameterServer(servers=3, placement="co_located")
+    with pytest.raises(OptionError, match="at most 2"):
+        collective.schedule("all_reduce", collective.world(2), 0, 10, element_bytes=4)
