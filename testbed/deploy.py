@@ -6,7 +6,7 @@ say what the plan said, or the run ends (exit 3).
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -165,6 +165,20 @@ class Deployment:
         self.directions[hop] = direction
         self._down = self._down | {hop} if down else self._down - {hop}
 
+    def restart_draws(self) -> None:
+        """Every link draws anew from its seed (loss, jitter, duplicates, reordering): what was sent before, by
+        calibration say, no longer decides what happens to which packet. One at a time with :meth:`change`.
+
+        netem draws anew only where its seed can be set. Raises RunFailedError when a daemon does not answer.
+        """
+        for direction in self.directions.values():
+            if direction.delay_stage is not None:
+                _run_if_known(self.hosts[direction.receiver.node], direction.delay_stage.tc_commands_if_known())
+        for daemon in self._daemons.values():
+            daemon.restart_draws()
+        if self.relay is not None:
+            self.relay.restart_draws()
+
     def line_counters(self) -> dict[Hop, HtbClass | RelayCounters]:
         """What carries each direction has done so far; one at a time with :meth:`change`."""
         found: dict[Hop, HtbClass | RelayCounters] = {}
@@ -259,9 +273,7 @@ class Deployment:
         if node.bridge_commands:
             host.execute(["bridge", "-batch", "-"], stdin="\n".join(node.bridge_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
-        for line in node.tc_commands_if_known:
-            with suppress(EnvironmentLacksError):
-                host.execute(["tc", *line.split()])
+        _run_if_known(host, node.tc_commands_if_known)
         if node.daemon_arguments:
             path = self._counters_directory / f"delay-{node.name}"
             self._daemons[node.name] = DelayDaemon(host, node.daemon_arguments, counters_path=path)
@@ -343,6 +355,13 @@ class Deployment:
         if node.addresses.bridge:
             found += node.addresses.bridge.differences(state["addresses"], state["forwarding"])
         return found + _route_differences(node, self.plan.congestion, state["routes"])
+
+
+def _run_if_known(host: Host, commands: Iterable[str]) -> None:
+    """Arguments of `tc`, each of which may fail where kernel or iproute2 are older."""
+    for line in commands:
+        with suppress(EnvironmentLacksError):
+            host.execute(["tc", *line.split()])
 
 
 def _answers(host: Host, program: str, questions: Sequence[str]) -> list[Any]:

@@ -79,8 +79,13 @@ class LiveLinks:
             self._on_marks = on_marks
 
     def begin(self, timeline: Iterator[LinkChange], *, dilation: float) -> None:
-        """The first iteration begins now: the schedule's times count from here. Once."""
+        """The first iteration begins now: links draw anew from their seeds, the schedule's times count from here. Once.
+
+        Raises RunFailedError when a program that draws does not answer.
+        """
         assert self._thread is None
+        with self._lock:
+            self._deployment.restart_draws()
         self._timeline, self._dilation = timeline, dilation
         self._thread = threading.Thread(target=self._follow, args=(time.monotonic(),), name="link-changes", daemon=True)
         self._thread.start()

@@ -25,6 +25,10 @@ class DelayDaemon(Daemon):
             listens=True,
         )
 
+    def restart_draws(self) -> None:
+        """Every queue draws anew from its seed. Raises RunFailedError when the program does not answer."""
+        self.change("restart")
+
     def queues(self) -> dict[int, dict[str, int]]:
         """The node's queues as the kernel knows them."""
         return queues_of(self._host)

@@ -24,6 +24,10 @@ class LinkRelay(Daemon):
             listens=True,
         )
 
+    def restart_draws(self) -> None:
+        """Every direction draws anew from its seed. Raises RunFailedError when the program does not answer."""
+        self.change("restart")
+
     def counters(self) -> dict[int, RelayCounters]:
         """By index of the direction."""
         return parse_counters(self._counters_path.read_bytes())

@@ -1,11 +1,13 @@
 """Links of a real network that change while it works: by the schedule, by a trace, by hand from another process."""
 
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from testbed.doctor import backend_lacks, plan_here
 from testbed.errors import EnvironmentLacksError
 from testbed.links.change import LinkChange
 from testbed.links.delay import BACKENDS
+from testbed.links.direction import Direction
 from testbed.links.spec import BackendName, parse_override
 from testbed.live_links import LiveLinks, Mark
+from testbed.measure.streams import Flow, streaming
 from testbed.spec.experiment import validate
 from testbed.state import RunState, new_run_id
 
@@ -61,6 +65,90 @@ def test_what_is_asked_follows_every_change_and_the_kernel_agrees(tmp_path: Path
         assert (rows["w1", "s0"]["down"], rows["s0", "w1"]["down"]) == (False, True)
         links.change(by_hand("*", down=False))
         assert deployment.differences() == []
+
+
+def measured_bps(deployment: Deployment, direction: Direction) -> float:
+    """What the line has carried over a moment."""
+    begun_s, begun = time.monotonic(), deployment.line_counters()[direction.hop].num_bytes
+    time.sleep(0.4)
+    sent = deployment.line_counters()[direction.hop].num_bytes - begun
+    return 8 * sent / (time.monotonic() - begun_s)
+
+
+def num_arrived(taken: socket.socket, duration_s: float) -> int:
+    """Bytes of a stream that arrive meanwhile."""
+    deadline_s, count = time.monotonic() + duration_s, 0
+    while time.monotonic() < deadline_s:
+        with suppress(BlockingIOError):
+            count += len(taken.recv(1 << 20, socket.MSG_DONTWAIT))
+        time.sleep(0.001)
+    return count
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_stream_follows_the_rate_and_stops_while_its_link_is_down(tmp_path: Path, backend: BackendName) -> None:
+    if backend_lacks(backend):
+        return  # proven where the kernel has it
+    with live(tmp_path, link={"delay": "1ms", "backend": backend}) as (links, deployment, _, _marks):
+        direction = deployment.plan.directions[0]
+        flow = Flow(
+            source=direction.sender.node,
+            source_address=direction.sender.address,
+            target=direction.receiver.node,
+            target_address=direction.receiver.address,
+        )
+        with streaming(deployment, [flow], timeout_s=10) as (stream,):
+            errors = []
+            for _ in range(3):  # other load may spoil one
+                links.change(by_hand("w0-s0", rate="20mbit"))
+                num_arrived(stream.taken, 0.3)
+                reader = threading.Thread(target=num_arrived, args=(stream.taken, 0.5))
+                reader.start()
+                errors.append(abs(measured_bps(deployment, direction) / 20e6 - 1))
+                reader.join()
+            assert min(errors) < 0.1
+            links.change(by_hand("w0->s0", down=True))
+            num_arrived(stream.taken, 0.2)
+            assert num_arrived(stream.taken, 0.3) == 0
+            links.change(by_hand("w0->s0", down=False))
+            assert num_arrived(stream.taken, 2.0) > 0
+            assert deployment.differences() == []
+
+
+@pytest.mark.parametrize("backend", ["nfqueue", "tap"])  # netem's seed needs Linux 6.6
+def test_which_packets_are_lost_does_not_depend_on_what_was_sent_before_the_first_iteration(
+    tmp_path: Path, backend: BackendName
+) -> None:
+    def lost(num_before: int) -> set[int]:
+        loss = {"kind": "gilbert_elliott", "good_to_bad": 0.02, "bad_to_good": 0.3}
+        link = {"rate": "1gbit", "delay": "1ms", "loss": loss, "backend": backend}
+        with live(tmp_path, link=link, packet_mode="mtu") as (links, deployment, _, _marks), ExitStack() as stack:
+            direction = deployment.plan.directions[0]
+            with deployment.hosts[direction.receiver.node].entered():
+                target = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            with deployment.hosts[direction.sender.node].entered():
+                source = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            target.bind((direction.receiver.address, 0))
+            target.settimeout(0.5)
+            source.connect(target.getsockname())
+
+            def arrived(count: int) -> set[int]:
+                for number in range(count):
+                    source.send(number.to_bytes(4))
+                found = set()
+                with suppress(TimeoutError):
+                    while True:
+                        found.add(int.from_bytes(target.recv(64)))
+                return found
+
+            arrived(num_before)
+            links.begin(iter(()), dilation=1.0)
+            links.change(by_hand("w0->s0", rate="900mbit"))  # draws go on
+            return set(range(300)) - arrived(300)
+
+    first = lost(1)
+    assert first
+    assert lost(123) == first
 
 
 def test_a_change_behind_the_testbeds_back_is_still_noticed(tmp_path: Path) -> None:

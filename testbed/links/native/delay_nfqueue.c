@@ -12,10 +12,11 @@
  *
  * "ready" on standard output says that every queue is bound. A line on standard input with the syntax of LINE replaces
  * that queue's parameters and drops nothing: what is held keeps its time, and what is delayed alike keeps its order even
- * where the delay becomes shorter; a queue never becomes shorter. The answer is "changed QUEUE", or "refused TEXT" when it cannot be
- * understood. Other errors end the process with status 1. --try ends it with status 0 once it is ready. COUNTERS is a
- * file mapped into memory that anybody may read at any time: struct counters for each queue, in the order of the
- * arguments, the parameters in force included.
+ * where the delay becomes shorter; a queue never becomes shorter. Its draws go on where they were; the line "restart"
+ * makes the draws of every queue begin anew from its seed. The answer is "changed QUEUE" or "changed restart", or
+ * "refused TEXT" when it cannot be understood. Other errors end the process with status 1. --try ends it with status 0
+ * once it is ready. COUNTERS is a file mapped into memory that anybody may read at any time: struct counters for each
+ * queue, in the order of the arguments, the parameters in force included.
  *
  * Formats: netlink(7), linux/netfilter/nfnetlink.h, linux/netfilter/nfnetlink_queue.h.
  */
@@ -66,7 +67,7 @@ struct line {
     uint16_t queue;
     int bad;
     struct parameters parameters;
-    uint64_t random[NUM_DRAWS]; /* of their own, so that one kind of draw does not shift another */
+    uint64_t random[NUM_DRAWS];
     /* In the order of arrival. Positions only grow; mask + 1 is room for all that the kernel holds. */
     uint64_t mask, head, tail, last_due_ns;
     struct held *ring;
@@ -299,12 +300,21 @@ static void make_room(struct line *line) {
 static void adopt(struct line *line, const struct parameters *parameters) {
     double max_packets = line->parameters.max_packets;
     if (!line->ring || line->parameters.seed != parameters->seed)
-        for (int i = 0; i < NUM_DRAWS; i++) line->random[i] = (uint64_t)parameters->seed * NUM_DRAWS + i + 1;
+        start_draws(line->random, NUM_DRAWS, parameters->seed);
     if (parameters->losses.good_to_bad == 0) line->bad = 0;
     line->parameters = *parameters;
     if (line->parameters.max_packets < max_packets) line->parameters.max_packets = max_packets;
     make_room(line);
     line->counters->parameters = line->parameters;
+}
+
+/* Every line draws anew from its seed. */
+static void restart(void) {
+    for (struct line *line = lines; line < lines + num_lines; line++) {
+        start_draws(line->random, NUM_DRAWS, line->parameters.seed);
+        line->bad = 0;
+    }
+    printf("changed restart\n");
 }
 
 static void change(char *text) {
@@ -323,7 +333,6 @@ static void change(char *text) {
         submit(&request, "cannot change a queue");
         printf("changed %d\n", queue);
     }
-    fflush(stdout);
 }
 
 /* Reads what has come on standard input. Returns 0 at its end. */
@@ -336,7 +345,8 @@ static int take_changes(void) {
     char *from = text, *end;
     while ((end = memchr(from, '\n', text + length - from))) {
         *end = 0;
-        change(from);
+        strcmp(from, "restart") ? change(from) : restart();
+        fflush(stdout);
         from = end + 1;
     }
     length -= from - text;

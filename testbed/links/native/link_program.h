@@ -55,6 +55,11 @@ static double next_random(uint64_t *state) {
     return ((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
+/* Streams of their own for each kind of draw, so that one kind does not shift another; all of them follow from the seed. */
+static void start_draws(uint64_t *random, int num_draws, double seed) {
+    for (int i = 0; i < num_draws; i++) random[i] = (uint64_t)seed * num_draws + i + 1;
+}
+
 /* Gilbert, Bell System Technical Journal 39 (1960); Elliott, ibid. 42 (1963). Without transitions: independent loss. */
 struct losses {
     double good, bad, good_to_bad, bad_to_good; /* loss in either state, transitions after each packet */

@@ -9,9 +9,10 @@
  *
  * "ready" on standard output says that all devices are there. A line on standard input with the syntax of DIRECTION
  * replaces that direction's parameters and drops nothing: what is queued leaves at the new rate, what is under way keeps
- * its time. The answer is "changed INDEX", or "refused TEXT" when it cannot be understood. Other errors end the process
- * with status 1. --try ends it with status 0 once it is ready. COUNTERS is a file mapped into memory that anybody may
- * read at any time: struct counters for each direction, the parameters in force included.
+ * its time, draws go on where they were. The line "restart" makes the draws of every direction begin anew from its seed.
+ * The answer is "changed INDEX" or "changed restart", or "refused TEXT" when it cannot be understood. Other errors end
+ * the process with status 1. --try ends it with status 0 once it is ready. COUNTERS is a file mapped into memory that
+ * anybody may read at any time: struct counters for each direction, the parameters in force included.
  *
  * A packet waits in the byte queue (dropped when it would not fit, marked when more than mark_bytes wait), occupies the
  * line for its bytes at the rate, is lost or not, travels for the delay. All times follow from the packet's arrival, not
@@ -89,7 +90,7 @@ struct direction {
     struct counters *counters;
     struct packet *first, **last; /* the byte queue */
     uint64_t free_ns;             /* when the line is */
-    uint64_t random[NUM_DRAWS];   /* of their own, so that one kind of draw does not shift another */
+    uint64_t random[NUM_DRAWS];
     int bad;
     struct heap travelling;
     uint64_t number, last_due_ns;
@@ -400,7 +401,7 @@ static int parse(char *text, struct parameters *parameters, const char **problem
 
 static void adopt(struct direction *d, const struct parameters *parameters) {
     if (d->parameters.seed != parameters->seed || !d->random[0])
-        for (int i = 0; i < NUM_DRAWS; i++) d->random[i] = (uint64_t)parameters->seed * NUM_DRAWS + i + 1;
+        start_draws(d->random, NUM_DRAWS, parameters->seed);
     if (parameters->losses.good_to_bad == 0) d->bad = 0;
     d->parameters = d->counters->parameters = *parameters;
 }
@@ -436,6 +437,20 @@ static int make_device(char *text) {
     return device;
 }
 
+/* Every direction draws anew from its seed. */
+static void restart(struct relay *relays, int num_relays) {
+    for (int index = 0; index < num_directions; index++) {
+        struct direction *d = &directions[index];
+        struct relay *relay = &relays[index / 2 % num_relays];
+        pthread_mutex_lock(&relay->lock);
+        serve(relay, d, now_ns(CLOCK_MONOTONIC));
+        start_draws(d->random, NUM_DRAWS, d->parameters.seed);
+        d->bad = 0;
+        pthread_mutex_unlock(&relay->lock);
+    }
+    printf("changed restart\n");
+}
+
 /* Until the end of standard input, then for ever: who started this process ends it. */
 static void take_changes(struct relay *relays, int num_relays) {
     char *line = NULL;
@@ -444,8 +459,10 @@ static void take_changes(struct relay *relays, int num_relays) {
     const char *problem;
     while (getline(&line, &room, stdin) > 0) {
         line[strcspn(line, "\n")] = 0;
-        int index = parse(line, &parameters, &problem);
-        if (index < 0) {
+        int restarts = !strcmp(line, "restart"), index = restarts ? -1 : parse(line, &parameters, &problem);
+        if (restarts) {
+            restart(relays, num_relays);
+        } else if (index < 0) {
             printf("refused %s\n", problem);
         } else {
             struct relay *relay = &relays[index / 2 % num_relays];

@@ -23,9 +23,13 @@ class Network:
     plan: Plan
     error: Exception | None = None
     down: set[Any] = field(default_factory=set)
+    num_restarts: int = 0
 
     def __post_init__(self) -> None:
         self.directions = {direction.hop: direction for direction in self.plan.directions}
+
+    def restart_draws(self) -> None:
+        self.num_restarts += 1
 
     def is_down(self, direction: Direction) -> bool:
         return direction.hop in self.down
@@ -119,6 +123,7 @@ def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation(
     assert marks[2].at_s - begun_s >= 0.08
     assert {mark.source for mark in marks} == {"schedule"}
     assert links.num_scheduled_done == 2
+    assert deployment.num_restarts == 1
 
 
 def test_a_change_that_does_not_take_ends_the_run_whoever_made_it() -> None:
