@@ -46,7 +46,7 @@ test-netem-vm: setup ## prove the netem path in a virtual machine with Debian's 
 	@tools/netem_vm.sh
 
 proto: setup ## regenerate the control plane's code from its .proto files
-	@PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. testbed/control/*.proto
+	@PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. testbed/control/*.proto switch_agg/control/*.proto
 
 constraints: ## pin what is installed now as what is tested
 	@{ echo "# What is tested, exactly. \`make setup\` installs with it. Made with: make constraints"; \

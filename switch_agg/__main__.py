@@ -1,0 +1,262 @@
+"""`switch-agg serve | configure | remove | reset | inject | status | top`."""
+
+import json
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from switch_agg.control.service import ControlClient, Status, served, status_of
+from switch_agg.core import Address
+from switch_agg.dataplanes.base import DataPlane
+from switch_agg.errors import AggregationError, JobError
+from switch_agg.faults import Faults
+from switch_agg.job import Job
+from switch_agg.namespaces import in_network_of
+from switch_agg.wire import PORTS, goodput_fraction
+
+app = typer.Typer(
+    help="An aggregator for in-network aggregation: it adds gradients that workers send, SwitchML-style.\n\n"
+    "Start with: switch-agg serve --listen 10.0.0.9 --control /run/agg.sock, then configure a job from another "
+    "terminal. Workers use switch_agg.client.Client.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Control = Annotated[Path, typer.Option("--control", help="The aggregator's control socket.")]
+DEFAULT_CONTROL = Path("/run/switch-agg.sock")
+
+
+@app.command()
+def serve(
+    listen: Annotated[str, typer.Option(help="ADDRESS or ADDRESS:PORT; ports 48864 (0xBEE0) to 48879.")],
+    control: Control = DEFAULT_CONTROL,
+    dataplane: Annotated[
+        Literal["reference", "ebpf"], typer.Option(help="What adds: this process, or the kernel.")
+    ] = "reference",
+    metrics: Annotated[int | None, typer.Option(help="Port on 127.0.0.1 for Prometheus.")] = None,
+    switch_pid: Annotated[int | None, typer.Option(help="ebpf: a process in the switch's network namespace.")] = None,
+    interface: Annotated[
+        str | None, typer.Option(help="ebpf: the switch's interface that leads to the address.")
+    ] = None,
+    elements: Annotated[int, typer.Option(help="ebpf: elements of a chunk, the same for all jobs.")] = 256,
+    slots: Annotated[int, typer.Option(help="ebpf: slots of all jobs together.")] = 512,
+) -> None:
+    """Serve an address until a signal comes. Says `ready ADDRESS:PORT` when it does."""
+    address = _address(listen)
+    with ExitStack() as stack:
+        plane = _plane(dataplane, address, switch_pid, interface, elements, slots)
+        stack.callback(plane.close)
+        status = partial(status_of, plane, name=dataplane, address=address, since_s=time.monotonic())
+        stack.enter_context(served(plane, control, status))
+        if metrics is not None:
+            _export(stack, metrics, status)
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        sys.stdout.write(f"ready {address[0]}:{address[1]}\n")
+        sys.stdout.flush()
+        while not stop.wait(0.2):
+            plane.check()
+
+
+@app.command()
+def configure(
+    workers: Annotated[
+        str, typer.Option(help="IPv4 addresses of the workers, with commas, in the order of their indices.")
+    ],
+    control: Control = DEFAULT_CONTROL,
+    number: Annotated[int, typer.Option(help="0 to 15.")] = 0,
+    elements: Annotated[int, typer.Option(help="Of a chunk: 32, 64, ... 2048; from 512 on with jumbo frames.")] = 256,
+    slots: Annotated[
+        int, typer.Option(help="Of the pool, a power of two: rate x round trip / frame fill a link.")
+    ] = 128,
+    first_slot: Annotated[int, typer.Option(help="Jobs that share an aggregator have slots of their own.")] = 0,
+    straggler_timeout: Annotated[float | None, typer.Option(help="Seconds until a partial sum is given out.")] = None,
+    compatible: Annotated[bool, typer.Option(help="Serve p4app-switchML's clients.")] = False,
+) -> None:
+    """Serve a job."""
+    job = Job(
+        number=number,
+        workers=tuple(workers.split(",")),
+        num_elements=elements,
+        num_slots=slots,
+        first_slot=first_slot,
+        straggler_timeout_s=straggler_timeout,
+        compatible=compatible,
+    )
+    with ControlClient(control) as client:
+        client.configure(job)
+
+
+@app.command()
+def remove(number: int, control: Control = DEFAULT_CONTROL) -> None:
+    """Serve a job no longer."""
+    with ControlClient(control) as client:
+        client.remove(number)
+
+
+@app.command()
+def reset(number: int, control: Control = DEFAULT_CONTROL) -> None:
+    """Begin another epoch of a job: what is under way is done again."""
+    with ControlClient(control) as client:
+        sys.stdout.write(f"epoch {client.reset(number)}\n")
+
+
+@app.command()
+def inject(
+    faults: Annotated[
+        str, typer.Argument(help='JSON: {"seed": 1, "up": {"loss": 0.01}, "down": {"duplicate": 0.01}}.')
+    ],
+    control: Control = DEFAULT_CONTROL,
+) -> None:
+    """Let datagrams be lost, doubled, held back or corrupted, from a seed; `{}` ends it."""
+    with ControlClient(control) as client:
+        client.inject(Faults.model_validate_json(faults))
+
+
+@app.command()
+def status(
+    control: Control = DEFAULT_CONTROL, as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False
+) -> None:
+    """Jobs, epochs, counters, and who lets the others wait."""
+    with ControlClient(control) as client:
+        found = client.status()
+    if as_json:
+        jobs = [{**asdict(each), "job": each.job.model_dump()} for each in found.jobs]
+        sys.stdout.write(json.dumps({**asdict(found), "jobs": jobs}) + "\n")
+    else:
+        Console().print(render(found, None, 0.0))
+
+
+@app.command()
+def top(
+    control: Control = DEFAULT_CONTROL,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    count: Annotated[int | None, typer.Option(help="End after so many.")] = None,
+) -> None:
+    """The same again and again, with rates, until Ctrl-C."""
+    before: Status | None = None
+    with ControlClient(control) as client, Live(console=Console(), auto_refresh=False) as live:
+        while count is None or count > 0:
+            found = client.status()
+            live.update(render(found, before, found.uptime_s - before.uptime_s if before else 0.0), refresh=True)
+            before, count = found, None if count is None else count - 1
+            if count != 0:
+                time.sleep(interval)
+
+
+def render(status: Status, before: Status | None, elapsed_s: float) -> Group:
+    """A status as people read it; with the one before, rates as well."""
+
+    def per_second(name: str) -> float:
+        return (status.counters[name] - before.counters[name]) / elapsed_s if before and elapsed_s else 0.0
+
+    head = Table.grid(padding=(0, 2))
+    head.add_row("aggregator", f"{status.address} ({status.dataplane}), up {status.uptime_s:.0f} s")
+    books = "balance" if not status.violations else "; ".join(status.violations)
+    head.add_row("books", f"{books}; {status.in_flight} contributions in flight")
+    counters = Table(title="datagrams", title_justify="left")
+    for name in ("", "count", "per second"):
+        counters.add_column(name, justify="left" if not name else "right")
+    for name, value in status.counters.items():
+        if value or name in {"rx", "fresh", "done"}:
+            counters.add_row(name, f"{value:,}", f"{per_second(name):,.0f}" if before else "")
+    jobs = Table(title="jobs", title_justify="left")
+    for name in ("job", "epoch", "workers", "chunk", "slots", "payload share", "last to contribute", "waited, median"):
+        jobs.add_column(name)
+    for each in status.jobs:
+        total = sum(each.stragglers.last)
+        slowest = max(range(len(each.stragglers.last)), key=each.stragglers.last.__getitem__)
+        jobs.add_row(
+            str(each.job.number),
+            str(each.epoch),
+            str(each.job.num_workers),
+            f"{each.job.num_elements} elements",
+            f"{each.job.first_slot} to {each.job.first_slot + each.job.num_slots - 1}",
+            f"{goodput_fraction(each.job.num_elements):.1%}",
+            f"{each.job.workers[slowest]} in {each.stragglers.last[slowest] / total:.0%}" if total else "",
+            _median(each.stragglers.gaps) if total else "",
+        )
+    return Group(head, counters, jobs)
+
+
+def _median(gaps: tuple[int, ...]) -> str:
+    half, seen = sum(gaps) / 2, 0
+    for bits, count in enumerate(gaps):
+        seen += count
+        if seen >= half:
+            return f"below {2**bits} us"
+    return ""
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.partition(":")
+    number = int(port) if port.isdigit() else PORTS[0]
+    if (port and not port.isdigit()) or number not in PORTS:
+        raise JobError(f"--listen {text}: the port is one of {PORTS[0]} to {PORTS[-1]}")
+    return host, number
+
+
+def _plane(
+    kind: str, address: Address, switch_pid: int | None, interface: str | None, elements: int, slots: int
+) -> DataPlane:
+    generation = secrets.randbits(14)
+    if kind == "reference":
+        from switch_agg.dataplanes.reference import ReferenceDataPlane
+
+        return ReferenceDataPlane(address, generation=generation)
+    from switch_agg.dataplanes.ebpf import EbpfDataPlane
+
+    if switch_pid is None or interface is None:
+        raise JobError("--dataplane ebpf needs --switch-pid and --interface: where the program is attached")
+    return EbpfDataPlane(
+        address,
+        generation=generation,
+        num_elements=elements,
+        num_slots=slots,
+        switch=partial(in_network_of, switch_pid),
+        interface=interface,
+    )
+
+
+def _export(stack: ExitStack, port: int, status: Callable[[], Status]) -> None:
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from switch_agg.metrics import AggregatorCollector
+
+    registry = CollectorRegistry()
+    registry.register(AggregatorCollector(status))
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    stack.callback(thread.join)
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)
+
+
+def main() -> None:
+    """Errors are one line; 2 what was asked cannot be, 3 this machine lacks something."""
+    try:
+        app()
+    except (JobError, ValidationError) as error:
+        sys.stderr.write(f"switch-agg: {error}\n")
+        sys.exit(2)
+    except (AggregationError, OSError) as error:
+        sys.stderr.write(f"switch-agg: {error}\n")
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

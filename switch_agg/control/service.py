@@ -1,0 +1,253 @@
+"""Serves a data plane's control over gRPC on a Unix socket, and asks for it."""
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import grpc
+from pydantic import ValidationError
+
+from switch_agg.aggregator import Stragglers
+from switch_agg.control import aggregator_pb2 as pb
+from switch_agg.control import aggregator_pb2_grpc as rpc
+from switch_agg.core import Address
+from switch_agg.dataplanes.base import DataPlane
+from switch_agg.errors import AggregationError, JobError, UnsupportedError
+from switch_agg.faults import Faults
+from switch_agg.job import Job
+
+Reply = TypeVar("Reply")
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStatus:
+    """One job, as it is."""
+
+    job: Job
+    epoch: int
+    stragglers: Stragglers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """An aggregator, as it is."""
+
+    dataplane: str
+    address: str
+    jobs: tuple[JobStatus, ...]
+    counters: dict[str, int]
+    """Of switch_agg.aggregator.Counters, by name."""
+    in_flight: int
+    violations: tuple[str, ...]
+    """Which identities of the counters do not hold: none, ever."""
+    uptime_s: float
+
+
+def status_of(plane: DataPlane, *, name: str, address: Address, since_s: float) -> Status:
+    """What a data plane says of itself; raises what ended it."""
+    plane.check()
+    counters, in_flight = plane.counters(), plane.in_flight()
+    return Status(
+        dataplane=name,
+        address=f"{address[0]}:{address[1]}",
+        jobs=tuple(
+            JobStatus(job=job, epoch=plane.epoch(job.number), stragglers=plane.stragglers(job.number))
+            for job in plane.jobs
+        ),
+        counters=asdict(counters),
+        in_flight=in_flight,
+        violations=tuple(_settled(plane)),
+        uptime_s=time.monotonic() - since_s,
+    )
+
+
+def _settled(plane: DataPlane) -> list[str]:
+    """Violations that stay: counters and slots are not read at one moment, so traffic in between is none."""
+    violations: list[str] = []
+    for _ in range(5):
+        before = plane.counters()
+        violations = before.violations(plane.in_flight())
+        if not violations:
+            return []
+        if plane.counters() != before:
+            violations = []  # it is busy: nothing can be said
+        time.sleep(0.01)
+    return violations
+
+
+class Servicer(rpc.AggregatorControlServicer):
+    """The service's methods: each an operation of the data plane, its errors as gRPC's."""
+
+    def __init__(self, plane: DataPlane, status: Callable[[], Status]) -> None:
+        self._plane = plane
+        self._status = status
+
+    def Configure(self, request: pb.Job, context: grpc.ServicerContext) -> pb.Done:  # noqa: N802 - gRPC's name
+        """See the .proto."""
+        return _done(context, lambda: self._plane.configure(job_of(request)))
+
+    def Remove(self, request: pb.JobNumber, context: grpc.ServicerContext) -> pb.Done:  # noqa: N802
+        """See the .proto."""
+        return _done(context, lambda: self._plane.remove(request.number))
+
+    def Reset(self, request: pb.JobNumber, context: grpc.ServicerContext) -> pb.Epoch:  # noqa: N802
+        """See the .proto."""
+        return _answered(context, lambda: pb.Epoch(epoch=self._plane.reset(request.number)))
+
+    def Inject(self, request: pb.Faults, context: grpc.ServicerContext) -> pb.Done:  # noqa: N802
+        """See the .proto."""
+        return _done(context, lambda: self._plane.inject(Faults.model_validate_json(request.json)))
+
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: ARG002, N802
+        """See the .proto."""
+        return _answered(context, lambda: message_of(self._status()))
+
+
+def _done(context: grpc.ServicerContext, do: Callable[[], None]) -> pb.Done:
+    _answered(context, do)
+    return pb.Done()
+
+
+def _answered(context: grpc.ServicerContext, do: Callable[[], Reply]) -> Reply:
+    try:
+        return do()
+    except (JobError, ValidationError) as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except UnsupportedError as error:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    except AggregationError as error:
+        context.abort(grpc.StatusCode.INTERNAL, str(error))
+    raise AssertionError("abort raises")
+
+
+@contextmanager
+def served(plane: DataPlane, socket: Path, status: Callable[[], Status]) -> Iterator[None]:
+    """The control service on a Unix socket that its owner and group may use. Raises OSError."""
+    socket.unlink(missing_ok=True)
+    server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="control"))
+    rpc.add_AggregatorControlServicer_to_server(Servicer(plane, status), server)
+    server.add_insecure_port(f"unix:{socket}")
+    before = os.umask(0o117)
+    try:
+        server.start()
+    finally:
+        os.umask(before)
+    try:
+        socket.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
+        yield
+    finally:
+        server.stop(grace=0.5).wait()
+        socket.unlink(missing_ok=True)
+
+
+class ControlClient:
+    """Speaks to an aggregator; every method raises JobError or UnsupportedError with what it said."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        self._stub = rpc.AggregatorControlStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def configure(self, job: Job) -> None:
+        """See DataPlane."""
+        self._ask(self._stub.Configure, job_message(job))
+
+    def remove(self, number: int) -> None:
+        """See DataPlane."""
+        self._ask(self._stub.Remove, pb.JobNumber(number=number))
+
+    def reset(self, number: int) -> int:
+        """See DataPlane."""
+        return int(self._ask(self._stub.Reset, pb.JobNumber(number=number)).epoch)
+
+    def inject(self, faults: Faults) -> None:
+        """See DataPlane."""
+        self._ask(self._stub.Inject, pb.Faults(json=faults.model_dump_json()))
+
+    def status(self) -> Status:
+        """How it is now."""
+        return status_from(self._ask(self._stub.Status, pb.StatusRequest()))
+
+    def _ask(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+                raise JobError(error.details()) from error
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                raise UnsupportedError(
+                    f"nobody serves {self._socket}: start one with `switch-agg serve --control {self._socket}`"
+                ) from error
+            raise UnsupportedError(error.details()) from error
+
+
+def job_of(message: pb.Job) -> Job:
+    """Raises ValidationError."""
+    return Job(
+        number=message.number,
+        workers=tuple(message.workers),
+        num_elements=message.num_elements,
+        first_slot=message.first_slot,
+        num_slots=message.num_slots,
+        compatible=message.compatible,
+        parent=message.parent if message.HasField("parent") else None,
+        parent_port=message.parent_port,
+        parent_index=message.parent_index,
+        straggler_timeout_s=message.straggler_timeout_s if message.HasField("straggler_timeout_s") else None,
+    )
+
+
+def job_message(job: Job) -> pb.Job:
+    """The inverse of job_of."""
+    return pb.Job(**{name: value for name, value in job.model_dump().items() if value is not None})
+
+
+def message_of(status: Status) -> pb.StatusReply:
+    """The inverse of status_from."""
+    return pb.StatusReply(
+        dataplane=status.dataplane,
+        address=status.address,
+        jobs=[
+            pb.JobStatus(
+                job=job_message(each.job), epoch=each.epoch, gaps=each.stragglers.gaps, last=each.stragglers.last
+            )
+            for each in status.jobs
+        ],
+        counters=status.counters,
+        in_flight=status.in_flight,
+        violations=status.violations,
+        uptime_s=status.uptime_s,
+    )
+
+
+def status_from(message: pb.StatusReply) -> Status:
+    """A status, from the wire."""
+    return Status(
+        dataplane=message.dataplane,
+        address=message.address,
+        jobs=tuple(
+            JobStatus(
+                job=job_of(each.job),
+                epoch=each.epoch,
+                stragglers=Stragglers(gaps=tuple(each.gaps), last=tuple(each.last)),
+            )
+            for each in message.jobs
+        ),
+        counters=dict(message.counters),
+        in_flight=message.in_flight,
+        violations=tuple(message.violations),
+        uptime_s=message.uptime_s,
+    )

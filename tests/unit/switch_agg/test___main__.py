@@ -1,0 +1,91 @@
+"""The commands as a user runs them: an aggregator on loopback, two workers, and a look at it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switch_agg.client import Client
+from switch_agg.job import Job
+
+LISTEN = "127.0.66.1"
+
+
+def command(*words: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "switch_agg", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "160"})
+
+
+@contextmanager
+def serving(control: Path, *words: str) -> Iterator[None]:
+    argv = [sys.executable, "-m", "switch_agg", "serve", "--listen", LISTEN, "--control", str(control), *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready {LISTEN}:48864\n"
+        yield
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
+    control = tmp_path / "agg.sock"
+    job = Job(workers=("127.0.66.2", "127.0.66.3"), num_elements=64, num_slots=8)
+    at = ("--control", str(control))
+    with serving(control, "--metrics", "19465"):
+        assert (
+            command("configure", "--workers", ",".join(job.workers), "--elements", "64", "--slots", "8", *at).returncode
+            == 0
+        )
+        clients = [Client(job, index, (LISTEN, 48864), local=(job.workers[index], 0)) for index in range(2)]
+
+        def work(index: int) -> None:
+            clients[index].join()
+            clients[index].all_reduce("b", np.ones(1000, np.float32))
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (clients[0]._quantizer.result == 2).all()
+        found = json.loads(command("status", "--json", *at).stdout)
+        assert found["counters"]["done"] == 2 * 16  # the first reduction of a name takes two rounds
+        assert found["violations"] == []
+        assert sum(found["jobs"][0]["stragglers"]["last"]) == 32
+        shown = command("top", "--count", "2", "--interval", "0.1", *at).stdout
+        assert "books" in shown
+        assert "balance" in shown
+        assert "64 elements" in shown
+        with urllib.request.urlopen("http://127.0.0.1:19465/metrics") as page:
+            assert b"switch_agg_chunks_total 32.0" in page.read()
+        assert command("reset", "0", *at).stdout == "epoch 1\n"
+        assert command("inject", '{"up": {"loss": 2}}', *at).returncode == 2
+        assert "is being served" in command("configure", "--workers", "127.0.0.1", *at).stderr
+        assert command("remove", "0", *at).returncode == 0
+        for client in clients:
+            client.close()
+    assert not control.exists()
+    assert command("status", *at).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("serve", "--listen", "127.0.0.1:80"), 2, "48864 to 48879"),
+        (("serve", "--listen", "127.0.0.1", "--dataplane", "ebpf"), 2, "--switch-pid"),
+        (("serve", "--listen", "203.0.113.7"), 3, "Cannot assign"),
+        (("configure", "--workers", "a,a"), 2, "host of its own"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: tuple[str, ...], status: int, says: str, tmp_path: Path) -> None:
+    done = command(*words, "--control", str(tmp_path / "agg.sock"))
+    assert (done.returncode, says in done.stderr) == (status, True), done.stderr
+    assert "Traceback" not in done.stderr
