@@ -389,7 +389,7 @@ def bench_links(
     ] = None,
     repeat: Annotated[int, typer.Option(help="Measurements of each --link.", min=1, max=1000)] = 5,
     only: Annotated[
-        str, typer.Option(help="Of the targets only these: rate,ring,delay,through-delay,loss,queue,incast.")
+        str, typer.Option(help="Of the targets only these: rate,ring,delay,through-delay,loss,queue,incast,change.")
     ] = "",
     as_json: Json = False,
     verbose: Verbose = 0,

@@ -23,6 +23,7 @@ from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, plan_here, require
 from testbed.errors import SpecError
 from testbed.links.delay import BACKENDS
+from testbed.measure.changes import measure_changes
 from testbed.measure.delays import one_way_delays_s
 from testbed.measure.losses import measure_loss
 from testbed.measure.machine import MachineSample
@@ -45,6 +46,7 @@ _RATES: Final = ("1mbit", "10mbit", "100mbit", "1gbit", "2.5gbit", "5gbit", "10g
 _TIGHT_BPS: Final = (10e6, 1e9)
 _DELAYS: Final = ("200us", "1ms", "5ms", "20ms", "100ms")
 _LOSSES: Final = ("0.1%", "1%", "5%")
+_CHANGED_RATES_BPS: Final = (50e6, 100e6, 50e6, 100e6)
 _QUEUES: Final = (("10mbit", "150kB"), ("100mbit", "150kB"), ("100mbit", "1MB"), ("1gbit", "1MB"))
 
 
@@ -202,6 +204,21 @@ def _incast_flows(plan: Plan) -> list[Flow]:
     ]
 
 
+def change_rows() -> Iterator[Row]:
+    """`testbed link set` under a TCP stream, 100 to 50 to 100 Mbit/s twice: until the new rate is there, and drops."""
+    for backend in BACKENDS:
+        if backend_lacks(backend):
+            continue
+        # The queue holds more than TCP may have under way: nothing but a change can drop a packet.
+        link = {"rate": "100mbit", "delay": "1ms", "queue": "16MB", "backend": backend}
+        with _deployed(link=link) as deployment:
+            direction = deployment.plan.directions[0]
+            found, facts = _quietly(partial(measure_changes, deployment, direction, _CHANGED_RATES_BPS))
+        told = facts | {"settling_s": found.settling_s, "taking_s": found.taking_s}
+        yield _row(f"{backend}: link set under a stream, s to the new rate", max(found.settling_s), 0.2, told)
+        yield _row(f"{backend}: link set under a stream, packets dropped", found.num_drops, 0, told)
+
+
 BENCHMARKS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "rate": rate_rows,
     "ring": ring_rows,
@@ -210,6 +227,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "loss": loss_rows,
     "queue": queue_rows,
     "incast": incast_rows,
+    "change": change_rows,
 }
 
 

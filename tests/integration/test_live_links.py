@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from testbed.calibrate import flow_of
 from testbed.control.link_client import SOCKET_NAME, change_links, show_links
 from testbed.control.link_service import LinkService
 from testbed.deploy import Deployment, deploy
@@ -24,7 +25,7 @@ from testbed.links.delay import BACKENDS
 from testbed.links.direction import Direction
 from testbed.links.spec import BackendName, parse_override
 from testbed.live_links import LiveLinks, Mark
-from testbed.measure.streams import Flow, streaming
+from testbed.measure.streams import streaming
 from testbed.spec.experiment import validate
 from testbed.state import RunState, new_run_id
 
@@ -91,13 +92,7 @@ def test_a_stream_follows_the_rate_and_stops_while_its_link_is_down(tmp_path: Pa
         return  # proven where the kernel has it
     with live(tmp_path, link={"delay": "1ms", "backend": backend}) as (links, deployment, _, _marks):
         direction = deployment.plan.directions[0]
-        flow = Flow(
-            source=direction.sender.node,
-            source_address=direction.sender.address,
-            target=direction.receiver.node,
-            target_address=direction.receiver.address,
-        )
-        with streaming(deployment, [flow], timeout_s=10) as (stream,):
+        with streaming(deployment, [flow_of(direction)], timeout_s=10) as (stream,):
             errors = []
             for _ in range(3):  # other load may spoil one
                 links.change(by_hand("w0-s0", rate="20mbit"))
