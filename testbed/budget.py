@@ -204,11 +204,10 @@ def refuse_excess(plan: Plan, budget: Budget | None) -> None:
     if budget is None:
         return
     carries_bps = budget.carries_bps(plan.experiment.packet_bytes)
-    shaped = [direction for direction in plan.directions if not direction.asked.unshaped]
-    fastest = max(shaped, key=lambda direction: direction.rate_bps)
-    if fastest.rate_bps > carries_bps:
+    fastest = max((each for each in plan.ever if not each.spec.unshaped), key=lambda each: each.spec.rate_bps)
+    if fastest.spec.rate_bps > carries_bps:
         raise EnvironmentLacksError(
-            f"{plan.asked[fastest.hop].key('rate')}: {fastest.name} asks for {format_rate(fastest.rate_bps)}, and all "
+            f"{fastest.key('rate')}: {' -> '.join(fastest.hop)} asks for {format_rate(fastest.spec.rate_bps)}, and all "
             f"links of this machine together carry {carries_bps / 1e9:.1f} Gbit/s (measured {budget.measured_at}): ask "
             "for less, or measure again on an idle machine with `testbed doctor`"
         )

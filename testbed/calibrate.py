@@ -32,7 +32,7 @@ from testbed.links.spec import GilbertElliott
 from testbed.links.tc import MTU
 from testbed.measure.delays import one_way_delays_s
 from testbed.measure.losses import LossMeasurement, measure_loss, num_packets_for
-from testbed.measure.queues import QueueMeasurement, fill_s, measure_queue
+from testbed.measure.queues import PACKET_BYTES, QueueMeasurement, fill_s, measure_queue
 from testbed.measure.streams import WARM_UP_S, Flow, goodput_fraction, receive_rate_bps, streaming
 from testbed.plan import Plan
 from transports.units import format_rate, format_size, format_time
@@ -43,6 +43,10 @@ DELAY_TOLERANCE: Final = 0.05
 DELAY_FLOOR_S: Final = 300e-6
 """A wake-up of the delay line and the serialisation of a small packet; more on a busy machine, hence the attempts."""
 QUEUE_TOLERANCE: Final = 0.05
+QUEUE_TOLERANCE_PACKETS: Final = 3
+"""What a full queue drops at its end finds no place by up to a packet, and what is let in between two rounds of sending
+finds it two or three packets short of full."""
+MIN_QUEUE_PACKETS: Final = 4 * QUEUE_TOLERANCE_PACKETS
 Z: Final = 3.89
 """99.99 % confidence: one link in ten thousand that is right is called wrong, and is then measured again."""
 NUM_ATTEMPTS: Final = 5
@@ -260,7 +264,7 @@ def judge(plan: Plan, calibration: Calibration) -> list[str]:
             found.append(
                 f"{measured_class.queue_dated.direction}: a full queue delays by {1e3 * queue.added_s:.3f} ms, "
                 f"{format_size(queue.queue_bytes)} at the rate are {1e3 * queue.expected_s:.3f} ms "
-                f"({queue.error:+.1%}; allowed {QUEUE_TOLERANCE:.0%})"
+                f"({queue.error:+.1%}; allowed {_queue_tolerance(queue):.0%})"
             )
     return found
 
@@ -283,7 +287,11 @@ def _loss_holds(loss: LossMeasurement) -> bool:
 
 def _queue_holds(queue: QueueMeasurement) -> bool:
     """A queue that was never full says nothing."""
-    return queue.num_drops == 0 or abs(queue.error) <= QUEUE_TOLERANCE
+    return queue.num_drops == 0 or abs(queue.error) <= _queue_tolerance(queue)
+
+
+def _queue_tolerance(queue: QueueMeasurement) -> float:
+    return max(QUEUE_TOLERANCE, QUEUE_TOLERANCE_PACKETS * PACKET_BYTES / queue.queue_bytes)
 
 
 class _Calibrator:
@@ -470,6 +478,8 @@ def _dated(entry: Mapping[str, Any]) -> Dated:
 def _queue_unmeasured(direction: Direction) -> str:
     """Why the queue's delay is not measured; empty where it is."""
     drain_s = fill_s(direction)
+    if direction.asked.queue_bytes < MIN_QUEUE_PACKETS * PACKET_BYTES:
+        return f"it holds fewer than {MIN_QUEUE_PACKETS} full packets, and what is let in varies by some of them"
     if drain_s < MIN_FILL_S:
         return f"it drains within {format_time(round(drain_s, 6))}, which is not told from a late wake-up"
     if drain_s > MAX_FILL_S:

@@ -273,7 +273,7 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     for other in BACKENDS:
         if other != backend and not backend_lacks(other):
             reasons = refusals(
-                plan.asked.values(),
+                plan.ever,
                 other,
                 superframes=plan.experiment.packet_bytes > MTU,
                 bridged=plan.experiment.switch == "bridged",

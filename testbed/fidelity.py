@@ -90,7 +90,8 @@ class LinkEvidence:
     retransmitted_bytes: int
     drops: int
     may_drop: bool
-    """The spec sets a loss or a queue limit, so drops and retransmissions belong to the experiment."""
+    """Chance decides about packets here, the cable was cut, or background traffic passes: drops and retransmissions
+    belong to the experiment."""
     delay_s: float = 0.0
     """Asked for."""
     late_s: float | None = None
@@ -279,7 +280,7 @@ def _judge_links(links: Sequence[LinkEvidence], saturated: str) -> tuple[list[st
     )
     notes = _sentence(
         [link for link in links if link.drops and not link.may_drop],
-        "packets were dropped although the spec sets neither a loss nor a queue limit",
+        "queues were full and dropped packets: part of the experiment if it is about queues, else raise `link.queue`",
         lambda link: f"{link.drops:,} packets",
     )
     notes += _sentence(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.deploy import Deployment
-from testbed.errors import SpecError, TestbedError
+from testbed.errors import RunFailedError, SpecError, TestbedError
 from testbed.links.change import LinkChange, Source
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, changed_links
@@ -198,6 +198,10 @@ class LiveLinks:
             except TestbedError as error:
                 self._error = error
                 return
+            except Exception as error:  # noqa: BLE001 - a schedule that ends unnoticed would leave links as nobody asked
+                self._error = RunFailedError(f"{change.key}: {type(error).__name__}: {error}")
+                self._error.__cause__ = error
+                return
             self.num_scheduled_done += change.source == "schedule"
 
 
@@ -215,6 +219,10 @@ def _told(direction: Direction) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, float):  # a share of packets
+        return f"{100 * value:g}%"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
     return str(value)

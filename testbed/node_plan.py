@@ -52,9 +52,11 @@ def node_plan(
     congestion: str,
     seed: int,
     packet_bytes: int,
+    marks: bool,
     buffer_sysctls: Mapping[str, str],
 ) -> NodePlan:
-    """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's."""
+    """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's, `marks` says
+    whether any link ever marks packets."""
     bridge = addresses.bridge
     ip_commands = ["link set lo up", *(bridge.ip_commands() if bridge else ())]
     tc_commands: list[str] = []
@@ -80,7 +82,7 @@ def node_plan(
             daemon_arguments += direction.delay_stage.daemon_arguments()
     sysctls = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
     sysctls["net.ipv4.ip_forward"] = "0" if node.role in END_HOSTS or bridge else "1"
-    if any(direction.asked.ecn_bytes is not None for direction in directions):
+    if marks:
         sysctls["net.ipv4.tcp_ecn"] = "1"  # by default a connection does not ask for marks
     sysctls_if_known = dict(BRIDGE_SYSCTLS) if bridge else {}
     if any(len(route.gateways) > 1 for route in addresses.routes):

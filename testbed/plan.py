@@ -43,7 +43,9 @@ class Plan:
     links: tuple[tuple[Port, Port], ...]
     directions: tuple[Direction, ...]
     asked: Mapping[Hop, AskedLink]
-    """Of every direction, with the keys of the spec that ask it."""
+    """Of every direction at the start, with the keys of the spec that ask it."""
+    ever: tuple[AskedLink, ...]
+    """The same, and everything that `changes` asks of a direction later."""
     buckets: tuple[int, ...]
     """Elements in each bucket, in the order they become ready."""
     exchanges: tuple[Exchange, ...]
@@ -110,6 +112,11 @@ class Plan:
             raise SpecError(
                 f"{direction.name}: the run began without a delay line on this link, so it cannot have delay, jitter "
                 "or loss now; ask for some with `link`, `links` or `changes` in the spec"
+            )
+        if spec.ecn_bytes is not None and all(each.spec.ecn_bytes is None for each in self.ever):
+            raise SpecError(
+                f"{direction.name}: the run began without ECN, so no connection asks for marks now; ask for some with "
+                "`link`, `links` or `changes` in the spec"
             )
         if stage is not None:
             wrong = refusals(
@@ -236,6 +243,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 congestion=congestion,
                 seed=experiment.seed,
                 packet_bytes=experiment.packet_bytes,
+                marks=any(each.spec.ecn_bytes is not None for each in ever),
                 buffer_sysctls=buffer_sysctls(ever, path_delay_s(ways, traffic, _longest_delays_s(ever))),
             )
             for node in network.nodes
@@ -243,6 +251,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         links=links,
         directions=directions,
         asked=asked,
+        ever=tuple(ever),
         buckets=buckets,
         exchanges=asked_for,
         uncompressed_bytes=sum(

@@ -31,7 +31,7 @@ from testbed.measure.sampler import LinkSampler, wire_bytes
 from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
-from testbed.results.changes import change_notes, dropping
+from testbed.results.changes import change_notes, changed_directions
 from testbed.results.record import BacklogSummary, CaptureSummary, DelayLine, Outcome, RecordWriter, Summary, load
 from testbed.results.report import write_report
 from testbed.results.summarize import (
@@ -321,8 +321,8 @@ class _Run:
         machine = machine_summary(*(self.writer.frame(name) for name in ("machine", "iterations", "buckets")))
         ranks = range(self.plan.experiment.workers)
         changes = self.writer.frame("changes")
-        lossy = {(d.link, d.sender.node) for d in self.plan.directions if d.loss > 0}
-        lossy |= crossed(self.plan) | dropping(changes)
+        lossy = {(each.link, each.hop[0]) for each in self.plan.ever if each.spec.draws}
+        lossy |= crossed(self.plan) | changed_directions(changes)
         outcome, reasons = judge(
             Evidence(
                 links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],

@@ -11,7 +11,9 @@ _UNSHAPED: Final = LinkSpec.model_validate({}).model_copy(update={"rate_bps": UN
 
 
 def _parse_link(value: Any) -> Any:
-    if value == "unshaped" or isinstance(value, Mapping | LinkOverride):
+    if isinstance(value, Mapping):  # validated here, so that an error names its key and not the kinds there are
+        return LinkOverride.model_validate(dict(value))
+    if value == "unshaped" or isinstance(value, LinkOverride):
         return value
     raise ValueError(f"{value!r} is no link; write unshaped, or settings such as {{rate: 10gbit}}")
 

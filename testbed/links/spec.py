@@ -172,7 +172,7 @@ class LinkSettings(_Strict):
     @classmethod
     def _queue_in_range(cls, queue: int | DelayProducts) -> int | DelayProducts:
         if isinstance(queue, int) and not 1 <= queue <= MAX_QUEUE_BYTES:
-            raise ValueError(f"a queue of {queue} bytes; allowed: at most {format_size(MAX_QUEUE_BYTES)}")
+            raise ValueError(f"a queue of {queue} bytes; allowed: 1B to {format_size(MAX_QUEUE_BYTES)}")
         return queue
 
 
@@ -196,7 +196,7 @@ class LinkOverride(LinkSettings):
 class LinkSpec(LinkSettings):
     """One class of link, per direction."""
 
-    backend: Literal["auto"] | BackendName = "auto"
+    backend: Literal["auto", BackendName] = "auto"
     """What makes delay, jitter and loss: `auto` takes the first that can do what is asked and works here."""
 
     @model_validator(mode="after")

@@ -12,8 +12,6 @@ from testbed.results.record import ChangeSummary
 Floats = npt.NDArray[np.float64]
 _TOGETHER_S: Final = 0.5
 """Changes alike that follow each other so closely were asked for in one go."""
-_DROPPING: Final = ("carrier", "loss", "queue")
-"""Settings whose change may cost packets."""
 _NUM_NAMED: Final = 4
 
 
@@ -52,10 +50,10 @@ class RateHistory:
         return np.asarray(self._bits[since] + self._rates[index] * (at_s - self._at_s[since]), dtype=np.float64)
 
 
-def dropping(changes: pl.DataFrame) -> set[tuple[str, str]]:
-    """The directions, by link and sending node, with changes that may cost packets."""
-    found = changes.filter(pl.col("setting").is_in(_DROPPING))
-    return set(zip(found["link"].to_list(), found["node"].to_list(), strict=True))
+def changed_directions(changes: pl.DataFrame) -> set[tuple[str, str]]:
+    """By link and sending node. Whatever has changed may have cost packets, or made TCP send some again: a slower link
+    is late with its acknowledgements."""
+    return set(zip(changes["link"].to_list(), changes["node"].to_list(), strict=True))
 
 
 def change_notes(changes: pl.DataFrame) -> list[str]:

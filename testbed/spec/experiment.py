@@ -49,12 +49,16 @@ RESERVED: Final = {
 def _parse_packet_mode(value: object) -> object:
     if value in ("superframe", "mtu"):
         return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     try:
-        return parse_size_bytes(value)
+        num_bytes = value if isinstance(value, int) and not isinstance(value, bool) else parse_size_bytes(value)
     except ValueError:
-        raise ValueError(f"{value!r} is no packet mode; allowed: superframe, mtu, or a size such as 9000B") from None
+        num_bytes = 0
+    if not MIN_GSO_BYTES <= num_bytes <= SUPERFRAME_BYTES:
+        raise ValueError(
+            f"{value!r} is no packet mode; allowed: superframe, mtu, or a size of {MIN_GSO_BYTES}B to "
+            f"{format_size(SUPERFRAME_BYTES)}"
+        )
+    return num_bytes
 
 
 class Fusion(BaseModel):
@@ -105,7 +109,7 @@ class Experiment(BaseModel):
     """What changes while the run goes on: `{at: 10s, link: w1-s0, rate: 50mbit}`, `{at: 20s, link: w1-s0, down: true}`,
     `{link: w2-s0, trace: lte.trace}`. Times count from the first iteration that communicates, warm-up included."""
     packet_mode: Annotated[
-        Literal["superframe", "mtu"] | Annotated[int, Field(ge=MIN_GSO_BYTES, le=SUPERFRAME_BYTES)],
+        Literal["superframe", "mtu"] | int,
         BeforeValidator(_parse_packet_mode),
         PlainSerializer(lambda mode: mode if isinstance(mode, str) else format_size(mode)),
         WithJsonSchema({"type": "string", "description": "superframe, mtu, or a size", "examples": ["mtu", "9000B"]}),
@@ -260,21 +264,30 @@ def _explanations(error: ValidationError, prefix: tuple[int | str, ...], data: M
     return lines
 
 
+_YAML_WORDS: Final = {
+    **dict.fromkeys(("tuple_type", "list_type"), "write a list: [...], or a line `- ...` for each"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "write a mapping: {key: value}"),
+}
+"""What pydantic calls by Python's names."""
+
+
 def _explain(path: tuple[int | str, ...], item: Any, data: Mapping[Any, Any]) -> str:
     """One pydantic error as `field.path: what is wrong; what is allowed`."""
     shown = ".".join(str(part) for part in path) or "spec"
     if item["type"] == "missing":
         return f"{shown}: required"
     if item["type"] == "extra_forbidden":
-        return f"{shown}: unknown key; allowed: {', '.join(_allowed_keys(path[:-1], data)) or 'none'}"
-    message = str(item["msg"]).removeprefix("Value error, ")
+        return f"{shown}: unknown key; allowed: {', '.join(_allowed_keys(path, data)) or 'none'}"
+    message = _YAML_WORDS.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
     given = item.get("input")
     known = isinstance(given, str | int | float | bool) or given is None
     return f"{shown}: {message}{f' (got {given!r})' if known and repr(given) not in message else ''}"
 
 
-def _allowed_keys(path: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[str]:
-    """The keys of the mapping at that path; those of an axis' value depend on the kind that the spec names."""
+def _allowed_keys(wrong: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[str]:
+    """The keys of the mapping that has the wrong one; those of an axis' value depend on the kind that the spec
+    names."""
+    *path, unknown = wrong
     if not path:
         return [field.alias or name for name, field in Experiment.model_fields.items()]
     schema = Experiment.model_json_schema(by_alias=True)
@@ -290,6 +303,7 @@ def _allowed_keys(path: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[
         if kind is not None:
             variants = [each for each in variants if each.get("properties", {}).get("kind", {}).get("const") == kind]
     if isinstance(given, Mapping) and len(variants) > 1:  # the one that has most of the keys given
+        variants = [each for each in variants if unknown not in each.get("properties", {})] or variants
         best = max(len(given.keys() & each.get("properties", {}).keys()) for each in variants)
         variants = [each for each in variants if len(given.keys() & each.get("properties", {}).keys()) == best]
     return sorted({key for variant in variants for key in variant.get("properties", {})} - {"kind"})

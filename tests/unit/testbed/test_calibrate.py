@@ -1,6 +1,7 @@
 """What calibration makes of its measurements, and which links stand for which."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,13 @@ def test_losses_and_queues_outside_their_bounds_name_the_numbers() -> None:
     queue = QueueMeasurement(queue_bytes=1_000_000, added_s=0.09, expected_s=0.08, num_drops=5)
     (reason,) = judge(plan(), of_class(queue=queue))
     assert "a full queue delays by 90.000 ms, 1MB at the rate are 80.000 ms (+12.5%; allowed 5%)" in reason
+
+
+def test_a_short_queue_may_lack_three_packets() -> None:
+    queue = QueueMeasurement(queue_bytes=60_000, added_s=4.51e-3, expected_s=4.8e-3, num_drops=5)
+    assert judge(plan(), of_class(queue=queue)) == []
+    (reason,) = judge(plan(), of_class(queue=replace(queue, added_s=4.4e-3)))
+    assert "(-8.3%; allowed 8%)" in reason
 
 
 def test_a_queue_that_was_never_full_says_nothing() -> None:

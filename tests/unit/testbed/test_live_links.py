@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
 from testbed.links.change import LinkChange, timeline
 from testbed.links.direction import Direction
 from testbed.links.spec import parse_override
@@ -101,6 +101,38 @@ def test_a_link_without_a_delay_line_is_refused_and_nothing_of_the_change_is_mad
     links.change(by_hand("w0-s0", delay="2ms"))
     assert deployment.directions["w0", "s0"].delay_s == 0.002
     links.check()
+
+
+def test_marks_of_ecn_by_hand_need_connections_that_ask_for_them() -> None:
+    links, marks = accepted(network(link={"backend": "tap"}))
+    with pytest.raises(SpecError, match="began without ECN"):
+        links.change(by_hand("w1-s0", ecn="100kB"))
+    assert marks == []
+    later = network(link={"backend": "tap"}, changes=[{"at": "1h", "link": "s0->w0", "ecn": "100kB"}])
+    assert {node.sysctls["net.ipv4.tcp_ecn"] for node in later.plan.nodes} == {"1"}
+    links, marks = accepted(later)
+    links.change(by_hand("w1->s0", ecn="100kB", loss="1%"))
+    assert [(mark.setting, mark.before, mark.after) for mark in marks] == [
+        ("loss", "0%", "1%"),
+        ("ecn", "none", "100kB"),
+    ]
+
+
+def test_a_schedule_that_breaks_for_whatever_reason_ends_the_run() -> None:
+    deployment = network(changes=[{"at": "0s", "link": "w1-s0", "rate": "20mbit"}])
+    deployment.error = OSError("the socket is gone")
+    links, _ = accepted(deployment)
+    links.begin(timeline(deployment.plan.experiment.changes), dilation=1.0)
+    deadline_s = time.monotonic() + 10
+    found: RunFailedError | None = None
+    while found is None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+        try:
+            links.check()
+        except RunFailedError as error:
+            found = error
+    assert str(found) == "changes.0: OSError: the socket is gone"
+    links.close()
 
 
 def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation() -> None:

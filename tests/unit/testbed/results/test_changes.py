@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.results.changes import RateHistory, change_notes, dropping, summarize_changes
+from testbed.results.changes import RateHistory, change_notes, changed_directions, summarize_changes
 from testbed.results.record import CHANGE_SCHEMA
 
 
@@ -70,9 +70,9 @@ def test_the_same_change_made_twice_is_two_lines() -> None:
     assert len(summarize_changes(rows, origin_s=0.0, dilation=1.0)) == 2
 
 
-def test_links_that_were_cut_may_drop() -> None:
-    rows = frame({"setting": "carrier"}, {"node": "s0", "setting": "rate"})
-    assert dropping(rows) == {("w1-s0", "w1")}
+def test_directions_that_changed_are_told_once() -> None:
+    rows = frame({"setting": "carrier"}, {"setting": "rate"}, {"node": "s0", "setting": "rate"})
+    assert changed_directions(rows) == {("w1-s0", "w1"), ("w1-s0", "s0")}
 
 
 def test_the_verdict_names_what_was_done_by_hand() -> None:
