@@ -1,0 +1,210 @@
+"""Two ends of a UDP connection on a simulated network: every message arrives once, in order, and everything ends.
+
+Each seed decides a whole world: the messages, the window policy, the pace, what is lost, doubled, corrupted, reordered.
+"""
+
+import random
+
+import pytest
+
+from switch_agg.core import Address
+from switch_agg.simulator import Network, Simulator, StuckError
+from switch_agg.window import AimdWindow, DelayWindow, FixedWindow
+from transports.channels._udp_core import ASIDE_BYTES, Connection
+from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pacer, WindowPace
+from transports.framing import HEADER_BYTES
+
+A: Address = ("a", 1)
+B: Address = ("b", 2)
+SEEDS = 600
+
+
+class World:
+    def __init__(self, seed: int, network: Network, *, packet_bytes: int | None = None) -> None:
+        self.random = random.Random(seed)
+        self.packet_bytes = packet_bytes or self.random.choice([40, 100, 1448])
+        self.numbers = {A: self.random.getrandbits(32), B: self.random.getrandbits(32)}
+        self.ends = {A: self.connection(A, B), B: self.connection(B, A)}
+        self.simulator = Simulator(self.ends, network, seed=seed)
+        self.num_tokens = 0
+        self.sent: dict[Address, list[bytes]] = {A: [], B: []}
+        self.received: dict[Address, list[bytearray]] = {A: [], B: []}
+        self.tokens: dict[Address, list[int]] = {A: [], B: []}
+
+    def connection(self, local: Address, peer: Address) -> Connection:
+        return Connection(
+            peer=peer,
+            local=self.numbers[local],
+            remote=self.numbers[peer],
+            packet_bytes=self.packet_bytes,
+            window=self.random.choice(
+                [FixedWindow(self.random.randint(1, 200)), AimdWindow(4, 64), DelayWindow(4, 64)]
+            ),
+            pace=self.random.choice([WindowPace(), GivenPace(self.random.choice([1e6, 1e9])), DiscoveredPace()]),
+            pacer=Pacer(),
+            now_s=0.0,
+        )
+
+    def send(self, sender: Address, num_bytes: int) -> None:
+        data = self.random.randbytes(num_bytes)
+        self.sent[sender].append(data)
+        self.num_tokens += 1
+        self.ends[sender].send(self.frame(sender, len(self.sent[sender])), memoryview(data), self.num_tokens)
+
+    def expect(self, receiver: Address) -> None:
+        sender = B if receiver == A else A
+        number = len(self.received[receiver])
+        view = bytearray(len(self.sent[sender][number]))
+        self.received[receiver].append(view)
+        self.num_tokens += 1
+        self.tokens[receiver].append(self.num_tokens)
+        self.ends[receiver].expect(self.frame(sender, number + 1), memoryview(view), self.num_tokens)
+
+    @staticmethod
+    def frame(sender: Address, number: int) -> bytes:
+        return f"{sender[0]}{number}".encode().ljust(HEADER_BYTES, b".")
+
+    def run(self, *, limit_s: float = 3600.0) -> None:
+        """Until everything sent has been received and acknowledged, receives being posted now and then."""
+
+        def done() -> bool:
+            for end, peer in ((A, B), (B, A)):
+                if len(self.received[end]) < len(self.sent[peer]) and self.random.random() < 0.05:
+                    self.expect(end)
+                    self.simulator.touch(end)
+            return all(
+                len(self.received[end]) == len(self.sent[peer])
+                and not self.ends[end].expecting
+                and self.ends[peer].delivered
+                for end, peer in ((A, B), (B, A))
+            )
+
+        self.simulator.run(done, limit_s=limit_s)
+
+    def check(self) -> None:
+        for end, peer in ((A, B), (B, A)):
+            assert [bytes(view) for view in self.received[end]] == self.sent[peer]
+            arrived = [token for token in self.ends[end].completions if token in self.tokens[end]]
+            assert arrived == self.tokens[end]
+            total = sum(HEADER_BYTES + len(data) for data in self.sent[peer])
+            assert self.ends[end].received_payload_bytes == self.ends[peer].sent_payload_bytes == total
+
+
+@pytest.mark.parametrize("shard", range(4))
+def test_every_message_arrives_once_and_in_order(shard: int) -> None:
+    for seed in range(shard, SEEDS, 4):
+        chance = random.Random(seed)
+        network = Network(
+            delay_s=chance.choice([1e-5, 1e-3, 2e-2]),
+            loss=chance.choice([0, 0.01, 0.1, 0.3]),
+            duplicate=chance.choice([0, 0.2]),
+            corrupt=chance.choice([0, 0.05]),
+            reorder=chance.choice([0, 0.2]),
+        )
+        world = World(seed, network)
+        for _ in range(chance.randint(1, 12)):
+            world.send(chance.choice([A, B]), chance.choice([0, 1, 39, 1000, 5000]))
+        try:
+            world.run()
+        except StuckError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        world.check()
+        if network.corrupt == network.loss == network.reorder == 0:
+            assert all(end.num_rejected == 0 for end in world.ends.values())
+
+
+def test_what_nobody_awaits_is_put_aside_up_to_a_limit() -> None:
+    world = World(1, Network(), packet_bytes=1448)
+    for _ in range(5):
+        world.send(A, ASIDE_BYTES // 2)
+    world.simulator.run_for(2.0)
+    assert world.ends[B].received_payload_bytes <= ASIDE_BYTES
+    assert world.ends[B].received_payload_bytes > ASIDE_BYTES - world.packet_bytes
+    world.run()
+    world.check()
+
+
+def test_nothing_is_sent_twice_on_a_network_without_faults() -> None:
+    world = World(2, Network(delay_s=1e-3), packet_bytes=1448)
+    for _ in range(20):
+        world.send(A, 50_000)
+        world.send(B, 100)
+    world.run()
+    world.check()
+    assert all(end.retransmitted_bytes == 0 for end in world.ends.values())
+
+
+def test_a_peer_that_begins_anew_is_noticed() -> None:
+    world = World(3, Network())
+    world.send(A, 100)
+    world.run()
+    world.numbers[B] += 1
+    world.simulator.restart(B, world.connection(B, A))
+    assert not world.ends[A].restarted
+    world.send(A, 100)
+    world.simulator.touch(A)
+    world.simulator.run(lambda: world.ends[A].restarted, limit_s=60.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_leaves_is_heard_after_its_last_words(seed: int) -> None:
+    world = World(seed, Network(loss=0.3))
+    for _ in range(3):
+        world.send(A, 1000)
+        world.sent[A].append(b"")  # without a token: it has a buffer of its own
+        world.ends[A].send(world.frame(A, len(world.sent[A])), memoryview(b""), None)
+    world.run()
+    world.ends[A].leave(7, world.simulator.now_s)
+    world.simulator.touch(A)
+    world.simulator.run(lambda: world.ends[A].leave_answered, limit_s=600.0)
+    assert world.ends[B].left_after == 7
+    assert world.ends[B].peer_leaves
+
+
+def test_who_leaves_in_the_middle_gives_up_what_is_not_delivered() -> None:
+    world = World(5, Network(), packet_bytes=1448)
+    world.ends[A].send(world.frame(A, 1), memoryview(b"kept"), None)
+    world.ends[A].send(world.frame(A, 2), memoryview(bytes(10_000_000)), 1)
+    world.simulator.run_for(0.01)
+    world.ends[A].leave(1, world.simulator.now_s)
+    world.simulator.touch(A)
+    view = bytearray(4)
+    world.ends[B].expect(world.frame(A, 1), memoryview(view), 9)
+    world.simulator.run(lambda: world.ends[A].leave_answered, limit_s=60.0)
+    assert view == b"kept"
+    assert world.ends[B].left_after == 1
+    assert world.ends[A].delivered
+
+
+def test_a_frame_that_differs_is_told() -> None:
+    world = World(6, Network())
+    world.send(A, 10)
+    world.ends[B].expect(world.frame(A, 9), memoryview(bytearray(3)), 1)
+    world.simulator.run(lambda: world.ends[B].disagreement is not None, limit_s=10.0)
+    assert world.ends[B].disagreement == (world.frame(A, 1), world.frame(A, 9))
+    assert world.ends[B].completions == []
+
+
+def transfer_s(loss: float, num_bytes: int) -> float:
+    world = World(7, Network(delay_s=1e-2, loss=loss), packet_bytes=1448)
+    for end in world.ends.values():
+        end._window, end._pace = FixedWindow(4096), GivenPace(200e6)
+    world.send(A, num_bytes)
+    world.expect(B)
+    world.simulator.run(lambda: not world.ends[B].expecting, limit_s=60.0)
+    return world.simulator.now_s
+
+
+def test_random_loss_does_not_slow_a_paced_sender() -> None:
+    assert transfer_s(0.005, 5_000_000) < 1.25 * transfer_s(0.0, 5_000_000)
+
+
+def test_bytes_that_came_in_another_copy_do_not_stop_the_probes() -> None:
+    """A window of one packet, full of a retransmission whose original has arrived after all."""
+    for seed in range(200):
+        world = World(seed, Network(delay_s=1e-3, loss=0.3, reorder=0.2), packet_bytes=100)
+        for end in world.ends.values():
+            end._window, end._pace = FixedWindow(1), WindowPace()
+        world.send(A, 2000)
+        world.run(limit_s=600.0)
+        world.check()

@@ -1,0 +1,46 @@
+"""A given rate is kept, an unknown one is found."""
+
+import pytest
+
+from transports.channels._udp_pacing import CATCH_UP_S, MIN_FLIGHT_BYTES, DiscoveredPace, GivenPace, Pacer
+
+
+def test_a_pacer_keeps_its_rate_and_catches_up_a_little() -> None:
+    pacer, now_s = Pacer(), 1.0
+    for _ in range(1000):
+        now_s = max(now_s, pacer.next_s)
+        pacer.spend(1514, 1e8, now_s)
+    assert pacer.next_s == pytest.approx(1.0 - CATCH_UP_S + 1000 * 1514 * 8 / 1e8)
+    pacer.spend(1514, 1e8, 100.0)
+    assert pacer.next_s == pytest.approx(100.0 - CATCH_UP_S + 1514 * 8 / 1e8)
+    before_s = pacer.next_s
+    pacer.spend(10**9, None, 101.0)
+    assert pacer.next_s == before_s
+
+
+def test_a_given_rate_allows_two_round_trips_under_way() -> None:
+    pace = GivenPace(2e8)
+    assert pace.flight_bytes is None
+    pace.on_acknowledged(None, 0.02, 0, 1.0)
+    assert pace.rate_bps == 2e8
+    assert 2e8 / 8 * 0.04 < (pace.flight_bytes or 0) < 2e8 / 8 * 0.06
+
+
+@pytest.mark.parametrize("bottleneck_bps", [1e7, 2e8, 1e9])
+def test_the_rate_of_a_bottleneck_is_found_and_kept(bottleneck_bps: float) -> None:
+    """A fluid model: what is sent faster than the bottleneck waits in its queue."""
+    pace, now_s, base_s, queue_bytes = DiscoveredPace(), 0.0, 0.01, 0.0
+    assert pace.rate_bps is None
+    assert pace.flight_bytes == MIN_FLIGHT_BYTES
+    rates_bps = []
+    for _ in range(4000):
+        round_trip_s = base_s + queue_bytes * 8 / bottleneck_bps
+        flight_bytes = pace.flight_bytes or 0.0
+        asked_bps = min(pace.rate_bps or 1e12, flight_bytes * 8 / round_trip_s)
+        delivered_bps = min(bottleneck_bps, asked_bps) if queue_bytes == 0 else bottleneck_bps
+        queue_bytes = max(0.0, queue_bytes + (asked_bps - bottleneck_bps) / 8 * 1e-3)
+        now_s += 1e-3
+        pace.on_acknowledged(delivered_bps, round_trip_s, int(asked_bps / 8 * round_trip_s), now_s)
+        rates_bps.append(pace.rate_bps or 0.0)
+    settled = rates_bps[-1000:]
+    assert sum(settled) / len(settled) == pytest.approx(bottleneck_bps, rel=0.05)

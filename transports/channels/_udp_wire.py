@@ -1,0 +1,141 @@
+"""The datagrams of the UDP channel, bit by bit. Pure.
+
+    offset  size  field
+    0       4     check        sum modulo 2^32 of the datagram's other words of 32 bits, zeros added behind
+    4       4     connection   the number that the receiving end chose and published
+    8       4     number       of the packet, modulo 2^32; of an acknowledgement: the largest one received
+    12      1     kind
+    13      1     zero
+    14      2     length       of what follows the header
+    16      8     offset       of the first byte in the stream; of an acknowledgement: the stream may go on up to here
+
+All little-endian. UDP's own checksum is left to the network card on most machines; the sum here costs next to nothing
+while the bytes are copied and covers what happens to them in memory as well. The packets of data carry exactly what
+TCP's carry at the same MTU, so that both have the same bound.
+
+An acknowledgement goes on with its delay in microseconds and the congestion marks seen (4 bytes each), the number of
+ranges (2 bytes), and for each range, from the largest number down, the unreceived and the received packets (2 each).
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from transports.errors import FrameMismatchError
+
+HEADER: Final = struct.Struct("<IIIBBHQ")
+ACKNOWLEDGEMENT: Final = struct.Struct("<IIH")
+RANGE: Final = struct.Struct("<HH")
+MAX_RANGES: Final = 16
+MAX_LENGTH: Final = 8972 - HEADER.size
+"""What fits a packet of MTU 9000."""
+IP_UDP_BYTES: Final = 20 + 8
+ETHERNET_BYTES: Final = 14
+OVERHEAD_BYTES: Final = ETHERNET_BYTES + IP_UDP_BYTES + HEADER.size
+_MASK: Final = 0xFFFF_FFFF
+_MAX_16: Final = 0xFFFF
+
+
+class Kind(IntEnum):
+    """What a datagram is."""
+
+    DATA = 1
+    ACKNOWLEDGEMENT = 2
+    PING = 3
+    """Asks for an acknowledgement."""
+    LEAVE = 4
+    """The sender leaves; number: the last operation that it finished, offset: where its stream ends."""
+    LEFT = 5
+    """The answer to that."""
+    STRANGER = 6
+    """Nobody here knows the connection that this number names: whoever knew it has died or begun anew."""
+
+
+class Packet(NamedTuple):
+    """A datagram, read."""
+
+    connection: int
+    number: int
+    kind: Kind
+    offset: int
+    body: bytes | memoryview
+
+
+class Acknowledged(NamedTuple):
+    """The body of an acknowledgement."""
+
+    delay_s: float
+    marks: int
+    ranges: tuple[tuple[int, int], ...]
+    """First and last number of each, falling."""
+
+
+def check(datagram: bytes | bytearray | memoryview) -> int:
+    """The sum over all but the first word."""
+    rest = bytes(memoryview(datagram)[4:])
+    words = np.frombuffer(rest + bytes(-len(rest) % 4), "<u4")
+    return int(words.sum(dtype=np.uint64)) & _MASK
+
+
+def pack(connection: int, number: int, kind: Kind, offset: int, body: bytes | memoryview = b"") -> bytes:
+    """A datagram."""
+    datagram = bytearray(HEADER.size + len(body))
+    HEADER.pack_into(datagram, 0, 0, connection, number & _MASK, kind, 0, len(body), offset)
+    datagram[HEADER.size :] = body
+    datagram[:4] = check(datagram).to_bytes(4, "little")
+    return bytes(datagram)
+
+
+def unpack(datagram: bytes) -> Packet:
+    """The inverse. Raises FrameMismatchError for anything that :func:`pack` does not make."""
+    if len(datagram) < HEADER.size:
+        raise FrameMismatchError(f"a datagram of {len(datagram)} bytes is shorter than its header")
+    found, connection, number, kind, zero, length, offset = HEADER.unpack_from(datagram)
+    if length != len(datagram) - HEADER.size or found != check(datagram) or zero:
+        raise FrameMismatchError("a datagram is cut short or corrupted")
+    try:
+        return Packet(connection, number, Kind(kind), offset, memoryview(datagram)[HEADER.size :])
+    except ValueError as error:
+        raise FrameMismatchError(f"unknown kind of datagram {kind}: another version of the peer?") from error
+
+
+def pack_acknowledged(delay_s: float, marks: int, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The body for ranges that fall; the last ones are left out when they are too many or too far away."""
+    pairs: list[bytes] = []
+    above = ranges[0][1] + 1 if ranges else 0
+    for first, last in ranges[:MAX_RANGES]:
+        gap, length = above - last - 1, last - first + 1
+        if gap > _MAX_16:
+            break
+        pairs.append(RANGE.pack(gap, min(length, _MAX_16)))
+        if length > _MAX_16:
+            break
+        above = first
+    head = ACKNOWLEDGEMENT.pack(min(int(delay_s * 1e6), _MASK), marks & _MASK, len(pairs))
+    return head + b"".join(pairs)
+
+
+def unpack_acknowledged(largest: int, body: bytes | memoryview) -> Acknowledged:
+    """The inverse, the largest number in full. Raises FrameMismatchError."""
+    if len(body) < ACKNOWLEDGEMENT.size:
+        raise FrameMismatchError("an acknowledgement is cut short")
+    delay_us, marks, num_ranges = ACKNOWLEDGEMENT.unpack_from(body)
+    if len(body) != ACKNOWLEDGEMENT.size + num_ranges * RANGE.size:
+        raise FrameMismatchError("an acknowledgement is cut short")
+    ranges, above = [], largest + 1
+    for index in range(num_ranges):
+        gap, length = RANGE.unpack_from(body, ACKNOWLEDGEMENT.size + index * RANGE.size)
+        last = above - gap - 1
+        above = last - length + 1
+        if length == 0 or above < 0:
+            raise FrameMismatchError("an acknowledgement names packets that cannot be")
+        ranges.append((above, last))
+    return Acknowledged(delay_us * 1e-6, marks, tuple(ranges))
+
+
+def whole(number: int, near: int) -> int:
+    """The number, of which 32 bits are known, that is nearest to one that is known (RFC 9000, A.3)."""
+    return max(0, near + ((number - near + 2**31) & _MASK) - 2**31) if near >= 2**31 else number
