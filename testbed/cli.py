@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,6 +21,10 @@ from rich.table import Table
 
 from testbed.calibration_cache import Mode
 from testbed.errors import Interrupted, SpecError, TestbedError
+
+if TYPE_CHECKING:
+    from testbed.results.record import Summary
+    from testbed.spec.sweep import Sweep
 
 EXIT_INVALID: Final = 4
 EXIT_INTERRUPTED: Final = 130
@@ -68,13 +72,23 @@ def _emit(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
+Output = Annotated[Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)]
+Calibrate = Annotated[
+    Mode,
+    typer.Option(
+        "--calibrate",
+        help="class: the rate of one link of each class, queue and loss of each class from the cache. full: every "
+        "link, nothing from the cache. cached: the rate from the cache too. Settings are read back and delays "
+        "measured on every link in each case.",
+    ),
+]
+
+
 @app.command(epilog=_EPILOG)
 def run(
     spec: Spec,
     overrides: Set = None,
-    output: Annotated[
-        Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)
-    ] = Path("results"),
+    output: Output = Path("results"),
     capture: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,15 +100,7 @@ def run(
     capture_bytes: Annotated[
         int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
     ] = 128,
-    calibration: Annotated[
-        Mode,
-        typer.Option(
-            "--calibrate",
-            help="class: the rate of one link of each class, queue and loss of each class from the cache. full: every "
-            "link, nothing from the cache. cached: the rate from the cache too. Settings are read back and delays "
-            "measured on every link in each case.",
-        ),
-    ] = Mode.CLASS,
+    calibration: Calibrate = Mode.CLASS,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -141,18 +147,93 @@ def run(
 
 
 @app.command(epilog=_EPILOG)
+def sweep(
+    spec: Spec,
+    overrides: Set = None,
+    output: Output = Path("results"),
+    calibration: Calibrate = Mode.CLASS,
+    force: Annotated[bool, typer.Option("--force", help="Run also what has a valid result below --output.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, without root; run nothing.")] = False,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run every combination of what a spec lists under `sweep:`, and compare: one table, one page of plots.
+
+    A spec says what varies by path, and with `repeat: n` how often each point runs (with the same seed; several seeds
+    are `seed: [1, 2, 3]` under `sweep`):
+
+      sweep: {link.rate: [100mbit, 1gbit], compression: [none, {kind: top_k, ratio: 1%}]}
+
+    Every point is planned before the first runs. Points with a valid result below --output are skipped, so that the
+    same command goes on after an interruption; a point that fails stops no other. Needs root.
+
+    Exit codes of their own: 1 if any point failed, 4 if none failed and any is invalid.
+
+    Examples:
+
+      testbed sweep experiments/link_speed.yaml
+
+      testbed sweep experiments/quickstart.yaml --set 'sweep.link.rate=[50mbit, 200mbit]' --set repeat=3
+    """
+    from testbed.results.compare import render_comparison, render_points
+    from testbed.results.terminal import LiveProgress
+    from testbed.run import run_experiment
+    from testbed.spec.experiment import Experiment
+    from testbed.spec.sweep import load_sweep
+    from testbed.sweep import exit_code, found, plan_points, require_points, run_sweep
+
+    _logging(verbose)
+    swept = load_sweep(spec, overrides or [])
+    if swept.is_single_run:
+        raise SpecError(
+            f"{spec}: nothing varies; list values under `sweep`, such as --set 'sweep.link.rate=[100mbit, 1gbit]', or "
+            "use `testbed run`"
+        )
+    plans = plan_points(swept)
+    comparison = found(swept, plans, output=output, force=force)
+    if dry_run:
+        if as_json:
+            _emit(comparison.to_json())
+        else:
+            render_points(comparison, Console())
+        return
+    require_points(swept, plans)
+    errors = Console(stderr=True, quiet=as_json)
+
+    def run_one(experiment: Experiment) -> "Summary":
+        progress = LiveProgress(errors, enabled=not as_json)
+        try:
+            return run_experiment(experiment, output=output, progress=progress, calibration_mode=calibration)
+        finally:
+            progress.close()
+
+    comparison = run_sweep(comparison, [point.experiment for point in swept.points], run=run_one, console=errors)
+    if as_json:
+        _emit(comparison.to_json())
+    else:
+        render_comparison(comparison, Console())
+    if code := exit_code(comparison):
+        raise typer.Exit(code)
+
+
+@app.command(epilog=_EPILOG)
 def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verbose = 0) -> None:
     """Print what a run would do, without root and without doing it.
 
     Nodes, addresses, every ip and tc command, processes, the bytes each link must carry and the time theory predicts.
+    Of a spec with `sweep`: its points, and what theory predicts for each.
     """
     from testbed.budget import asked_bps, comparison, known_budget, refuse_excess
     from testbed.doctor import plan_here
     from testbed.results.plan_text import render_plan
-    from testbed.spec.experiment import load
+    from testbed.spec.sweep import load_sweep
 
     _logging(verbose)
-    made = plan_here(load(spec, overrides or []))
+    swept = load_sweep(spec, overrides or [])
+    if not swept.is_single_run:
+        _plan_sweep(swept, as_json=as_json)
+        return
+    made = plan_here(swept.points[0].experiment)
     budget = known_budget()
     refuse_excess(made, budget)
     if as_json:
@@ -161,6 +242,17 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
     else:
         render_plan(made, Console())
         Console().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)
+
+
+def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
+    from testbed.results.compare import render_points
+    from testbed.sweep import found, plan_points
+
+    points = found(swept, plan_points(swept), output=Path(), force=True)
+    if as_json:
+        _emit(points.to_json())
+    else:
+        render_points(points, Console())
 
 
 @app.command(epilog=_EPILOG)
@@ -255,9 +347,9 @@ def clean(
 @app.command(epilog=_EPILOG)
 def schema() -> None:
     """Print the JSON schema of a spec, so that editors complete it."""
-    from testbed.spec.experiment import Experiment
+    from testbed.spec.sweep import sweep_schema
 
-    _emit(Experiment.model_json_schema(by_alias=True))
+    _emit(sweep_schema())
 
 
 Where = Annotated[

@@ -85,11 +85,7 @@ def run_experiment(
 
     Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
     """
-    if not experiment.workload.phase_lengths().get("measured"):
-        raise SpecError(
-            f"workload: {experiment.workload.kind} has no iterations that a run could judge; "
-            "`testbed bench` runs what has none"
-        )
+    require_iterations(experiment)
     plan = plan_here(experiment)
     require(plan)
     capture = capture or CaptureRequest()
@@ -104,6 +100,15 @@ def run_experiment(
         snap_bytes=capture.snap_bytes,
         calibration_mode=calibration_mode,
     ).execute()
+
+
+def require_iterations(experiment: Experiment) -> None:
+    """Raise SpecError for a workload that a run could not judge."""
+    if not experiment.workload.phase_lengths().get("measured"):
+        raise SpecError(
+            f"workload: {experiment.workload.kind} has no iterations that a run could judge; "
+            "`testbed bench` runs what has none"
+        )
 
 
 def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> DelayLine | None:

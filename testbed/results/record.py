@@ -26,7 +26,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -554,6 +554,17 @@ def load(path: Path) -> Record:
         machine=_load_frame(path / "machine.parquet", MACHINE_SCHEMA),
         changes=_load_frame(path / "changes.parquet", CHANGE_SCHEMA),
     )
+
+
+def results_of(output: Path, *, name: str, spec_sha256: str) -> list[Summary]:
+    """The summaries of every run of one resolved spec below `output`, oldest first. What cannot be read is not one."""
+    found = []
+    for path in output.glob(f"{name}-{spec_sha256[:8]}-*/summary.json"):
+        with suppress(SpecError):
+            summary = _load_summary(path)
+            if summary.spec_sha256 == spec_sha256:
+                found.append(summary.model_copy(update={"record": str(path.parent)}))
+    return sorted(found, key=lambda summary: (summary.started_at, summary.run_id))
 
 
 def _load_text(path: Path) -> str:

@@ -6,7 +6,8 @@ become SI base units here, in fields whose names say so (`link.rate` -> `link.ra
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -39,11 +40,8 @@ from transports.compression.base import COMPRESSORS, Compressor
 from transports.registry import Options
 from transports.units import Size, Time, format_size, parse_size_bytes
 
-RESERVED: Final = {
-    "sweep": "one spec is one run",
-    "repeat": "one spec is one run",
-}
-"""Keys that later versions give a meaning; until then they are refused, saying what holds instead."""
+SWEEP_KEYS: Final = ("sweep", "repeat")
+"""Keys of a spec that is many runs; `testbed.spec.sweep` takes them out before what is left is an experiment."""
 
 
 def _parse_packet_mode(value: object) -> object:
@@ -142,11 +140,11 @@ class Experiment(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_reserved(cls, data: Any) -> Any:
+    def _refuse_sweep(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for key, instead in RESERVED.items():
+            for key in SWEEP_KEYS:
                 if key in data:
-                    raise ValueError(f"`{key}` is reserved for a later version; leave it out ({instead})")
+                    raise ValueError(f"`{key}` makes several runs of one spec: use `testbed sweep`, or leave it out")
         return data
 
     @model_validator(mode="after")
@@ -188,6 +186,24 @@ def validate(data: object) -> Experiment:
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read a YAML spec and apply `path=value` overrides. Raises SpecError."""
+    data = read(path)
+    for override in overrides:
+        apply_override(data, override)
+    with naming(path):
+        return validate(data)
+
+
+@contextmanager
+def naming(what: object) -> Iterator[None]:
+    """Every line of a SpecError begins with what it is about."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError("\n".join(f"{what}: {line}" for line in str(error).splitlines())) from None
+
+
+def read(path: Path) -> dict[Any, Any]:
+    """A YAML spec as plain data, not checked yet; paths in it begin at the file's folder. Raises SpecError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -199,20 +215,15 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping with at least a `name`; this is {_describe(data)}")
-    _anchor(data, path.parent)
-    for override in overrides:
-        apply_override(data, override)
-    try:
-        return validate(data)
-    except SpecError as error:
-        raise SpecError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
+    anchor(data, path.parent)
+    return data
 
 
 _SHORT_FOR: Final = {"jitter": "deviation"}
 """The key that a plain value stands for, where it is not the kind of an axis."""
 
 
-def _anchor(data: dict[Any, Any], folder: Path) -> None:
+def anchor(data: dict[Any, Any], folder: Path) -> None:
     """A path inside a spec file begins at the file's folder."""
     topology = data.get("topology")
     if isinstance(topology, dict) and isinstance(topology.get("path"), str):
@@ -220,15 +231,24 @@ def _anchor(data: dict[Any, Any], folder: Path) -> None:
 
 
 def apply_override(data: dict[Any, Any], override: str) -> None:
-    """`link.rate=1gbit` on plain data, in place; the value is YAML. Raises SpecError."""
+    """`link.rate=1gbit` on plain data, in place. Raises SpecError."""
+    set_value(data, *parse_override(override))
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """`link.rate=1gbit` -> path and value; the value is YAML. Raises SpecError."""
     key, separator, text = override.partition("=")
     if not separator or not all(key.split(".")):
         raise SpecError(f"--set {override}: write path=value, such as link.rate=1gbit")
     try:
-        value = yaml.safe_load(text)
+        return key, yaml.safe_load(text)
     except yaml.YAMLError:
         raise SpecError(f"--set {override}: {text!r} is not YAML") from None
-    *parents, last = key.split(".")
+
+
+def set_value(data: dict[Any, Any], path: str, value: Any) -> None:
+    """Set what is at `link.rate`, in place; what lies on the way is made, or spelled out where it is a short form."""
+    *parents, last = path.split(".")
     for part in parents:
         child = data.get(part)
         if isinstance(child, str):  # `collective: ring` stands for `collective: {kind: ring}`

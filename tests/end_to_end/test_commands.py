@@ -19,7 +19,9 @@ def invoke(*argv: str, root: bool = True) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["bench", "allreduce", "--help"], ["clean", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["run", "--help"], ["sweep", "--help"], ["bench", "allreduce", "--help"], ["clean", "--help"]]
+)
 def test_help_teaches(argv: list[str]) -> None:
     done = invoke(*argv)
     assert done.returncode == 0
@@ -89,6 +91,17 @@ def test_plan_as_json_has_the_expected_bytes() -> None:
     assert plan["prediction"]["bound_s"] > 0.4
 
 
+@pytest.mark.parametrize("argv", [["plan"], ["sweep", "--dry-run"]])
+def test_the_points_of_a_sweep_are_listed_with_their_predictions_without_running(argv: list[str]) -> None:
+    command, *options = argv
+    done = invoke(command, QUICKSTART, *options, "--set", "sweep.link.rate=[100mbit, 1gbit]", "--json")
+    assert done.returncode == 0
+    points = json.loads(done.stdout)["points"]
+    assert [point["settings"]["link.rate"] for point in points] == ["100mbit", "1gbit"]
+    assert points[0]["allreduce_bound_s"] == pytest.approx(10 * points[1]["allreduce_bound_s"])
+    assert [point["outcome"] for point in points] == ["not run"] * 2
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -96,6 +109,12 @@ def test_plan_as_json_has_the_expected_bytes() -> None:
         (["run", QUICKSTART, "--set", "wrokers=3"], "wrokers: unknown key; allowed: name"),
         (["run", QUICKSTART, "--set", "workload={kind: allreduce}"], "workload: allreduce has no iterations"),
         (["plan", "none.yaml"], "cannot read none.yaml"),
+        (
+            ["run", QUICKSTART, "--set", "sweep.seed=[1, 2]"],
+            "`sweep` makes several runs of one spec: use `testbed sweep`",
+        ),
+        (["sweep", QUICKSTART], "nothing varies; list values under `sweep`"),
+        (["sweep", QUICKSTART, "--set", "sweep.link.rate=[1gbit, fast]"], "link.rate: 'fast' is not a rate"),
         (["bench", "allreduce", "--link", "1gbit,,"], "--link"),
         (["bench", "allreduce", "--stack", "rign/tcp"], "rign"),
         (["bench", "allreduce", "--stack", "ring/memory"], "workload.stacks: 'ring/memory' joins ranks of one process"),

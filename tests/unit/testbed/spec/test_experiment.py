@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.errors import SpecError
 from testbed.plan import make_plan
-from testbed.spec.experiment import RESERVED, Experiment, apply_override, load, validate
+from testbed.spec.experiment import SWEEP_KEYS, Experiment, apply_override, load, validate
 
 
 def wrong(**keys: Any) -> str:
@@ -92,11 +92,9 @@ def test_errors_name_the_field_and_what_is_allowed(keys: dict[str, Any], words: 
     assert "Traceback" not in message
 
 
-@pytest.mark.parametrize("key", sorted(RESERVED))
-def test_reserved_keys_are_refused_and_say_what_holds_instead(key: str) -> None:
-    message = wrong(**{key: 1})
-    assert f"`{key}` is reserved" in message
-    assert RESERVED[key] in message
+@pytest.mark.parametrize("key", SWEEP_KEYS)
+def test_a_spec_of_many_runs_is_no_experiment_and_names_the_command_for_it(key: str) -> None:
+    assert f"`{key}` makes several runs of one spec: use `testbed sweep`" in wrong(**{key: 1})
 
 
 def test_every_wrong_field_is_named_at_once() -> None:
@@ -171,7 +169,7 @@ VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
     max_leaves=6,
 )
-KNOWN = st.sampled_from([*Experiment.model_json_schema(by_alias=True)["properties"], *RESERVED])
+KNOWN = st.sampled_from([*Experiment.model_json_schema(by_alias=True)["properties"], *SWEEP_KEYS])
 NESTED = st.dictionaries(
     st.sampled_from(
         [

@@ -1,0 +1,226 @@
+"""The points of a sweep side by side: one table in the terminal, one page for browsers, one CSV and JSON for scripts.
+
+    <name>-sweep-<sha256>/
+      sweep.json    what varies, and every point with its numbers, its theory and its runs
+      sweep.csv     the same numbers, a row for each point
+      sweep.html    plots with theory drawn in, and the table; opens offline
+
+The runs stay records of their own beside that directory and are linked. A point's numbers are medians over its valid
+and degraded runs; those of other runs are nobody's.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from testbed.errors import EnvironmentLacksError
+from testbed.results import wording
+from testbed.results.record import Summary, replace_text
+from testbed.spec.sweep import settings_text, value_text
+
+State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
+SCHEMA_VERSION: Final = 1
+_SEVERITY: Final[tuple[State, ...]] = ("valid", "degraded", "not run", "invalid", "unsupported", "failed")
+_STYLES: Final[Mapping[State, str]] = {"valid": "green", "degraded": "yellow", "not run": "dim"}
+_NUM_REASONS: Final = 3
+_WIDE: Final = 110
+"""Columns of a terminal; in fewer the table leaves out what can be derived."""
+_SETTING_WIDTH: Final = 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedPoint:
+    """One point of a sweep with what theory says of it and the runs that it has."""
+
+    settings: Mapping[str, Any]
+    spec_sha256: str
+    bound_s: float
+    """Of one iteration's all-reduces, as planned; `predicted_s` too."""
+    predicted_s: float
+    num_asked: int
+    """Runs that the sweep wants of it."""
+    runs: tuple[Summary, ...]
+
+    @property
+    def outcome(self) -> State:
+        """The worst of its runs; `not run` where runs are missing."""
+        found: list[State] = [run.outcome for run in self.runs]
+        if len(found) < self.num_asked:
+            found.append("not run")
+        return max(found, key=_SEVERITY.index)
+
+    @property
+    def usable(self) -> list[Summary]:
+        """Runs whose numbers stand."""
+        return [run for run in self.runs if run.outcome in ("valid", "degraded") and run.iteration_time_s]
+
+    def row(self) -> dict[str, float | int | str | None]:
+        """Its numbers; None where no run has them. Times in virtual seconds."""
+        runs = self.usable
+        times = [run.iteration_time_s for run in runs if run.iteration_time_s]
+        medians = [time.median for time in times]
+        theory = next((run.allreduce for run in runs if run.allreduce), None)  # with the latency that was measured
+        single = times[0] if len(times) == 1 else None
+        return {
+            **{path: value_text(value) for path, value in self.settings.items()},
+            "outcome": self.outcome,
+            "num_runs": len(runs),
+            "iteration_time_s": _median(medians),
+            "iteration_time_low_s": single.p10 if single else min(medians, default=None),
+            "iteration_time_high_s": single.p90 if single else max(medians, default=None),
+            "compute_only_time_s": _of(runs, lambda run: run.compute_only_time_s),
+            "exposed_communication_s": _of(runs, lambda run: run.exposed_communication_s),
+            "samples_per_s": _of(runs, lambda run: run.samples_per_s),
+            "scaling_factor": _of(runs, lambda run: run.scaling_factor),
+            "allreduce_time_s": _of(runs, lambda run: run.allreduce.time_s if run.allreduce else None),
+            "allreduce_predicted_s": self.predicted_s if theory is None else theory.predicted_s,
+            "allreduce_bound_s": self.bound_s if theory is None else theory.bound_s,
+            "utilization_mean": _of(runs, _utilization),
+            "payload_ratio": _of(runs, lambda run: run.compression.payload_ratio if run.compression else 1.0),
+            "loss": _of(runs, lambda run: run.loss.last if run.loss else None),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A sweep as far as it has come."""
+
+    name: str
+    paths: tuple[str, ...]
+    """What varies."""
+    points: tuple[ComparedPoint, ...]
+    directory: Path
+    """Of sweep.json and the others."""
+
+    @property
+    def outcomes(self) -> set[State]:
+        """Of its points."""
+        return {point.outcome for point in self.points}
+
+    def with_run(self, position: int, summary: Summary) -> "Comparison":
+        """One more run of the point there."""
+        points = list(self.points)
+        points[position] = replace(points[position], runs=(*points[position].runs, summary))
+        return replace(self, points=tuple(points))
+
+    def frame(self) -> pl.DataFrame:
+        """A row for each point, in the order of the sweep."""
+        return pl.DataFrame([point.row() for point in self.points], infer_schema_length=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """sweep.json, and what `testbed sweep --json` prints."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "varied": list(self.paths),
+            "directory": str(self.directory),
+            "points": [
+                {
+                    **{key: value for key, value in point.row().items() if key not in point.settings},
+                    "settings": dict(point.settings),
+                    "spec_sha256": point.spec_sha256,
+                    "runs": [
+                        {"run_id": run.run_id, "outcome": run.outcome, "reasons": run.reasons, "record": run.record}
+                        for run in point.runs
+                    ],
+                }
+                for point in self.points
+            ],
+        }
+
+
+def write_comparison(comparison: Comparison) -> None:
+    """Write, or write again, the sweep's directory. Raises EnvironmentLacksError."""
+    directory = comparison.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write {directory}: {error.strerror}; choose another --output") from error
+    replace_text(directory / "sweep.json", json.dumps(comparison.to_json(), indent=2) + "\n")
+    replace_text(directory / "sweep.csv", comparison.frame().write_csv())
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    """The table, what was wrong, and where everything is."""
+    rows = [point.row() for point in comparison.points]
+    table = Table(box=None, padding=(0, 2 if console.width >= _WIDE else 1, 0, 0), pad_edge=False, header_style="bold")
+    for path in comparison.paths:
+        least = max(len(part) for row in rows for part in re.split(r"(?<=[(,])", str(row[path])))
+        table.add_column(path.replace(".", ".\n"), overflow="fold", min_width=min(least, _SETTING_WIDTH))
+    columns = [(header, text) for header, text, wide in _columns(rows) if console.width >= _WIDE or not wide]
+    for header, _ in columns:
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("\noutcome", no_wrap=True)
+    for point, row in zip(comparison.points, rows, strict=True):
+        outcome = Text(point.outcome, style=_STYLES.get(point.outcome, "red"))
+        varied = [Text(str(row[path])) for path in comparison.paths]
+        table.add_row(*varied, *(text(row) for _, text in columns), outcome)
+    console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(rows)} points\n"))
+    console.print(table, highlight=False)
+    for point in comparison.points:
+        reasons = [reason for run in point.runs if run.outcome != "valid" for reason in run.reasons]
+        for reason in list(dict.fromkeys(reasons))[:_NUM_REASONS]:
+            console.print(Text(f"• {settings_text(point.settings)}: {point.outcome}: {reason}"), highlight=False)
+    console.print()
+
+
+def render_points(comparison: Comparison, console: Console) -> None:
+    """What would run: every point, what theory says of it, and whether it has its results already."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for path in comparison.paths:
+        table.add_column(path, overflow="fold")
+    for column in ("all-reduce predicted", "bound", "to run"):
+        table.add_column(column, justify="right")
+    for point in comparison.points:
+        left = point.num_asked - len(point.runs)
+        table.add_row(
+            *(value_text(point.settings[path]) for path in comparison.paths),
+            wording.time_text(point.predicted_s),
+            wording.time_text(point.bound_s),
+            f"{left} of {point.num_asked}" if point.num_asked > 1 else "yes" if left else "has a result",
+        )
+    console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(comparison.points)} points\n"))
+    console.print(table, highlight=False)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]:
+    """Headers, how their cells are written, whether they need a wide terminal; without those that say nothing here."""
+    columns: list[tuple[str, Callable[[Mapping[str, Any]], str], bool]] = [
+        ("iteration\nmedian", lambda row: wording.time_text(row["iteration_time_s"]), False),
+        ("exposed\ncomm.", lambda row: wording.time_text(row["exposed_communication_s"]), True),
+        ("\nsamples/s", lambda row: _number(row["samples_per_s"]), True),
+        ("scaling\nfactor", lambda row: _number(row["scaling_factor"]), False),
+        ("all-\nreduce", lambda row: wording.time_text(row["allreduce_time_s"]), False),
+        ("pre-\ndicted", lambda row: wording.time_text(row["allreduce_predicted_s"]), True),
+        ("\nbound", lambda row: wording.time_text(row["allreduce_bound_s"]), False),
+        ("links\nused", lambda row: wording.percent_text(row["utilization_mean"]), False),
+    ]
+    if any(row["payload_ratio"] not in (None, 1.0) for row in rows):
+        columns.append(("payload\nsent", lambda row: wording.percent_text(row["payload_ratio"]), True))
+        columns.append(("last\nloss", lambda row: _number(row["loss"]), False))
+    return columns
+
+
+def _number(value: float | None) -> str:
+    return wording.DASH if value is None else wording.digits(value)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _of(runs: Sequence[Summary], value: Callable[[Summary], float | None]) -> float | None:
+    return _median([found for run in runs if (found := value(run)) is not None])
+
+
+def _utilization(run: Summary) -> float | None:
+    return statistics.fmean(link.utilization_mean for link in run.links) if run.links else None

@@ -1,0 +1,254 @@
+"""A spec that is many runs: `sweep:` lists values by path, every combination is one experiment. Pure.
+
+    sweep:
+      link.rate: [100mbit, 1gbit]
+      compression: [none, {kind: top_k, ratio: 1%}]
+      collective, stack: [[ring, null], [halving_doubling, null], [ring, gloo]]    # vary together
+    repeat: 3
+
+The last axis varies fastest. `repeat` asks for as many runs of each point with the same seed: what differs between them
+is the machine, not the question. Another question is another seed: `seed: [1, 2, 3]` under `sweep`.
+"""
+
+import copy
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.errors import SpecError
+from testbed.spec.experiment import (
+    SWEEP_KEYS,
+    Experiment,
+    anchor,
+    apply_override,
+    naming,
+    parse_override,
+    read,
+    set_value,
+    validate,
+)
+
+MAX_POINTS: Final = 1000
+MAX_REPEAT: Final = 1000
+_NUM_ERRORS: Final = 10
+"""More distinct errors than this are counted, not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What varies, and through which values."""
+
+    paths: tuple[str, ...]
+    """One, or several that vary together."""
+    values: tuple[tuple[Any, ...], ...]
+    """As the spec writes them; each with one value for each path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One experiment of a sweep."""
+
+    settings: Mapping[str, Any]
+    """What was set for it, by path, as the spec writes it."""
+    experiment: Experiment
+
+    @property
+    def text(self) -> str:
+        """`link.rate=1gbit compression=top_k(ratio=1%)`."""
+        return settings_text(self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Every point of a spec."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    repeat: int
+    points: tuple[Point, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Everything that varies, in the order of the spec."""
+        return tuple(path for axis in self.axes for path in axis.paths)
+
+    @property
+    def is_single_run(self) -> bool:
+        """Whether nothing varies and nothing is repeated: `testbed run` does it."""
+        return not self.axes and self.repeat == 1
+
+    def sha256(self) -> str:
+        """Identifies the set of questions."""
+        return hashlib.sha256("".join(point.experiment.sha256() for point in self.points).encode()).hexdigest()
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """`link.rate=1gbit compression=top_k(ratio=1%)`."""
+    return " ".join(f"{path}={value_text(value)}" for path, value in settings.items()) or "as written"
+
+
+def value_text(value: Any) -> str:
+    """A value in few characters: `top_k(ratio=1%)`, `null`, `1gbit`."""
+    if isinstance(value, Mapping):
+        options = {key: item for key, item in value.items() if key != "kind"}
+        inside = ",".join(f"{key}={value_text(item)}" for key, item in options.items())
+        return f"{value.get('kind', '')}({inside})" if inside else str(value.get("kind", "{}"))
+    if isinstance(value, list | tuple):
+        return f"[{','.join(value_text(item) for item in value)}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
+    """Read a YAML spec, with or without `sweep`, and apply overrides: `path=value`, or `sweep.path=[value, ...]`.
+
+    Raises SpecError that names the path and the value of every point that is no experiment.
+    """
+    data = read(path)
+    swept = data.get("sweep")
+    if isinstance(swept, dict):
+        data["sweep"] = {key: _anchored(str(key), values, path.parent) for key, values in swept.items()}
+    for override in overrides:
+        key, value = parse_override(override)
+        where, _, axis = key.partition(".")
+        if where == "sweep" and axis:
+            data["sweep"] = {**(data.get("sweep") or {}), axis: value}
+            continue
+        if any(key == varied or key.startswith(f"{varied}.") for varied in _paths_of(data.get("sweep"))):
+            raise SpecError(f"--set {override}: {key} is varied by `sweep`; narrow it with --set 'sweep.PATH=[VALUE]'")
+        apply_override(data, override)
+    with naming(path):
+        return expand(data)
+
+
+def expand(data: Mapping[Any, Any]) -> Sweep:
+    """Every combination of what is listed under `sweep`, checked. Raises SpecError."""
+    base = {key: value for key, value in data.items() if key not in SWEEP_KEYS}
+    repeat = data.get("repeat", 1)
+    if not isinstance(repeat, int) or isinstance(repeat, bool) or not 1 <= repeat <= MAX_REPEAT:
+        raise SpecError(f"repeat: a whole number, 1 to {MAX_REPEAT} (got {repeat!r})")
+    axes = _axes(data.get("sweep", {}))
+    if (num_points := prod(len(axis.values) for axis in axes)) > MAX_POINTS:
+        raise SpecError(f"sweep: the lists make {num_points:,} points; allowed: at most {MAX_POINTS:,}")
+    points: list[Point] = []
+    errors = PointErrors()
+    for combination in itertools.product(*(axis.values for axis in axes)):
+        settings = {
+            path: value
+            for axis, values in zip(axes, combination, strict=True)
+            for path, value in zip(axis.paths, values, strict=True)
+        }
+        # `collective` before `collective.segment_bytes`, or the first would undo the second.
+        changed = copy.deepcopy(base)
+        for path, value in sorted(settings.items(), key=lambda item: item[0].count(".")):
+            set_value(changed, path, copy.deepcopy(value))
+        try:
+            points.append(Point(settings, validate(changed)))
+        except SpecError as error:
+            errors.add(settings, error)
+    errors.raise_if_any()
+    _refuse_twins(points)
+    name = points[0].experiment.name
+    return Sweep(name=name, axes=axes, repeat=repeat, points=tuple(points))
+
+
+class PointErrors:
+    """What is wrong with points; what is wrong with many is told once, with the first of them."""
+
+    def __init__(self) -> None:
+        self._points: dict[str, list[str]] = {}
+
+    def add(self, settings: Mapping[str, Any], error: SpecError) -> None:
+        """Of the point with these settings."""
+        for line in str(error).splitlines():
+            self._points.setdefault(line, []).append(settings_text(settings))
+
+    def raise_if_any(self) -> None:
+        """Raises SpecError with a line for each thing that is wrong."""
+        lines = []
+        for line, points in list(self._points.items())[:_NUM_ERRORS]:
+            others = f" and {len(points) - 1} more points" if len(points) > 1 else ""
+            lines.append(f"{line} [{points[0]}{others}]")
+        if len(self._points) > _NUM_ERRORS:
+            lines.append(f"and {len(self._points) - _NUM_ERRORS} more errors")
+        if lines:
+            raise SpecError("\n".join(lines))
+
+
+def _anchored(path: str, values: Any, folder: Path) -> Any:
+    """Values of a file's sweep, with the paths in them beginning at the file's folder."""
+    if path not in ("topology", "topology.path") or not isinstance(values, list):
+        return values
+    holders = [{"topology": value if path == "topology" else {"path": value}} for value in values]
+    for holder in holders:
+        anchor(holder, folder)
+    return [holder["topology"] if path == "topology" else holder["topology"]["path"] for holder in holders]
+
+
+def _paths_of(swept: Any) -> list[str]:
+    return [path for key in swept for path in _split(key)] if isinstance(swept, Mapping) else []
+
+
+def _split(key: Any) -> tuple[str, ...]:
+    return tuple(path.strip() for path in str(key).split(","))
+
+
+def _axes(swept: Any) -> tuple[Axis, ...]:
+    if not isinstance(swept, Mapping):
+        raise SpecError(f"sweep: a mapping from paths to lists, such as link.rate: [100mbit, 1gbit] (got {swept!r})")
+    axes = tuple(_axis(key, values) for key, values in swept.items())
+    paths = [path for axis in axes for path in axis.paths]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise SpecError(f"sweep.{path}: it varies twice; name it once")
+    return axes
+
+
+def _axis(key: Any, values: Any) -> Axis:
+    paths = _split(key)
+    for path in paths:
+        if not all(path.split(".")) or path in ("name", *SWEEP_KEYS):
+            raise SpecError(f"sweep.{key}: {path!r} is no path of a setting, such as link.rate")
+    if isinstance(values, Mapping):
+        written = next((f"{key}.{inner}" for inner in values), f"{key}.PATH")
+        raise SpecError(f"sweep.{key}: write the whole path as one key with a list of values: `{written}: [...]`")
+    if not isinstance(values, list) or not values:
+        raise SpecError(f"sweep.{key}: a list of at least one value (got {values!r})")
+    if len(paths) == 1:
+        return Axis(paths, tuple((value,) for value in values))
+    for value in values:
+        if not isinstance(value, list) or len(value) != len(paths):
+            raise SpecError(f"sweep.{key}: each value is a list of {len(paths)}, one for each path (got {value!r})")
+    return Axis(paths, tuple(tuple(value) for value in values))
+
+
+def _refuse_twins(points: Sequence[Point]) -> None:
+    seen: dict[str, Point] = {}
+    for point in points:
+        twin = seen.setdefault(point.experiment.sha256(), point)
+        if twin is not point:
+            raise SpecError(
+                f"sweep: [{twin.text}] and [{point.text}] are the same experiment; leave one out, or use `repeat`"
+            )
+
+
+def sweep_schema() -> dict[str, Any]:
+    """The JSON schema of a spec with `sweep` and `repeat`."""
+    schema = Experiment.model_json_schema(by_alias=True)
+    schema["properties"]["sweep"] = {
+        "type": "object",
+        "description": "Lists of values by path, `link.rate: [100mbit, 1gbit]`; every combination is one run of "
+        "`testbed sweep`. Several paths that vary together: `collective, stack: [[ring, null], [ring, gloo]]`.",
+        "additionalProperties": {"type": "array", "minItems": 1},
+    }
+    schema["properties"]["repeat"] = {
+        "type": "integer",
+        "description": "Runs of each point, with the same seed.",
+        "minimum": 1,
+        "maximum": MAX_REPEAT,
+        "default": 1,
+    }
+    return schema

@@ -1,0 +1,100 @@
+"""Points side by side: medians of what stands, nothing of what does not, theory beside both."""
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed.errors import EnvironmentLacksError
+from testbed.results.compare import ComparedPoint, Comparison, render_comparison, render_points, write_comparison
+from testbed.results.record import Outcome, Record, Summary
+
+
+@pytest.fixture
+def summary(record: Callable[..., Record]) -> Summary:
+    return record().summary
+
+
+def slower(summary: Summary, factor: float, outcome: Outcome = "valid") -> Summary:
+    time_s = summary.iteration_time_s
+    assert time_s is not None
+    changed = time_s.model_copy(update={"median": factor * time_s.median})
+    reasons = [] if outcome == "valid" else ["the cores were busy"]
+    return summary.model_copy(update={"iteration_time_s": changed, "outcome": outcome, "reasons": reasons})
+
+
+def point(*runs: Summary, num_asked: int = 1, **settings: object) -> ComparedPoint:
+    return ComparedPoint(
+        settings=settings or {"link.rate": "100mbit"},
+        spec_sha256="ab" * 32,
+        bound_s=0.5,
+        predicted_s=0.6,
+        num_asked=num_asked,
+        runs=runs,
+    )
+
+
+def comparison(directory: Path, *points: ComparedPoint) -> Comparison:
+    return Comparison(name="x", paths=tuple(points[0].settings), points=points, directory=directory / "x-sweep-1")
+
+
+def text_of(of: Comparison, width: int = 160, render: Callable[[Comparison, Console], None] = render_comparison) -> str:
+    text = StringIO()
+    render(of, Console(file=text, width=width))
+    return text.getvalue()
+
+
+def test_a_point_is_the_median_of_its_runs_that_stand(summary: Summary) -> None:
+    assert summary.iteration_time_s is not None
+    median_s = summary.iteration_time_s.median
+    runs = [slower(summary, factor) for factor in (1, 3, 2)]
+    row = point(*runs, slower(summary, 100, "invalid"), num_asked=4).row()
+    assert row["iteration_time_s"] == pytest.approx(2 * median_s)
+    assert (row["iteration_time_low_s"], row["iteration_time_high_s"]) == (median_s, 3 * median_s)
+    assert (row["num_runs"], row["outcome"]) == (3, "invalid")
+    single = point(summary).row()
+    assert single["iteration_time_low_s"] == summary.iteration_time_s.p10
+
+
+def test_a_point_without_a_run_that_stands_has_theory_and_no_numbers(summary: Summary) -> None:
+    for lacking in (point(), point(slower(summary, 1, "failed"))):
+        row = lacking.row()
+        assert (row["iteration_time_s"], row["scaling_factor"], row["loss"]) == (None, None, None)
+        assert (row["allreduce_bound_s"], row["allreduce_predicted_s"]) == (0.5, 0.6)
+    assert point().outcome == "not run"
+
+
+def test_theory_is_that_of_the_measured_latency_where_there_is_one(summary: Summary) -> None:
+    assert summary.allreduce is not None
+    assert point(summary).row()["allreduce_predicted_s"] == summary.allreduce.predicted_s
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_shows_what_varied_and_says_what_was_wrong(summary: Summary, tmp_path: Path, width: int) -> None:
+    bad = point(slower(summary, 1, "invalid"), **{"link.rate": "1gbit"})
+    text = text_of(comparison(tmp_path, point(summary), bad), width)
+    for words in ("100mbit", "1gbit", "valid", "link.rate=1gbit: invalid: the cores were busy"):
+        assert words in " ".join(text.split())
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+
+
+def test_points_to_run_are_listed_with_what_theory_predicts(summary: Summary, tmp_path: Path) -> None:
+    text = text_of(comparison(tmp_path, point(summary), point(**{"link.rate": "1gbit"})), render=render_points)
+    assert [line.split()[-1] for line in text.splitlines()[-2:]] == ["result", "yes"]
+    assert "600 ms" in text
+
+
+def test_the_directory_has_the_same_numbers_for_scripts(summary: Summary, tmp_path: Path) -> None:
+    written = comparison(tmp_path, point(summary), point(**{"link.rate": "1gbit"}))
+    write_comparison(written)
+    document = json.loads((written.directory / "sweep.json").read_text())
+    assert document["varied"] == ["link.rate"]
+    assert document["points"][0]["settings"] == {"link.rate": "100mbit"}
+    assert document["points"][0]["runs"][0]["record"] == summary.record
+    assert (written.directory / "sweep.csv").read_text().startswith("link.rate,outcome,num_runs,iteration_time_s")
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentLacksError, match="cannot write"):
+        write_comparison(comparison(tmp_path / "file", point(summary)))
