@@ -99,6 +99,11 @@ class Client:
         """The epoch joined last."""
         return self._core.epoch
 
+    @property
+    def num_repeated(self) -> int:
+        """Chunks that were reduced again because their exponent was guessed too low, since the last :meth:`join`."""
+        return self._quantizer.num_repeated
+
     def join(self, timeout_s: float = 10.0) -> None:
         """Take part, at the start and after :class:`EpochEndedError`. Raises AggregatorLostError."""
         self._quantizer = Quantizer(self.job.num_workers, self.job.num_elements, self._codec)

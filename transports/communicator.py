@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 from weakref import WeakSet
 
 import torch
@@ -161,6 +161,11 @@ class Communicator:
         """By peer, the congestion control the kernel reports."""
         return self._endpoint.congestion()
 
+    def reducer_statistics(self) -> dict[str, Any] | None:
+        """What the switch that adds has done for this member; None without one."""
+        reducer = self._transport.reducer
+        return None if reducer is None else reducer.statistics()
+
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> Work:
         """Reduce over all ranks, in place. `avg` is the sum divided by the number of ranks."""
         check(tensor, op)
@@ -297,7 +302,7 @@ class Communicator:
         except BaseException as failure:  # noqa: BLE001 (it is raised where the operation is waited for)
             error = failure
         # Nothing works after an error: the ranks are out of step. Closing lets the peers notice at once.
-        self._endpoint.close()
+        self._transport.close()
         with self._changed:
             self._error = error
             unfinished = [*self._active, *self._tasks]
@@ -379,6 +384,8 @@ class Communicator:
         with self._changed:
             self._closing = True
             self._changed.notify()
+            if self._active:
+                self._transport.cancel()
         self._endpoint.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()

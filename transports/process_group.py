@@ -125,7 +125,8 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         compression = GradientCompression(
             options.compression, rank=group.rank, num_workers=group.size, seed=zlib.crc32(group.name.encode())
         )
-    communicator = Communicator(options.collective, options.channel, group, options.on_trace)
+    collective = options.collective.of_further_group() if dist.is_initialized() else options.collective
+    communicator = Communicator(collective, options.channel, group, options.on_trace)
     return TestbedProcessGroup(communicator, compression)
 
 

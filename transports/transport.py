@@ -16,6 +16,7 @@ from transports.collectives.segments import parts
 from transports.errors import OptionError
 from transports.executor import Executor, Reduction, Splits, raw
 from transports.framing import DTYPES, OPERATIONS, POINT_TO_POINT, REDUCTIONS, argument, group_id
+from transports.in_network import SwitchReducer
 from transports.trace import CodecAccount
 
 ReduceOperation = Literal["sum", "product", "min", "max", "avg", "band", "bor", "bxor"]
@@ -81,6 +82,8 @@ class Transport:
         """When the first message of the present job completed."""
         self.codec = CodecAccount()
         """What codecs did in the present job."""
+        self.reducer = self._open_reducer(collective, group)
+        """Sums floats in the schedule's stead."""
         self._group = group_id(group.name)
         self._sequence = 0
         self._pair_sequences: dict[tuple[int, str], int] = {}
@@ -92,11 +95,30 @@ class Transport:
             group=self._group,
         )
 
+    def _open_reducer(self, collective: Collective, group: Group) -> SwitchReducer | None:
+        try:
+            return collective.reducer(group)
+        except BaseException:
+            self.endpoint.close()
+            raise
+
+    def cancel(self) -> None:
+        """From another thread: a sum of the reducer that is under way fails soon."""
+        if self.reducer is not None:
+            self.reducer.cancel()
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        if self.reducer is not None:
+            self.reducer.close()
+        self.endpoint.close()
+
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> None:
         """Reduce over all ranks, in place."""
         check(tensor, op)
         values, restore = _flat(tensor)
-        self._run("all_reduce", {"output": values}, values.numel(), tensor.dtype, op)
+        if not self._summed_by_reducer(values, op):
+            self._run("all_reduce", {"output": values}, values.numel(), tensor.dtype, op)
         _average(values, op, self.size)
         restore()
 
@@ -196,6 +218,22 @@ class Transport:
         """Return when every rank has come here."""
         self._run("barrier", {"output": torch.zeros(1, dtype=torch.uint8)}, 1, torch.uint8)
 
+    def _summed_by_reducer(self, values: torch.Tensor, op: ReduceOperation) -> bool:
+        """Whether the values have become the sum, by the reducer or by a member that still had its last one."""
+        if self.reducer is None or not self.reducer.adds(values.dtype, op):
+            return False
+        return self.reducer.all_reduce(values) or self._settle(values)
+
+    def _settle(self, values: torch.Tensor | None = None) -> bool:
+        """See :meth:`SwitchReducer.settle`."""
+
+        def tell(count: int) -> list[int]:
+            counts = torch.empty(self.size, dtype=torch.int64)
+            self.all_gather(counts, torch.tensor([count]))
+            return [int(each) for each in counts]
+
+        return self.reducer is not None and self.reducer.settle(tell, self.broadcast, values)
+
     def _run(
         self,
         operation: Operation,
@@ -206,6 +244,7 @@ class Transport:
         root: int = 0,
         splits: Splits | None = None,
     ) -> None:
+        self._settle()
         self._sequence += 1
         first_s = self._executor.run(
             operation,

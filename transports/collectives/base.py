@@ -8,13 +8,17 @@ through `defaults.py`, which has one for every operation.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field
 
 from transports.collectives.segments import segments
 from transports.registry import Options, Registry
 from transports.units import Size
+
+if TYPE_CHECKING:
+    from transports.channels.base import Group
+    from transports.in_network import SwitchReducer
 
 Operation = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter", "all_to_all"
@@ -112,6 +116,14 @@ class Collective(Options):
 
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002
         """The one that does an all-reduce of that size: itself, unless it leaves that to others."""
+        return self
+
+    def reducer(self, group: "Group") -> "SwitchReducer | None":  # noqa: ARG002 (for those who have one)
+        """What sums floats in the schedule's stead, opened for that member; None: the schedule does."""
+        return None
+
+    def of_further_group(self) -> "Collective":
+        """What a process' groups after the first one use: the same, unless what it needs is there once."""
         return self
 
     @abstractmethod

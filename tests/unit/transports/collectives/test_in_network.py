@@ -1,0 +1,60 @@
+"""What a switch that adds costs, and what a spec may say of it."""
+
+import pytest
+
+from transports.channels.base import Group
+from transports.channels.memory import MemoryStore
+from transports.collectives.base import COLLECTIVES
+from transports.collectives.in_network import InNetwork, from_plain
+from transports.collectives.ring import Ring
+from transports.errors import OptionError
+
+
+def in_network(**options: object) -> InNetwork:
+    collective = COLLECTIVES.parse({"kind": "in_network", **options})
+    assert isinstance(collective, InNetwork)
+    return collective
+
+
+def test_a_worker_sends_each_chunk_once_as_one_frame() -> None:
+    collective = in_network()
+    assert collective.frame_bytes == 1076
+    assert collective.wire_bytes(256 * 10) == 10760
+    assert collective.wire_bytes(1) == 1076
+    assert in_network(num_elements=64).frame_bytes == 308
+
+
+@pytest.mark.parametrize("num_elements", [64, 256])
+def test_long_reductions_come_near_the_bound(num_elements: int) -> None:
+    collective = in_network(num_elements=num_elements)
+    payload = num_elements * 100_000
+    bound_s = payload * 4 * 8 / (100e6 * 4 * num_elements / (52 + 4 * num_elements))
+    assert collective.time_s(payload, rate_bps=100e6, alpha_s=100e-6) == pytest.approx(bound_s, rel=1e-3)
+
+
+def test_a_pool_that_is_too_small_for_the_round_trip_limits_the_rate() -> None:
+    few, many = in_network(num_slots=16), in_network(num_slots=1024)
+    assert few.time_s(10**6, rate_bps=1e9, alpha_s=5e-3) > 5 * many.time_s(10**6, rate_bps=1e9, alpha_s=5e-3)
+
+
+def test_the_window_may_be_a_name_and_everything_comes_back_from_plain_data() -> None:
+    collective = in_network(window="aimd", dataplane="reference", at="s0")
+    assert collective.window.kind == "aimd"
+    told = from_plain(COLLECTIVES.dump(collective), {"reference": "10.0.0.9"})
+    assert told == collective.model_copy(update={"aggregator": "10.0.0.9"})
+    assert from_plain({"kind": "ring"}, {}) == Ring()
+
+
+def test_a_pool_is_a_power_of_two() -> None:
+    with pytest.raises(ValueError, match="no power of two"):
+        in_network(num_slots=100)
+
+
+def test_further_groups_use_a_ring() -> None:
+    assert in_network(segment_bytes="64KiB").of_further_group() == Ring.model_validate({"segment_bytes": "64KiB"})
+
+
+def test_without_an_aggregator_it_says_who_makes_one() -> None:
+    group = Group(name="g", rank=0, size=2, address="127.0.0.1", store=MemoryStore(), timeout_s=1)
+    with pytest.raises(OptionError, match="testbed run"):
+        in_network().reducer(group)

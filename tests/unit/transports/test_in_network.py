@@ -1,0 +1,168 @@
+"""Sums by a real aggregator on loopback, and what happens when it is lost."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from switch_agg.dataplanes.reference import ReferenceDataPlane
+from switch_agg.job import Job
+from switch_agg.wire import PORTS
+from tests.threads import groups, run_threads
+from transports.channels.base import CHANNELS, Group
+from transports.collectives.base import COLLECTIVES
+from transports.communicator import Communicator
+from transports.errors import TransportError
+
+AGGREGATOR = "127.0.9.1"
+SIZE = 3
+HOSTS = tuple(f"127.0.8.{rank + 1}" for rank in range(SIZE))
+
+
+@pytest.fixture
+def plane() -> Iterator[ReferenceDataPlane]:
+    made = ReferenceDataPlane((AGGREGATOR, PORTS.start), generation=1)
+    made.configure(Job(workers=HOSTS))
+    yield made
+    made.close()
+
+
+def run(function: Callable[[Communicator], Any], *, timeout_s: float = 20.0) -> list[Any]:
+    collective = COLLECTIVES.parse({"kind": "in_network", "dataplane": "reference", "aggregator": AGGREGATOR})
+
+    def life(group: Group) -> Any:
+        with closing(Communicator(collective, CHANNELS.parse("memory"), group)) as communicator:
+            return function(communicator)
+
+    members = [replace(group, address=HOSTS[group.rank]) for group in groups(SIZE, timeout_s=timeout_s)]
+    return run_threads(life, members)
+
+
+def own(rank: int, number: int = 0, count: int = 1000) -> torch.Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(100 * number + rank))
+
+
+def exact(number: int = 0, count: int = 1000) -> torch.Tensor:
+    return torch.stack([own(rank, number, count).double() for rank in range(SIZE)]).sum(dim=0)
+
+
+def test_floats_are_summed_by_the_switch_and_all_have_the_same_bits(plane: ReferenceDataPlane) -> None:
+    def body(communicator: Communicator) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        sums = [own(communicator.rank, number) for number in range(3)]
+        for values in sums:
+            communicator.all_reduce(values).wait()
+        averages = own(communicator.rank).to(torch.bfloat16)
+        communicator.all_reduce(averages, "avg").wait()
+        return [*sums, averages], communicator.reducer_statistics() or {}
+
+    results = run(body)
+    for number in range(3):
+        assert all(torch.equal(tensors[number], results[0][0][number]) for tensors, _ in results)
+        assert torch.allclose(results[0][0][number].double(), exact(number), atol=1e-6)
+    assert torch.allclose(results[0][0][3].double(), exact() / SIZE, atol=0.02)
+    counters = plane.counters()
+    assert counters.violations(plane.in_flight()) == []
+    assert counters.done == 4 * 4 + results[0][1]["repeated"]
+    assert all(statistics["lost"] is None for _, statistics in results)
+
+
+def test_everything_else_goes_around_the_ring(plane: ReferenceDataPlane) -> None:
+    def body(communicator: Communicator) -> list[Any]:
+        greatest, whole = own(communicator.rank), torch.tensor([communicator.rank + 1])
+        communicator.all_reduce(greatest, "max").wait()
+        communicator.all_reduce(whole).wait()
+        communicator.barrier().wait()
+        return [greatest, int(whole)]
+
+    for greatest, whole in run(body):
+        assert torch.equal(greatest, torch.stack([own(rank) for rank in range(SIZE)]).amax(dim=0))
+        assert whole == 6
+    assert plane.counters().rx == 0
+
+
+def test_a_bucket_is_known_again_in_the_next_iteration(plane: ReferenceDataPlane) -> None:
+    def body(communicator: Communicator) -> list[int]:
+        repeated = []
+        for _ in range(6):
+            for count in (3000, 1000, 2000):
+                communicator.all_reduce(own(communicator.rank, count, count)).wait()
+            repeated.append((communicator.reducer_statistics() or {})["repeated"])
+        return repeated
+
+    for repeated in run(body):
+        assert repeated[0] > 0, "nothing is known of the first iteration's exponents"
+        assert repeated[-1] == repeated[2]
+
+
+def test_without_an_aggregator_joining_says_where_none_is() -> None:
+    errors = run(lambda _: None, timeout_s=1.0)
+    assert all(isinstance(error, TransportError) and AGGREGATOR in str(error) for error in errors)
+
+
+def test_when_the_aggregator_is_lost_the_ring_goes_on_with_the_same_bits(plane: ReferenceDataPlane) -> None:
+    dead = threading.Barrier(SIZE, action=plane.close)
+
+    def body(communicator: Communicator) -> tuple[list[torch.Tensor], str]:
+        tensors = [own(communicator.rank, number) for number in range(4)]
+        for number, values in enumerate(tensors):
+            if number == 2:
+                dead.wait()
+            communicator.all_reduce(values).wait()
+        communicator.barrier().wait()
+        return tensors, (communicator.reducer_statistics() or {})["lost"]
+
+    results = run(body, timeout_s=3.0)
+    for number in range(4):
+        assert all(torch.equal(tensors[number], results[0][0][number]) for tensors, _ in results)
+        assert torch.allclose(results[0][0][number].double(), exact(number), atol=1e-5)
+    assert all(AGGREGATOR in lost for _, lost in results)
+
+
+@pytest.mark.parametrize("ahead", [(0,), (1, 2)])
+def test_whoever_is_ahead_hands_the_last_sum_on(plane: ReferenceDataPlane, ahead: tuple[int, ...]) -> None:
+    """The aggregator dies after some have the sum of the second reduction and others have not."""
+    held = threading.Barrier(SIZE, action=plane.close)
+
+    def body(communicator: Communicator) -> list[torch.Tensor]:
+        tensors = [own(communicator.rank, number) for number in range(4)]
+        communicator.all_reduce(tensors[0]).wait()
+        if communicator.rank not in ahead:
+            reducer = communicator._transport.reducer
+            assert reducer is not None
+            reduce = reducer._client.all_reduce
+
+            def lose_the_result(name: str, values: Any) -> Any:
+                reduce(name, values)
+                held.wait()
+                return reduce(name, values)  # of an aggregator that is dead
+
+            reducer._client.all_reduce = lose_the_result  # type: ignore[method-assign]
+        communicator.all_reduce(tensors[1]).wait()
+        if communicator.rank in ahead:
+            held.wait()
+        for values in tensors[2:]:
+            communicator.all_reduce(values).wait()
+        return tensors
+
+    results = run(body, timeout_s=3.0)
+    for number in range(4):
+        assert all(torch.equal(tensors[number], results[0][number]) for tensors in results)
+        assert torch.allclose(results[0][number].double(), exact(number), atol=1e-5)
+
+
+def test_closing_ends_a_reduction_that_waits_for_others(plane: ReferenceDataPlane) -> None:
+    def body(communicator: Communicator) -> str:
+        if communicator.rank > 0:
+            return ""
+        work = communicator.all_reduce(own(0))
+        communicator.close()
+        with pytest.raises(TransportError):
+            work.wait(5)
+        return "ended"
+
+    assert run(body)[0] == "ended"
+    assert plane.counters().violations(plane.in_flight()) == []

@@ -1,0 +1,97 @@
+"""In-network aggregation: a switch on the way adds the workers' gradients, so that each worker's link carries each byte
+once up and once down, whatever the number of workers (Sapio et al., "Scaling distributed machine learning with
+in-network aggregation", NSDI 2021). The protocol is docs/protocol.md's.
+
+The switch adds floats, as integers with block exponents (`switch_agg/quantize.py`). Everything else goes around a ring,
+and so do the floats once the aggregator is lost.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from switch_agg.job import Job
+from switch_agg.window import WindowPolicy
+from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER
+from transports.collectives.base import COLLECTIVES, Collective
+from transports.collectives.ring import Ring
+
+if TYPE_CHECKING:
+    from transports.channels.base import Group
+    from transports.in_network import SwitchReducer
+
+DataPlaneName = Literal["ebpf", "reference"]
+SUMMED_BYTES: Final = (2, 4)
+"""Of the element types that the switch adds: float16, bfloat16, float32."""
+
+
+def _parse_window(value: object) -> object:
+    """`aimd` stands for `{kind: aimd}`."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
+@COLLECTIVES.register
+class InNetwork(Ring):
+    """Sums of floats are a switch's; the rest is a ring."""
+
+    dataplane: DataPlaneName = "ebpf"
+    """What adds: a program in the switch's kernel, or a process beside the switch, readable and slower."""
+    num_elements: Literal[32, 64, 128, 256, 512, 1024, 2048] = 256
+    """Of a chunk, which is one packet; from 512 on it needs jumbo frames."""
+    num_slots: int = Field(128, ge=1, le=1 << 14)
+    """Chunks that may be under way at once, a power of two: rate x round trip / frame fill a link."""
+    window: Annotated[WindowPolicy, BeforeValidator(_parse_window)] = Field(
+        default_factory=lambda: WindowPolicy.model_validate({})
+    )
+    """How many of them a worker has under way: `fixed` (all), `aimd`, `delay`."""
+    at: str | None = None
+    """The switch that adds; null: the one nearest to all workers."""
+    aggregator: str | None = None
+    """The address of one that is there already; null: a run makes its own."""
+
+    @model_validator(mode="after")
+    def _power_of_two(self) -> Self:
+        if self.num_slots & self.num_slots - 1:
+            raise ValueError(f"num_slots: {self.num_slots} is no power of two")
+        return self
+
+    def job(self, workers: tuple[str, ...]) -> Job:
+        """What both ends agree on; the workers' addresses are in the order of their ranks."""
+        return Job(workers=workers, num_elements=self.num_elements, num_slots=self.num_slots)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of one chunk on the wire, Ethernet header included."""
+        return ETHERNET_IP_UDP_BYTES + HEADER.size + 4 * self.num_elements
+
+    def wire_bytes(self, num_elements: int) -> int:
+        """What one worker sends, and gets, for that many floats when no chunk is lost or done again."""
+        return -(-num_elements // self.num_elements) * self.frame_bytes
+
+    def time_s(self, num_elements: int, *, rate_bps: float, alpha_s: float) -> float:
+        """Of one all-reduce on links of that rate, when an empty packet takes `alpha_s` to the aggregator and the same
+        back: the chunks follow each other at the link's rate, or as fast as the pool lets them."""
+        frame_s = self.frame_bytes * 8 / rate_bps
+        round_trip_s = 2 * (alpha_s + frame_s)
+        num_chunks = -(-num_elements // self.num_elements)
+        return round_trip_s + max(0, num_chunks - 1) * max(frame_s, round_trip_s / self.num_slots)
+
+    def at_address(self, aggregators: dict[str, str]) -> "InNetwork":
+        """The same, told the address of the aggregator with its data plane."""
+        return self.model_copy(update={"aggregator": aggregators[self.dataplane]})
+
+    def of_further_group(self) -> Collective:
+        """A ring: the aggregator's job is the first group's."""
+        return Ring.model_validate({}).model_copy(update={"segment_bytes": self.segment_bytes})
+
+    def reducer(self, group: "Group") -> "SwitchReducer | None":
+        """Raises TransportError when the aggregator does not answer."""
+        from transports.in_network import SwitchReducer
+
+        return SwitchReducer(self, group) if group.size > 1 else None
+
+
+def from_plain(value: dict[str, Any], aggregators: dict[str, str]) -> Collective:
+    """A collective as :meth:`Registry.dump` wrote it, told where the aggregators are."""
+    collective = COLLECTIVES.parse(value)
+    return collective.at_address(aggregators) if isinstance(collective, InNetwork) else collective
