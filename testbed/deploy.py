@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from testbed.addresses import Port
+from testbed.aggregation.running import AggregatorReport, RunningAggregator
 from testbed.background._flows import FlowCounters
 from testbed.background._traffic import BackgroundTraffic
 from testbed.control.fork_client import ForkServer
@@ -55,6 +56,9 @@ class Deployment:
         self._counters_directory = counters_directory
         self._daemons: dict[str, DelayDaemon] = {}
         self._background: BackgroundTraffic | None = None
+        self._aggregators: list[RunningAggregator] = []
+        self.aggregator_reports: list[AggregatorReport] = []
+        """Of each aggregator, once :meth:`read_aggregators` has been called."""
         self.relay: LinkRelay | None = None
         """Carries all links; None where the kernel does."""
         self._controls: dict[str, tuple[LinkController, dict[str, int]]] = {}
@@ -97,6 +101,15 @@ class Deployment:
         self._background = BackgroundTraffic(
             self.plan.background, self.hosts, directory=self._counters_directory, seed=self.plan.experiment.seed
         )
+
+    def start_aggregators(self) -> None:
+        """Start what the plan has beside its switches. Raises EnvironmentLacksError with what one of them said."""
+        for plan in self.plan.aggregators:
+            self._aggregators.append(RunningAggregator(plan, self.hosts, directory=self._counters_directory))
+
+    def read_aggregators(self) -> None:
+        """The workers have left: read what was counted."""
+        self.aggregator_reports = [aggregator.report() for aggregator in self._aggregators]
 
     def begin_background(self) -> None:
         """The first iteration that communicates begins: moments of the background flows count from now."""

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from testbed.addresses import Port, ports_of, routed_addresses
+from testbed.aggregation.plan import AggregatorPlan, addresses_of, attached_aggregators, plan_aggregators
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
@@ -28,6 +29,7 @@ from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Network, participan
 from transports.channels.base import Channel
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.cost import sent_bytes
+from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
 
 
@@ -48,6 +50,8 @@ class Plan:
     """The same, and everything that `changes` asks of a direction later."""
     buckets: tuple[int, ...]
     """Elements in each bucket, in the order they become ready."""
+    aggregators: tuple[AggregatorPlan, ...]
+    """What adds gradients beside switches."""
     exchanges: tuple[Exchange, ...]
     """The operations that they ask of the collective; an estimate where their size depends on the gradients."""
     uncompressed_bytes: int
@@ -86,6 +90,11 @@ class Plan:
         return tuple(
             self.collective.chosen(self.world, count, element_bytes=GRADIENT_ELEMENT_BYTES) for count in self.buckets
         )
+
+    @property
+    def aggregator_addresses(self) -> dict[str, str]:
+        """By `InNetwork.identity`."""
+        return addresses_of(self.aggregators)
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -160,6 +169,10 @@ class Plan:
                 {"name": f"background-{flow.index}-{role}", "host": port.node, "program": "traffic"}
                 for flow in self.background
                 for role, port in (("sink", flow.target), ("source", flow.source))
+            ]
+            + [
+                {"name": f"aggregator-{each.name}", "host": each.name, "entry": "testbed.aggregation.process:main"}
+                for each in self.aggregators
             ],
             "hosts": {
                 worker: spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -194,6 +207,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         links = ports_of(network)
         addresses = routed_addresses(network, links, hops)
     ways = paths(hops)
+    aggregators = plan_aggregators(experiment, links)
     channel = experiment.channel
     delays_s = {hop: each.spec.delay_s for hop, each in asked.items()}
     latency_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s) + HOST_LATENCY_S
@@ -203,17 +217,18 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         latency_s=latency_s,
         rate_bps=min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
         * channel.goodput_fraction(MTU),
-    )
+    ).served_by(addresses_of(aggregators))
     buckets = fuse(gradient_counts, experiment.fusion.bucket_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
     asked_for = exchanges(experiment, buckets)
-    traffic = _traffic(collective, channel, world, asked_for)
+    aggregator = aggregators[0].name if aggregators else ""  # gradients are exchanged with one collective
+    traffic = _traffic(collective, channel, world, asked_for, aggregator)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
     uncertain = uncertain_hops(background, ways)
     if experiment.compression.data_dependent:
         uncertain |= {hop for pair in traffic for hop in ways[pair].shares}
-    loads = _loads(ways, traffic, uncertain)
+    loads = _loads(ways, traffic, uncertain) | {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
         _direction(
@@ -253,6 +268,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         asked=asked,
         ever=tuple(ever),
         buckets=buckets,
+        aggregators=aggregators,
         exchanges=asked_for,
         uncompressed_bytes=sum(
             _traffic(
@@ -260,6 +276,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 channel,
                 world,
                 [Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets],
+                aggregator,
             ).values()
         ),
         prediction=predict(
@@ -297,7 +314,8 @@ def place(experiment: Experiment) -> Network:
         )
     attached = experiment.placement.attach(fabric.places, num_hosts + num_servers, seed=experiment.seed)
     network = fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count, num_servers=num_servers)
-    return network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
+    network = network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
+    return network.with_aggregators(attached_aggregators(experiment, network, fabric.switches))
 
 
 def num_servers_of(experiment: Experiment) -> int:
@@ -367,12 +385,16 @@ def _longest_delays_s(asked: Iterable[AskedLink]) -> dict[Hop, float]:
 
 
 def _traffic(
-    collective: Collective, channel: Channel, world: World, asked_for: Sequence[Exchange]
+    collective: Collective, channel: Channel, world: World, asked_for: Sequence[Exchange], aggregator: str
 ) -> dict[tuple[str, str], int]:
-    """Wire bytes from participant to participant in one iteration."""
+    """Wire bytes from participant to participant, or to the aggregator and back, in one iteration."""
     names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
     for operation, count, element_bytes in asked_for:
+        if isinstance(collective, InNetwork) and collective.adds(operation, element_bytes):
+            for pair in (pair for name in names for pair in ((name, aggregator), (aggregator, name))):
+                totals[pair] = totals.get(pair, 0) + collective.wire_bytes(count)
+            continue
         counts = sent_bytes(collective, operation, world, count, element_bytes)
         for (sender, receiver), traffic in counts.items():
             wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, MTU).forward

@@ -64,6 +64,7 @@ class Workbench:
                 if server.poll() and "PeerLostError" not in (tail := log_tail(server.log_path)):
                     raise RunFailedError(f"parameter server {server.name} has failed:\n{tail}")
 
+        self.deployment.start_aggregators()
         self.deployment.start_background()
         with (
             ExitStack() as stack,
@@ -93,6 +94,7 @@ class Workbench:
                 coordinator.attach(rank, process)
             coordinator.wait_registered(REGISTER_TIMEOUT_S)
             coordinator.wait_finished(timeout_s)
+            self.deployment.read_aggregators()
             for server in servers:  # they end when all workers have left them
                 if server.wait(plan.experiment.timeout_s) != 0:
                     raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
@@ -126,6 +128,7 @@ class Workbench:
             workload=spec["workload"],
             racks=self.plan.world.racks,
             collective=COLLECTIVES.dump(self.plan.collective),
+            aggregators=self.plan.aggregator_addresses,
             goodput_bps=self.plan.prediction.goodput_bps,
             latency_s=self.plan.latency_s,
             channel=spec["channel"],

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace
 from transports.channels.base import CHANNELS, Channel, Group
 from transports.collectives.base import COLLECTIVES, Collective
+from transports.collectives.in_network import DATA_PLANES
 from transports.errors import OptionError
 from transports.registry import OptionsT, Registry
 
@@ -36,8 +37,11 @@ class Composed:
 
 def parse_stack(text: str) -> StackLike:
     """`ring/tcp` is collective/channel, `gloo` a whole stack; options stand behind a kind:
-    `parameter_server:servers=2:pipelined=true/tcp`. Raises OptionError naming what is allowed."""
+    `parameter_server:servers=2:pipelined=true/tcp`. `in_network/ebpf` is what adds in the switch, and the channel tcp.
+    Raises OptionError naming what is allowed."""
     collective, slash, channel = text.partition("/")
+    if collective.partition(":")[0] == "in_network" and channel in DATA_PLANES:
+        collective, channel = f"{collective}:dataplane={channel}", "tcp"
     if slash:
         return Composed(_with_options(COLLECTIVES, collective), _with_options(CHANNELS, channel))
     if text in STACKS.kinds():

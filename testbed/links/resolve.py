@@ -6,7 +6,7 @@ from typing import Final
 
 from testbed.errors import SpecError
 from testbed.links.select import select
-from testbed.links.spec import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, LinkOverride, LinkSpec
+from testbed.links.spec import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, UNSHAPED_BPS, LinkOverride, LinkSpec
 from testbed.routing import Hop
 from testbed.topologies.base import Edge, Network
 from transports.units import format_rate, format_size
@@ -52,7 +52,7 @@ def asked_links(
     SpecError for an override that names no link and for settings that contradict each other, with the keys.
     """
     asked = [
-        _inside(edge, inside, hop) if edge.inside else _share(edge, link, hop)
+        _beside(edge, hop) if edge.beside else _inside(edge, inside, hop) if edge.inside else _share(edge, link, hop)
         for edge in network.edges
         for hop in ((edge.first, edge.second), (edge.second, edge.first))
     ]
@@ -102,6 +102,12 @@ def _share(edge: Edge, link: LinkSpec, hop: Hop) -> AskedLink:
 def _inside(edge: Edge, inside: LinkSpec, hop: Hop) -> AskedLink:
     keys = {field.alias or name: f"workers_per_host.link.{field.alias or name}" for name, field in _SETTINGS.items()}
     return AskedLink(link=edge.name, hop=hop, spec=inside, keys=keys)
+
+
+def _beside(edge: Edge, hop: Hop) -> AskedLink:
+    spec = LinkSpec.model_validate({}).model_copy(update={"rate_bps": UNSHAPED_BPS})
+    keys = {field.alias or name: "collective" for name, field in _SETTINGS.items()}
+    return AskedLink(link=edge.name, hop=hop, spec=spec, keys=keys)
 
 
 def _settle(asked: AskedLink, round_trip_s: float, packet_bytes: int) -> None:

@@ -11,6 +11,7 @@ from testbed.spec.experiment import Experiment
 from testbed.topologies.base import participant_names
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import alpha_beta_time_s, bound_s
+from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
 
 GRADIENT_ELEMENT_BYTES: Final = 4
@@ -77,17 +78,19 @@ def predict(
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
     alpha_beta_s = sum(
-        alpha_beta_time_s(
+        collective.time_s(exchange.num_elements, rate_bps=goodput_bps / fraction, alpha_s=alpha_s)
+        if isinstance(collective, InNetwork) and collective.adds(exchange.operation, exchange.element_bytes)
+        else alpha_beta_time_s(
             collective,
-            operation,
+            exchange.operation,
             world,
-            num_elements,
-            element_bytes,
+            exchange.num_elements,
+            exchange.element_bytes,
             alpha_s=alpha_s,
             beta_s_per_byte=8 / goodput_bps,
             gamma_s_per_byte=0.0,
         )
-        for operation, num_elements, element_bytes in exchanges
+        for exchange in exchanges
     )
     least_s = max(_least_s(direction, ends, exchanges, fraction) for direction in used)
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)

@@ -11,18 +11,18 @@ from transports.registry import Options, Registry
 
 PARTICIPANTS: Final = ("worker", "server")
 """Roles of nodes that exchange gradients."""
-END_HOSTS: Final = (*PARTICIPANTS, "traffic")
+END_HOSTS: Final = (*PARTICIPANTS, "traffic", "aggregator")
 """Roles of nodes at which flows begin and end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """What runs a worker or a parameter server, a switch, a host that several workers share (a switch inside it), or
-    one that only makes or takes background traffic."""
+    one that only makes or takes background traffic, or what adds gradients beside a switch."""
 
     name: str
     """`w0`, `ps0`, `s0`: short, because interface names are at most 15 characters."""
-    role: Literal["worker", "server", "host", "traffic", "switch"]
+    role: Literal["worker", "server", "host", "traffic", "aggregator", "switch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,8 @@ class Edge:
     """Its rate over the rate of a host's link, which the spec gives."""
     inside: bool = False
     """Between a worker and the host that it shares with others."""
+    beside: bool = False
+    """Between a switch and what is part of it: as fast as the machine, whatever the spec says."""
     settings: LinkOverride = field(default_factory=LinkOverride)
     """What the topology itself says of it, in both directions; the spec's `links` come after."""
 
@@ -56,6 +58,13 @@ class Network:
         return Network(
             nodes=(*self.nodes, *(Node(name=name, role="traffic") for name in attached)),
             edges=(*self.edges, *(Edge(first=name, second=switch) for name, switch in attached.items())),
+        )
+
+    def with_aggregators(self, attached: Mapping[str, str]) -> "Network":
+        """With these aggregators besides, each beside its switch."""
+        return Network(
+            nodes=(*self.nodes, *(Node(name=name, role="aggregator") for name in attached)),
+            edges=(*self.edges, *(Edge(first=name, second=at, beside=True) for name, at in attached.items())),
         )
 
 

@@ -2,12 +2,13 @@
 
 import copy
 import hashlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
@@ -73,9 +74,13 @@ class Trainer:
             for index in range(options.warmup):
                 self._report(iteration.run("warmup", index, verify, self._factor("warmup", index)))
             self._control.barrier("measure")
+            before = _switch_statistics(group)
             for index in range(options.iterations):
                 self._report(iteration.run("measured", index, verify, self._factor("measured", index)))
             self._control.barrier("done")
+            if before is not None:
+                found = json.dumps({"before": before, "after": _switch_statistics(group)})
+                self._control.report(control_pb2.Event(result=control_pb2.Result(json=found)))
         self._control.report(control_pb2.Event(finished=_finished(model)))
 
     @contextmanager
@@ -241,6 +246,11 @@ class _Iteration:
             ],
             end_s=time.monotonic(),
         )
+
+
+def _switch_statistics(group: dist.ProcessGroup) -> dict[str, Any] | None:
+    """What a switch that adds has done for this worker; None without one."""
+    return group.communicator.reducer_statistics() if isinstance(group, process_group.TestbedProcessGroup) else None
 
 
 def _clock(group: dist.ProcessGroup) -> RunQueueClock:

@@ -81,6 +81,11 @@ class AllReduce(Workload):
             if isinstance(stack, Composed) and stack.collective.num_servers
         ]
 
+    def collectives(self, collective: Collective) -> Sequence[Collective]:  # noqa: ARG002 (it has its own)
+        """Those of the stacks."""
+        parsed = (parse_stack(name) for name in self.stacks)
+        return [stack.collective for stack in parsed if isinstance(stack, Composed)]
+
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         """Open every stack, then time them in turn; reports one Result with a row per sample."""
         import torch
@@ -134,7 +139,7 @@ def _informed(stack: StackLike, configuration: WorkerConfiguration) -> StackLike
     if not isinstance(stack, Composed):
         return stack
     known = stack.collective.informed(latency_s=configuration.latency_s, rate_bps=configuration.goodput_bps)
-    return Composed(known, stack.channel)
+    return Composed(known.served_by(configuration.aggregators), stack.channel)
 
 
 def _operands(num_elements: int, configuration: WorkerConfiguration) -> "tuple[torch.Tensor, torch.Tensor]":

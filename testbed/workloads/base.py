@@ -41,6 +41,8 @@ class WorkerConfiguration(BaseModel):
     goodput_bps: float = 1e9
     """Of the slowest worker's link."""
     collective: dict[str, object]
+    aggregators: dict[str, str] = {}
+    """The address of each, by `InNetwork.identity`."""
     channel: dict[str, object]
     compression: dict[str, object]
     stack: str | None
@@ -103,6 +105,10 @@ class Workload(Options):
         if not collective.num_servers:
             return ()
         return (ServedGroup(name=GRADIENTS_GROUP, collective=collective, channel=channel),)
+
+    def collectives(self, collective: Collective) -> Sequence[Collective]:
+        """All that are used, given the one with which the spec exchanges gradients."""
+        return (collective,)
 
     @abstractmethod
     def work(self, configuration: WorkerConfiguration, control: "WorkerControl") -> None:

@@ -23,6 +23,8 @@ from transports.transport import ReduceOperation
 WORLD_SIZES = range(1, 10)
 NUMS_ELEMENTS = (0, 1, 2, 7, 64, 1001)
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+OWN_KINDS = [kind for kind in COLLECTIVES.kinds() if kind != "in_network"]
+"""Without the one whose schedule is the ring's and whose sums need an aggregator: tests/unit/transports."""
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "all_to_all": [{"exchange": "full"}],
     "parameter_server": [
@@ -37,9 +39,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 
 
 def collectives() -> Iterator[Collective]:
-    for kind in COLLECTIVES.kinds():
-        if kind == "in_network":
-            continue  # its schedule is the ring's, and its sums need an aggregator: tests/unit/transports
+    for kind in OWN_KINDS:
         for options in ({}, *VARIANTS.get(kind, [])):
             collective = COLLECTIVES.parse({"kind": kind, **options})
             yield collective
@@ -193,7 +193,7 @@ def test_the_operations_are_those_of_the_interface() -> None:
 
 
 BITWISE = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}
-KINDS = [*COLLECTIVES.kinds(), {"kind": "all_to_all", "exchange": "full"}, {"kind": "parameter_server", "servers": 2}]
+KINDS = [*OWN_KINDS, {"kind": "all_to_all", "exchange": "full"}, {"kind": "parameter_server", "servers": 2}]
 CHANNEL_KINDS = ("memory", "tcp")
 
 

@@ -6,7 +6,7 @@ through `defaults.py`, which has one for every operation.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self
 
@@ -116,6 +116,10 @@ class Collective(Options):
 
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002
         """The one that does an all-reduce of that size: itself, unless it leaves that to others."""
+        return self
+
+    def served_by(self, aggregators: Mapping[str, str]) -> Self:  # noqa: ARG002 (for those who need one)
+        """The same, told the addresses of aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
         return self
 
     def reducer(self, group: "Group") -> "SwitchReducer | None":  # noqa: ARG002 (for those who have one)

@@ -6,14 +6,15 @@ The switch adds floats, as integers with block exponents (`switch_agg/quantize.p
 and so do the floats once the aggregator is lost.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from switch_agg.job import Job
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER
-from transports.collectives.base import COLLECTIVES, Collective
+from transports.collectives.base import COLLECTIVES, Collective, Operation
 from transports.collectives.ring import Ring
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from transports.in_network import SwitchReducer
 
 DataPlaneName = Literal["ebpf", "reference"]
+DATA_PLANES: Final[tuple[DataPlaneName, ...]] = get_args(DataPlaneName)
 SUMMED_BYTES: Final = (2, 4)
 """Of the element types that the switch adds: float16, bfloat16, float32."""
 
@@ -59,6 +61,10 @@ class InNetwork(Ring):
         """What both ends agree on; the workers' addresses are in the order of their ranks."""
         return Job(workers=workers, num_elements=self.num_elements, num_slots=self.num_slots)
 
+    def adds(self, operation: Operation, element_bytes: int) -> bool:
+        """Whether the switch does such an exchange of gradients."""
+        return operation == "all_reduce" and element_bytes in SUMMED_BYTES
+
     @property
     def frame_bytes(self) -> int:
         """Of one chunk on the wire, Ethernet header included."""
@@ -76,9 +82,14 @@ class InNetwork(Ring):
         num_chunks = -(-num_elements // self.num_elements)
         return round_trip_s + max(0, num_chunks - 1) * max(frame_s, round_trip_s / self.num_slots)
 
-    def at_address(self, aggregators: dict[str, str]) -> "InNetwork":
-        """The same, told the address of the aggregator with its data plane."""
-        return self.model_copy(update={"aggregator": aggregators[self.dataplane]})
+    @property
+    def identity(self) -> str:
+        """Of the aggregator that it needs: what a spec says of it."""
+        return self.model_copy(update={"aggregator": None}).model_dump_json(by_alias=True)
+
+    def served_by(self, aggregators: Mapping[str, str]) -> Self:
+        """The same, told the address of its aggregator, which is named by its `identity`."""
+        return self.model_copy(update={"aggregator": aggregators.get(self.identity, self.aggregator)})
 
     def of_further_group(self) -> Collective:
         """A ring: the aggregator's job is the first group's."""
@@ -89,9 +100,3 @@ class InNetwork(Ring):
         from transports.in_network import SwitchReducer
 
         return SwitchReducer(self, group) if group.size > 1 else None
-
-
-def from_plain(value: dict[str, Any], aggregators: dict[str, str]) -> Collective:
-    """A collective as :meth:`Registry.dump` wrote it, told where the aggregators are."""
-    collective = COLLECTIVES.parse(value)
-    return collective.at_address(aggregators) if isinstance(collective, InNetwork) else collective

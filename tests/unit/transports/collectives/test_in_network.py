@@ -5,7 +5,7 @@ import pytest
 from transports.channels.base import Group
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
-from transports.collectives.in_network import InNetwork, from_plain
+from transports.collectives.in_network import InNetwork
 from transports.collectives.ring import Ring
 from transports.errors import OptionError
 
@@ -40,9 +40,15 @@ def test_a_pool_that_is_too_small_for_the_round_trip_limits_the_rate() -> None:
 def test_the_window_may_be_a_name_and_everything_comes_back_from_plain_data() -> None:
     collective = in_network(window="aimd", dataplane="reference", at="s0")
     assert collective.window.kind == "aimd"
-    told = from_plain(COLLECTIVES.dump(collective), {"reference": "10.0.0.9"})
-    assert told == collective.model_copy(update={"aggregator": "10.0.0.9"})
-    assert from_plain({"kind": "ring"}, {}) == Ring()
+    assert COLLECTIVES.parse(COLLECTIVES.dump(collective)) == collective
+
+
+def test_it_is_told_where_its_own_aggregator_is() -> None:
+    collective, other = in_network(dataplane="reference"), in_network(num_slots=64)
+    told = collective.served_by({collective.identity: "10.0.0.9", other.identity: "10.0.0.13"})
+    assert told.aggregator == "10.0.0.9"
+    assert told.identity == collective.identity
+    assert Ring().served_by({collective.identity: "10.0.0.9"}) == Ring()
 
 
 def test_a_pool_is_a_power_of_two() -> None:

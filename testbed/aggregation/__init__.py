@@ -1,0 +1,1 @@
+"""The switch that adds, as part of a run: where it is, its process, what it counted."""

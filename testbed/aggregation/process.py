@@ -1,0 +1,93 @@
+"""The process of an aggregator: `python -m testbed.aggregation.process CONFIGURATION`, in its node's namespace.
+
+Says "ready", then answers each line "counters" on its standard input by writing them to its file and saying "changed
+counters". It ends with its standard input, and with a message when its data plane does.
+"""
+
+import json
+import secrets
+import select
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from switch_agg.dataplanes.base import DataPlane
+from switch_agg.job import Job
+from switch_agg.namespaces import in_network_of
+from switch_agg.wire import PORTS
+from transports.collectives.in_network import DataPlaneName
+
+GENERATION_BITS = 14
+CHECK_INTERVAL_S = 0.5
+
+
+class AggregatorConfiguration(BaseModel):
+    """Everything it is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataplane: DataPlaneName
+    address: str
+    job: Job
+    switch_pid: int
+    """A process that holds the switch's namespaces."""
+    switch_interface: str
+    """The switch's end of the link to the address."""
+    counters_path: Path
+
+
+def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
+    """Serving its job. Raises what the data plane raises."""
+    local, generation = (configuration.address, PORTS.start), secrets.randbits(GENERATION_BITS)
+    plane: DataPlane
+    if configuration.dataplane == "reference":
+        from switch_agg.dataplanes.reference import ReferenceDataPlane
+
+        plane = ReferenceDataPlane(local, generation=generation)
+    else:
+        from switch_agg.dataplanes.ebpf import EbpfDataPlane
+
+        plane = EbpfDataPlane(
+            local,
+            generation=generation,
+            num_elements=configuration.job.num_elements,
+            num_slots=configuration.job.num_slots,
+            switch=partial(in_network_of, configuration.switch_pid),
+            interface=configuration.switch_interface,
+        )
+    plane.configure(configuration.job)
+    return plane
+
+
+def write_counters(plane: DataPlane, path: Path) -> None:
+    """And which of the identities between them does not hold."""
+    counters = plane.counters()
+    path.write_text(json.dumps({"counters": asdict(counters), "violations": counters.violations(plane.in_flight())}))
+
+
+def main(configuration_json: str) -> None:
+    """Serve until standard input ends. Raises what ended the data plane."""
+    configuration = AggregatorConfiguration.model_validate_json(configuration_json)
+    plane = open_plane(configuration)
+    _say("ready")
+    while True:
+        plane.check()
+        if not select.select([sys.stdin], [], [], CHECK_INTERVAL_S)[0]:
+            continue
+        if not (line := sys.stdin.readline()):
+            break
+        write_counters(plane, configuration.counters_path)
+        _say(f"changed {line.strip()}")
+    plane.close()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
