@@ -393,6 +393,15 @@ def link_set(
     ] = None,
     loss: Annotated[str | None, typer.Option(help="Share of packets: 1%.", show_default=False)] = None,
     queue: Annotated[str | None, typer.Option(help="150kB, or 2bdp.", show_default=False)] = None,
+    ecn: Annotated[
+        str | None, typer.Option(help="Packets that find this much in the queue are marked: 50kB.", show_default=False)
+    ] = None,
+    duplicate: Annotated[
+        str | None, typer.Option(help="Share of packets that arrive twice: 0.1%.", show_default=False)
+    ] = None,
+    reorder: Annotated[
+        str | None, typer.Option(help="Share of packets that overtake those that wait: 1%.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Change links of a run while it goes on, in place: no packet is dropped; what is not named stays.
@@ -403,7 +412,8 @@ def link_set(
 
       testbed link set last 's0->w*' --rate 20mbit --queue 200kB
     """
-    settings = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss, "queue": queue}
+    settings = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss, "queue": queue, "ecn": ecn}
+    settings |= {"duplicate": duplicate, "reorder": reorder}
     told = {name: value for name, value in settings.items() if value is not None}
     if not told:
         raise SpecError(f"nothing to change: name one of {', '.join(f'--{name}' for name in settings)}")

@@ -119,6 +119,7 @@ def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> Delay
         num_packets=between.num_packets,
         num_lost=between.num_lost,
         num_dropped=between.num_dropped,
+        num_marked=between.num_marked,
         late_median_s=between.late_s(0.5),
         late_p99_s=between.late_s(0.99),
         late_max_s=between.late_s(1.0),

@@ -169,6 +169,8 @@ class DelayCounters:
     """Because the queue, or the program's buffer, was full: always an error."""
     num_reordered: int = 0
     """Let go at once, before those that wait."""
+    num_marked: int = 0
+    """By ECN; only where the program has the queue as well."""
     late: npt.NDArray[np.uint64]
     """Packets by how late they were let go: a histogram, see :func:`late_s`."""
 
@@ -179,6 +181,7 @@ class DelayCounters:
             num_lost=self.num_lost - before.num_lost,
             num_dropped=self.num_dropped - before.num_dropped,
             num_reordered=self.num_reordered - before.num_reordered,
+            num_marked=self.num_marked - before.num_marked,
             late=self.late - before.late,
         )
 

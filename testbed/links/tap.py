@@ -107,6 +107,7 @@ class RelayCounters:
             num_lost=self.num_lost,
             num_dropped=self.num_failed,
             num_reordered=self.num_reordered,
+            num_marked=self.num_marked,
             late=self.late,
         )
 

@@ -75,7 +75,7 @@ LINK_SCHEMA: Final[dict[str, Any]] = {
     "link": pl.String,  # "w0-s0"
     "node": pl.String,  # the sending node of this direction
     "port": pl.String,  # its interface
-    "class_bytes": pl.Int64,  # HTB class, cumulative
+    "class_bytes": pl.Int64,  # of the HTB class or the relay, cumulative
     "class_packets": pl.Int64,
     "drops": pl.Int64,
     "overlimits": pl.Int64,
@@ -142,6 +142,8 @@ class DelayLine(_Part):
     """By the loss asked for."""
     num_dropped: int
     """By a full buffer: an error."""
+    num_marked: int = 0
+    """By ECN."""
     late_median_s: float | None
     """How much later than asked packets were let go; None without packets."""
     late_p99_s: float | None
@@ -189,8 +191,8 @@ class LinkSummary(_Part):
     measured_rate_bps: float | None
     measured_delay_s: float | None
     bytes: int
-    """Counted by the HTB class, headers included, pure acknowledgements and background traffic taken out (as far as
-    they have one path)."""
+    """Counted by what shapes the link, headers included, pure acknowledgements and background traffic taken out (as far
+    as they have one path)."""
     expected_bytes: int | None
     """What the collective's schedule sends, with headers; None: a whole stack runs and its schedule is not
     known."""

@@ -70,7 +70,7 @@ class LinkFacts:
 
     @property
     def class_bytes(self) -> int:
-        """Everything the HTB class counted."""
+        """Everything that what shapes the link counted."""
         return self.class_bytes_end - self.class_bytes_start
 
     @property

@@ -97,6 +97,8 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row("Rate held", *rate)
     if (late := wording.lateness_text(summary.links)) is not None:
         grid.add_row("Delay held", *late)
+    if (marks := wording.marks_text(summary.links)) is not None:
+        grid.add_row("Marked", *marks)
     if (worker := wording.straggler(summary)) is not None:
         slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
         last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"

@@ -38,7 +38,7 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "utilization_busy": "The same while at least one bucket was in service.",
     "background": "What background flows took of the link in the measured iterations; it is in the utilisation and not "
     "in the bytes.",
-    "bytes": "Counted by the link's HTB class with headers, pure acknowledgements taken out, next to what "
+    "bytes": "Counted by what shapes the link, with headers, pure acknowledgements taken out, next to what "
     "the collective's schedule sends; a dash where flows could have taken another of several equal paths, or where a "
     "compressor's payloads depend on the gradients.",
     "rate_held": "Sent over rate x time, in short times during which the queue surely held packets.",
@@ -171,6 +171,18 @@ def lateness_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
     return (
         f"+{time_text(max(medians))}",
         f"later than asked, median of the worst link; p99 {time_text(max(tails))}, at most {time_text(max(latest))}",
+    )
+
+
+def marks_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
+    """What ECN marked, on all links together; None where nothing was."""
+    lines = [(link, link.delay_line) for link in links if link.delay_line is not None and link.delay_line.num_marked]
+    if not lines:
+        return None
+    most, line = max(lines, key=lambda pair: pair[1].num_marked)
+    return (
+        f"{sum(line.num_marked for _, line in lines):,}",
+        f"packets by ECN; most by {most.from_} → {most.to}: {line.num_marked:,} of {line.num_packets:,}",
     )
 
 

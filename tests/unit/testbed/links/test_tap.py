@@ -99,7 +99,8 @@ def test_the_counters_of_the_program_are_understood() -> None:
     assert second.parameters.argument(1) == "1:" + ",".join(
         f"{field.name}={value!r}" for field, value in zip(fields(RelayParameters), told, strict=True)
     )
-    assert second.delay.num_dropped == 19
+    assert (second.delay.num_dropped, second.delay.num_marked) == (19, 15)
+    assert second.delay.since(counters[0].delay).num_marked == 11
     assert second.delay.late_s(1.0) == pytest.approx(21e-6)
 
 

@@ -78,3 +78,16 @@ def test_lateness_is_that_of_the_worst_link(record: Callable[..., Record]) -> No
     number, text = wording.lateness_text([link.model_copy(update={"delay_line": line}) for line in lines]) or ("", "")
     assert number == "+30 µs"
     assert "p99 90 µs, at most 1 ms" in text
+
+
+def test_marks_are_counted_over_all_links_and_the_most_marked_is_named(record: Callable[..., Record]) -> None:
+    link = record(num_iterations=3).summary.links[0]
+    assert wording.marks_text([link]) is None
+    lines = [
+        DelayLine(
+            num_packets=2000, num_lost=0, num_dropped=0, num_marked=number, late_median_s=0, late_p99_s=0, late_max_s=0
+        )
+        for number in (5, 1200, 0)
+    ]
+    number, text = wording.marks_text([link.model_copy(update={"delay_line": line}) for line in lines]) or ("", "")
+    assert (number, text) == ("1,205", f"packets by ECN; most by {link.from_} → {link.to}: 1,200 of 2,000")
