@@ -34,8 +34,9 @@ class RelayParameters:
     """0: never."""
     delay_ns: float
     jitter_ns: float
+    """Standard deviation."""
     uniform: float
-    """0: jitter is normal and jitter_ns its standard deviation. 1: it is uniform and jitter_ns the greatest."""
+    """1: jitter is uniform; 0: it is normal."""
     loss_good: float
     loss_bad: float
     good_to_bad: float

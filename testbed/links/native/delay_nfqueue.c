@@ -395,7 +395,7 @@ int main(int argc, char **argv) {
     int stamping = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     setsockopt(stamping, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
 
-    const char *policy = be_prompt();
+    const char *policy = be_prompt(10) ? "SCHED_FIFO" : "SCHED_OTHER";
     struct counters *counters = map_counters(argv[1], num_lines * sizeof *counters);
     for (int i = 0; i < num_lines; i++) {
         struct parameters parameters;

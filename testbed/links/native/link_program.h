@@ -1,40 +1,12 @@
 /*
- * What the programs that carry packets share: clock and wake-ups, chance, lateness, parameters by name, counters that
- * anybody may read. Included once by each, after _GNU_SOURCE and PROGRAM are defined.
+ * What the programs that carry packets share beside program.h: chance, lateness, what waits, parameters by name.
+ * Included once by each, after _GNU_SOURCE and PROGRAM are defined.
  */
-#include <errno.h>
-#include <fcntl.h>
+#include "program.h"
+
 #include <math.h>
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { NUM_BUCKETS = 896 };
-static const uint64_t SECOND_NS = 1000000000;
-
-static void die(const char *what) {
-    fprintf(stderr, PROGRAM ": %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
-static uint64_t now_ns(clockid_t clock) {
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
-
-/* Woken before others and when asked. Returns the scheduling policy's name: without privilege it stays the usual one. */
-static const char *be_prompt(void) {
-    struct sched_param priority = {.sched_priority = 10};
-    prctl(PR_SET_TIMERSLACK, 1UL);
-    return sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? "SCHED_FIFO" : "SCHED_OTHER";
-}
 
 /* The histogram of lateness: 1 us wide up to 64 us, then 32 buckets in each power of two. */
 static unsigned bucket_of(uint64_t late_ns) {
@@ -46,14 +18,6 @@ static unsigned bucket_of(uint64_t late_ns) {
 }
 
 /* --- chance ----------------------------------------------------------------------------------------------------- */
-
-/* In [0, 1). splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) */
-static double next_random(uint64_t *state) {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return ((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
 
 /* Streams of their own for each kind of draw, so that one kind does not shift another; all of them follow from the seed. */
 static void start_draws(uint64_t *random, int num_draws, double seed) {
@@ -72,12 +36,12 @@ static int is_lost(const struct losses *losses, int *bad, uint64_t *random) {
     return lost;
 }
 
-/* The delay of one packet; none arrives before it was sent. uniform: jitter_ns is the greatest; else the standard
- * deviation of a normal distribution, by Box and Muller (Annals of Mathematical Statistics 29, 1958). */
+/* The delay of one packet; none arrives before it was sent. jitter_ns is the standard deviation, of a uniform
+ * distribution too; the normal one is by Box and Muller (Annals of Mathematical Statistics 29, 1958). */
 static uint64_t jittered_ns(double delay_ns, double jitter_ns, int uniform, uint64_t *random) {
     if (jitter_ns == 0) return delay_ns;
     double a = next_random(random), b = next_random(random);
-    double deviation = uniform ? 2 * a - 1 : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
+    double deviation = uniform ? sqrt(3) * (2 * a - 1) : sqrt(-2 * log(1 - a)) * cos(2 * M_PI * b);
     return fmax(0, delay_ns + jitter_ns * deviation);
 }
 
@@ -120,7 +84,7 @@ static struct waiting pop(struct heap *heap) {
     return top;
 }
 
-/* --- parameters and counters ------------------------------------------------------------------------------------ */
+/* --- parameters -------------------------------------------------------------------------------------------------- */
 
 struct parameter { const char *name; double least, most; };
 
@@ -148,13 +112,4 @@ static long parse_parameters(char *text, const struct parameter *names, int num_
     }
     *problem = "a parameter is missing";
     return found == (UINT64_C(1) << num_names) - 1 ? number : -1;
-}
-
-static void *map_counters(const char *path, size_t size) {
-    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-    if (file < 0 || ftruncate(file, size) < 0) die(path);
-    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED) die(path);
-    close(file);
-    return mapped;
 }

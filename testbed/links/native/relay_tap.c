@@ -505,7 +505,7 @@ int main(int argc, char **argv) {
         d->from = make_device(argv[2 * i + 2]);
         directions[i ^ 1].to = d->from;
     }
-    const char *policy = be_prompt();
+    const char *policy = be_prompt(10) ? "SCHED_FIFO" : "SCHED_OTHER";
     long num_cores = sysconf(_SC_NPROCESSORS_ONLN);
     int num_links = num_directions / 2, num_relays = num_cores < num_links ? num_cores : num_links;
     struct relay *relays = calloc(num_relays, sizeof *relays);

@@ -18,22 +18,14 @@
  * file mapped into memory that anybody may read at any time. Formats: udp(7), tcp(7), sendmmsg(2).
  */
 #define _GNU_SOURCE
+#define PROGRAM "traffic"
+#include "program.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
     BATCH = 64,
@@ -44,7 +36,7 @@ enum {
     BUFFER_BYTES = 8 << 20,
     UNSENT_BYTES = 128 << 10, /* what a stream keeps ready in the kernel beyond its window */
 };
-static const uint64_t SECOND_NS = 1000000000, TICK_NS = 250000, IDLE_NS = 5000000, MAX_LATE_NS = 100000000;
+static const uint64_t TICK_NS = 250000, IDLE_NS = 5000000, MAX_LATE_NS = 100000000;
 
 struct counters {
     uint64_t origin_ns;                 /* written by whoever watches */
@@ -55,28 +47,9 @@ struct counters {
 static volatile struct counters *counters;
 static char chunk[CHUNK_BYTES];
 
-static void die(const char *what) {
-    fprintf(stderr, "traffic: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
-
 static void sleep_until(uint64_t at_ns) {
     struct timespec at = {.tv_sec = at_ns / SECOND_NS, .tv_nsec = at_ns % SECOND_NS};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {}
-}
-
-/* In (0, 1]. splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) */
-static double next_random(uint64_t *state) {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return (((z ^ (z >> 31)) >> 11) + 1) * 0x1p-53;
 }
 
 static struct sockaddr_in address_of(const char *text, const char *port) {
@@ -121,9 +94,9 @@ static uint64_t end_ns(void) {
 
 /* Returns the moment at which sending begins, when it has come. */
 static uint64_t wait_for_start(void) {
-    if (!start_ns) return now_ns();
+    if (!start_ns) return now_ns(CLOCK_MONOTONIC);
     for (;;) {
-        uint64_t now = now_ns(), origin_ns = counters->origin_ns;
+        uint64_t now = now_ns(CLOCK_MONOTONIC), origin_ns = counters->origin_ns;
         if (origin_ns && now >= origin_ns + start_ns) return origin_ns + start_ns;
         sleep_until(now + IDLE_NS);
     }
@@ -161,7 +134,7 @@ static void send_packets(const struct stream *stream, uint64_t count) {
 static int send_between(const struct stream *stream, uint64_t from_ns, uint64_t to_ns) {
     uint64_t done = 0, latest = MAX_LATE_NS / stream->interval_ns + 1;
     for (;;) {
-        uint64_t now = now_ns(), end = end_ns(), until = end < to_ns ? end : to_ns;
+        uint64_t now = now_ns(CLOCK_MONOTONIC), end = end_ns(), until = end < to_ns ? end : to_ns;
         uint64_t reached = now < until ? now : until;
         uint64_t due = reached > from_ns ? (uint64_t)((reached - from_ns) / stream->interval_ns + 0.5) : 0;
         if (due > done) {
@@ -192,21 +165,19 @@ static void send_udp(char **arguments) {
     /* Without it the kernel does not say that the link's queue dropped the packet at once. */
     if (setsockopt(stream.socket, IPPROTO_IP, IP_RECVERR, &one, sizeof one) < 0) die("IP_RECVERR");
     if (setsockopt(stream.socket, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size) < 0) die("SO_SNDBUFFORCE");
-    struct sched_param priority = {.sched_priority = 5};
-    if (sched_setscheduler(0, SCHED_FIFO, &priority) < 0) die("SCHED_FIFO");
-    prctl(PR_SET_TIMERSLACK, 1UL);
+    if (!be_prompt(5)) die("SCHED_FIFO");
     ready();
     uint64_t from_ns = wait_for_start();
     for (;;) {
         double on = on_ns, off = off_ns;
         if (exponential) {
-            on *= -log(next_random(&random));
-            off *= -log(next_random(&random));
+            on *= -log(1 - next_random(&random));
+            off *= -log(1 - next_random(&random));
         }
         uint64_t to_ns = off_ns > 0 ? from_ns + (uint64_t)on : UINT64_MAX;
         if (!send_between(&stream, from_ns, to_ns)) return;
         from_ns = to_ns + (uint64_t)off;
-        for (uint64_t now = now_ns(); now < from_ns; now = now_ns()) {
+        for (uint64_t now = now_ns(CLOCK_MONOTONIC); now < from_ns; now = now_ns(CLOCK_MONOTONIC)) {
             if (now >= end_ns()) return;
             sleep_until(from_ns < now + IDLE_NS ? from_ns : now + IDLE_NS);
         }
@@ -227,7 +198,7 @@ static void take_udp(int taker) {
             counters->received++;
             counters->received_bytes += messages[i].msg_len + HEADER_BYTES + ETHERNET_BYTES;
         }
-        if (count > 0 && count < BATCH) sleep_until(now_ns() + TICK_NS); /* fewer wake-ups, more in each */
+        if (count > 0 && count < BATCH) sleep_until(now_ns(CLOCK_MONOTONIC) + TICK_NS); /* fewer wake-ups, more in each */
     }
 }
 
@@ -244,7 +215,7 @@ static void send_tcp(char **arguments) {
     }
     ready();
     wait_for_start();
-    while (now_ns() < end_ns()) {
+    while (now_ns(CLOCK_MONOTONIC) < end_ns()) {
         if (poll(streams, num_streams, 100) < 0 && errno != EINTR) die("cannot wait");
         for (int i = 0; i < num_streams; i++) {
             if (!streams[i].revents) continue;
@@ -282,15 +253,6 @@ static void take_tcp(int listener) {
 
 /* --- start ------------------------------------------------------------------------------------------------------ */
 
-static struct counters *map_counters(const char *path) {
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
-    if (file < 0 || ftruncate(file, sizeof(struct counters)) < 0) die(path);
-    void *mapped = mmap(NULL, sizeof(struct counters), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED) die(path);
-    close(file);
-    return mapped;
-}
-
 int main(int argc, char **argv) {
     const char *role = argc > 2 ? argv[2] : "";
     int udp = !strcmp(role, "udp"), tcp = !strcmp(role, "tcp"), sink = !strcmp(role, "sink");
@@ -298,7 +260,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: see the head of traffic.c\n");
         return 2;
     }
-    counters = map_counters(argv[1]);
+    counters = map_counters(argv[1], sizeof *counters);
     if (sink && !strcmp(argv[3], "udp")) take_udp(bound(SOCK_DGRAM, argv[4], argv[5]));
     if (sink) take_tcp(bound(SOCK_STREAM, argv[4], argv[5]));
     start_ns = strtoull(argv[6], NULL, 10);
