@@ -13,7 +13,8 @@ from testbed.doctor import plan_here, require
 from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
 from testbed.plan import Plan
 from testbed.results import wording
-from testbed.results.compare import ComparedPoint, Comparison, write_comparison
+from testbed.results.compare import ComparedPoint, Comparison
+from testbed.results.compare_page import write_sweep
 from testbed.results.record import Summary, results_of
 from testbed.run import RunStoppedError, require_iterations
 from testbed.spec.experiment import Experiment
@@ -69,7 +70,9 @@ def found(sweep: Sweep, plans: Sequence[Plan], *, output: Path, force: bool = Fa
             )
         )
     directory = output / f"{sweep.name}-sweep-{sweep.sha256()[:8]}"
-    return Comparison(name=sweep.name, paths=sweep.paths, points=tuple(points), directory=directory)
+    return Comparison(
+        name=sweep.name, axes=tuple(axis.paths for axis in sweep.axes), points=tuple(points), directory=directory
+    )
 
 
 def run_sweep(
@@ -105,14 +108,13 @@ def run_sweep(
             comparison = comparison.with_run(position, summary)
             console.print(_line(summary, now_s() - begun_s), no_wrap=True, overflow="ellipsis")
     except Interrupted:
-        num_done = sum(len(point.runs) for point in comparison.points)
+        num_valid = sum(run.outcome == "valid" for point in comparison.points for run in point.runs)
         wanted = sum(point.num_asked for point in comparison.points)
-        console.print(
-            f"{num_done} of {_runs(wanted)} done and kept; the same command goes on from here", style="yellow"
-        )
+        text = f"{num_valid} of {_runs(wanted)} valid and kept; the same command runs the others"
+        console.print(text, style="yellow")
         raise
     finally:
-        write_comparison(comparison)
+        write_sweep(comparison)
     return comparison
 
 

@@ -63,6 +63,13 @@ class ComparedPoint:
         """Runs whose numbers stand."""
         return [run for run in self.runs if run.outcome in ("valid", "degraded") and run.iteration_time_s]
 
+    @property
+    def reasons(self) -> list[str]:
+        """Why its runs are not valid, in short."""
+        found = [reason for run in self.runs if run.outcome != "valid" for reason in run.reasons]
+        begin = f"{settings_text(self.settings)}: {self.outcome}: "
+        return [begin + reason for reason in list(dict.fromkeys(found))[:_NUM_REASONS]]
+
     def row(self) -> dict[str, float | int | str | None]:
         """Its numbers; None where no run has them. Times in virtual seconds."""
         runs = self.usable
@@ -95,11 +102,16 @@ class Comparison:
     """A sweep as far as it has come."""
 
     name: str
-    paths: tuple[str, ...]
-    """What varies."""
+    axes: tuple[tuple[str, ...], ...]
+    """The paths of what varies; several where they vary together."""
     points: tuple[ComparedPoint, ...]
     directory: Path
     """Of sweep.json and the others."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Everything that varies."""
+        return tuple(path for axis in self.axes for path in axis)
 
     @property
     def outcomes(self) -> set[State]:
@@ -156,21 +168,23 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     for path in comparison.paths:
         least = max(len(part) for row in rows for part in re.split(r"(?<=[(,])", str(row[path])))
         table.add_column(path.replace(".", ".\n"), overflow="fold", min_width=min(least, _SETTING_WIDTH))
-    columns = [(header, text) for header, text, wide in _columns(rows) if console.width >= _WIDE or not wide]
-    for header, _ in columns:
+    shown = [(header, text) for header, text, wide in columns(rows) if console.width >= _WIDE or not wide]
+    for header, _ in shown:
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("\noutcome", no_wrap=True)
     for point, row in zip(comparison.points, rows, strict=True):
         outcome = Text(point.outcome, style=_STYLES.get(point.outcome, "red"))
         varied = [Text(str(row[path])) for path in comparison.paths]
-        table.add_row(*varied, *(text(row) for _, text in columns), outcome)
+        table.add_row(*varied, *(text(row) for _, text in shown), outcome)
     console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(rows)} points\n"))
     console.print(table, highlight=False)
     for point in comparison.points:
-        reasons = [reason for run in point.runs if run.outcome != "valid" for reason in run.reasons]
-        for reason in list(dict.fromkeys(reasons))[:_NUM_REASONS]:
-            console.print(Text(f"• {settings_text(point.settings)}: {point.outcome}: {reason}"), highlight=False)
-    console.print()
+        for reason in point.reasons:
+            console.print(Text(f"• {reason}"), highlight=False)
+    page = (comparison.directory / "sweep.html").absolute()
+    console.print(Text.assemble("\n", ("Sweep   ", "bold"), str(comparison.directory)), soft_wrap=True)
+    where = (f"{comparison.directory}/sweep.html", f"link {page.as_uri()}")
+    console.print(Text.assemble(("Plots   ", "bold"), where), soft_wrap=True)
 
 
 def render_points(comparison: Comparison, console: Console) -> None:
@@ -192,7 +206,7 @@ def render_points(comparison: Comparison, console: Console) -> None:
     console.print(table, highlight=False)
 
 
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]:
+def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]:
     """Headers, how their cells are written, whether they need a wide terminal; without those that say nothing here."""
     columns: list[tuple[str, Callable[[Mapping[str, Any]], str], bool]] = [
         ("iteration\nmedian", lambda row: wording.time_text(row["iteration_time_s"]), False),
@@ -200,7 +214,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Map
         ("\nsamples/s", lambda row: _number(row["samples_per_s"]), True),
         ("scaling\nfactor", lambda row: _number(row["scaling_factor"]), False),
         ("all-\nreduce", lambda row: wording.time_text(row["allreduce_time_s"]), False),
-        ("pre-\ndicted", lambda row: wording.time_text(row["allreduce_predicted_s"]), True),
+        ("\npredicted", lambda row: wording.time_text(row["allreduce_predicted_s"]), True),
         ("\nbound", lambda row: wording.time_text(row["allreduce_bound_s"]), False),
         ("links\nused", lambda row: wording.percent_text(row["utilization_mean"]), False),
     ]

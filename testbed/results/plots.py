@@ -24,7 +24,7 @@ GREY: Final = "#9aa0a6"
 AMBER: Final = "#f0b429"
 TEAL: Final = "#2a9d8f"
 PURPLE: Final = "#8e6bbf"
-_PALETTE: Final = (BLUE, RED, TEAL, AMBER, PURPLE, "#d6619e", "#7a9a3a", GREY)
+PALETTE: Final = (BLUE, RED, TEAL, AMBER, PURPLE, "#d6619e", "#7a9a3a", GREY)
 _HEAT: Final = [[0, "rgba(76,141,214,0.05)"], [0.5, "rgba(76,141,214,0.55)"], [0.9, BLUE], [1, NAVY]]
 
 _NUM_LINES: Final = 8
@@ -58,8 +58,8 @@ def utilization(record: Record) -> Figure | None:
                 "yref": "paper",
                 "y0": 0,
                 "y1": 1,
-                "x0": _round((at_s - start_s) / record.summary.dilation),
-                "x1": _round((at_s - start_s) / record.summary.dilation),
+                "x0": rounded((at_s - start_s) / record.summary.dilation),
+                "x1": rounded((at_s - start_s) / record.summary.dilation),
                 "line": {"width": 1, "color": "rgba(140,140,140,0.25)"},
                 "layer": "below" if lines else "above",
             }
@@ -84,7 +84,7 @@ def rates(record: Record) -> Figure | None:
     start_s, end_s = float(iterations["start_s"][0]), float(iterations["end_s"][-1])
     data: list[Figure] = []
     for position, link in enumerate(links):
-        color, name = _PALETTE[position % len(_PALETTE)], f"{link.from_} → {link.to}"
+        color, name = PALETTE[position % len(PALETTE)], f"{link.from_} → {link.to}"
         frame = _utilization(record, link, start_s, end_s)
         history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
         at_s = np.array([start_s, *frame["at_s"].to_numpy() * record.summary.dilation + start_s])
@@ -100,8 +100,8 @@ def rates(record: Record) -> Figure | None:
                     "type": "scatter",
                     "mode": "lines",
                     "name": f"{name} {text}",
-                    "x": [_round(float(value)) for value in x],
-                    "y": [_round(float(value) / 1e6) for value in values],
+                    "x": [rounded(float(value)) for value in x],
+                    "y": [rounded(float(value) / 1e6) for value in values],
                     "line": {"color": color, "width": 1.5, **line},
                     "hovertemplate": "%{y:.4g} Mbit/s at %{x:.2f} s",
                 }
@@ -120,7 +120,7 @@ def _mark_changes(layout: Figure, record: Record, *, end_s: float) -> None:
     """A vertical line and its words at every change within the measured iterations; a trace has one, at its first."""
     found = [change for change in record.summary.changes if 0 <= change.at_s <= end_s][:_NUM_CHANGES]
     for change in found:
-        at = _round(change.at_s)
+        at = rounded(change.at_s)
         layout["shapes"].append(
             {
                 "type": "line",
@@ -192,7 +192,7 @@ def loss(record: Record) -> Figure | None:
                 "mode": "lines+markers" if frame.height <= _NUM_MARKS else "lines",
                 "name": name,
                 "x": (frame["index"] + offset).to_list(),
-                "y": [_round(value) for value in frame["loss"]],
+                "y": [rounded(value) for value in frame["loss"]],
                 "line": {"color": color, "width": 2},
                 "marker": {"size": 4},
                 "hovertemplate": "%{y:.4g}",
@@ -282,10 +282,10 @@ class _Bars:
         hover = {"hovertemplate": "%{customdata}<extra></extra>"}
         trace = self.traces.setdefault(name, {**empty, **lists, **hover})
         base_s, length_s = (begin_s - self._origin_s) / self._dilation, (end_s - begin_s) / self._dilation
-        trace["x"].append(_round(1e3 * length_s))
-        trace["base"].append(_round(1e3 * base_s))
-        trace["y"].append(_round(position))
-        trace["width"].append(_round(height))
+        trace["x"].append(rounded(1e3 * length_s))
+        trace["base"].append(rounded(1e3 * base_s))
+        trace["y"].append(rounded(position))
+        trace["width"].append(rounded(height))
         trace["customdata"].append(f"{text} {wording.time_text(length_s)}, from {wording.time_text(base_s)}")
 
 
@@ -318,9 +318,9 @@ def _utilization_lines(series: dict[str, pl.DataFrame]) -> list[Figure]:
             "type": "scatter",
             "mode": "lines",
             "name": name,
-            "x": [_round(value) for value in frame["at_s"]],
-            "y": [_round(value) for value in frame["percent"]],
-            "line": {"color": _PALETTE[position % len(_PALETTE)], "width": 1.5},
+            "x": [rounded(value) for value in frame["at_s"]],
+            "y": [rounded(value) for value in frame["percent"]],
+            "line": {"color": PALETTE[position % len(PALETTE)], "width": 1.5},
             "hovertemplate": "%{y:.1f} % at %{x:.2f} s",
         }
         for position, (name, frame) in enumerate(series.items())
@@ -332,9 +332,9 @@ def _utilization_heat(series: dict[str, pl.DataFrame]) -> Figure:
     num_columns = min(frame.height for frame in series.values())
     return {
         "type": "heatmap",
-        "x": [_round(value) for value in next(iter(series.values()))["at_s"].head(num_columns)],
+        "x": [rounded(value) for value in next(iter(series.values()))["at_s"].head(num_columns)],
         "y": list(series),
-        "z": [[_round(value) for value in frame["percent"].head(num_columns)] for frame in series.values()],
+        "z": [[rounded(value) for value in frame["percent"].head(num_columns)] for frame in series.values()],
         "zmin": 0,
         "zmax": 100,
         "colorscale": _HEAT,
@@ -344,9 +344,9 @@ def _utilization_heat(series: dict[str, pl.DataFrame]) -> Figure:
 
 
 def _milliseconds(column: pl.Series) -> list[float]:
-    return [_round(1e3 * value) for value in column]
+    return [rounded(1e3 * value) for value in column]
 
 
-def _round(value: float) -> float:
+def rounded(value: float) -> float:
     """Six significant digits: what a screen can show, at a third of the size."""
     return float(f"{value:.6g}")

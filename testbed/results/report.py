@@ -4,6 +4,7 @@ The page holds its numbers as text, so it reads without JavaScript; plotly.js is
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,18 +16,13 @@ _FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeli
 
 def write_report(record: Record) -> Path:
     """Write, or write again, the record's report.html and return its path. Raises EnvironmentLacksError."""
-    from plotly.offline import get_plotlyjs
-
     figures = {make.__name__: figure for make in _FIGURES if (figure := make(record)) is not None}
-    page = _template().render(
+    page = template("report.html.j2").render(
         record=record,
         summary=record.summary,
         wording=wording,
         median_iteration=plots.median_iteration(record),
-        figures=set(figures),
-        # `</script>` inside a string would end the element that carries it.
-        figures_json=json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        plotly_js=get_plotlyjs() if figures else "",
+        **inlined(figures),
         documents={
             "Plan": record.plan,
             "Environment": record.environment,
@@ -38,7 +34,20 @@ def write_report(record: Record) -> Path:
     return path
 
 
-def _template() -> Any:
+def inlined(figures: Mapping[str, plots.Figure]) -> dict[str, Any]:
+    """What a page needs to draw its figures offline: their names, their JSON, and plotly.js if there are any."""
+    from plotly.offline import get_plotlyjs
+
+    return {
+        "figures": set(figures),
+        # `</script>` inside a string would end the element that carries it.
+        "figures_json": json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "plotly_js": get_plotlyjs() if figures else "",
+    }
+
+
+def template(name: str) -> Any:
+    """A page's template, with the filters that write numbers for people."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -59,4 +68,4 @@ def _template() -> Any:
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
         pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),
     )
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)

@@ -72,11 +72,6 @@ class Sweep:
     points: tuple[Point, ...]
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """Everything that varies, in the order of the spec."""
-        return tuple(path for axis in self.axes for path in axis.paths)
-
-    @property
     def is_single_run(self) -> bool:
         """Whether nothing varies and nothing is repeated: `testbed run` does it."""
         return not self.axes and self.repeat == 1

@@ -31,6 +31,8 @@ def test_two_points_run_are_compared_and_are_not_run_again(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "[2/2] link.rate=40mbit" in done.stderr
     assert "20mbit" in done.stdout
+    (page,) = (tmp_path / "results").glob("two-points-sweep-*/sweep.html")
+    assert page.with_name("sweep.csv").exists()
     again = sweep(tmp_path, "--json")
     assert (again.returncode, again.stderr) == (0, "")
     slow, fast = json.loads(again.stdout)["points"]

@@ -12,7 +12,8 @@ import pytest
 from testbed.errors import SpecError
 from testbed.links.spec import BackendName
 from testbed.plan import Plan, fuse, make_plan
-from testbed.spec.experiment import load, validate
+from testbed.spec.experiment import validate
+from testbed.spec.sweep import load_sweep
 from transports.collectives.base import COLLECTIVES
 
 TWO_BY_TWO = {"switches": {"s0": 2, "s1": 2}, "links": [{"between": ["s0", "s1"]}]}
@@ -318,8 +319,9 @@ def test_what_no_backend_can_is_refused_with_every_reason() -> None:
 
 @pytest.mark.parametrize("path", sorted(Path("experiments").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_experiment_that_is_offered_can_be_planned(path: Path) -> None:
-    plan = make_plan(load(path))
-    assert plan.to_json()["spec_sha256"] == plan.experiment.sha256()
+    for point in load_sweep(path).points:
+        plan = make_plan(point.experiment)
+        assert plan.to_json()["spec_sha256"] == point.experiment.sha256()
 
 
 def test_dedicated_servers_have_nodes_and_links_of_their_own() -> None:

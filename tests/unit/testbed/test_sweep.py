@@ -132,7 +132,7 @@ def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(tmp_pat
     comparison = found(sweep, plan_points(sweep), output=tmp_path)
     with pytest.raises(Interrupted):
         run_sweep(comparison, [p.experiment for p in sweep.points], run=runs, console=Console(file=text, width=100))
-    assert "1 of 3 runs done and kept; the same command goes on from here" in text.getvalue()
+    assert "1 of 3 runs valid and kept; the same command runs the others" in text.getvalue()
     written = json.loads((comparison.directory / "sweep.json").read_text())
     assert [point["outcome"] for point in written["points"]] == ["valid", "not run", "not run"]
     rest = Runs(tmp_path)

@@ -30,7 +30,7 @@ def test_every_combination_is_a_point_and_the_last_axis_varies_fastest() -> None
     ]
     last = sweep.points[-1].experiment
     assert (last.workers, last.link.rate_bps, last.compression.kind) == (3, 1e9, "top_k")
-    assert sweep.paths == ("link.rate", "compression")
+    assert [axis.paths for axis in sweep.axes] == [("link.rate",), ("compression",)]
 
 
 def test_a_point_is_the_experiment_that_its_settings_would_make_by_themselves() -> None:

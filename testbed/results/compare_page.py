@@ -1,0 +1,36 @@
+"""sweep.html: a sweep for people, in one file that opens offline and links the runs' own reports."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from testbed.results import compare_plots, wording
+from testbed.results.compare import Comparison, columns, write_comparison
+from testbed.results.record import replace_text
+from testbed.results.report import inlined, template
+
+_FIGURES: Final = (
+    (compare_plots.iteration, "Iteration time"),
+    (compare_plots.allreduce, "All-reduce time of one iteration"),
+    (compare_plots.scaling, "Scaling factor"),
+    (compare_plots.breakdown, "Where an iteration goes"),
+)
+
+
+def write_sweep(comparison: Comparison) -> Path:
+    """Write, or write again, everything in the sweep's directory; returns the page. Raises EnvironmentLacksError."""
+    write_comparison(comparison)
+    figures = {make.__name__: figure for make, _ in _FIGURES if (figure := make(comparison)) is not None}
+    rows = [point.row() for point in comparison.points]
+    page = template("sweep.html.j2").render(
+        comparison=comparison,
+        rows=[(point, row) for point, row in zip(comparison.points, rows, strict=True)],
+        columns=[(header.replace("-\n", "-").replace("\n", " "), text) for header, text, _ in columns(rows)],
+        titles=[(make.__name__, title, compare_plots.DEFINITIONS[make.__name__]) for make, title in _FIGURES],
+        report_of=lambda run: os.path.relpath(Path(run.record) / "report.html", comparison.directory),
+        wording=wording,
+        **inlined(figures),
+    )
+    path = comparison.directory / "sweep.html"
+    replace_text(path, page)
+    return path

@@ -1,0 +1,257 @@
+"""A sweep's figures as plain plotly JSON: measured points, with what theory says of them drawn in.
+
+The horizontal axis is the first that varies and is a quantity, with a line for each combination of the others; where
+no axis is a quantity, the first that varies is spread out in groups of bars. None where there is nothing to draw.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from testbed.results import wording
+from testbed.results.compare import ComparedPoint, Comparison
+from testbed.results.plots import BLUE, GREY, PALETTE, RED, Figure, rounded
+from testbed.spec.sweep import value_text
+from transports.units import parse_fraction, parse_rate_bps, parse_size_bytes, parse_time_s
+
+_LOG_RATIO: Final = 8
+"""An axis whose values differ by more than this factor is logarithmic."""
+_DARK: Final = "#565d66"
+_NUM_BARS: Final = 40
+"""Points, of which the parts of an iteration are drawn."""
+
+Row = Mapping[str, Any]
+Value = Callable[[Row], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """A number of every point, and how it is drawn."""
+
+    name: str
+    value: Value
+    dash: str = ""
+    """Of theory; empty: measured."""
+
+
+def quantities(values: Sequence[Any]) -> list[float] | None:
+    """The numbers that all of these values are, in one unit; None where they are not."""
+    for parse in (parse_fraction, parse_rate_bps, parse_time_s, parse_size_bytes):
+        try:
+            numbers = [float(parse(value)) for value in values]
+        except ValueError:
+            continue
+        return numbers if len(set(numbers)) > 1 else None
+    return None
+
+
+def iteration(comparison: Comparison) -> Figure | None:
+    """Iteration time between all communication hidden and none of it."""
+    curves = (
+        _Curve("measured", lambda row: row["iteration_time_s"]),
+        _Curve("nothing hidden", _nothing_hidden, "dash"),
+        _Curve("all hidden that can be", _all_hidden, "dot"),
+    )
+    return _figure(comparison, curves, "iteration, ms", scale=1e3, low_high=True)
+
+
+def allreduce(comparison: Comparison) -> Figure | None:
+    """All-reduce time beside the prediction and the bound."""
+    curves = (
+        _Curve("measured", lambda row: row["allreduce_time_s"]),
+        _Curve("prediction", lambda row: row["allreduce_predicted_s"], "dash"),
+        _Curve("bound", lambda row: row["allreduce_bound_s"], "dot"),
+    )
+    return _figure(comparison, curves, "all-reduce, ms", scale=1e3)
+
+
+def scaling(comparison: Comparison) -> Figure | None:
+    """The scaling factor beside what it would be with all communication hidden, and with none."""
+    curves = (
+        _Curve("measured", lambda row: row["scaling_factor"]),
+        _Curve("nothing hidden", lambda row: _share(row["compute_only_time_s"], _nothing_hidden(row)), "dash"),
+        _Curve("all hidden that can be", lambda row: _share(row["compute_only_time_s"], _all_hidden(row)), "dot"),
+    )
+    return _figure(comparison, curves, "scaling factor", scale=1.0, linear=True)
+
+
+def breakdown(comparison: Comparison) -> Figure | None:
+    """Computing and exposed communication of each point's iteration, stacked."""
+    points = [point for point in comparison.points if point.usable][:_NUM_BARS]
+    if not points:
+        return None
+    rows = [point.row() for point in points]
+    names = [_name(point, comparison.paths) for point in points]
+    exposed: list[float] = [float(row["exposed_communication_s"] or 0.0) for row in rows]
+    whole: list[float] = [float(row["iteration_time_s"] or 0.0) for row in rows]
+    rest = [time_s - part_s for time_s, part_s in zip(whole, exposed, strict=True)]
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "y": names,
+                "x": [rounded(1e3 * value) for value in values],
+                "marker": {"color": color, "line": {"width": 0}},
+                "hovertemplate": "%{x:.4g} ms",
+            }
+            for name, values, color in (("exposed communication", exposed, RED), ("computing and the rest", rest, BLUE))
+        ],
+        "layout": {
+            "height": 130 + 24 * len(points),
+            "barmode": "stack",
+            "bargap": 0.25,
+            "xaxis": {"title": {"text": "milliseconds of an iteration"}},
+            "yaxis": {"autorange": "reversed", "dtick": 1, "showgrid": False},
+        },
+    }
+
+
+def _all_hidden(row: Row) -> float | None:
+    compute_s = row["compute_only_time_s"]
+    return None if compute_s is None else max(compute_s, row["allreduce_bound_s"])
+
+
+def _nothing_hidden(row: Row) -> float | None:
+    compute_s = row["compute_only_time_s"]
+    return None if compute_s is None else float(compute_s + row["allreduce_predicted_s"])
+
+
+def _share(part_s: float | None, whole_s: float | None) -> float | None:
+    return part_s / whole_s if part_s is not None and whole_s else None
+
+
+def _name(point: ComparedPoint, paths: Sequence[str]) -> str:
+    """`1gbit top_k(ratio=1%)`; what is null is not said."""
+    values = [value_text(point.settings[path]) for path in paths if point.settings[path] is not None]
+    return " ".join(values) or "null"
+
+
+def _figure(
+    comparison: Comparison,
+    curves: Sequence[_Curve],
+    title: str,
+    *,
+    scale: float,
+    linear: bool = False,
+    low_high: bool = False,
+) -> Figure | None:
+    measured = [value for point in comparison.points if (value := curves[0].value(point.row())) is not None]
+    if not measured:
+        return None
+    axis, numbers = _horizontal(comparison)
+    others = [path for path in comparison.paths if path not in axis]
+    groups: dict[str, list[ComparedPoint]] = {}
+    for point in comparison.points:
+        groups.setdefault(_name(point, others) if others else "", []).append(point)
+    data = []
+    for position, (group, unsorted) in enumerate(groups.items()):
+        points = sorted(unsorted, key=lambda point: numbers.get(_name(point, axis), 0.0))
+        color = PALETTE[position % len(PALETTE)]
+        texts = [_name(point, axis) for point in points]
+        x: list[float] | list[str] = [numbers[text] for text in texts] if numbers else texts
+        for curve in curves:
+            values = [curve.value(point.row()) for point in points]
+            if all(value is None for value in values):
+                continue
+            trace: Figure = {
+                "name": group or curve.name,
+                "legendgroup": group,
+                "showlegend": bool(group) and not curve.dash,
+                "x": x,
+                "y": [None if value is None else rounded(scale * value) for value in values],
+                "customdata": texts,
+                "hovertemplate": f"{group or curve.name}, {curve.name}, %{{customdata}}: %{{y:.4g}}<extra></extra>",
+            }
+            error = _spread(points, scale) if low_high and not curve.dash else {}
+            data.append({**trace, **error, **_drawn(curve, color, group, as_lines=bool(numbers))})
+    data += [_legend(curve, as_lines=bool(numbers)) for curve in curves if curve.dash or "" in groups]
+    top = max(measured)
+    logarithmic = not linear and bool(numbers) and min(measured) > 0 and top / min(measured) > _LOG_RATIO
+    vertical = {
+        "title": {"text": title},
+        **({"type": "log", "dtick": "D2"} if logarithmic else {"rangemode": "tozero"}),
+    }
+    layout: Figure = {"height": 400, "xaxis": _horizontal_axis(axis, numbers), "yaxis": vertical}
+    if not numbers:
+        layout |= {"barmode": "group", "scattermode": "group", "bargap": 0.3, "scattergap": 0.3}
+    return {"data": data, "layout": layout}
+
+
+def _horizontal(comparison: Comparison) -> tuple[tuple[str, ...], dict[str, float]]:
+    """The axis that is spread out, and its values as numbers by their text, if they are."""
+    varying = []
+    for axis in comparison.axes:
+        distinct = {_name(point, axis): point.settings[axis[0]] for point in comparison.points}
+        if len(axis) == 1 and (numbers := quantities(list(distinct.values()))) is not None:
+            return axis, dict(zip(distinct, numbers, strict=True))
+        varying += [axis] if len(distinct) > 1 else []
+    return next(iter([*varying, *comparison.axes]), ()), {}
+
+
+def _horizontal_axis(paths: Sequence[str], numbers: Mapping[str, float]) -> Figure:
+    axis: Figure = {"title": {"text": ", ".join(paths)}}
+    if numbers:
+        axis |= {"tickvals": list(numbers.values()), "ticktext": list(numbers)}
+        if min(numbers.values()) > 0 and max(numbers.values()) / min(numbers.values()) > _LOG_RATIO:
+            axis["type"] = "log"
+    else:
+        axis["type"] = "category"
+    return axis
+
+
+def _drawn(curve: _Curve, color: str, group: str, *, as_lines: bool) -> Figure:
+    if as_lines:
+        if curve.dash:
+            return {"type": "scatter", "mode": "lines", "line": {"color": color, "width": 1.5, "dash": curve.dash}}
+        marker = {"mode": "lines+markers", "marker": {"size": 9}, "line": {"color": color, "width": 2}}
+        return {"type": "scatter", **marker}
+    if curve.dash:
+        return {"type": "scatter", "mode": "markers", "offsetgroup": group, "marker": _tick(curve)}
+    return {"type": "bar", "offsetgroup": group, "marker": {"color": color}}
+
+
+def _tick(curve: _Curve) -> Figure:
+    """Theory on a bar: a line across it for the bound, a diamond for the prediction."""
+    if curve.dash == "dot":
+        return {"symbol": "line-ew", "size": 26, "line": {"color": _DARK, "width": 3}}
+    return {"symbol": "diamond", "size": 9, "color": _DARK, "line": {"color": "#ffffff", "width": 1}}
+
+
+def _spread(points: Sequence[ComparedPoint], scale: float) -> Figure:
+    """From the 10th to the 90th percentile of one run's iterations, or over the medians of several."""
+    rows = [point.row() for point in points]
+
+    def away(row: Row, end: str) -> float | None:
+        middle, at = row["iteration_time_s"], row[f"iteration_time_{end}_s"]
+        return None if middle is None or at is None else rounded(scale * abs(at - middle))
+
+    ends = {"array": [away(row, "high") for row in rows], "arrayminus": [away(row, "low") for row in rows]}
+    return {"error_y": {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **ends}}
+
+
+def _legend(curve: _Curve, *, as_lines: bool) -> Figure:
+    """An entry that says what a way of drawing means."""
+    if not as_lines:
+        shape: Figure = {
+            "mode": "markers",
+            "marker": _tick(curve) if curve.dash else {"symbol": "square", "size": 12, "color": PALETTE[0]},
+        }
+    elif curve.dash:
+        shape = {"mode": "lines", "line": {"color": GREY, "width": 1.5, "dash": curve.dash}}
+    else:
+        shape = {"mode": "lines+markers", "line": {"color": PALETTE[0]}}
+    return {"type": "scatter", "name": curve.name, "x": [None], "y": [None], "legendgroup": curve.name, **shape}
+
+
+DEFINITIONS: Final[Mapping[str, str]] = {
+    "iteration": "Median iteration, with its 10th and 90th percentile (of several runs: the lowest and the highest "
+    "median). Theory: the compute-only time and the all-reduce, one after the other (nothing hidden), and the longer "
+    "of the compute-only time and the bound (everything hidden).",
+    "allreduce": f"{wording.DEFINITIONS['allreduce']} {wording.DEFINITIONS['predicted']} "
+    "Theory counts bytes and rounds, no codec and no core.",
+    "scaling": "The same workers computing without communicating, over the measured iteration.",
+    "breakdown": "Exposed communication is what an iteration waits for.",
+}
+"""What each figure says, for the page."""

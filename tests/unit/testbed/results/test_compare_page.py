@@ -1,0 +1,35 @@
+"""The page of a sweep needs nothing from outside but the reports that it links."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from testbed.results.compare import ComparedPoint, Comparison
+from testbed.results.compare_page import write_sweep
+from testbed.results.record import Record
+
+
+def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
+    record: Callable[..., Record], tmp_path: Path
+) -> None:
+    made = record()
+    summary = made.summary.model_copy(update={"outcome": "degraded", "reasons": ["the <cores> were busy"]})
+    points = tuple(
+        ComparedPoint(
+            settings={"link.rate": rate}, spec_sha256="ab", bound_s=0.5, predicted_s=0.6, num_asked=1, runs=runs
+        )
+        for rate, runs in (("100mbit", (summary,)), ("1gbit", ()))
+    )
+    page = write_sweep(Comparison(name="x", axes=(("link.rate",),), points=points, directory=tmp_path / "x-sweep-1"))
+    html = page.read_text(encoding="utf-8")
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", html)
+    (link,) = re.findall(r'<td><a href="([^"]+)"', html)
+    assert (page.parent / link).resolve() == (made.path / "report.html").resolve()
+    for words in ("100mbit", "1gbit", "not run", "degraded", "the &lt;cores&gt; were busy"):
+        assert words in html
+    (figures,) = re.findall(r'id="figures">(.*?)</script>', html, re.DOTALL)
+    drawn = set(json.loads(figures))
+    assert drawn == {"iteration", "allreduce", "scaling", "breakdown"}
+    assert all(f'id="{name}"' in html for name in drawn)
+    assert {path.name for path in page.parent.iterdir()} == {"sweep.json", "sweep.csv", "sweep.html"}

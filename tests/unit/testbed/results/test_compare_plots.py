@@ -1,0 +1,89 @@
+"""Measured points and their theory: valid plotly, one line for each combination, units that a person reads."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from testbed.results import compare_plots
+from testbed.results.compare import ComparedPoint, Comparison
+from testbed.results.compare_plots import quantities
+from testbed.results.record import Record, Summary
+
+FIGURES = (compare_plots.iteration, compare_plots.allreduce, compare_plots.scaling, compare_plots.breakdown)
+RATES, COMPRESSIONS = ("10mbit", "1gbit", "100mbit"), ("none", {"kind": "top_k", "ratio": "1%"})
+NUMERIC = [{"link.rate": rate, "compression": compression} for rate in RATES for compression in COMPRESSIONS]
+TOGETHER = [{"collective": "ring", "stack": stack} for stack in (None, "gloo")]
+
+
+@pytest.fixture
+def summary(record: Callable[..., Record]) -> Summary:
+    return record().summary
+
+
+def comparison(settings: list[dict[str, Any]], *runs: Summary, axes: tuple[tuple[str, ...], ...] = ()) -> Comparison:
+    points = tuple(
+        ComparedPoint(settings=each, spec_sha256="ab", bound_s=0.5, predicted_s=0.6, num_asked=1, runs=runs)
+        for each in settings
+    )
+    return Comparison(name="x", axes=axes or tuple((path,) for path in settings[0]), points=points, directory=Path())
+
+
+@pytest.mark.parametrize("make", FIGURES)
+@pytest.mark.parametrize("settings", [NUMERIC, TOGETHER, [{"compression": each} for each in COMPRESSIONS], [{}]])
+def test_plotly_accepts_every_property(
+    summary: Summary, make: Callable[[Comparison], Any], settings: list[dict[str, Any]]
+) -> None:
+    go.Figure(**make(comparison(settings, summary)))
+    assert make(comparison(settings)) is None, "nothing measured is nothing to draw"
+
+
+def test_the_first_quantity_that_varies_is_the_horizontal_axis_with_its_values_as_written(summary: Summary) -> None:
+    for settings in (NUMERIC, [dict(reversed(each.items())) for each in NUMERIC]):
+        figure = compare_plots.allreduce(comparison(settings, summary))
+        assert figure is not None
+        axis = figure["layout"]["xaxis"]
+        assert (axis["type"], axis["ticktext"], axis["tickvals"]) == ("log", list(RATES), [1e7, 1e9, 1e8])
+        lines = [trace for trace in figure["data"] if trace["x"] != [None]]
+        assert [trace["x"] for trace in lines] == [[1e7, 1e8, 1e9]] * 6, "in the order of the numbers"
+        assert {trace["name"] for trace in lines} == {"none", "top_k(ratio=1%)"}
+        assert sorted(trace["line"].get("dash", "") for trace in lines) == ["", "", "dash", "dash", "dot", "dot"]
+
+
+def test_what_varies_together_is_one_axis_of_names(summary: Summary) -> None:
+    figure = compare_plots.allreduce(comparison(TOGETHER, summary, axes=(("collective", "stack"),)))
+    assert figure is not None
+    assert [trace["x"] for trace in figure["data"] if trace["type"] == "bar"] == [["ring", "ring gloo"]]
+    assert figure["layout"]["xaxis"]["title"]["text"] == "collective, stack"
+
+
+def test_theory_of_an_iteration_lies_around_computing_and_the_bound(summary: Summary) -> None:
+    figure = compare_plots.iteration(comparison([{"seed": 1}, {"seed": 2}], summary))
+    assert figure is not None
+    assert summary.compute_only_time_s is not None
+    assert summary.allreduce is not None
+    most, least = (trace["y"][0] / 1e3 for trace in figure["data"] if "dash" in trace["line"] and trace["x"] != [None])
+    assert most == pytest.approx(summary.compute_only_time_s + summary.allreduce.predicted_s, rel=1e-4)
+    assert least == pytest.approx(max(summary.compute_only_time_s, summary.allreduce.bound_s), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        (["10mbit", "1gbit"], [1e7, 1e9]),
+        (["1ms", "0s"], [1e-3, 0.0]),
+        (["64KiB", "1MB"], [65536.0, 1e6]),
+        ([1, "1%"], [1.0, 0.01]),
+        ([2, 4, 8], [2.0, 4.0, 8.0]),
+        (["ring", "tree"], None),
+        (["1ms", "1mbit"], None),
+        ([True, False], None),
+        ([None, 1], None),
+        ([4], None),
+    ],
+)
+def test_quantities_are_of_one_unit(values: list[Any], numbers: list[float] | None) -> None:
+    found = quantities(values)
+    assert found == (None if numbers is None else pytest.approx(numbers))
