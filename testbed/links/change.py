@@ -167,9 +167,11 @@ def _contents(path: str) -> str:
 
 def _parse(value: object) -> object:
     """By its keys, so that an error names the key and not a kind that nobody wrote."""
-    if isinstance(value, ScheduledChange | TracedChange) or not isinstance(value, Mapping):
+    if isinstance(value, ScheduledChange | TracedChange):
         return value
-    return (TracedChange if "trace" in value else ScheduledChange).model_validate(dict(value))
+    if isinstance(value, Mapping):
+        return (TracedChange if "trace" in value else ScheduledChange).model_validate(dict(value))
+    raise ValueError(f"{value!r} is no change; write {{at: 10s, link: w1-s0, rate: 50mbit}}")
 
 
 Change = Annotated[ScheduledChange | TracedChange, BeforeValidator(_parse)]

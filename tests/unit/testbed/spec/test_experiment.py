@@ -60,6 +60,7 @@ def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
         ({"link": {"backend": "foo"}}, ["link.backend: Input should be 'auto', 'netem', 'nfqueue' or 'tap'"]),
         ({"link": {"queue": 0}}, ["link.queue: a queue of 0 bytes; allowed: 1B to 1GB"]),
         ({"links": []}, ["links: write a mapping"]),
+        ({"changes": ["w0-s0"]}, ["changes.0: 'w0-s0' is no change; write {at: 10s"]),
         ({"background": {"kind": "bulk"}}, ["background: write a list"]),
         (
             {"changes": [{"link": "w0-s0", "at": "1s", "trace": __file__}]},
