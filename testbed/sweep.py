@@ -97,7 +97,7 @@ def run_sweep(
     try:
         for number, position in enumerate(missing):
             point = comparison.points[position]
-            console.print(_heading(point, number, len(missing), now_s() - start_s))
+            console.print(_heading(point, number, len(missing), now_s() - start_s), soft_wrap=True)
             begun_s = now_s()
             try:
                 summary = run(experiments[position])
