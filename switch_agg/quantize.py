@@ -4,9 +4,10 @@ A block is one chunk. Its exponent e says that every magnitude is below 2^e; the
 nearest (ties to even) with s = 30 - ceil(log2 n) - e, so that the sum of n workers' integers never leaves 32 bits.
 
 All workers must use one exponent for a block before any knows the others'. Nobody asks: each predicts it from the
-block's exponent in the last reduction of the same name, which all workers know alike from its result, plus
-:data:`HEADROOM` doublings. The result carries the highest exponent of any worker; where that exceeds the prediction the
-block is done again with it, by all workers alike. So there is no extra round trip in the steady state.
+block's highest exponent in past reductions of the same name, which all workers know alike from their results and which
+counts one less with each reduction since, plus :data:`HEADROOM` doublings. The result carries the highest exponent of
+any worker; where that exceeds the prediction the block is done again with it, by all workers alike. So there is no
+extra round trip in the steady state.
 
 Error, per element, of the sum of n workers: at most n * 2^(e-s') with s' = 31 - ceil(log2 n), where e is the exponent
 used: :func:`error_bound`.
@@ -196,7 +197,7 @@ class Quantizer:
         if settled.all():
             self.used[attempt.which] = final
             self._codec.unstage(sums, attempt.which, final, self._num_workers, self.result)
-            self._history[self._name] = self._highest
+            self._history[self._name] = remembered(self._history.get(self._name), self._highest)
             return None
         done, again = attempt.which[settled], attempt.which[~settled]
         self.used[done] = final[settled]
@@ -207,6 +208,16 @@ class Quantizer:
 
     def _round(self, which: Blocks) -> Round:
         return Round(which=which, used=self.used[which], actual=self._actual[which])
+
+
+def remembered(history: Exponents | None, highest: Exponents) -> Exponents:
+    """What to predict from after a reduction with these highest exponents: what was there before sinks by one with each
+    reduction, so that blocks whose magnitudes go up and down are not done again each time they go up."""
+    if history is None or len(history) != len(highest):
+        return highest
+    sinking = np.maximum(history.astype(np.int32) - 1, MIN_EXPONENT).astype(np.int8)
+    sinking = np.where((history == EXPONENT_ZERO) | (history == EXPONENT_NOT_FINITE), EXPONENT_ZERO, sinking)
+    return np.where(highest == EXPONENT_NOT_FINITE, sinking, np.maximum(sinking, highest)).astype(np.int8)
 
 
 def predicted(history: Exponents) -> Exponents:

@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from testbed.aggregation.facts import losses, violations
 from testbed.calibrate import delays_of, rate_of
 from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
@@ -91,6 +92,9 @@ def allreduce_rows(
         workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
     ):
         bench.work(results, timeout_s=24 * 3600.0)
+        wrong = violations(bench.deployment.aggregator_reports) or losses(bench.deployment.aggregator_reports, {})
+    if wrong:
+        raise RunFailedError("\n".join(wrong))
     if not results.rows:
         raise RunFailedError("the workers measured nothing")
     goodput_bps = experiment.link.rate_bps * goodput_fraction()

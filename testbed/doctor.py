@@ -127,6 +127,14 @@ def backend_lacks(name: BackendName) -> str:
     return {"netem": _try_netem, "nfqueue": _try_nfqueue, "tap": _try_tap}[name]()
 
 
+@functools.cache
+def ebpf_lacks() -> str:
+    """What went wrong when the program that adds in a switch was built and loaded; empty when it works."""
+    from switch_agg.dataplanes.ebpf import loading_fails
+
+    return loading_fails()
+
+
 def plan_here(experiment: Experiment) -> Plan:
     """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
 
@@ -213,6 +221,13 @@ def _kernel_checks() -> list[Check]:
                 cure=f"needs {backend.needs}",
             )
             for backend in BACKENDS.values()
+        ),
+        Check(
+            name="sums in the switch by ebpf",
+            severity="optional",
+            ok=not ebpf_lacks(),
+            found=ebpf_lacks() or "works",
+            cure="apt-get install --no-install-recommends clang libbpf-dev, and root; or dataplane: reference",
         ),
         Check(
             name="congestion control",
@@ -308,6 +323,11 @@ def require(plan: Plan) -> None:
         )
     if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
         missing.append(_no_delay(plan, plan.delay_backend, problem))
+    if any(each.collective.dataplane == "ebpf" for each in plan.aggregators) and (problem := ebpf_lacks()):
+        missing.append(
+            f"collective.dataplane: ebpf does not work here ({problem}); or a process adds: "
+            "--set collective.dataplane=reference"
+        )
     controllers = available_controllers()
     missing += [
         f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {cure(name)}"

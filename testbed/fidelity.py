@@ -154,6 +154,11 @@ class Evidence:
     throttling: Sequence[ThrottlingEvidence] = ()
     """Every CPU quota, asked for or not."""
     background: Sequence[BackgroundEvidence] = ()
+    aggregation_violations: Sequence[str] = ()
+    """Counters of switches that add which do not add up: `aggregator a0 at s0 (ebpf): 7 datagrams received and 6
+    accounted for`."""
+    aggregation_lost: Sequence[str] = ()
+    """Why a switch stopped adding."""
 
 
 def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
@@ -166,6 +171,15 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
         invalid.insert(
             0,
             f"the kernel's settings differ after the run from what was set ({_listed(evidence.read_back_differences)})",
+        )
+    if evidence.aggregation_violations:
+        invalid.insert(
+            0, f"the counters of a switch that adds do not add up ({_listed(evidence.aggregation_violations)})"
+        )
+    if evidence.aggregation_lost:
+        degraded.append(
+            "the switch stopped adding, and gradients went around the ring from then on: times are of both "
+            f"({_listed(evidence.aggregation_lost)})"
         )
     share = evidence.run_queue_share
     if share is not None and share > RUN_QUEUE_DEGRADED:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Final
 
+from testbed.aggregation.facts import SwitchStatistics
 from testbed.background._flows import FlowCounters
 from testbed.control import control_pb2 as messages
 from testbed.control.coordinator import Listener
@@ -92,6 +93,8 @@ class Recorder(Listener):
         """At `measure` and at `done`."""
         self.parameters_sha256: list[str] = []
         self.unshared_memory_bytes: list[int] = []
+        self.switch_statistics: dict[int, SwitchStatistics] = {}
+        """By rank, of workers whose gradients a switch adds."""
         self.first_iteration_s: float | None = None
         """CLOCK_MONOTONIC when the first iteration of any phase began."""
         self._plan = plan
@@ -169,6 +172,10 @@ class Recorder(Listener):
         phase, index = workers[0].phase, workers[0].index
         loss = fmean(each.loss for each in workers.values())
         self._progress.iteration(phase, index + 1, self._plan.experiment.workload.phase_lengths()[phase], loss)
+
+    def on_result(self, rank: int, json: str) -> None:
+        """What a switch that adds did for a worker in the measured iterations."""
+        self.switch_statistics[rank] = SwitchStatistics.parse(json)
 
     def on_finished(self, rank: int, finished: messages.Finished) -> None:  # noqa: ARG002
         """The worker's last word."""

@@ -13,6 +13,8 @@ import polars as pl
 
 from testbed import environment
 from testbed.addresses import Port
+from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
+from testbed.aggregation.running import AggregatorReport
 from testbed.background._flows import FlowBytes
 from testbed.calibrate import Calibration
 from testbed.calibration_cache import Mode
@@ -164,6 +166,7 @@ class _Run:
         self.overhead_s: dict[str, float] = {}
         self.calibration = Calibration(mode=calibration_mode)
         self.differences: list[str] = []
+        self.aggregators: list[AggregatorReport] = []
         self.recorder: Recorder | None = None
 
     def execute(self) -> Summary:
@@ -237,6 +240,7 @@ class _Run:
         self.num_changes_not_reached = len(scheduled) - bench.links.num_scheduled_done
         if recorder.first_iteration_s is not None:
             self.overhead_s["start"] = recorder.first_iteration_s - begun_s
+        self.aggregators = bench.deployment.aggregator_reports
         self.differences = bench.deployment.differences()
         self.writer.write_environment({**self.environment, "read_back": read_back})
 
@@ -248,6 +252,10 @@ class _Run:
             return []
         start, end = window["measure"], window["done"]
         return [self._link(direction, start, end) for direction in self.plan.directions]
+
+    @property
+    def _switch_statistics(self) -> Mapping[int, SwitchStatistics]:
+        return self.recorder.switch_statistics if self.recorder else {}
 
     @property
     def _window_s(self) -> float:
@@ -270,6 +278,9 @@ class _Run:
         expected = direction.expected_bytes
         if expected is not None:
             expected *= workload.num_iterations()
+            switched = switched_bytes(self.plan, direction, self._switch_statistics)
+            expected = None if switched is None else expected + switched.repeated
+            retransmitted += switched.retransmitted if switched else 0
         return LinkFacts(
             name=direction.link,
             from_=direction.sender.node,
@@ -339,6 +350,8 @@ class _Run:
                 read_back_differences=self.differences,
                 throttling=self._throttling(),
                 background=evidence(self.background),
+                aggregation_violations=violations(self.aggregators),
+                aggregation_lost=losses(self.aggregators, self._switch_statistics),
             )
         )
         return outcome, [*reasons, *change_notes(changes), *self._notes()]
@@ -443,6 +456,7 @@ class _Run:
                 machine=self.writer.frame("machine"),
                 links=self.links,
                 background=summaries(self.background, self._window_s),
+                aggregators=aggregator_summaries(self.aggregators, self._switch_statistics),
                 allreduce=self._prediction(),
                 compression=self._compression(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),

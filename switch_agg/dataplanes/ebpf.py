@@ -350,6 +350,15 @@ class _Publishing:
         self._core.expire(now_s)
 
 
+def loading_fails() -> str:
+    """Why the smallest program cannot be built or loaded here; empty when it can."""
+    try:
+        BpfObject(build(SOURCE, "bpf", ("NUM_ELEMENTS=32",)), max_entries={"versions": 2}).close()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
 def _who(job: int, host: str) -> ctypes.c_uint64:
     return ctypes.c_uint64(job << 32 | int.from_bytes(socket.inet_aton(host), "little"))
 

@@ -237,6 +237,29 @@ class BackgroundSummary(_Part):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
+class AggregatorSummary(_Part):
+    """One switch that adds, from the first joining to the last leaving."""
+
+    name: str
+    at: str
+    """Its switch."""
+    dataplane: str
+    chunks: int
+    """Whose sum was given out."""
+    duplicates: int
+    """Contributions that came again."""
+    stale: int
+    """Contributions of another epoch, or older than what their slot holds."""
+    bad: int
+    """Datagrams that were none of the job's."""
+    repeated: int
+    """Chunks done again in the measured iterations because an exponent was guessed too low; the most of any worker."""
+    retransmitted: int
+    """Chunks that workers sent again in the measured iterations because no result came; of all workers."""
+    lost: str | None
+    """Why it stopped adding; None: it did not."""
+
+
 class WorkerSummary(_Part):
     """One worker over the measured iterations; virtual seconds."""
 
@@ -354,6 +377,8 @@ class Summary(_Part):
     machine: MachineSummary | None
     allreduce: AllReduceSummary | None
     compression: CompressionSummary | None = None
+    aggregators: list[AggregatorSummary] = []
+    """Switches that added the gradients."""
     """None: nothing was compressed."""
     unshared_memory_bytes: list[int]
     """Of each worker at its end: what it does not share with the process it was forked from."""

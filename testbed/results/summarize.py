@@ -17,6 +17,7 @@ from testbed.fidelity import RATE_TOLERANCE, BacklogEvidence, LinkEvidence
 from testbed.results.changes import RateHistory, summarize_changes
 from testbed.results.record import (
     CHANGE_SCHEMA,
+    AggregatorSummary,
     AllReduceSummary,
     BackgroundSummary,
     BacklogSummary,
@@ -154,6 +155,7 @@ class Inputs:
     """MACHINE_SCHEMA."""
     links: Sequence[LinkFacts] = ()
     background: Sequence[BackgroundSummary] = ()
+    aggregators: Sequence[AggregatorSummary] = ()
     allreduce: AllReduceFacts | None = None
     compression: CompressionFacts | None = None
     """None: nothing is compressed."""
@@ -205,6 +207,7 @@ def summarize(inputs: Inputs) -> Summary:
         workers=worker_summaries(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation),
         links=_links(inputs),
         background=list(inputs.background),
+        aggregators=list(inputs.aggregators),
         machine=machine_summary(inputs.machine, inputs.iterations, inputs.buckets),
         allreduce=_allreduce(inputs),
         compression=_compression(inputs),

@@ -103,6 +103,8 @@ def _numbers(summary: "Summary") -> Table:
         slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
         last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"
         grid.add_row("Straggler", wording.time_text(worker.held_up_s), f"per iteration that everyone waited for {last}")
+    for aggregator in summary.aggregators:
+        grid.add_row("Switch adds", f"{aggregator.chunks:,}", wording.aggregator_text(aggregator))
     for flow in summary.background:
         grid.add_row("Background", wording.rate_text(flow.received_bps), wording.background_text(flow))
     if summary.compression is not None:

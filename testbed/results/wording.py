@@ -9,6 +9,7 @@ from testbed.links.spec import UNSHAPED_BPS
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
     from testbed.results.record import (
+        AggregatorSummary,
         AllReduceSummary,
         BackgroundSummary,
         ChangeSummary,
@@ -192,6 +193,16 @@ def straggler(summary: "Summary") -> "WorkerSummary | None":
     if worst is None or summary.iteration_time_s is None:
         return None
     return worst if worst.held_up_s > STRAGGLER_SHARE * summary.iteration_time_s.median else None
+
+
+def aggregator_text(aggregator: "AggregatorSummary") -> str:
+    """What it did beside the chunks that it added."""
+    text = (
+        f"chunks at {aggregator.at} ({aggregator.dataplane}); {aggregator.duplicates:,} contributions came again, "
+        f"{aggregator.stale:,} too late; measured iterations: {aggregator.retransmitted:,} sent again by workers, "
+        f"{aggregator.repeated:,} done again for precision"
+    )
+    return f"{text}; lost: {aggregator.lost}" if aggregator.lost else text
 
 
 def background_text(flow: "BackgroundSummary") -> str:

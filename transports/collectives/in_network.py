@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from switch_agg.job import Job
 from switch_agg.window import WindowPolicy
-from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER
+from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER, SIZES
 from transports.collectives.base import COLLECTIVES, Collective, Operation
 from transports.collectives.ring import Ring
 
@@ -38,7 +38,7 @@ class InNetwork(Ring):
 
     dataplane: DataPlaneName = "ebpf"
     """What adds: a program in the switch's kernel, or a process beside the switch, readable and slower."""
-    num_elements: Literal[32, 64, 128, 256, 512, 1024, 2048] = 256
+    num_elements: int = 256
     """Of a chunk, which is one packet; from 512 on it needs jumbo frames."""
     num_slots: int = Field(128, ge=1, le=1 << 14)
     """Chunks that may be under way at once, a power of two: rate x round trip / frame fill a link."""
@@ -52,7 +52,9 @@ class InNetwork(Ring):
     """The address of one that is there already; null: a run makes its own."""
 
     @model_validator(mode="after")
-    def _power_of_two(self) -> Self:
+    def _sizes(self) -> Self:
+        if self.num_elements not in SIZES.values():
+            raise ValueError(f"num_elements: a chunk has {', '.join(map(str, SIZES.values()))} elements")
         if self.num_slots & self.num_slots - 1:
             raise ValueError(f"num_slots: {self.num_slots} is no power of two")
         return self

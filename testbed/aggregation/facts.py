@@ -1,0 +1,104 @@
+"""What switches that add did in a run, from what they and the workers counted. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from testbed.aggregation.running import AggregatorReport
+from testbed.links.direction import Direction
+from testbed.plan import Plan
+from testbed.results.record import AggregatorSummary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwitchStatistics:
+    """Of one worker, over the measured iterations; in chunks."""
+
+    repeated: int
+    """Done again by all workers because an exponent was guessed too low."""
+    sent_again: int
+    """Because no result came."""
+    received_again: int
+    """Results that were not awaited any more."""
+    frame_bytes: int
+    lost: str | None
+    """Why the switch adds no more."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What a worker reports: SwitchReducer.statistics() `before` and `after`."""
+        found = json.loads(text)
+        before, after = found["before"], found["after"]
+
+        def between(*names: str) -> int:
+            return sum(int(after[name]) - int(before[name]) for name in names)
+
+        return cls(
+            repeated=between("repeated"),
+            sent_again=between("timeouts", "fast_retransmissions"),
+            received_again=between("duplicates"),
+            frame_bytes=after["frame_bytes"],
+            lost=after["lost"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwitchedBytes:
+    """Of a direction, on the wire."""
+
+    repeated: int = 0
+    """Surely crossed it, beyond each chunk once."""
+    retransmitted: int = 0
+    """May have crossed it."""
+
+
+def switched_bytes(
+    plan: Plan, direction: Direction, statistics: Mapping[int, SwitchStatistics]
+) -> SwitchedBytes | None:
+    """What chunks beyond the planned ones put on it; None where nobody knows, because the switch was lost."""
+    if any(each.lost for each in statistics.values()):
+        return None
+    if any(direction.hop in each.idle_hops for each in plan.aggregators):
+        return SwitchedBytes()
+    repeated = retransmitted = 0
+    for rank, each in statistics.items():
+        for aggregator in plan.aggregators:
+            up, down = (f"w{rank}", aggregator.name), (aggregator.name, f"w{rank}")
+            for pair, again in ((up, each.sent_again), (down, each.received_again)):
+                if plan.paths[pair].shares.get(direction.hop) == 1:
+                    repeated += each.repeated * each.frame_bytes
+                    retransmitted += again * each.frame_bytes
+    return SwitchedBytes(repeated=repeated, retransmitted=retransmitted)
+
+
+def violations(reports: Sequence[AggregatorReport]) -> list[str]:
+    """Counters that do not add up, one line each."""
+    return [f"{report.plan.title}: {line}" for report in reports for line in report.violations]
+
+
+def losses(reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]) -> list[str]:
+    """Why switches stopped adding; each reason once."""
+    found = [report.failure.partition("\n")[0] for report in reports if report.failure]
+    return found or list(dict.fromkeys(each.lost for each in statistics.values() if each.lost))
+
+
+def aggregator_summaries(
+    reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]
+) -> list[AggregatorSummary]:
+    """Of each that there was."""
+    return [
+        AggregatorSummary(
+            name=report.plan.name,
+            at=report.plan.switch_port.node,
+            dataplane=report.plan.collective.dataplane,
+            chunks=report.counters.get("done", 0),
+            duplicates=report.counters.get("duplicate_pending", 0) + report.counters.get("duplicate_done", 0),
+            stale=report.counters.get("stale", 0),
+            bad=sum(count for name, count in report.counters.items() if name.startswith("bad_")),
+            repeated=max((each.repeated for each in statistics.values()), default=0),
+            retransmitted=sum(each.sent_again for each in statistics.values()),
+            lost=next(iter(losses([report], statistics)), None),
+        )
+        for report in reports
+    ]

@@ -1,0 +1,62 @@
+"""What is made of the counters."""
+
+import json
+from typing import Any
+
+from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
+from testbed.aggregation.running import AggregatorReport
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+
+
+def plan(dataplane: str) -> Plan:
+    return make_plan(validate({"name": "x", "collective": {"kind": "in_network", "dataplane": dataplane}}))
+
+
+def statistics(lost: str | None = None) -> SwitchStatistics:
+    before: dict[str, Any] = dict.fromkeys(("repeated", "timeouts", "fast_retransmissions", "duplicates"), 1)
+    after = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5}
+    common = {"frame_bytes": 1076, "lost": lost}
+    return SwitchStatistics.parse(json.dumps({"before": before | common, "after": after | common}))
+
+
+def test_only_what_happened_in_the_measured_iterations_counts() -> None:
+    found = statistics()
+    assert (found.repeated, found.sent_again, found.received_again) == (10, 5, 4)
+
+
+def test_chunks_done_again_are_expected_and_those_sent_again_are_not() -> None:
+    made = plan("reference")
+    each = {rank: statistics() for rank in range(4)}
+    for direction in made.directions:
+        found = switched_bytes(made, direction, each)
+        assert found is not None
+        links = 4 if "a0" in direction.hop else 1
+        again = 5 if direction.hop[0].startswith("w") or direction.hop[1] == "a0" else 4
+        assert found.repeated == links * 10 * 1076
+        assert found.retransmitted == links * again * 1076
+
+
+def test_nothing_is_expected_where_the_program_takes_packets_off_or_the_switch_was_lost() -> None:
+    made = plan("ebpf")
+    last = made.directions[-1]
+    found = switched_bytes(made, last, {0: statistics()})
+    assert found is not None
+    assert found.repeated == found.retransmitted == 0
+    assert switched_bytes(made, made.directions[0], {0: statistics("gone")}) is None
+
+
+def test_the_summary_names_what_was_counted_and_what_was_lost() -> None:
+    (aggregator,) = plan("reference").aggregators
+    good = AggregatorReport(
+        plan=aggregator,
+        counters={"done": 7, "duplicate_done": 1, "duplicate_pending": 2, "bad_job": 1, "bad_size": 3},
+        violations=("7 received and 6 accounted for",),
+    )
+    (summary,) = aggregator_summaries([good], {0: statistics()})
+    assert (summary.chunks, summary.duplicates, summary.bad, summary.retransmitted) == (7, 3, 4, 5)
+    assert summary.lost is None
+    assert violations([good]) == ["aggregator a0 at s0 (reference): 7 received and 6 accounted for"]
+    dead = AggregatorReport(plan=aggregator, failure="it was killed by signal 9\nand its log")
+    assert losses([dead], {0: statistics("no result")}) == ["it was killed by signal 9"]
+    assert losses([good], {0: statistics("no result"), 1: statistics("no result")}) == ["no result"]
