@@ -5,6 +5,7 @@ Works for any stack, whoever wrote it: gloo's sockets as well as ours. Formats: 
 
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,8 @@ _REQUEST: Final = struct.Struct("=BBBBI48s")
 # struct inet_diag_msg: family, state, timer, retrans, then inet_diag_sockid: ports, addresses, interface, cookie
 _MESSAGE: Final = struct.Struct(">4xHH16s16s")
 _MESSAGE_BYTES: Final = 72
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""What an IPv4 address begins with where it is written as an IPv6 one (RFC 4291, 2.5.5.2)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,24 +53,26 @@ class ConnectionMonitor(NetlinkSocket):
         super().__init__(NETLINK_SOCK_DIAG)
 
     def connections(self) -> list[Connection]:
-        """Every IPv4 TCP connection of the namespace. Raises EnvironmentLacksError."""
-        request = _REQUEST.pack(
-            socket.AF_INET,
-            socket.IPPROTO_TCP,
-            1 << (INET_DIAG_INFO - 1),
-            0,
-            ESTABLISHED_AND_CLOSING,
-            bytes(48),
-        )
+        """Every TCP connection of the namespace between IPv4 addresses. Raises EnvironmentLacksError."""
         try:
-            answers = list(self.request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request))
+            answers = [answer for family in (socket.AF_INET, socket.AF_INET6) for answer in self._dump(family)]
         except NetlinkError as refusal:
             raise EnvironmentLacksError("the kernel has no inet_diag: load tcp_diag (modprobe tcp_diag)") from refusal
         return [connection for body in answers if (connection := _parse(body)) is not None]
 
+    def _dump(self, family: int) -> Iterator[bytes]:
+        request = _REQUEST.pack(
+            family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, ESTABLISHED_AND_CLOSING, bytes(48)
+        )
+        return self.request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request)
+
 
 def _parse(body: bytes) -> Connection | None:
     source_port, remote_port, source, remote = _MESSAGE.unpack_from(body)
+    if body[0] == socket.AF_INET6:  # some stacks, gRPC's among them, use such sockets for IPv4 too
+        if not source.startswith(_MAPPED) or not remote.startswith(_MAPPED):
+            return None
+        source, remote = source[len(_MAPPED) :], remote[len(_MAPPED) :]
     info = dict(attributes(body, _MESSAGE_BYTES)).get(INET_DIAG_INFO, b"")
     counted = parse_tcp_info(info)
     if counted is None:

@@ -15,7 +15,7 @@ from transports.channels.base import CHANNELS, Completion, Endpoint, Group, Head
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 
-KINDS = ("memory", "tcp")
+KINDS = ("grpc", "memory", "tcp")
 UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")
 ALL_REDUCE, BROADCAST = OPERATIONS.index("all_reduce"), OPERATIONS.index("broadcast")
 FOREVER_S = 30.0
@@ -53,6 +53,14 @@ def together(kind: str, body: Callable[[Endpoint, Group], Any], size: int, timeo
 
 def num_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Libraries close their connections on threads of their own, a moment later."""
+    deadline_s = time.monotonic() + 5
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return holds()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -289,16 +297,16 @@ def test_groups_come_and_go_without_leaving_anything(kind: str) -> None:
     before, num_threads = num_descriptors(), threading.active_count()
     for _ in range(3):
         assert together(kind, body, 4) == [None] * 4
-    assert num_descriptors() == before
-    assert threading.active_count() == num_threads
+    assert eventually(lambda: (num_descriptors(), threading.active_count()) == (before, num_threads))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_rendezvous_leaves_nothing(kind: str) -> None:
+    together(kind, lambda endpoint, group: None, 2)  # what a library opens once for all groups is there
     before = num_descriptors()
     with pytest.raises(PeerTimeoutError):
         CHANNELS.parse(kind).open(groups(2, timeout_s=0.05)[0])
-    assert num_descriptors() == before
+    assert eventually(lambda: num_descriptors() == before)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -69,14 +69,17 @@ def connect_mesh(group: Group, configure: Configure) -> Mesh:
     return mesh
 
 
-def _hello(group: Group) -> bytes:
+def hello(group: Group) -> bytes:
+    """What each side of a connection says first."""
     return pack(Header(group_id(group.name), 0, HELLO, 0, group.size, group.rank))
 
 
-def _rank_of(hello: bytes, group: Group) -> int | None:
+def rank_of(said: bytes, group: Group) -> int | None:
     """The rank that says hello, or None for a stranger."""
+    if len(said) != HEADER_BYTES:
+        return None
     try:
-        header = unpack(hello)
+        header = unpack(said)
     except FrameMismatchError:
         return None
     ours = header.operation == HELLO and header.group == group_id(group.name) and header.count == group.size
@@ -95,7 +98,7 @@ def ports(group: str, rank: int, peer: int | None, allowed: tuple[int, int]) -> 
     yield 0
 
 
-def _port_range() -> tuple[int, int]:
+def port_range() -> tuple[int, int]:
     """Of the calling thread's network namespace: ip_local_port_range in ip(7)."""
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
@@ -107,7 +110,7 @@ def _port_range() -> tuple[int, int]:
 def _bind(bound: socket.socket, group: Group, peer: int | None) -> None:
     """To the group's own address and the first of the ports that is free. Raises OSError."""
     address = socket.getaddrinfo(group.address, 0, family=bound.family, type=socket.SOCK_STREAM)[0][4]
-    for port in ports(group.name, group.rank, peer, _port_range()):
+    for port in ports(group.name, group.rank, peer, port_range()):
         try:
             bound.bind((address[0], port, *address[2:]))
         except OSError as error:
@@ -140,7 +143,7 @@ def _connect(group: Group, peer: int, configure: Configure, deadline_s: float) -
         _bind(connection, group, peer)
         connection.settimeout(max(deadline_s - time.monotonic(), 0.001))
         connection.connect(address)
-        connection.sendall(_hello(group))
+        connection.sendall(hello(group))
     except TimeoutError as error:
         connection.close()
         raise PeerTimeoutError(peer, group.timeout_s, f"a connection to {listening}") from error
@@ -164,7 +167,7 @@ def _check_answer(group: Group, peer: int, connection: socket.socket, deadline_s
         raise PeerTimeoutError(peer, group.timeout_s, "its answer in the rendezvous") from error
     except OSError as error:
         raise PeerLostError(peer, f"during the rendezvous: {error.strerror}") from error
-    if _rank_of(answer, group) != peer:
+    if rank_of(answer, group) != peer:
         raise PeerLostError(peer, "somebody else listens at its address")
     connection.settimeout(None)
 
@@ -213,13 +216,13 @@ def _hear(connection: socket.socket, unknown: dict[socket.socket, bytes]) -> byt
     return unknown[connection] if not data or len(unknown[connection]) == HEADER_BYTES else None
 
 
-def _admit(group: Group, mesh: Mesh, connection: socket.socket, hello: bytes) -> None:
+def _admit(group: Group, mesh: Mesh, connection: socket.socket, said: bytes) -> None:
     """Answer a member that is still missing; close anybody else."""
-    rank = _rank_of(hello, group) if len(hello) == HEADER_BYTES else None
+    rank = rank_of(said, group)
     if rank is None or not group.rank < rank < group.size or rank in mesh.sockets:
         mesh.num_strangers += 1
         connection.close()
         return
     mesh.sockets[rank] = connection
     with suppress(OSError):  # if it is gone already, the first operation says so
-        connection.sendall(_hello(group))
+        connection.sendall(hello(group))

@@ -1,0 +1,218 @@
+"""Messages over gRPC streams, received on the thread that drives the endpoint, straight into the posted views."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from transports.channels._grpc_streams import GRACE_S, GrpcStreams, Outgoing, Stream
+from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.framing import (
+    DTYPE_BYTES,
+    GOODBYE,
+    HEADER_BYTES,
+    POINT_TO_POINT,
+    describe,
+    left,
+    mismatch,
+    pack,
+    unpack,
+)
+
+FRAMING_BYTES: Final = 5 + 9
+"""Before each gRPC message: its length and whether it is compressed; and the header of one HTTP/2 DATA frame."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Receive:
+    token: Token
+    header: Header
+    packed: bytes
+    view: memoryview
+    moved_bytes: int = 0
+
+
+class GrpcEndpoint:
+    """See :class:`transports.channels.base.Endpoint`."""
+
+    def __init__(self, group: Group, chunk_bytes: int) -> None:
+        self._group = group
+        self._streams = GrpcStreams(group, chunk_bytes)
+        self._receives: dict[int, deque[_Receive]] = {peer: deque() for peer in sorted(self._streams.streams)}
+        self._received_bytes = dict.fromkeys(self._receives, 0)
+        self._left_after: dict[int, int] = {}
+        self._num_tokens = 0
+        self._sequence = 0
+        self._sends: dict[Token, tuple[int, Header]] = {}
+        self._completions: list[Completion] = []
+        self._error: TransportError | None = None
+        self._woken = False
+        self._closed = False
+
+    def post_send(self, peer: int, header: Header, view: memoryview) -> Token:
+        """See :class:`Endpoint`."""
+        token = self._token(peer, header, view)
+        self._sends[token] = peer, header
+        self._streams.post(peer, Outgoing(token=token, packed=pack(header), view=view))
+        return token
+
+    def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
+        """See :class:`Endpoint`."""
+        token = self._token(peer, header, view)
+        self._receives[peer].append(_Receive(token=token, header=header, packed=pack(header), view=view))
+        return token
+
+    def _token(self, peer: int, header: Header, view: memoryview) -> Token:
+        assert len(view) == header.count * DTYPE_BYTES[header.dtype], f"{len(view)} bytes for {describe(header)}"
+        if header.operation != POINT_TO_POINT:
+            self._sequence = header.sequence
+        if not self._receives[peer]:
+            self._streams.streams[peer].moved_s = time.monotonic()
+        self._num_tokens += 1
+        return self._num_tokens
+
+    def progress(self, deadline_s: float) -> Sequence[Completion]:
+        """See :class:`Endpoint`."""
+        with self._streams.lock:
+            try:
+                return self._progress(deadline_s)
+            except TransportError as error:
+                self._error = error
+                raise
+
+    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+        while True:
+            self._check_alive()
+            for token in self._streams.sent:
+                del self._sends[token]
+                self._completions.append(Completion(token))
+            self._streams.sent.clear()
+            for stream in self._streams.streams.values():
+                self._receive(stream)
+                self._check_departure(stream)
+            if self._completions or self._woken:
+                completions, self._completions = self._completions, []
+                self._woken = False
+                return completions
+            if not self._streams.changed.wait(max(deadline_s - time.monotonic(), 0.0)):
+                raise self._timeout()
+
+    def _check_alive(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise TransportError(f"rank {self._group.rank} closed the group itself")
+
+    def _receive(self, stream: Stream) -> None:
+        """Take what has arrived for the receives that are posted."""
+        receives = self._receives[stream.rank]
+        while receives and stream.arrived:
+            message = receives[0]
+            data = memoryview(self._streams.take(stream))
+            if not message.moved_bytes:
+                if data[:HEADER_BYTES] != message.packed:
+                    raise self._mismatch(stream.rank, data, message.header)
+                data = data[HEADER_BYTES:]
+                message.moved_bytes = HEADER_BYTES
+                self._received_bytes[stream.rank] += HEADER_BYTES
+            start = message.moved_bytes - HEADER_BYTES
+            if len(data) > len(message.view) - start:
+                raise FrameMismatchError(f"rank {stream.rank} sends more than {describe(message.header)}")
+            message.view[start : start + len(data)] = data
+            message.moved_bytes += len(data)
+            self._received_bytes[stream.rank] += len(data) + FRAMING_BYTES
+            if message.moved_bytes == HEADER_BYTES + len(message.view):
+                receives.popleft()
+                self._completions.append(Completion(message.token))
+
+    def _mismatch(self, peer: int, data: memoryview, expected: Header) -> TransportError:
+        sent = _header(peer, data)
+        if sent.operation == GOODBYE:
+            return left(peer, sent.sequence)
+        return mismatch(sender=peer, sent=sent, receiver=self._group.rank, expected=expected)
+
+    def _check_departure(self, stream: Stream) -> None:
+        """A peer that took its leave, or died, is lost to whoever still needs it."""
+        rank, awaited = stream.rank, bool(self._receives[stream.rank])
+        if rank not in self._left_after and not awaited and len(stream.arrived) == 1:
+            last = _header(rank, stream.arrived[0])
+            if last.operation == GOODBYE:
+                self._left_after[rank] = last.sequence
+        if rank in self._left_after:
+            if self._sequence > self._left_after[rank] or awaited or stream.outgoing:
+                raise left(rank, self._left_after[rank])
+        elif stream.ended is not None and not stream.arrived:
+            raise PeerLostError(rank, stream.ended)
+
+    def peek(self, peer: int, deadline_s: float) -> Header | None:
+        """See :class:`Endpoint`."""
+        stream = self._streams.streams[peer]
+        with self._streams.lock:
+            while True:
+                self._check_alive()
+                if stream.arrived:
+                    header = _header(peer, stream.arrived[0])
+                    return None if header.operation == GOODBYE else header
+                if stream.ended is not None:
+                    self._error = PeerLostError(peer, stream.ended)
+                    raise self._error
+                wait_s = deadline_s - time.monotonic()
+                if not self._streams.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
+                    self._error = PeerTimeoutError(peer, time.monotonic() - stream.moved_s, "its next message")
+                    raise self._error
+
+    def _timeout(self) -> TransportError:
+        """Blame the peer that has been silent longest among those something is expected of."""
+        awaited = {peer: receives[0].header for peer, receives in self._receives.items() if receives}
+        waiting = awaited or dict(self._sends.values())
+        if not waiting:
+            return TransportError("the deadline passed with nothing under way")
+        moved_s = {peer: self._streams.streams[peer].moved_s for peer in waiting}
+        peer = min(moved_s, key=moved_s.__getitem__)
+        return PeerTimeoutError(peer, time.monotonic() - moved_s[peer], describe(waiting[peer]))
+
+    def wake(self) -> None:
+        """See :class:`Endpoint`."""
+        with self._streams.lock:
+            self._woken = True
+            self._streams.changed.notify_all()
+
+    def statistics(self) -> dict[int, PeerStatistics]:
+        """See :class:`Endpoint`. The payload with gRPC's framing; gRPC keeps its sockets, and what the kernel knows
+        of them, to itself."""
+        with self._streams.lock:
+            return {
+                rank: PeerStatistics(
+                    payload_bytes_sent=stream.num_sent_bytes + stream.num_sent_chunks * FRAMING_BYTES,
+                    payload_bytes_received=self._received_bytes[rank],
+                )
+                for rank, stream in self._streams.streams.items()
+            }
+
+    def congestion(self) -> dict[int, str]:
+        """See :class:`Endpoint`. gRPC does not let its sockets be asked."""
+        return {}
+
+    def close(self) -> None:
+        """See :class:`Endpoint`."""
+        with self._streams.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._streams.changed.notify_all()
+            in_order = self._error is None and not any(self._receives.values()) and not self._pending()
+        finished = self._sequence if in_order else max(self._sequence - 1, 0)
+        self._streams.close(finished, self._group.timeout_s if in_order else GRACE_S)
+
+    def _pending(self) -> bool:
+        return any(stream.outgoing for stream in self._streams.streams.values())
+
+
+def _header(peer: int, data: bytes | memoryview) -> Header:
+    """Of a message whose first chunk is `data`. Raises FrameMismatchError."""
+    if len(data) < HEADER_BYTES:
+        raise FrameMismatchError(f"rank {peer} sends {len(data)} bytes where a frame header begins")
+    return unpack(data[:HEADER_BYTES])
