@@ -101,6 +101,11 @@ class RelayCounters:
     """In force."""
 
     @property
+    def rate_bps(self) -> float:
+        """In force."""
+        return self.parameters.rate_bps
+
+    @property
     def delay(self) -> DelayCounters:
         """What it has done as a delay line."""
         return DelayCounters(

@@ -24,6 +24,10 @@ class LineCounters(Protocol):
     """What gives a direction its rate and queue has counted since it was made: an HTB class, or the relay."""
 
     @property
+    def rate_bps(self) -> float:
+        """In force."""
+
+    @property
     def num_bytes(self) -> int:
         """Frames as on a wire: the headers of every segment of a super-frame included."""
 
@@ -169,7 +173,7 @@ class LinkSampler:
             ended_s = time.monotonic()
         return Reading(
             at_s=(begun_s + ended_s) / 2,
-            rate_bps=line.rate_bps if isinstance(line, HtbClass) else self._directions[key].rate_bps,
+            rate_bps=line.rate_bps,
             class_bytes=line.num_bytes,
             backlog_bytes=line.backlog_bytes,
         )

@@ -96,6 +96,7 @@ def test_the_counters_of_the_program_are_understood() -> None:
     assert (second.num_packets, second.num_bytes, second.num_drops) == (11, 12, 13)
     assert (second.num_marked, second.num_lost, second.num_duplicated, second.num_reordered) == (15, 16, 17, 18)
     assert (second.num_failed, second.backlog_bytes) == (19, 20)
+    assert second.rate_bps == second.parameters.rate_bps, "a link that has changed is judged by the rate in force"
     assert second.parameters.argument(1) == "1:" + ",".join(
         f"{field.name}={value!r}" for field, value in zip(fields(RelayParameters), told, strict=True)
     )
