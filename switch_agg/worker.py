@@ -1,8 +1,9 @@
 """A worker's end of the protocol: gets each chunk of a reduction into the switch and its sum back. No I/O.
 
-It is self-clocked: what comes back lets the next go out. A chunk is repeated when its timer runs out, or as soon as
-three chunks sent after it have come back (RFC 5681's duplicate acknowledgements, counted in transmissions as RACK
-does, RFC 8985, so that a repetition can be repeated).
+It is self-clocked: what comes back lets the next go out. The oldest chunk is repeated when the timer runs out, and
+any as soon as three chunks sent after it have come back and a round trip and a quarter is over (RFC 5681's duplicate
+acknowledgements, counted in transmissions and with RACK's reordering window, RFC 8985, so that a repetition can be
+repeated).
 """
 
 from collections import OrderedDict
@@ -52,7 +53,6 @@ class _Flight:
     """One chunk under way."""
 
     sent_s: float
-    first_s: float
     order: int
     """Of its last transmission, among all transmissions."""
     attempts: int = 1
@@ -113,6 +113,11 @@ class Worker:
         self._flights: OrderedDict[int, _Flight] = OrderedDict()
         self._transmissions = 0
         self._newest_returned = -1
+        self._progress_s = 0.0
+        """When the last result came, or the reduction began."""
+        self._expired_s = 0.0
+        self._expirations = 0
+        """Since the last result."""
         self._lost: dict[int, None] = {}
         self._result = _empty(0, job.num_elements)
 
@@ -213,27 +218,29 @@ class Worker:
         if self._control is not None:
             due.append(self._control_due_s)
         if self._flights and self.failure is None:
-            due.append(min(map(self._flight_due_s, self._flights.values())))
+            due.append(self._flights_due_s())
         return min(due, default=None)
 
     def expire(self, now_s: float) -> None:
-        """Take for lost whatever has waited its time."""
+        """Repeat the chunk that has waited longest; when it comes back, it tells which others are lost.
+
+        One, not all that are due: workers begin a reduction at different times, and whoever waits for the last of them
+        would repeat its whole window again and again for nothing.
+        """
         if self.failure is not None:
             return
-        overdue = [
-            offset
-            for offset, flight in self._flights.items()
-            if self._flight_due_s(flight) <= now_s and offset not in self._lost
-        ]
-        for offset in overdue:
-            flight = self._flights[offset]
-            if now_s - flight.first_s >= self._max_silence_s:
-                chunk = (self._base + offset) & 0xFFFFFFFF
-                self.failure = AggregatorLostError(now_s - flight.first_s, chunk, flight.attempts)
+        if self._flights and not self._lost and now_s >= self._flights_due_s():
+            silence_s = now_s - self._progress_s
+            if silence_s >= self._max_silence_s:
+                first = min(self._flights)
+                chunk = (self._base + first) & 0xFFFFFFFF
+                self.failure = AggregatorLostError(silence_s, chunk, self._flights[first].attempts)
                 return
+            offset = next(iter(self._flights))
             self.counters.timeouts += 1
             self._lost[offset] = None
-        if overdue:
+            self._expired_s = now_s
+            self._expirations += 1
             self._window.on_loss(now_s)
         since_s = self._control_since_s
         if self._control is not None and since_s is not None and now_s - since_s >= self._max_silence_s:
@@ -242,14 +249,18 @@ class Worker:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _flight_due_s(self, flight: _Flight) -> float:
-        return flight.sent_s + self.round_trip.after_attempts_s(flight.attempts)
+    def _flights_due_s(self) -> float:
+        """When the oldest flight has waited its time, which doubles while nothing comes back."""
+        oldest = next(iter(self._flights.values()))
+        return max(oldest.sent_s, self._expired_s) + self.round_trip.after_attempts_s(1 + self._expirations)
 
     def _transmit_chunk(self, offset: int, now_s: float) -> Datagram:
         order, self._transmissions = self._transmissions, self._transmissions + 1
         flight = self._flights.get(offset)
         if flight is None:
-            self._flights[offset] = _Flight(sent_s=now_s, first_s=now_s, order=order)
+            if self._num_received == 0 and not self._flights:
+                self._progress_s = now_s
+            self._flights[offset] = _Flight(sent_s=now_s, order=order)
         else:
             flight.sent_s, flight.order = now_s, order
             flight.attempts += 1
@@ -265,6 +276,7 @@ class Worker:
             return
         del self._flights[offset]
         self._lost.pop(offset, None)
+        self._progress_s, self._expirations = now_s, 0
         self._received[offset] = 1
         self._num_received += 1
         self.counters.results += 1
@@ -320,7 +332,7 @@ class Worker:
         self._flights.clear()
         self._lost.clear()
         self._received = bytearray()
-        self._num_received = self._next = 0
+        self._num_received = self._next = self._expirations = 0
         self._newest_returned = -1
 
 

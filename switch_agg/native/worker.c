@@ -66,7 +66,7 @@ struct flight {
     uint32_t attempts;      /* 0: not under way */
     int32_t lost;           /* waits to be repeated */
     uint64_t order;
-    double sent_s, first_s;
+    double sent_s;
 };
 
 struct state {
@@ -77,7 +77,9 @@ struct state {
     uint32_t num_flights, num_received, next, num_lost;
     uint64_t transmissions;
     int64_t newest_returned;
-    double next_due_s;
+    double progress_s;    /* when the last result came, or the reduction began */
+    double expired_s;     /* when the timer ran out last */
+    unsigned expirations; /* since the last result */
 };
 
 static double now_s(void) {
@@ -138,9 +140,12 @@ static void sample(struct reduction *r, double round_trip_s) {
     if (r->timeout_s > MAX_TIMEOUT_S) r->timeout_s = MAX_TIMEOUT_S;
 }
 
-static double due_s(const struct reduction *r, const struct flight *flight) {
-    double wait_s = r->timeout_s * (double)(1u << (flight->attempts > 16 ? 16 : flight->attempts - 1));
-    return flight->sent_s + (wait_s > MAX_TIMEOUT_S ? MAX_TIMEOUT_S : wait_s);
+/* When the oldest flight has waited its time, which doubles while nothing comes back. */
+static double due_s(const struct state *s) {
+    if (s->oldest == NONE) return INFINITY;
+    double wait_s = s->r->timeout_s * (double)(1u << (s->expirations > 16 ? 16 : s->expirations));
+    double from_s = s->flights[s->oldest].sent_s > s->expired_s ? s->flights[s->oldest].sent_s : s->expired_s;
+    return from_s + (wait_s > MAX_TIMEOUT_S ? MAX_TIMEOUT_S : wait_s);
 }
 
 /* --- flights ----------------------------------------------------------------------------------------------------- */
@@ -156,7 +161,7 @@ static void unlink_flight(struct state *s, int32_t at) {
 static void on_transmission(struct state *s, uint32_t at, double now) {
     struct flight *f = &s->flights[at];
     if (f->attempts == 0) {
-        f->first_s = now;
+        if (s->num_received == 0 && s->num_flights == 0) s->progress_s = now;
         s->num_flights++;
     } else {
         unlink_flight(s, at);
@@ -169,7 +174,6 @@ static void on_transmission(struct state *s, uint32_t at, double now) {
     if (s->newest == NONE) s->oldest = at;
     else s->flights[s->newest].next = at;
     s->newest = at;
-    if (due_s(s->r, f) < s->next_due_s) s->next_due_s = due_s(s->r, f);
 }
 
 static void mark_lost(struct state *s, uint32_t at) {
@@ -251,6 +255,8 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
     s->num_lost -= f->lost;
     s->received[at] = 1;
     s->num_received++;
+    s->progress_s = now;
+    s->expirations = 0;
     r->results++;
     double round_trip_s = f->attempts == 1 ? now - f->sent_s : -1;
     if (round_trip_s >= 0) sample(r, round_trip_s);
@@ -320,34 +326,29 @@ static int receive(struct state *s) {
     }
 }
 
-/* Takes what has waited too long for lost. Returns an outcome, or NONE to go on. */
+/* Repeats the chunk that has waited longest; when it comes back, it tells which others are lost. One, not all that are
+ * due: whoever waits for the last worker to begin would repeat its whole window for nothing. */
 static int expire(struct state *s, double now) {
     struct reduction *r = s->r;
-    int any = 0;
-    s->next_due_s = INFINITY;
-    for (int32_t at = s->oldest; at != NONE; at = s->flights[at].next) {
-        struct flight *f = &s->flights[at];
-        if (due_s(r, f) > now) {
-            if (due_s(r, f) < s->next_due_s) s->next_due_s = due_s(r, f);
-            continue;
-        }
-        if (now - f->first_s >= r->max_silence_s) {
-            r->lost_chunk = r->first_chunk + at;
-            r->lost_attempts = f->attempts;
-            r->lost_after_s = now - f->first_s;
-            return LOST;
-        }
-        r->timeouts += !f->lost;
-        mark_lost(s, at);
-        any = 1;
+    if (now - s->progress_s >= r->max_silence_s) {
+        uint32_t first = 0;
+        while (s->received[first]) first++;
+        r->lost_chunk = r->first_chunk + first;
+        r->lost_attempts = s->flights[first].attempts;
+        r->lost_after_s = now - s->progress_s;
+        return LOST;
     }
-    if (any) on_loss(r, now);
+    r->timeouts++;
+    mark_lost(s, s->oldest);
+    s->expired_s = now;
+    s->expirations++;
+    on_loss(r, now);
     return NONE;
 }
 
 /* Contributes every row and collects every sum. Returns an enum outcome. */
 int reduce(struct reduction *r) {
-    struct state s = {.r = r, .oldest = NONE, .newest = NONE, .newest_returned = -1, .next_due_s = INFINITY};
+    struct state s = {.r = r, .oldest = NONE, .newest = NONE, .newest_returned = -1};
     s.flights = calloc(r->num_chunks ? r->num_chunks : 1, sizeof *s.flights);
     s.received = calloc(r->num_chunks ? r->num_chunks : 1, 1);
     int outcome = s.flights && s.received ? NONE : FAILED;
@@ -358,7 +359,7 @@ int reduce(struct reduction *r) {
             outcome = FAILED;
             break;
         }
-        double wait_s = s.next_due_s - now_s();
+        double wait_s = due_s(&s) - now_s();
         if (wait_s > 0.1) wait_s = 0.1; /* to see a cancellation */
         if (wait_s > 0) {
             struct pollfd readable = {.fd = r->socket, .events = POLLIN};
@@ -367,7 +368,7 @@ int reduce(struct reduction *r) {
         }
         outcome = receive(&s);
         double now = now_s();
-        if (outcome == NONE && now >= s.next_due_s) outcome = expire(&s, now);
+        if (outcome == NONE && !s.num_lost && now >= due_s(&s)) outcome = expire(&s, now);
         if (outcome == NONE && *r->cancel) outcome = CANCELLED;
     }
     free(s.flights);

@@ -67,16 +67,33 @@ def test_a_chunk_that_later_ones_overtook_is_repeated_once() -> None:
     assert worker.counters.fast_retransmissions == 1
 
 
-def test_the_first_window_repeats_its_own_chunks() -> None:
+def test_the_first_window_repeats_its_own_chunks_one_at_a_time() -> None:
     """p4app-switchML's client repeats chunk p + 1 in chunk p's slot here."""
     worker = reducing(3)
-    first = worker.transmit(0.0)
-    due_s = worker.deadline_s()
-    assert due_s == pytest.approx(worker.round_trip.timeout_s)
-    worker.expire(due_s)
-    assert worker.transmit(due_s) == first
+    first = list(worker.transmit(0.0))
+    now_s, repeated = 0.0, []
+    for expirations in range(3):
+        due_s = worker.deadline_s()
+        assert due_s == pytest.approx(now_s + worker.round_trip.timeout_s * 2**expirations)
+        now_s = due_s
+        worker.expire(now_s)
+        repeated += worker.transmit(now_s)
+    assert repeated == first
     assert worker.counters.timeouts == 3
-    assert worker.deadline_s() == pytest.approx(due_s + 2 * worker.round_trip.timeout_s)
+    answer(worker, 0, now_s + 0.001)
+    assert worker.deadline_s() == pytest.approx(now_s + worker.round_trip.timeout_s)
+
+
+def test_what_was_lost_with_the_oldest_is_repeated_when_it_comes_back() -> None:
+    worker = reducing(8)
+    sent(worker, 0.0)
+    due_s = worker.deadline_s()
+    assert due_s is not None
+    worker.expire(due_s)
+    assert sent(worker, due_s) == [0]
+    answer(worker, 0, due_s + 0.01)
+    assert sent(worker, due_s + 0.01) == [1, 2, 3, 4, 5]  # three may still be on their way
+    assert worker.counters.fast_retransmissions == 5
 
 
 def test_a_result_that_comes_while_its_repetition_is_due_cancels_it() -> None:
