@@ -14,6 +14,7 @@ from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
 from testbed.exchanges import exchanges
+from testbed.fusion import GRADIENT_ELEMENT_BYTES, fuse
 from testbed.hosts.spec import HostSpec, resolve_hosts, traffic_hosts
 from testbed.links.change import asked_over_time
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
@@ -22,7 +23,7 @@ from testbed.links.resolve import AskedLink, asked_links
 from testbed.links.spec import MAX_RATE_BPS, BackendName
 from testbed.links.tc import MTU, Shaper
 from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
-from testbed.predict.alpha_beta import GRADIENT_ELEMENT_BYTES, HOST_LATENCY_S, Prediction, path_delay_s, predict
+from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, path_delay_s, predict
 from testbed.routing import Hop, Path, next_hops, paths
 from testbed.spec.experiment import Experiment
 from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Network, participant_names
@@ -218,7 +219,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         rate_bps=min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
         * channel.goodput_fraction(MTU),
     ).served_by(addresses_of(aggregators))
-    buckets = fuse(gradient_counts, experiment.fusion.bucket_bytes)
+    buckets = fuse(gradient_counts, experiment.fusion.limit_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
     asked_for = exchanges(experiment, buckets)
     aggregator = aggregators[0].name if aggregators else ""  # gradients are exchanged with one collective
@@ -327,19 +328,6 @@ def num_servers_of(experiment: Experiment) -> int:
         )
     served = experiment.workload.served_groups(experiment.collective, experiment.channel)
     return max((each.collective.num_servers for each in served), default=0)
-
-
-def fuse(gradient_counts: Sequence[int], bucket_bytes: int) -> tuple[int, ...]:
-    """Elements per bucket as DistributedDataParallel forms them: gradients join in the order they become ready,
-    and a bucket closes when it has reached the limit (torch's `_compute_bucket_assignment_by_size`)."""
-    buckets: list[int] = []
-    filled = 0
-    for count in gradient_counts:
-        filled += count
-        if filled * GRADIENT_ELEMENT_BYTES >= bucket_bytes:
-            buckets.append(filled)
-            filled = 0
-    return tuple([*buckets, filled] if filled else buckets)
 
 
 def _delay_backend(

@@ -134,7 +134,7 @@ class Workbench:
             channel=spec["channel"],
             compression=spec["compression"],
             stack=experiment.stack.kind if experiment.stack else None,
-            bucket_bytes=experiment.fusion.bucket_bytes,
+            bucket_bytes=experiment.fusion.limit_bytes,
             dilation=float(experiment.dilation),
             timeout_s=experiment.timeout_s,
             store_path=str(self.state.directory / "store"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from testbed.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.links.direction import Direction
 from testbed.links.tc import MTU
 from testbed.routing import Hop, Path
@@ -14,8 +15,6 @@ from transports.collectives.cost import alpha_beta_time_s, bound_s
 from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
 
-GRADIENT_ELEMENT_BYTES: Final = 4
-"""Gradients are float32."""
 HOST_LATENCY_S: Final = 50e-6
 """What a message costs beside propagation on one machine: two system calls and two wake-ups. The alpha of the
 prediction before anything is measured; a run replaces it by its calibration."""

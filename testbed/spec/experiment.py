@@ -25,6 +25,7 @@ from pydantic import (
 
 from testbed.background.base import BACKGROUNDS, Background
 from testbed.errors import SpecError
+from testbed.fusion import Fusion, FusionKind, parse_fusion
 from testbed.hosts.sharing import WorkersPerHost, parse_workers_per_host
 from testbed.hosts.spec import HostSpec
 from testbed.links.change import Change
@@ -38,7 +39,7 @@ from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.compression.base import COMPRESSORS, Compressor
 from transports.registry import Options
-from transports.units import Size, Time, format_size, parse_size_bytes
+from transports.units import Time, format_size, parse_size_bytes
 
 SWEEP_KEYS: Final = ("sweep", "repeat")
 """Keys of a spec that is many runs; `testbed.spec.sweep` takes them out before what is left is an experiment."""
@@ -57,15 +58,6 @@ def _parse_packet_mode(value: object) -> object:
             f"{format_size(SUPERFRAME_BYTES)}"
         )
     return num_bytes
-
-
-class Fusion(BaseModel):
-    """How gradients are joined into buckets before they are exchanged."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    bucket_bytes: Size = Field(2**20, alias="bytes", ge=1024, le=2**31)
-    """A bucket is closed when its gradients exceed this size; 1KiB to 2GiB."""
 
 
 class Metrics(BaseModel):
@@ -124,7 +116,11 @@ class Experiment(BaseModel):
     channel: Annotated[Channel, *CHANNELS.field()] = Field(default_factory=lambda: CHANNELS.parse("tcp"))
     compression: Annotated[Compressor, *COMPRESSORS.field()] = Field(default_factory=lambda: COMPRESSORS.parse("none"))
     """What of a gradient is sent, and as which bytes: `top_k`, or `{kind: top_k, ratio: 1%}`."""
-    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
+    fusion: Annotated[Fusion, BeforeValidator(parse_fusion, json_schema_input_type=FusionKind | Fusion)] = Field(
+        default_factory=lambda: Fusion.model_validate({})
+    )
+    """How gradients are joined into buckets: `{bytes: 1MiB}`, `layers` (each tensor by itself), or `none` (all at once,
+    when backward has ended)."""
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A whole stack (`gloo`) instead of collective x channel."""
     hosts: dict[str, HostSpec] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.links.spec import BackendName
-from testbed.plan import Plan, fuse, make_plan
+from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import validate
 from testbed.spec.sweep import load_sweep
 from transports.collectives.base import COLLECTIVES
@@ -51,22 +51,6 @@ def test_delay_raises_the_prediction() -> None:
     fast, slow = plan().prediction, plan(link={"rate": "100mbit", "delay": "20ms"}).prediction
     assert slow.alpha_beta_s > fast.alpha_beta_s + 6 * 0.04
     assert slow.bound_s == fast.bound_s
-
-
-@pytest.mark.parametrize(
-    ("counts", "bucket_bytes", "buckets"),
-    [
-        ([], 1024, ()),
-        ([10], 1024, (10,)),
-        ([256, 256, 256], 1024, (256, 256, 256)),
-        ([300, 200, 100], 1024, (300, 300)),
-        ([300, 200, 100], 2**30, (600,)),
-    ],
-)
-def test_buckets_close_when_they_have_reached_the_limit(
-    counts: list[int], bucket_bytes: int, buckets: tuple[int, ...]
-) -> None:
-    assert fuse(counts, bucket_bytes) == buckets
 
 
 def test_the_quickstart_has_at_least_four_megabytes_in_several_buckets() -> None:
@@ -369,9 +353,9 @@ def test_auto_is_told_the_links_and_its_choice_is_recorded() -> None:
 
 
 def test_cntk_is_told_the_model_s_tensors() -> None:
-    made = plan(collective="cntk", fusion={"bytes": "64MiB"})
+    made = plan(collective="cntk", fusion="none")
     counts = [math.prod(shape) for shape in made.experiment.workload.gradient_shapes()]
     assert COLLECTIVES.dump(made.collective)["tensors"] == counts
-    fused = plan(collective="halving_doubling", fusion={"bytes": "64MiB"})
+    fused = plan(collective="halving_doubling", fusion="none")
     headers = {pair: wire - fused.traffic.get(pair, 0) for pair, wire in made.traffic.items()}
     assert min(headers["w0", "w3"], headers["w3", "w0"]) > 48

@@ -49,7 +49,9 @@ class Listener(WorkerControl):
         self.events.append(copy.deepcopy(event))  # type: ignore[arg-type]
 
 
-def _configuration(rank: Rank, stack: str | None, seed: int, compression: str) -> WorkerConfiguration:
+def _configuration(
+    rank: Rank, stack: str | None, seed: int, compression: str, bucket_bytes: int
+) -> WorkerConfiguration:
     return WorkerConfiguration(
         run_id="test",
         rank=rank.rank,
@@ -63,7 +65,7 @@ def _configuration(rank: Rank, stack: str | None, seed: int, compression: str) -
         channel={"kind": "tcp"},
         compression={"kind": compression},
         stack=stack,
-        bucket_bytes=BUCKET_BYTES,
+        bucket_bytes=bucket_bytes,
         dilation=1.0,
         timeout_s=30.0,
         store_path=rank.store_path,
@@ -72,10 +74,17 @@ def _configuration(rank: Rank, stack: str | None, seed: int, compression: str) -
 
 
 def _work(
-    rank: Rank, options: dict[str, Any], stack: str | None = None, seed: int = 1, compression: str = "none"
+    rank: Rank,
+    options: dict[str, Any],
+    stack: str | None = None,
+    seed: int = 1,
+    compression: str = "none",
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> dict[str, Any]:
     control = Listener(rank)
-    WORKLOADS.parse({"kind": "training", **options}).work(_configuration(rank, stack, seed, compression), control)
+    WORKLOADS.parse({"kind": "training", **options}).work(
+        _configuration(rank, stack, seed, compression, bucket_bytes), control
+    )
     iterations = [event.iteration for event in control.events if event.HasField("iteration")]
     (finished,) = (event.finished for event in control.events if event.HasField("finished"))
     return {
@@ -106,7 +115,8 @@ class Worker:
 def _train(num_workers: int = NUM_WORKERS, **changes: Any) -> list[Worker]:
     stack, seed = changes.pop("stack", None), changes.pop("seed", 1)
     compression = changes.pop("compression", "none")
-    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed, compression)
+    bucket_bytes = changes.pop("bucket_bytes", BUCKET_BYTES)
+    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed, compression, bucket_bytes)
     return [Worker(outcome.value) for outcome in outcomes]
 
 
@@ -205,6 +215,18 @@ def test_compressed_gradients_train_too_and_every_byte_and_second_is_told(kind: 
         assert [bucket.size_bytes for bucket in iteration.buckets] == [4 * count for count in made.buckets]
         assert sum(bucket.payload_bytes for bucket in iteration.buckets) == made.prediction.payload_bytes
         assert all(bucket.encode_s > 0 and bucket.decode_s > 0 for bucket in iteration.buckets)
+
+
+@pytest.mark.parametrize("fusion", ["layers", "none", {"bytes": "16KiB"}, {"bytes": "700kB"}], ids=str)
+def test_distributed_data_parallel_forms_the_buckets_that_the_plan_says(fusion: object) -> None:
+    made = make_plan(validate({"name": "x", "workers": 2, "fusion": fusion}))
+    limit_bytes = made.experiment.fusion.limit_bytes
+    for worker in _train(num_workers=2, bucket_bytes=limit_bytes, iterations=1):
+        (iteration,) = worker.phase("measured")
+        assert [bucket.size_bytes for bucket in iteration.buckets] == [4 * count for count in made.buckets]
+        enqueued_s = [bucket.enqueued_s for bucket in iteration.buckets]
+        assert enqueued_s == sorted(enqueued_s)
+        assert (enqueued_s[0] >= iteration.backward_compute_end_s) == (fusion == "none")
 
 
 def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:
