@@ -258,19 +258,42 @@ def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
 @app.command(epilog=_EPILOG)
 def report(
     record: Annotated[Path, typer.Argument(help="The directory of a record.", show_default=False)],
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write every worker's, bucket's and link's timeline to this file in Chrome's trace format, for "
+            "ui.perfetto.dev or chrome://tracing; compressed where its name ends in .gz.",
+            metavar="FILE",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write report.html of a record again, and print its summary."""
+    """Write report.html of a record again, and print its summary.
+
+    Examples:
+
+      testbed report results/RECORD
+
+      testbed report results/RECORD --trace trace.json.gz
+    """
+    from testbed.results.chrome_trace import write_trace
     from testbed.results.record import load as load_record
     from testbed.results.report import write_report
     from testbed.results.terminal import render_summary
 
     loaded = load_record(record)
+    if trace is not None:
+        write_trace(loaded, trace)
     path = write_report(loaded)
     if as_json:
-        _emit({"report": str(path), "summary": loaded.summary.model_dump(mode="json", by_alias=True)})
+        traced = {} if trace is None else {"trace": str(trace)}
+        _emit({"report": str(path), **traced, "summary": loaded.summary.model_dump(mode="json", by_alias=True)})
     else:
         render_summary(loaded.summary, Console())
+        if trace is not None:
+            Console().print(f"trace {trace}: open it in ui.perfetto.dev", markup=False, soft_wrap=True)
 
 
 @app.command(epilog=_EPILOG)

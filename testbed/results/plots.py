@@ -12,7 +12,8 @@ import polars as pl
 
 from testbed.results import wording
 from testbed.results.changes import RateHistory
-from testbed.results.record import LinkSummary, Record
+from testbed.results.lanes import Lanes
+from testbed.results.record import ITERATION_PARTS, LinkSummary, Record
 from testbed.results.summarize import per_iteration
 
 Figure = dict[str, Any]
@@ -23,6 +24,7 @@ RED: Final = "#e4572e"
 GREY: Final = "#9aa0a6"
 AMBER: Final = "#f0b429"
 TEAL: Final = "#2a9d8f"
+DARK_TEAL: Final = "#1d6f65"
 PURPLE: Final = "#8e6bbf"
 PALETTE: Final = (BLUE, RED, TEAL, AMBER, PURPLE, "#d6619e", "#7a9a3a", GREY)
 _HEAT: Final = [[0, "rgba(76,141,214,0.05)"], [0.5, "rgba(76,141,214,0.55)"], [0.9, BLUE], [1, NAVY]]
@@ -216,23 +218,12 @@ def timeline(record: Record) -> Figure | None:
     bars = _Bars(origin_s, record.summary.dilation)
     for row in record.iterations.filter(this).sort("rank").iter_rows(named=True):
         worker = f"w{row['rank']}"
-        for name, color, begin, end in (
-            ("forward", BLUE, "start_s", "forward_end_s"),
-            ("backward", NAVY, "forward_end_s", "backward_compute_end_s"),
-            ("exposed communication", RED, "backward_compute_end_s", "backward_end_s"),
-            ("optimizer", PURPLE, "backward_end_s", "optimizer_end_s"),
-            ("other", GREY, "optimizer_end_s", "end_s"),
-        ):
+        for (name, begin, end), color in zip(ITERATION_PARTS, (BLUE, NAVY, RED, PURPLE, GREY), strict=True):
             bars.add(name, color, row["rank"] - 0.21, 0.36, row[begin], row[end], f"{worker} {name}")
-    for _, buckets in record.buckets.filter(this).sort("rank", "sequence").group_by("rank", maintain_order=True):
-        # Each bucket has a lane of its own below its worker's computation, so that queueing shows as a staircase.
-        height = 0.42 / buckets.height
-        for lane, row in enumerate(buckets.iter_rows(named=True)):
-            position = row["rank"] + 0.02 + height * (lane + 0.5)
-            text = f"w{row['rank']} bucket {lane}, {wording.size_text(row['size_bytes'])}"
-            arguments = (position, 0.9 * height)
-            bars.add("bucket waits", AMBER, *arguments, row["enqueued_s"], row["started_s"], f"{text}: waits")
-            bars.add("bucket in service", TEAL, *arguments, row["started_s"], row["done_s"], f"{text}: in service")
+    for (rank,), buckets in (
+        record.buckets.filter(this).sort("rank", "enqueued_s").group_by("rank", maintain_order=True)
+    ):
+        _draw_buckets(bars, int(rank), buckets)
     num_workers = record.summary.num_workers
     return {
         "data": list(bars.traces.values()),
@@ -252,6 +243,33 @@ def timeline(record: Record) -> Figure | None:
     }
 
 
+def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
+    """Below a worker's computation a lane for what is in service (more where a stack works on several at once), and
+    below that the buckets that wait, one under the other, so that a queue shows as a staircase."""
+    serving, waiting = Lanes(), Lanes()
+    rows = buckets.to_dicts()
+    service_lanes = [serving.take(row["started_s"], row["done_s"]) for row in rows]
+    wait_lanes = [waiting.take(row["enqueued_s"], row["started_s"]) for row in rows]
+    service_height, wait_height = 0.18 / len(serving), 0.23 / len(waiting)
+    for number, (row, service_lane, wait_lane) in enumerate(zip(rows, service_lanes, wait_lanes, strict=True)):
+        text = f"w{rank} bucket {number}, {wording.size_text(row['size_bytes'])}"
+        position = rank + 0.2 + wait_height * (wait_lane + 0.5)
+        bars.add(
+            "bucket waits", AMBER, position, 0.9 * wait_height, row["enqueued_s"], row["started_s"], f"{text}: waits"
+        )
+        position = rank + service_height * (service_lane + 0.5)
+        color = (TEAL, DARK_TEAL)[number % 2]
+        bars.add(
+            "bucket in service",
+            color,
+            position,
+            0.9 * service_height,
+            row["started_s"],
+            row["done_s"],
+            f"{text}: in service",
+        )
+
+
 def median_iteration(record: Record) -> int | None:
     """The measured iteration whose time is nearest the median; None without one."""
     iterations = _measured(record)
@@ -262,7 +280,7 @@ def median_iteration(record: Record) -> int | None:
 
 
 class _Bars:
-    """Horizontal bars from begin to end, one trace for each name."""
+    """Horizontal bars from begin to end, one trace for each name; the legend takes the first bar's colour."""
 
     def __init__(self, origin_s: float, dilation: float) -> None:
         self._origin_s = origin_s
@@ -276,7 +294,7 @@ class _Bars:
             "type": "bar",
             "orientation": "h",
             "name": name,
-            "marker": {"color": color, "line": {"width": 0}},
+            "marker": {"color": [], "line": {"width": 0}},
         }
         lists: Figure = {"x": [], "base": [], "y": [], "width": [], "customdata": []}
         hover = {"hovertemplate": "%{customdata}<extra></extra>"}
@@ -286,6 +304,7 @@ class _Bars:
         trace["base"].append(rounded(1e3 * base_s))
         trace["y"].append(rounded(position))
         trace["width"].append(rounded(height))
+        trace["marker"]["color"].append(color)
         trace["customdata"].append(f"{text} {wording.time_text(length_s)}, from {wording.time_text(base_s)}")
 
 

@@ -56,6 +56,14 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "communication_run_queue_delay_s": pl.Float64,
     "slowdown": pl.Float64,
 }
+ITERATION_PARTS: Final = (
+    ("forward", "start_s", "forward_end_s"),
+    ("backward", "forward_end_s", "backward_compute_end_s"),
+    ("exposed communication", "backward_compute_end_s", "backward_end_s"),
+    ("optimizer", "backward_end_s", "optimizer_end_s"),
+    ("other", "optimizer_end_s", "end_s"),
+)
+"""What a worker's iteration consists of, without gaps: name, and the columns in which it begins and ends."""
 BUCKET_SCHEMA: Final[dict[str, Any]] = {
     "rank": pl.Int32,
     "phase": pl.String,
@@ -423,9 +431,14 @@ def replace_text(path: Path, text: str) -> None:
 
     Raises EnvironmentLacksError.
     """
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """The same with bytes."""
     temporary = path.with_name(f".{path.name}.new")
     with _writing(path):
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(data)
         temporary.replace(path)
 
 

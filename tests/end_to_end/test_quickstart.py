@@ -1,5 +1,6 @@
 """The README's first command, for real: train over an emulated network, measure, judge, record, report, clean."""
 
+import gzip
 import json
 import os
 import re
@@ -85,7 +86,7 @@ def test_communication_overlaps_backward(summary: dict[str, Any]) -> None:
     assert len(early) > 0
 
 
-def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any]) -> None:
+def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tmp_path: Path) -> None:
     record = Path(summary["record"])
     names = {path.name for path in record.iterdir()}
     assert {"spec.yaml", "plan.json", "environment.json", "calibration.json", "summary.json", "report.html"} <= names
@@ -97,8 +98,12 @@ def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any]) ->
     html = (record / "report.html").read_text()
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']https?:", html)
     assert summary["run_id"] in html
-    again = subprocess.run([sys.executable, "-m", "testbed", "report", str(record)], capture_output=True, check=False)
-    assert again.returncode == 0
+    trace = tmp_path / "trace.json.gz"
+    command = [sys.executable, "-m", "testbed", "report", str(record), "--trace", str(trace)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    waits = sum(event["name"] == "exposed communication" for event in events)
+    assert waits >= summary["num_workers"] * summary["num_iterations"]
 
 
 def test_same_seed_same_parameters_other_seed_others(summary: dict[str, Any], tmp_path: Path) -> None:

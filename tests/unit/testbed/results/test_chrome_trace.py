@@ -1,0 +1,174 @@
+"""The trace is what the format asks for, and holds the run's numbers."""
+
+import gzip
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import polars as pl
+import pytest
+
+from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.results.chrome_trace import chrome_trace, write_trace
+from testbed.results.record import CHANGE_SCHEMA, Record
+
+Make = Callable[..., Record]
+REQUIRED = {
+    "X": {"name", "ph", "pid", "tid", "ts", "dur"},
+    "C": {"name", "ph", "pid", "ts", "args"},
+    "i": {"name", "ph", "pid", "tid", "ts", "s"},
+    "M": {"name", "ph", "pid", "tid", "args"},
+}
+"""By the format's document; `args` of a span may be left out."""
+
+
+def events(record: Record, phase: str = "X") -> list[dict[str, Any]]:
+    return [event for event in chrome_trace(record)["traceEvents"] if event["ph"] == phase]
+
+
+def named(record: Record, name: str) -> list[dict[str, Any]]:
+    return [event for event in events(record) if event["name"] == name]
+
+
+@pytest.fixture
+def everything(record: Make) -> Record:
+    """With changes and background flows."""
+    plain = record(num_iterations=5)
+    shutil.rmtree(plain.path)
+    at_s = float(plain.iterations.filter(pl.col("phase") == "measured")["start_s"][0]) + 0.5
+    row = {"link": "w1-s0", "node": "w1", "to": "s0", "setting": "rate", "before": "100mbit", "after": "50mbit"}
+    rows = [{**row, "at_s": at_s, "rate_bps": 50e6, "source": source} for source in ("schedule", "trace")]
+    loaded = record(num_iterations=5, changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA))
+    flows = (
+        "background:\n"
+        "- {kind: constant, from: w0, to: w1, rate: 20mbit, start: 500ms, stop: 1s}\n"
+        "- {kind: bulk, from: w1, to: w2}\n"
+        "- {kind: bulk, from: w1, to: w2, start: 1h}\n"
+    )
+    return replace(loaded, spec_yaml=loaded.spec_yaml + flows)
+
+
+def test_every_event_has_the_fields_of_its_kind_and_time_never_goes_back(everything: Record) -> None:
+    found = chrome_trace(everything)["traceEvents"]
+    assert {event["ph"] for event in found} == set(REQUIRED)
+    for event in found:
+        assert event.keys() - {"args"} == REQUIRED[event["ph"]] - {"args"}
+        assert event.keys() >= REQUIRED[event["ph"]]
+    timed = [event for event in found if event["ph"] != "M"]
+    assert all(earlier["ts"] <= later["ts"] for earlier, later in pairwise(timed))
+    assert timed[0]["ts"] == 0
+    assert all(event["dur"] >= 0 for event in timed if event["ph"] == "X")
+    assert all(event["s"] in "gpt" for event in timed if event["ph"] == "i")
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize("num_workers", [2, 16])
+def test_spans_of_a_thread_lie_side_by_side_or_inside_each_other(record: Make, num_workers: int) -> None:
+    threads: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for event in events(record(num_workers=num_workers, num_iterations=3)):
+        threads[event["pid"], event["tid"]].append((event["ts"], round(event["ts"] + event["dur"], 3)))
+    for spans in threads.values():
+        open_: list[float] = []
+        for begin, end in spans:
+            while open_ and open_[-1] <= begin:
+                open_.pop()
+            assert not open_ or end <= open_[-1]
+            open_.append(end)
+
+
+def test_buckets_in_service_at_once_have_threads_of_their_own(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    together = replace(loaded, buckets=loaded.buckets.with_columns(pl.col("enqueued_s").alias("started_s")))
+    names = {event["args"]["name"] for event in events(together, "M") if event["name"] == "thread_name"}
+    assert {"compute", "communication", "communication 2"} <= names
+    assert "buckets that wait" not in names
+
+
+@pytest.mark.parametrize("dilation", [1.0, 10.0])
+def test_sums_agree_with_the_summary(record: Make, dilation: float) -> None:
+    loaded = record(num_iterations=7, dilation=dilation, rate_bps=100e6 * dilation)
+    wholes = [event for event in events(loaded) if event.get("args", {}).get("phase") == "measured"]
+    iterations = [event for event in wholes if event["name"].startswith("iteration ")]
+    sums: dict[str, list[float]] = defaultdict(list)
+    for index in range(7):
+        mine = [event for event in iterations if event["args"]["index"] == index]
+        begin, end = min(event["ts"] for event in mine), max(event["ts"] + event["dur"] for event in mine)
+        sums["iteration"].append(end - begin)
+        inside = [event for event in events(loaded) if event["tid"] == 1 and begin <= event["ts"] < end]
+        compute = [event["dur"] for event in inside if event["name"] in ("forward", "backward", "optimizer")]
+        sums["compute"].append(sum(compute) / 4)
+        sums["exposed"].append(fmean(event["dur"] for event in inside if event["name"] == "exposed communication"))
+    summary = loaded.summary
+    assert summary.iteration_time_s is not None
+    assert median(sums["iteration"]) == pytest.approx(1e6 * summary.iteration_time_s.median, rel=1e-6)
+    assert median(sums["compute"]) == pytest.approx(1e6 * summary.compute_time_s, rel=1e-6)  # type: ignore[operator]
+    assert median(sums["exposed"]) == pytest.approx(1e6 * summary.exposed_communication_s, rel=1e-6)  # type: ignore[operator]
+    buckets = [event for event in wholes if event["name"].startswith("bucket ")]
+    assert {event["name"] for event in buckets} == {f"bucket {number}" for number in range(4)}
+    assert summary.allreduce is not None
+    assert sum(event["args"]["size_bytes"] for event in buckets) == 7 * 4 * summary.allreduce.size_bytes
+
+
+def test_a_group_s_running_number_is_not_a_bucket_s(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    later = replace(loaded, buckets=loaded.buckets.with_columns(pl.col("sequence") + 100))
+    assert chrome_trace(later) == chrome_trace(loaded)
+
+
+def test_counters_hold_what_each_direction_carried(everything: Record) -> None:
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for event in events(everything, "C"):
+        found[event["name"]].append(event)
+    assert len(found) == 2 * len(everything.summary.links)
+    used = found["w0 → s0 utilisation"]
+    carried = sum(a["args"]["%"] / 100 * (b["ts"] - a["ts"]) * 100 / 8 for a, b in pairwise(used))
+    counted = everything.links.filter((pl.col("link") == "w0-s0") & (pl.col("node") == "w0"))["class_bytes"]
+    assert carried == pytest.approx(counted.max(), rel=0.05)
+    assert found["w1 → s0 utilisation"][-2]["args"]["%"] == pytest.approx(2 * used[-2]["args"]["%"], abs=0.1)
+    assert {event["args"]["bytes"] for event in found["s0 → w3 backlog"]} == {0}
+
+
+def test_changes_are_marks_and_background_flows_are_spans(everything: Record) -> None:
+    marks = events(everything, "i")
+    assert [mark["s"] for mark in marks] == ["g", "t"], "steps of a trace are not drawn across everything"
+    assert {mark["name"] for mark in marks} == {"w1 → s0: rate 100mbit → 50mbit"}
+    flows = [event for event in events(everything) if event.get("args", {}).get("kind")]
+    assert [flow["name"].partition(":")[0] for flow in flows] == ["w1 → w2", "w0 → w1"], "the third never began"
+    always, timed = flows
+    communicating = everything.iterations.filter(pl.col("phase") != "compute_only")["start_s"].min()
+    origin = 1e6 * (communicating - everything.iterations["start_s"].min())  # type: ignore[operator]
+    assert always["ts"] == 0
+    assert timed["ts"] == pytest.approx(origin + 500e3, abs=0.01)
+    assert timed["dur"] == pytest.approx(500e3, abs=0.01)
+
+
+def test_every_worker_is_a_process_and_the_network_is_the_last(record: Make) -> None:
+    found = [event for event in events(record(num_workers=3, num_iterations=2), "M") if event["name"] == "process_name"]
+    assert [(event["pid"], event["args"]["name"]) for event in found] == [
+        (1, "w0"),
+        (2, "w1"),
+        (3, "w2"),
+        (4, "network"),
+    ]
+
+
+def test_it_is_written_compressed_where_the_name_says_so(record: Make, tmp_path: Path) -> None:
+    loaded = record(num_iterations=2)
+    plain = write_trace(loaded, tmp_path / "trace.json")
+    packed = write_trace(loaded, tmp_path / "trace.json.gz")
+    assert json.loads(plain.read_bytes()) == json.loads(gzip.decompress(packed.read_bytes())) == chrome_trace(loaded)
+    assert packed.stat().st_size < plain.stat().st_size / 4
+
+
+def test_what_cannot_be_is_refused(record: Make, tmp_path: Path) -> None:
+    loaded = record(num_iterations=2)
+    with pytest.raises(SpecError, match="the run left no iteration"):
+        chrome_trace(replace(loaded, iterations=loaded.iterations.clear()))
+    with pytest.raises(EnvironmentLacksError, match="cannot write"):
+        write_trace(loaded, tmp_path / "missing" / "trace.json")
