@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -23,21 +22,17 @@ from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
 from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
 from testbed.link_benchmarks import render_targets, row_text, target_rows
-from testbed.links.spec import LinkSpec
 from testbed.measure.machine import MachineSample
 from testbed.measure.streams import goodput_fraction
 from testbed.processes import RUN_ID_VARIABLE
-from testbed.results.summarize import quantiles
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
 from testbed.workbench import owned_run, workbench
-from transports.collectives.base import World
-from transports.collectives.cost import bound_s
-from transports.units import format_rate, format_size, format_time
+from transports.samples import Row, Sample, render, summarise
+from transports.units import format_rate, format_time
 
 MAX_STEAL_SHARE: Final = 0.02
 """A sample with more CPU steal than this is thrown away and repeated."""
-Row = dict[str, Any]
 
 
 def parse_link(text: str) -> dict[str, str]:
@@ -52,15 +47,14 @@ class _Results(Listener):
     """Collects what each worker measured."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.samples: list[Sample] = []
 
-    def on_result(self, rank: int, json: str) -> None:
-        self.rows += [{"rank": rank, **row} for row in _rows(json)]
+    def on_result(self, rank: int, json: str) -> None:  # noqa: ARG002 (each sample says its own)
+        self.samples += _samples(json)
 
 
-def _rows(text: str) -> list[Row]:
-    rows: list[Row] = json.loads(text)
-    return rows
+def _samples(text: str) -> list[Sample]:
+    return [Sample(**each) for each in json.loads(text)]
 
 
 def allreduce_rows(
@@ -95,65 +89,17 @@ def allreduce_rows(
         wrong = violations(bench.deployment.aggregator_reports) or losses(bench.deployment.aggregator_reports, {})
     if wrong:
         raise RunFailedError("\n".join(wrong))
-    if not results.rows:
+    if not results.samples:
         raise RunFailedError("the workers measured nothing")
-    goodput_bps = experiment.link.rate_bps * goodput_fraction()
-    return _summarise(results.rows, num_workers=num_workers, link=experiment.link, goodput_bps=goodput_bps)
-
-
-def _summarise(samples: list[Row], *, num_workers: int, link: LinkSpec, goodput_bps: float) -> list[Row]:
-    rows: list[Row] = []
-    for stack, size_bytes in dict.fromkeys((sample["stack"], sample["size_bytes"]) for sample in samples):
-        chosen = [s for s in samples if (s["stack"], s["size_bytes"]) == (stack, size_bytes)]
-        times_s = [
-            max(s["duration_s"] for s in chosen if s["sample"] == number)
-            for number in sorted({s["sample"] for s in chosen})
-        ]
-        cpu_s = statistics.median(
-            sum(s["cpu_s"] for s in chosen if s["sample"] == number) for number in sorted({s["sample"] for s in chosen})
-        )
-        time_s = quantiles(np.asarray(times_s))
-        least_s = bound_s(
-            "all_reduce", world=World(num_workers=num_workers), size_bytes=size_bytes, goodput_bps=goodput_bps
-        )
-        algbw_bps = size_bytes * 8 / time_s.median
-        rows.append(
-            {
-                "stack": stack,
-                "num_workers": num_workers,
-                "rate_bps": link.rate_bps,
-                "delay_s": link.delay_s,
-                "size_bytes": size_bytes,
-                "num_samples": len(times_s),
-                "time_s": time_s.model_dump(),
-                "algbw_bps": algbw_bps,
-                "busbw_bps": algbw_bps * 2 * (num_workers - 1) / num_workers,
-                "bound_s": least_s,
-                "ratio_to_bound": time_s.median / least_s,
-                "cpu_s": cpu_s,
-            }
-        )
-    return rows
-
-
-def render_allreduce(rows: Sequence[Row], console: Console) -> None:
-    """In the manner of nccl-tests."""
-    table = Table(title="times in ms, bandwidths in Mbit/s", title_justify="left", box=None, pad_edge=False)
-    for column in ("size", "stack", "time", "p10", "p90", "algbw", "busbw", "bound", "time/bound", "CPU"):
-        table.add_column(column, justify="left" if column == "stack" else "right", no_wrap=True)
-    for row in sorted(rows, key=lambda row: row["size_bytes"]):
-        time_s = row["time_s"]
-        table.add_row(
-            format_size(row["size_bytes"]),
-            row["stack"],
-            *(f"{time_s[key] * 1e3:.2f}" for key in ("median", "p10", "p90")),
-            f"{row['algbw_bps'] / 1e6:.1f}",
-            f"{row['busbw_bps'] / 1e6:.1f}",
-            f"{row['bound_s'] * 1e3:.2f}",
-            f"{row['ratio_to_bound']:.3f}",
-            f"{row['cpu_s'] * 1e3:.1f}",
-        )
-    console.print(table)
+    link_spec = experiment.link
+    rows = summarise(
+        results.samples,
+        operation="all_reduce",
+        dtype="float32",
+        num_workers=num_workers,
+        goodput_bps=link_spec.rate_bps * goodput_fraction(),
+    )
+    return [{**row, "rate_bps": link_spec.rate_bps, "delay_s": link_spec.delay_s} for row in rows]
 
 
 def link_rows(links: Sequence[dict[str, str]], *, repeat: int) -> list[Row]:
@@ -341,7 +287,7 @@ def run_all(output: Path, console: Console) -> None:
         repeat=15,
         congestion="cubic",
     )
-    render_allreduce(reduced, console)
+    render(reduced, console)
     ours, theirs = (
         next(row for row in reduced if row["stack"] == stack and row["size_bytes"] == 25_000_000)
         for stack in ("ring/tcp", "gloo")

@@ -8,6 +8,7 @@ import atexit
 import os
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,9 @@ import torch
 
 from transports.channels.base import Channel, Group, PeerStatistics, Token
 from transports.collectives.base import Collective
+from transports.compression.base import Compressor, require_stateless
 from transports.errors import OptionError, TransportError
+from transports.gradients import COMPRESSIBLE, GradientCompression
 from transports.trace import CodecAccount, OperationTrace
 from transports.transport import ReduceOperation, Transport, check, check_parts, check_root
 
@@ -124,11 +127,14 @@ class Communicator:
         channel: Channel,
         group: Group,
         on_trace: Callable[[OperationTrace], None] | None = None,
+        compression: Compressor | None = None,
     ) -> None:
-        """Connect to all members. `on_trace` is called on the communication thread, so it must be quick.
+        """Connect to all members. `on_trace` is called on the communication thread, so it must be quick. `compression`
+        changes every all_reduce, by `sum` or `avg`, of a type in `transports.gradients.COMPRESSIBLE`.
 
-        Raises what :meth:`Channel.open` raises.
+        Raises what :meth:`Channel.open` raises, and OptionError for a compressor that keeps something of a tensor.
         """
+        self._compression = _compression(compression, group)
         self.rank = group.rank
         self.size = group.size
         self._timeout_s = group.timeout_s
@@ -169,6 +175,11 @@ class Communicator:
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> Work:
         """Reduce over all ranks, in place. `avg` is the sum divided by the number of ranks."""
         check(tensor, op)
+        compression = self._compression
+        if compression is not None and tensor.dtype in COMPRESSIBLE and op in ("sum", "avg"):
+            return self.submit(
+                "all_reduce", lambda transport: compression.all_reduce(transport, tensor, op), tensor.nbytes
+            )
         return self.submit("all_reduce", lambda transport: transport.all_reduce(tensor, op), tensor.nbytes)
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> Work:
@@ -391,6 +402,14 @@ class Communicator:
             self._thread.join()
         self._pool.shutdown(wait=False)
         _OPEN.discard(self)
+
+
+def _compression(compressor: Compressor | None, group: Group) -> GradientCompression | None:
+    if compressor is None or compressor.kind == "none":
+        return None
+    require_stateless(compressor)
+    seed = zlib.crc32(group.name.encode())
+    return GradientCompression(compressor, rank=group.rank, num_workers=group.size, seed=seed)
 
 
 _OPEN: Final[WeakSet[Communicator]] = WeakSet()

@@ -32,7 +32,6 @@ Works with torch 2.13. The methods' names, arguments and results are those that 
 
 import os
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -47,11 +46,10 @@ from transports.baselines.base import OnTrace, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
-from transports.compression.base import COMPRESSORS, Compressor, require_stateless
+from transports.compression.base import COMPRESSORS, Compressor
 from transports.environment import axis_value, own_address
 from transports.errors import OptionError
-from transports.gradients import COMPRESSIBLE, GradientCompression
-from transports.transport import ReduceOperation, Transport, check
+from transports.transport import ReduceOperation, Transport
 
 _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
     (dist.ReduceOp.SUM, "sum"),
@@ -119,15 +117,9 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         timeout_s=backend_options.timeout.total_seconds(),
         racks=_racks(options.racks, backend_options),
     )
-    require_stateless(options.compression)
-    compression = None
-    if options.compression.kind != "none":
-        compression = GradientCompression(
-            options.compression, rank=group.rank, num_workers=group.size, seed=zlib.crc32(group.name.encode())
-        )
     collective = options.collective.of_further_group() if dist.is_initialized() else options.collective
-    communicator = Communicator(collective, options.channel, group, options.on_trace)
-    return TestbedProcessGroup(communicator, compression)
+    communicator = Communicator(collective, options.channel, group, options.on_trace, options.compression)
+    return TestbedProcessGroup(communicator)
 
 
 def _servers_meet(options: ProcessGroupOptions) -> tuple[str, Store]:
@@ -151,11 +143,10 @@ class TestbedProcessGroup(dist.ProcessGroup):
 
     __test__ = False  # the name begins like a test class; pytest must not collect it
 
-    def __init__(self, communicator: Communicator, compression: GradientCompression | None = None) -> None:
+    def __init__(self, communicator: Communicator) -> None:
         # The constructor that takes a store cannot be subclassed in torch 2.13.
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
         self.communicator: Final = communicator
-        self._compression = compression
         self._name = ""
         self._description = ""
         self._closed = False
@@ -205,16 +196,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         operation = _reduce_operation(opts)
         for tensor in tensors:
             _premultiply(tensor, opts)
-        return _Operation([self._all_reduce(tensor, operation) for tensor in tensors], tensors)
-
-    def _all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation) -> WorkLike:
-        compression = self._compression
-        if compression is None or tensor.dtype not in COMPRESSIBLE or operation not in ("sum", "avg"):
-            return self._open.all_reduce(tensor, operation)
-        check(tensor)
-        return self._open.submit(
-            "all_reduce", lambda transport: compression.all_reduce(transport, tensor, operation), tensor.nbytes
-        )
+        return _Operation([self._open.all_reduce(tensor, operation) for tensor in tensors], tensors)
 
     allreduce_coalesced = allreduce
 

@@ -1,7 +1,7 @@
-"""The two ways to get a communicator: ours, a collective over a channel (`ring/tcp`), or a whole stack
-(`gloo`)."""
+"""The two ways to get a communicator: ours, a collective over a channel (`ring/tcp`), perhaps with compression
+(`ring/tcp/fp16`), or a whole stack (`gloo`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -10,6 +10,7 @@ from transports.baselines.base import STACKS, CommunicatorLike, OnTrace
 from transports.channels.base import CHANNELS, Channel, Group
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.collectives.in_network import DATA_PLANES
+from transports.compression.base import COMPRESSORS, Compressor, require_stateless
 from transports.errors import OptionError
 from transports.registry import OptionsT, Registry
 
@@ -27,28 +28,34 @@ class Composed:
 
     collective: Collective
     channel: Channel
+    compression: Compressor = field(default_factory=lambda: COMPRESSORS.parse("none"))
+    """Of all_reduces."""
 
     def open(self, group: Group, on_trace: OnTrace | None = None) -> CommunicatorLike:
         """Connect to every other member of the group."""
         from transports.communicator import Communicator
 
-        return Communicator(self.collective, self.channel, group, on_trace)
+        return Communicator(self.collective, self.channel, group, on_trace, self.compression)
 
 
 def parse_stack(text: str) -> StackLike:
-    """`ring/tcp` is collective/channel, `gloo` a whole stack; options stand behind a kind:
-    `parameter_server:servers=2:pipelined=true/tcp`. `in_network/ebpf` is what adds in the switch, and the channel tcp.
-    Raises OptionError naming what is allowed."""
-    collective, slash, channel = text.partition("/")
-    if collective.partition(":")[0] == "in_network" and channel in DATA_PLANES:
-        collective, channel = f"{collective}:dataplane={channel}", "tcp"
+    """`ring/tcp` is collective/channel, `ring/tcp/fp16` with compression, `gloo` a whole stack; options stand behind
+    a kind: `parameter_server:servers=2:pipelined=true/tcp`. `in_network/ebpf` is what adds in the switch, and the
+    channel tcp. Raises OptionError naming what is allowed."""
+    collective, slash, below = text.partition("/")
     if slash:
-        return Composed(_with_options(COLLECTIVES, collective), _with_options(CHANNELS, channel))
+        channel, _, compression = below.partition("/")
+        if collective.partition(":")[0] == "in_network" and channel in DATA_PLANES:
+            collective, channel = f"{collective}:dataplane={channel}", "tcp"
+        compressor = _with_options(COMPRESSORS, compression or "none")
+        require_stateless(compressor)
+        return Composed(_with_options(COLLECTIVES, collective), _with_options(CHANNELS, channel), compressor)
     if text in STACKS.kinds():
         return STACKS.parse(text)
     raise OptionError(
-        f"{text!r} is not a stack; allowed: {', '.join(STACKS.kinds())}, or collective/channel with "
-        f"collective one of {', '.join(COLLECTIVES.kinds())} and channel one of {', '.join(CHANNELS.kinds())}"
+        f"{text!r} is not a stack; allowed: {', '.join(STACKS.kinds())}, or collective/channel or "
+        f"collective/channel/compression with collective one of {', '.join(COLLECTIVES.kinds())}, channel one of "
+        f"{', '.join(CHANNELS.kinds())} and compression one of {', '.join(COMPRESSORS.kinds())}"
     )
 
 
@@ -58,8 +65,13 @@ def _with_options(axis: Registry[OptionsT], text: str) -> OptionsT:
     if wrong := [option for option, (_, equals, value) in zip(options, pairs, strict=True) if not (equals and value)]:
         raise OptionError(f"{wrong[0]!r} in {text!r} is not option=value")
     try:
-        return axis.parse({"kind": kind, **{name: value for name, _, value in pairs}})
+        return axis.parse({"kind": kind, **{name: _number_or_text(value) for name, _, value in pairs}})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise OptionError(f"{text!r}: {where}: {first['msg']}") from None
+
+
+def _number_or_text(value: str) -> int | str:
+    """Whole numbers as numbers: an option that allows only some of them does not take their text."""
+    return int(value) if value.isdecimal() else value

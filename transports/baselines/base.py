@@ -2,7 +2,7 @@
 with."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from transports.channels.base import Group
@@ -58,6 +58,12 @@ class CommunicatorLike(Protocol):
         op: "ReduceOperation" = "sum",
     ) -> WorkLike:
         """`output` becomes this rank's part of the reduction of all inputs."""
+
+    def reduce(self, tensor: "torch.Tensor", root: int) -> WorkLike:
+        """The root's tensor becomes the sum over all members; what the others' become is the stack's affair."""
+
+    def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> WorkLike:
+        """inputs[p] of rank r becomes outputs[r] of rank p."""
 
     def barrier(self) -> WorkLike:
         """Done when every member has called it."""

@@ -4,7 +4,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,14 +36,17 @@ class Gloo(Stack):
 class _GlooWork:
     """torch's work, with our words."""
 
-    def __init__(self, work: "dist.Work") -> None:
+    def __init__(self, work: "dist.Work", finish: Callable[[], None] | None) -> None:
         self._work = work
+        self._finish = finish
 
     def wait(self, timeout_s: float | None = None) -> None:
         if timeout_s is None:
             self._work.wait()
         else:
             self._work.wait(timedelta(seconds=timeout_s))
+        if self._finish is not None:
+            self._finish()
 
     def done(self) -> bool:
         return self._work.is_completed()
@@ -119,6 +122,33 @@ class _GlooCommunicator:
         options.reduceOp = getattr(dist.ReduceOp, op.upper())
         return self._start("reduce_scatter", input, lambda: self._gloo._reduce_scatter_base(output, input, options))
 
+    def reduce(self, tensor: "torch.Tensor", root: int) -> WorkLike:
+        """The root's tensor becomes the sum over all members; the others' are left with partial sums."""
+        import torch.distributed as dist
+
+        options = dist.ReduceOptions()
+        options.rootRank = root
+        return self._start("reduce", tensor, lambda: self._gloo.reduce([tensor], options))
+
+    def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> WorkLike:
+        """inputs[p] of rank r becomes outputs[r] of rank p. gloo's own takes one buffer of each: the tensors are copied
+        there and back, as ours are."""
+        import torch
+
+        sent, received = (torch.cat([tensor.view(-1) for tensor in tensors]) for tensors in (inputs, outputs))
+        sent_counts, received_counts = ([tensor.numel() for tensor in tensors] for tensors in (inputs, outputs))
+
+        def put_back() -> None:
+            for output, part in zip(outputs, torch.split(received, received_counts), strict=True):
+                output.copy_(part.view(output.shape))
+
+        return self._start(
+            "all_to_all",
+            sent,
+            lambda: self._gloo.alltoall_base(received, sent, received_counts, sent_counts),
+            put_back,
+        )
+
     def barrier(self) -> WorkLike:
         """Done when every member has called it."""
         return self._start("barrier", None, self._gloo.barrier)
@@ -127,9 +157,15 @@ class _GlooCommunicator:
         """Leave the group; pending operations of the others fail."""
         self._gloo.shutdown()
 
-    def _start(self, operation: str, tensor: "torch.Tensor | None", start: Callable[[], "dist.Work"]) -> WorkLike:
+    def _start(
+        self,
+        operation: str,
+        tensor: "torch.Tensor | None",
+        start: Callable[[], "dist.Work"],
+        finish: Callable[[], None] | None = None,
+    ) -> WorkLike:
         enqueued_s = time.monotonic()
-        work = _GlooWork(start())
+        work = _GlooWork(start(), finish)
         on_trace = self._on_trace
         if on_trace is not None:
             size_bytes = 0 if tensor is None else tensor.numel() * tensor.element_size()

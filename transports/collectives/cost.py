@@ -84,6 +84,12 @@ _SHARE: Final[dict[Operation, Callable[[int], float]]] = {
 }
 
 
+def bus_factor(operation: Operation, num_workers: int) -> float:
+    """Of the larger buffer, what the busiest link must carry in one direction: bus over algorithm bandwidth in
+    nccl-tests (doc/PERFORMANCE.md)."""
+    return _SHARE[operation](num_workers)
+
+
 def bound_s(operation: Operation, *, world: World, size_bytes: int, goodput_bps: float) -> float:
     """The least time on full-duplex links of that goodput, one per participant, without help from the network.
 
@@ -91,7 +97,7 @@ def bound_s(operation: Operation, *, world: World, size_bytes: int, goodput_bps:
     JPDC 69, 2009); with servers, however many, S x 8 / goodput: every worker must send its values and receive the
     result. `size_bytes` is the larger buffer.
     """
-    share = _SHARE[operation](world.num_workers)
+    share = bus_factor(operation, world.num_workers)
     if operation == "all_reduce" and world.num_servers:
         share = min(share, 1.0)
     return share * size_bytes * 8 / goodput_bps

@@ -4,6 +4,7 @@ from transports.baselines.gloo import Gloo
 from transports.channels.tcp import Tcp
 from transports.collectives.parameter_server import ParameterServer
 from transports.collectives.ring import Ring
+from transports.compression.base import COMPRESSORS
 from transports.errors import OptionError
 from transports.stacks import Composed, parse_stack
 
@@ -17,6 +18,14 @@ def test_a_stack_is_a_collective_over_a_channel_or_a_whole_one() -> None:
 def test_an_unknown_stack_is_refused_saying_what_is_allowed(text: str) -> None:
     with pytest.raises(OptionError, match="allowed:"):
         parse_stack(text)
+
+
+def test_a_compression_stands_behind_the_channel() -> None:
+    stack = parse_stack("ring/tcp/qsgd:bits=8")
+    assert isinstance(stack, Composed)
+    assert stack.compression == COMPRESSORS.parse({"kind": "qsgd", "bits": 8})
+    with pytest.raises(OptionError, match="keeps a state"):
+        parse_stack("ring/tcp/dgc")
 
 
 def test_options_stand_behind_a_kind() -> None:

@@ -1,0 +1,74 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transports.bench import counts_of, parse_sizes, parse_stacks, require_launched
+from transports.errors import OptionError, UnsupportedError
+
+
+def test_sizes_are_a_list_or_grow_up_to_the_largest() -> None:
+    assert parse_sizes("4B:1KiB:4") == [4, 16, 64, 256, 1024]
+    assert parse_sizes("4B:1000B:10") == [4, 40, 400]
+    assert parse_sizes("64KiB,25MB") == [65536, 25_000_000]
+
+
+@pytest.mark.parametrize("text", ["", "4", "4B:1KiB", "4B:1KiB:1", "1KiB:4B:2", "4B:1KiB:x", "0B:1KiB:2", "4GiB"])
+def test_sizes_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="--sizes"):
+        parse_sizes(text)
+
+
+def test_every_rank_has_as_many_elements() -> None:
+    assert counts_of([4, 16, 20, 64], dtype="float32", num_workers=4) == [4, 8, 16]
+    assert counts_of([4], dtype="float64", num_workers=3) == [3]
+
+
+def test_a_compression_beside_the_stacks_is_timed_next_to_none() -> None:
+    stacks = parse_stacks("ring/tcp,gloo", "fp16", operation="all_reduce", dtype="float32")
+    assert list(stacks) == ["ring/tcp", "gloo", "ring/tcp/fp16"]
+
+
+@pytest.mark.parametrize(
+    ("text", "operation", "dtype", "what"),
+    [
+        ("ring/memory", "all_reduce", "float32", "one process"),
+        ("parameter_server:placement=dedicated/tcp", "all_reduce", "float32", "dedicated servers"),
+        ("ring/tcp/fp16", "broadcast", "float32", "not broadcast"),
+        ("ring/tcp/fp16", "all_reduce", "int32", "of int32"),
+        ("ring/tcp/powersgd", "all_reduce", "float32", "keeps a state"),
+    ],
+)
+def test_stacks_that_cannot_be_timed_are_refused(text: str, operation, dtype: str, what: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(OptionError, match=what):
+        parse_stacks(text, None, operation=operation, dtype=dtype)
+
+
+def test_without_a_launcher_the_cure_is_named() -> None:
+    with pytest.raises(
+        UnsupportedError, match="RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set: start with `torchrun"
+    ):
+        require_launched({})
+    require_launched(dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "1"))
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_to_all"])
+def test_two_ranks_under_torchrun(operation: str) -> None:
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    argv += ["--nproc-per-node", "2", "-m", "transports.bench", "--operation", operation, "--sizes", "4B,64KiB"]
+    argv += ["--stack", "ring/tcp,gloo", "--warmup", "1", "--iterations", "2", "--rate", "1gbit", "--json"]
+    argv += ["--compression", "fp16"] * (operation == "all_reduce")
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, timeout=90, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    names = ["ring/tcp", "gloo"] + ["ring/tcp/fp16"] * (operation == "all_reduce")
+    assert [(row["stack"], row["size_bytes"]) for row in rows] == [
+        (name, size) for size in (8, 65536) for name in names
+    ]
+    for row in rows:
+        assert row["busbw_bps"] == pytest.approx(row["algbw_bps"] * (1.0 if operation == "all_reduce" else 0.5))
+        assert (row["wire_bytes_per_rank"] is None) == (row["stack"] == "gloo")

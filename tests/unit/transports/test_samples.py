@@ -1,0 +1,67 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from transports.samples import Sample, render, summarise, wire_bytes_per_rank
+
+
+def _samples() -> list[Sample]:
+    durations_s = {(0, 0): 0.001, (0, 1): 0.003, (1, 0): 0.002, (1, 1): 0.002}
+    return [
+        Sample(
+            rank=rank,
+            stack="ring/tcp",
+            size_bytes=1000,
+            number=number,
+            duration_s=seconds,
+            cpu_s=1e-6,
+            error=rank * 1e-8,
+        )
+        for (rank, number), seconds in durations_s.items()
+    ]
+
+
+def test_a_time_is_that_of_the_slowest_rank_and_cpu_time_that_of_all() -> None:
+    (row,) = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, goodput_bps=8e6)
+    assert row["time_s"]["median"] == pytest.approx(0.0025)
+    assert row["algbw_bps"] == pytest.approx(8000 / 0.0025)
+    assert row["cpu_s_per_gb"] == pytest.approx(2e-6 / 2000 * 1e9)
+    assert row["ratio_to_bound"] == pytest.approx(2.5)
+    assert row["relative_error"] == 1e-8
+
+
+@pytest.mark.parametrize(
+    ("operation", "factor"),
+    [
+        ("all_reduce", 1.5),
+        ("reduce_scatter", 0.75),
+        ("all_gather", 0.75),
+        ("all_to_all", 0.75),
+        ("broadcast", 1),
+        ("reduce", 1),
+    ],
+)
+def test_bus_bandwidth_has_nccl_tests_factors(operation, factor: float) -> None:  # type: ignore[no-untyped-def]
+    (row,) = summarise(_samples(), operation=operation, dtype="float32", num_workers=4, goodput_bps=None)
+    assert row["busbw_bps"] == pytest.approx(factor * row["algbw_bps"])
+
+
+def test_wire_bytes_follow_the_schedule_and_the_compression() -> None:
+    def of(stack: str) -> int | None:
+        return wire_bytes_per_rank(stack, "all_reduce", num_workers=4, num_elements=2**20, dtype="float32")
+
+    plain, half = of("ring/tcp"), of("ring/tcp/fp16")
+    assert plain == pytest.approx(1.5 * 2**22 * 1514 / 1448, rel=0.001)
+    assert half == pytest.approx(plain / 2, rel=0.001)
+    assert of("gloo") is None
+    assert of("ring/tcp/threshold:threshold=0.1:error_feedback=false") is None
+
+
+def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:
+    for goodput_bps, shown in ((8e6, True), (None, False)):
+        rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, goodput_bps=goodput_bps)
+        out = io.StringIO()
+        render(rows, Console(file=out, width=200))
+        assert ("of bound" in out.getvalue()) == shown
+        assert ("40.0%" in out.getvalue()) == shown

@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from tests.threads import run_communicators
+from transports.communicator import Communicator
+from transports.samples import TIMED_OPERATIONS, Sample
+from transports.stacks import parse_stack
+from transports.timing import Operands, allowed_error, timed
+
+
+@pytest.mark.parametrize("operation", TIMED_OPERATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_every_operation_gives_what_every_rank_expects(operation, dtype: torch.dtype) -> None:  # type: ignore[no-untyped-def]
+    allowed = allowed_error(parse_stack("ring/tcp"), dtype=dtype, num_workers=3, num_elements=30)
+
+    def measure(communicator: Communicator) -> list[Sample]:
+        operands = Operands(operation, rank=communicator.rank, num_workers=3, num_elements=30, dtype=dtype)
+        return timed({"a": communicator}, operands, allowed={"a": allowed}, num_warmup=1, num_samples=2)
+
+    for rank, samples in enumerate(run_communicators(measure, 3)):
+        assert [(sample.rank, sample.number) for sample in samples] == [(rank, 0), (rank, 1)]
+
+
+def test_a_wrong_result_fails() -> None:
+    def measure(communicator: Communicator) -> None:
+        operands = Operands("all_reduce", rank=0, num_workers=2, num_elements=30)  # both give rank 0's values
+        timed({"a": communicator}, operands, allowed={"a": 1e-6}, num_warmup=0, num_samples=1)
+
+    for result in run_communicators(measure, 2):
+        assert isinstance(result, ValueError)
+        assert "a: the result of all_reduce of 120 bytes is wrong" in str(result)
+
+
+def test_what_a_compression_loses_is_allowed_and_no_more() -> None:
+    def of(stack: str) -> float:
+        return allowed_error(parse_stack(stack), dtype=torch.float32, num_workers=4, num_elements=1000)
+
+    assert of("ring/tcp") < 1e-6
+    assert 4 * 2**-11 <= of("ring/tcp/fp16") < 5 * 2**-11

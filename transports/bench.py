@@ -1,0 +1,274 @@
+"""`torchrun --nproc-per-node 4 -m transports.bench`: collectives timed on a real cluster, as nccl-tests and the OSU
+benchmarks time them."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from transports.channels.tcp import Tcp
+from transports.collectives.base import Operation
+from transports.environment import own_address
+from transports.errors import OptionError, TransportError, UnsupportedError
+from transports.framing import DTYPES
+from transports.gradients import COMPRESSIBLE
+from transports.samples import ETHERNET_MTU, TIMED_OPERATIONS, Row, Sample, element_bytes, render, summarise
+from transports.stacks import Composed, StackLike, parse_stack
+from transports.units import format_size, parse_rate_bps, parse_size_bytes, parse_time_s
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+LARGEST_BYTES: Final = 2**31
+SCHEMA_VERSION: Final = 1
+TIMED_DTYPES: Final = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "uint8", "int8", "int16"))
+"""Those in which sums of many ranks fit."""
+_LAUNCHED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Bytes, from `MIN:MAX:FACTOR` (each FACTOR times the one before, up to MAX) or a list `4KiB,1MiB`. Raises
+    OptionError."""
+    try:
+        if ":" not in text:
+            sizes_bytes = [parse_size_bytes(part) for part in text.split(",")]
+        else:
+            least, most, factor = text.split(":")
+            sizes_bytes = _grown(parse_size_bytes(least), parse_size_bytes(most), float(factor))
+    except ValueError as error:
+        raise OptionError(f"--sizes {text}: write MIN:MAX:FACTOR or SIZE,SIZE, as in 4B:64MiB:4 ({error})") from None
+    if wrong := [each for each in sizes_bytes if not 1 <= each <= LARGEST_BYTES]:
+        raise OptionError(f"--sizes {text}: {wrong[0]} bytes; sizes are 1B to {format_size(LARGEST_BYTES)}")
+    return sizes_bytes
+
+
+def _grown(least_bytes: int, most_bytes: int, factor: float) -> list[int]:
+    if not (factor >= 1.1 and math.isfinite(factor) and 0 < least_bytes <= most_bytes):
+        raise ValueError("MIN is at most MAX, and FACTOR at least 1.1")
+    # The tolerance keeps MAX itself in where it is reached through roundings.
+    num_steps = int(math.log(most_bytes / least_bytes) / math.log(factor) + 1e-9)
+    return list(dict.fromkeys(min(most_bytes, round(least_bytes * factor**step)) for step in range(num_steps + 1)))
+
+
+def counts_of(sizes_bytes: Sequence[int], *, dtype: str, num_workers: int) -> list[int]:
+    """Elements of each size, rounded up to as many for every rank; sizes that become the same are one."""
+    granule_bytes = num_workers * element_bytes(dtype)
+    return list(dict.fromkeys(-(-size_bytes // granule_bytes) * num_workers for size_bytes in sizes_bytes))
+
+
+def parse_stacks(text: str, compression: str | None, *, operation: Operation, dtype: str) -> dict[str, StackLike]:
+    """By name, the comma-separated stacks; with a compression beside them, what it compresses is in once more with it.
+    Raises OptionError for what cannot be timed here."""
+    import torch
+
+    names = text.split(",")
+    if compression is not None:
+        plain = [name for name in names if name.count("/") == 1]
+        if not plain:
+            raise OptionError(f"--compression {compression}: none of {text} is COLLECTIVE/CHANNEL, which it goes with")
+        names += [f"{name}/{compression}" for name in plain]
+    stacks = {name: parse_stack(name) for name in dict.fromkeys(names)}
+    for name, stack in stacks.items():
+        if not isinstance(stack, Composed):
+            continue
+        if stack.channel.kind == "memory":
+            raise OptionError(f"{name!r} joins ranks of one process, and these are several")
+        if stack.collective.num_servers:
+            raise OptionError(
+                f"{name!r}: dedicated servers are processes of their own, which `testbed bench allreduce` starts; "
+                "allowed here: `placement=co_located`"
+            )
+        if stack.compression.kind == "none":
+            continue
+        if operation != "all_reduce" or getattr(torch, dtype) not in COMPRESSIBLE:
+            raise OptionError(
+                f"{name!r}: compression changes all_reduce of "
+                f"{', '.join(str(each).removeprefix('torch.') for each in COMPRESSIBLE)}, not {operation} of {dtype}"
+            )
+    return stacks
+
+
+def require_launched(environment: Mapping[str, str]) -> None:
+    """Raises UnsupportedError, with the cure, unless a launcher has said who we are."""
+    if missing := [name for name in _LAUNCHED if not environment.get(name)]:
+        raise UnsupportedError(
+            f"{', '.join(missing)} not set: start with `torchrun --nproc-per-node 4 -m transports.bench`, or with any "
+            f"launcher that sets {', '.join(_LAUNCHED)}"
+        )
+
+
+def measure(
+    stacks: Mapping[str, StackLike],
+    counts: Sequence[int],
+    *,
+    operation: Operation,
+    dtype: str,
+    num_warmup: int,
+    num_samples: int,
+    timeout_s: float,
+    goodput_bps: float | None,
+    progress: Console,
+) -> list[Row]:
+    """Join the other ranks and time every size on every stack; rows on rank 0, none elsewhere."""
+    import torch
+    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    from transports.channels.base import Group
+    from transports.timing import Operands, allowed_error, timed
+
+    store, rank, num_workers = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+    chosen = getattr(torch, dtype)
+    rows: list[Row] = []
+    with ExitStack() as opened:
+        communicators = {}
+        for name, stack in stacks.items():
+            group = Group(
+                name=name,
+                rank=rank,
+                size=num_workers,
+                address=own_address(os.environ),
+                store=PrefixStore(f"transports.bench/{name}", store),
+                timeout_s=timeout_s,
+            )
+            communicators[name] = opened.enter_context(closing(stack.open(group)))
+        for number, num_elements in enumerate(counts):
+            allowed = {
+                name: allowed_error(stack, dtype=chosen, num_workers=num_workers, num_elements=num_elements)
+                for name, stack in stacks.items()
+            }
+            operands = Operands(operation, rank=rank, num_workers=num_workers, num_elements=num_elements, dtype=chosen)
+            samples = timed(communicators, operands, allowed=allowed, num_warmup=num_warmup, num_samples=num_samples)
+            everyones = _gathered(samples, store, f"transports.bench/samples/{number}", rank, num_workers, timeout_s)
+            rows += summarise(
+                everyones, operation=operation, dtype=dtype, num_workers=num_workers, goodput_bps=goodput_bps
+            )
+            if rank == 0:
+                progress.print(f"{number + 1} of {len(counts)} sizes: {format_size(operands.size_bytes)} done")
+    return rows
+
+
+def _gathered(
+    samples: Sequence[Sample], store: "Store", prefix: str, rank: int, num_workers: int, timeout_s: float
+) -> list[Sample]:
+    """Every rank's, on rank 0; none elsewhere."""
+    store.set(f"{prefix}/{rank}", json.dumps([asdict(sample) for sample in samples]))
+    if rank != 0:
+        return []
+    keys = [f"{prefix}/{member}" for member in range(num_workers)]
+    store.wait(keys, timedelta(seconds=timeout_s))
+    return [Sample(**each) for key in keys for each in json.loads(store.get(key))]
+
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, add_completion=False)
+
+
+@app.command(
+    epilog="Example: torchrun --nproc-per-node 4 -m transports.bench --stack ring/tcp,auto/tcp,gloo --sizes 4B:64MiB:4 "
+    "--rate 1gbit. On several machines: the same command on each, with torchrun's --nnodes, --node-rank, --master-addr "
+    "(TESTBED_ADDRESS or TESTBED_INTERFACE say what to listen on, if not the interface that routes to MASTER_ADDR)."
+)
+def bench(
+    operation: Annotated[str, typer.Option(help=f"One of {', '.join(TIMED_OPERATIONS)}.")] = "all_reduce",
+    sizes: Annotated[
+        str, typer.Option(help="MIN:MAX:FACTOR or a comma-separated list; of the larger buffer, as nccl-tests has it.")
+    ] = "4B:64MiB:4",
+    stack: Annotated[
+        str, typer.Option(help="Comma-separated COLLECTIVE/CHANNEL, COLLECTIVE/CHANNEL/COMPRESSION or whole stacks.")
+    ] = "ring/tcp,auto/tcp,gloo",
+    compression: Annotated[
+        str | None, typer.Option(help="Time every COLLECTIVE/CHANNEL with this compression too, such as fp16.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(TIMED_DTYPES)}.")] = "float32",
+    warmup: Annotated[int, typer.Option(help="Operations of each size and stack before those that count.", min=0)] = 5,
+    iterations: Annotated[int, typer.Option(help="Operations that count.", min=1, max=100_000)] = 20,
+    rate: Annotated[
+        str | None, typer.Option(help="Of every rank's link, such as 10gbit: adds the share of the bound.")
+    ] = None,
+    timeout: Annotated[str, typer.Option(help="For meeting, and for each operation.")] = "60s",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One object on standard output instead of the table.")
+    ] = False,
+) -> None:
+    """Time a collective of each size on each stack, interleaved in one run, every result checked.
+
+    Run it under torchrun, or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; rank 0 prints.
+
+    time is that of the slowest rank; algbw is size over time, busbw that times nccl-tests' factor for the operation
+    (2(N-1)/N, (N-1)/N or 1). wire/rank is what the rank that sends most puts on an Ethernet of MTU 1500, by its
+    schedule. CPU s/GB is the CPU time of all ranks over what they moved (busbw's bytes times N). error is the largest
+    relative L2 error against the sum in float64; an operation that errs by more than its type and its compression
+    explain fails the run. The share of the bound can exceed 100 % with compression, or where --rate says too little.
+    """
+    if operation not in TIMED_OPERATIONS:
+        raise OptionError(f"--operation {operation}: allowed: {', '.join(TIMED_OPERATIONS)}")
+    if dtype not in TIMED_DTYPES:
+        raise OptionError(f"--dtype {dtype}: allowed: {', '.join(TIMED_DTYPES)}")
+    chosen: Operation = next(each for each in TIMED_OPERATIONS if each == operation)
+    sizes_bytes = parse_sizes(sizes)
+    stacks = parse_stacks(stack, compression, operation=chosen, dtype=dtype)
+    rate_bps, timeout_s = _quantity("rate", rate), _quantity("timeout", timeout)
+    require_launched(os.environ)
+    assert timeout_s is not None, "it has a default"
+    rows = measure(
+        stacks,
+        counts_of(sizes_bytes, dtype=dtype, num_workers=int(os.environ["WORLD_SIZE"])),
+        operation=chosen,
+        dtype=dtype,
+        num_warmup=warmup,
+        num_samples=iterations,
+        timeout_s=timeout_s,
+        goodput_bps=None if rate_bps is None else rate_bps * Tcp().goodput_fraction(ETHERNET_MTU),
+        progress=Console(stderr=True, highlight=False, soft_wrap=True),
+    )
+    if not rows:
+        return
+    if as_json:
+        sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, "rows": rows}) + "\n")
+    else:
+        console = Console()
+        render(rows, console if console.is_terminal else Console(width=200))
+
+
+def _quantity(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = parse_rate_bps(text) if option == "rate" else parse_time_s(text)
+    except ValueError as error:
+        raise OptionError(f"--{option}: {error}") from None
+    if value <= 0:
+        raise OptionError(f"--{option} {text}: above 0")
+    return value
+
+
+def main() -> None:
+    """Errors are one line; 1 the run failed, 2 what was asked cannot be, 3 this machine or its launcher lacks
+    something."""
+    try:
+        app()
+    except (OptionError, ValidationError) as error:
+        status, message = 2, str(error)
+    except UnsupportedError as error:
+        status, message = 3, str(error)
+    except (TransportError, RuntimeError, ValueError, OSError) as error:
+        status, message = 1, str(error)
+    else:
+        return
+    rank = os.environ.get("RANK", "0")
+    if status == 1 or rank == "0":  # every rank finds the same fault in the same options
+        sys.stderr.write(f"transports.bench: rank {rank}: {message}\n")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What follows from timed operations: rows in the manner of nccl-tests and the OSU benchmarks, and their table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from transports.collectives.base import Operation, World
+from transports.collectives.cost import bound_s, bus_factor, sent_bytes
+from transports.compression.base import Exchange
+from transports.framing import DTYPE_BYTES, DTYPES
+from transports.stacks import Composed, parse_stack
+from transports.units import format_size
+
+Row = dict[str, Any]
+TIMED_OPERATIONS: Final[Sequence[Operation]] = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+)
+ETHERNET_MTU: Final = 1500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One rank's view of one operation."""
+
+    rank: int
+    stack: str
+    size_bytes: int
+    """Of the larger buffer."""
+    number: int
+    """The same on every rank."""
+    duration_s: float
+    cpu_s: float
+    """Of the whole process while the operation was under way."""
+    error: float
+    """Of the result, relative, in the L2 norm."""
+
+
+def element_bytes(dtype: str) -> int:
+    """Of a type in `transports.framing.DTYPES`."""
+    return DTYPE_BYTES[DTYPES.index(dtype)]
+
+
+def wire_bytes_per_rank(
+    stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str
+) -> int | None:
+    """What the rank that sends most puts on an Ethernet of MTU 1500 for one operation, from the schedule: headers
+    included, acknowledgements not. None for a whole stack, and where a compressor's bytes depend on the values."""
+    parsed = parse_stack(stack)
+    if not isinstance(parsed, Composed) or parsed.compression.data_dependent:
+        return None
+    asked_for: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
+    if parsed.compression.kind != "none":
+        asked_for = parsed.compression.exchanges([(num_elements,)], num_workers)
+    world = parsed.collective.world(num_workers)
+    sent = [0] * world.size
+    for exchange in asked_for:
+        counts = sent_bytes(parsed.collective, exchange.operation, world, exchange.num_elements, exchange.element_bytes)
+        for (sender, _), count in counts.items():
+            payload_bytes = count.payload_bytes + count.num_messages * parsed.channel.header_bytes
+            sent[sender] += parsed.channel.wire_bytes(payload_bytes, ETHERNET_MTU).forward
+    return max(sent[:num_workers])
+
+
+def summarise(
+    samples: Sequence[Sample], *, operation: Operation, dtype: str, num_workers: int, goodput_bps: float | None
+) -> list[Row]:
+    """One row for each stack and size, in the order of the samples. The time of an operation is that of its slowest
+    rank, its CPU time that of all ranks together; GB moved are what bus bandwidth counts, times the ranks."""
+    rows: list[Row] = []
+    for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
+        chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
+        each = [[s for s in chosen if s.number == number] for number in sorted({s.number for s in chosen})]
+        times_s = np.array([max(s.duration_s for s in ranks) for ranks in each])
+        p10_s, median_s, p90_s = (float(value) for value in np.percentile(times_s, [10, 50, 90]))
+        cpu_s = float(np.median([sum(s.cpu_s for s in ranks) for ranks in each]))
+        factor = bus_factor(operation, num_workers)
+        moved_bytes = num_workers * factor * size_bytes
+        num_elements = size_bytes // element_bytes(dtype)
+        row: Row = {
+            "operation": operation,
+            "stack": stack,
+            "num_workers": num_workers,
+            "size_bytes": size_bytes,
+            "num_elements": num_elements,
+            "dtype": dtype,
+            "num_samples": len(each),
+            "time_s": {"median": median_s, "p10": p10_s, "p90": p90_s},
+            "algbw_bps": size_bytes * 8 / median_s,
+            "busbw_bps": size_bytes * 8 / median_s * factor,
+            "wire_bytes_per_rank": wire_bytes_per_rank(
+                stack, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype
+            ),
+            "cpu_s": cpu_s,
+            "cpu_s_per_gb": cpu_s / moved_bytes * 1e9 if moved_bytes else None,
+            "relative_error": max(s.error for s in chosen),
+        }
+        if goodput_bps is not None:
+            world = World(num_workers=num_workers)
+            least_s = bound_s(operation, world=world, size_bytes=size_bytes, goodput_bps=goodput_bps)
+            row |= {"bound_s": least_s, "ratio_to_bound": median_s / least_s if least_s else None}
+        rows.append(row)
+    return rows
+
+
+def render(rows: Sequence[Row], console: Console) -> None:
+    """The table, sizes in ascending order. `of bound` is the bound over the median time."""
+    bounded = any("bound_s" in row for row in rows)
+    table = Table(
+        title=f"{rows[0]['operation']}, {rows[0]['num_workers']} ranks; times in ms, bandwidths in Mbit/s",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    columns = ["size", "count", "dtype", "stack", "time", "p10", "p90", "algbw", "busbw"]
+    columns += ["of bound"] * bounded + ["wire/rank", "CPU s/GB", "error"]
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("dtype", "stack") else "right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: row["size_bytes"]):
+        cells = [format_size(row["size_bytes"]), str(row["num_elements"]), row["dtype"], row["stack"]]
+        cells += [f"{row['time_s'][key] * 1e3:.3f}" for key in ("median", "p10", "p90")]
+        cells += [f"{row[key] / 1e6:.1f}" for key in ("algbw_bps", "busbw_bps")]
+        if bounded:
+            ratio = row["ratio_to_bound"]
+            cells.append(f"{100 / ratio:.1f}%" if ratio else "-")
+        wire_bytes, cpu_s_per_gb = row["wire_bytes_per_rank"], row["cpu_s_per_gb"]
+        cells.append("-" if wire_bytes is None else str(wire_bytes))
+        cells.append("-" if cpu_s_per_gb is None else f"{cpu_s_per_gb:.2f}")
+        table.add_row(*cells, f"{row['relative_error']:.0e}")
+    console.print(table)

@@ -1,0 +1,154 @@
+"""Collective operations one by one, timed and checked: for `python -m transports.bench` and `testbed bench`."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+
+from transports.baselines.base import CommunicatorLike, WorkLike
+from transports.collectives.base import Operation
+from transports.compression.base import Compressor
+from transports.samples import TIMED_OPERATIONS, Sample
+from transports.stacks import Composed, StackLike
+
+_SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
+_UNIT_ROUNDOFF: Final = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
+_BFLOAT16_ROUNDOFF: Final = 2.0**-8
+
+
+class Operands:
+    """One rank's buffers for an operation, and what must come of them.
+
+    Every rank derives every other's input from the seed, so that results are checked without another exchange. Whole
+    numbers are small enough that their sums fit the type and are exact in float64.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        *,
+        rank: int,
+        num_workers: int,
+        num_elements: int,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        """`num_elements` are those of the larger buffer; a multiple of `num_workers` where each rank has a part."""
+        assert operation in TIMED_OPERATIONS, operation
+        self.operation: Final = operation
+        self.size_bytes: Final = num_elements * dtype.itemsize
+        self._rank, self._num_workers = rank, num_workers
+        part = num_elements // num_workers
+        own = slice(rank * part, (rank + 1) * part)
+        expected = torch.zeros(num_elements, dtype=torch.float64)
+        generator = torch.Generator()
+        for member in range(num_workers):
+            generator.manual_seed(seed * 1000 + member)
+            values = _values(num_elements, dtype, generator)
+            if operation in _SUMMED:
+                expected += values
+            elif operation == "broadcast" and member == 0:
+                expected.copy_(values)
+            elif operation == "all_gather":
+                expected[member * part : (member + 1) * part] = values[:part]
+            elif operation == "all_to_all":
+                expected[member * part : (member + 1) * part] = values[own]
+            if member == rank:
+                self._input = values
+        if operation == "all_gather":
+            self._input = self._input[:part].clone()
+        self._expected: Final = expected[own] if operation == "reduce_scatter" else expected
+        self._result = torch.empty(len(self._expected), dtype=dtype)
+
+    def reset(self) -> None:
+        """Make the buffers what they must be before the operation."""
+        if self.operation in ("all_reduce", "reduce", "broadcast"):  # those work in place
+            self._result.copy_(self._input)
+        else:
+            self._result.zero_()
+
+    def start(self, communicator: CommunicatorLike) -> WorkLike:
+        """The operation, with rank 0 as its root."""
+        match self.operation:
+            case "all_reduce":
+                return communicator.all_reduce(self._result)
+            case "reduce":
+                return communicator.reduce(self._result, 0)
+            case "broadcast":
+                return communicator.broadcast(self._result, 0)
+            case "all_gather":
+                return communicator.all_gather(self._result, self._input)
+            case "reduce_scatter":
+                return communicator.reduce_scatter(self._result, self._input)
+            case _:
+                outputs, inputs = (list(each.chunk(self._num_workers)) for each in (self._result, self._input))
+                return communicator.all_to_all(outputs, inputs)
+
+    def error(self) -> float:
+        """Of the result, relative to what it must be, both in float64, in the L2 norm."""
+        if self.operation == "reduce" and self._rank != 0:
+            return 0.0
+        return float((self._result.double() - self._expected).norm() / self._expected.norm())
+
+
+def _values(num_elements: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.empty(num_elements).uniform_(0.5, 1.5, generator=generator).to(dtype)
+    return torch.randint(1, 1000, (num_elements,), dtype=dtype, generator=generator)
+
+
+def allowed_error(stack: StackLike, *, dtype: torch.dtype, num_workers: int, num_elements: int) -> float:
+    """The largest relative error of a correct sum: a rounding for each rank, sixteen where they are fewer, and what a
+    compressor with a known contraction loses of each worker's values. Infinity where a compressor promises nothing."""
+    if not dtype.is_floating_point:
+        return 0.0
+    allowed = max(num_workers, 16) * _UNIT_ROUNDOFF.get(dtype, _BFLOAT16_ROUNDOFF)
+    if isinstance(stack, Composed) and stack.compression.kind != "none":
+        lost = _lost(stack.compression, num_elements)
+        return allowed + num_workers * lost
+    return allowed
+
+
+def _lost(compression: Compressor, num_elements: int) -> float:
+    contraction = compression.contraction(num_elements)
+    return float("inf") if contraction is None else float((1 - contraction) ** 0.5)
+
+
+def timed(
+    communicators: Mapping[str, CommunicatorLike],
+    operands: Operands,
+    *,
+    allowed: Mapping[str, float],
+    num_warmup: int,
+    num_samples: int,
+) -> list[Sample]:
+    """Every communicator in turn, again and again, each time from a barrier. Raises ValueError for a result whose error
+    is above what is `allowed` for that communicator, or not a number."""
+    samples: list[Sample] = []
+    for number in range(-num_warmup, num_samples):
+        for name, communicator in communicators.items():
+            operands.reset()
+            communicator.barrier().wait()
+            cpu_s, start_s = time.process_time(), time.monotonic()
+            operands.start(communicator).wait()
+            duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
+            error = operands.error()
+            if not (error <= allowed[name] and error < float("inf")):
+                raise ValueError(
+                    f"{name}: the result of {operands.operation} of {operands.size_bytes} bytes is wrong on rank "
+                    f"{communicator.rank}: relative L2 error {error:.2e} (allowed {allowed[name]:.0e})"
+                )
+            if number >= 0:
+                samples.append(
+                    Sample(
+                        rank=communicator.rank,
+                        stack=name,
+                        size_bytes=operands.size_bytes,
+                        number=number,
+                        duration_s=duration_s,
+                        cpu_s=cpu_s,
+                        error=error,
+                    )
+                )
+    return samples
