@@ -227,7 +227,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
     uncertain = uncertain_hops(background, ways)
-    if experiment.compression.data_dependent:
+    if experiment.compression.data_dependent or not channel.countable:
         uncertain |= {hop for pair in traffic for hop in ways[pair].shares}
     loads = _loads(ways, traffic, uncertain) | {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 METHOD: Final = "/testbed.Transport/Exchange"
 NUM_AHEAD: Final = 4
 """Chunks per peer that wait here for a receive; what comes after them waits in HTTP/2's windows."""
-GOODBYE_TOKEN: Final = 0
-"""Of the message that nobody posted."""
+SILENT_TOKEN: Final = 0
+"""Of messages whose leaving nobody waits for."""
 GRACE_S: Final = 0.5
 """How long a member that gives up tries to tell its peers where it stopped."""
 _OPTIONS: Final = (
@@ -99,7 +99,9 @@ class GrpcStreams:
         Raises UnsupportedError where gRPC is not installed, PeerTimeoutError naming a member that did not appear
         within the group's timeout, PeerLostError for one that appeared and went away again.
         """
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it logs every member that leaves
+        os.environ.setdefault(
+            "GRPC_VERBOSITY", "NONE"
+        )  # what matters is raised; it logs leaving members and busy ports
         try:
             import grpc
         except ImportError as error:
@@ -159,7 +161,7 @@ class GrpcStreams:
 
     def _listen(self) -> int:
         host = f"[{self._group.address}]" if ":" in self._group.address else self._group.address
-        for port in ports(self._group.name, self._group.rank, None, port_range()):
+        for port in ports(f"{self._group.name}/grpc", self._group.rank, None, port_range()):
             with suppress(RuntimeError):  # what gRPC raises where it cannot listen
                 return self._server.add_insecure_port(f"{host}:{port}")
         raise TransportError(f"rank {self._group.rank} cannot listen on {self._group.address}")
@@ -238,13 +240,13 @@ class GrpcStreams:
                 return None
             message = stream.outgoing[0]
             chunk = message.chunk(self._chunk_bytes)
-            if message.token != GOODBYE_TOKEN:
+            if message.token != SILENT_TOKEN:
                 stream.num_sent_bytes += len(chunk)
                 stream.num_sent_chunks += 1
             stream.moved_s = time.monotonic()
             if not message.left_bytes:
                 stream.outgoing.popleft()
-                if message.token != GOODBYE_TOKEN:
+                if message.token != SILENT_TOKEN:
                     self.sent.append(message.token)
                     self._tell()
             return chunk
@@ -287,12 +289,12 @@ class GrpcStreams:
             self._closing = True
             for stream in self.streams.values():
                 in_message = bool(stream.outgoing) and stream.outgoing[0].moved_bytes > 0
-                stream.outgoing.clear()
+                stream.outgoing = deque(message for message in stream.outgoing if message.token == SILENT_TOKEN)
                 if finished is None or in_message:
                     stream.ended = stream.ended or "we closed it"
                 else:
                     goodbye = pack(Header(group_id(self._group.name), finished, GOODBYE, 0, 0, 0))
-                    stream.outgoing.append(Outgoing(token=GOODBYE_TOKEN, packed=goodbye, view=memoryview(b"")))
+                    stream.outgoing.append(Outgoing(token=SILENT_TOKEN, packed=goodbye, view=memoryview(b"")))
                 stream.fed.notify()
                 stream.taken.notify()
                 if in_message:

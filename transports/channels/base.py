@@ -148,6 +148,8 @@ class Channel(Options):
 
     header_bytes: ClassVar[int]
     """Of the frame header that goes before each message's payload."""
+    countable: ClassVar[bool] = True
+    """Whether :meth:`wire_bytes` says all that a message costs, to within a hundredth, however short it is."""
 
     @property
     def congestion_control(self) -> str | None:

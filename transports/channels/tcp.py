@@ -11,7 +11,7 @@ from pydantic import Field
 
 from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels._tcp_mesh import connect_mesh
-from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group
+from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
 from transports.framing import HEADER_BYTES
 from transports.units import Size
 
@@ -35,7 +35,7 @@ class Tcp(Channel):
         """See :class:`Channel`."""
         return self.congestion
 
-    def open(self, group: Group) -> TcpEndpoint:
+    def open(self, group: Group) -> Endpoint:
         """See :class:`Channel`."""
         return TcpEndpoint(group, connect_mesh(group, self._configure))
 

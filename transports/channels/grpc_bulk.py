@@ -1,0 +1,18 @@
+"""Control over gRPC, tensors over a TCP side channel: what Awan et al. (CCGRID 2019) call gRPC+X."""
+
+from typing import ClassVar
+
+from transports.channels._bulk_endpoint import BulkEndpoint
+from transports.channels.base import CHANNELS, Endpoint, Group
+from transports.channels.tcp import Tcp
+
+
+@CHANNELS.register
+class GrpcBulk(Tcp):
+    """Headers over one gRPC stream per pair of members, payloads over one TCP connection."""
+
+    countable: ClassVar[bool] = False
+
+    def open(self, group: Group) -> Endpoint:
+        """See :class:`Channel`. Raises UnsupportedError where gRPC is not installed."""
+        return BulkEndpoint(group, self._configure)
