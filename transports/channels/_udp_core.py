@@ -41,11 +41,14 @@ TIME_THRESHOLD: Final = 9 / 8
 GRANULARITY_S: Final = 1e-3
 MAX_ACKNOWLEDGEMENT_DELAY_S: Final = 1e-3
 PACKETS_PER_ACKNOWLEDGEMENT: Final = 16
+TAKE_BACK_S: Final = 5e-4
 MAX_RUN_BYTES: Final = 64_000
 """Of a run with all its headers: what the kernel takes at once."""
 MAX_RUN_PACKETS: Final = 44
 BURST_S: Final = 1e-3
 """A paced run is no longer than this, but for one packet."""
+WINDOW_GAIN: Final = 2.0
+"""How much faster than a window each round trip a sender without a rate of its own may go."""
 PING_S: Final = 0.5
 """A peer that is silent for so long while something is expected of it is asked whether it is there."""
 
@@ -210,6 +213,8 @@ class Connection:
         self.sent_payload_bytes = self.received_payload_bytes = 0
         self.acknowledgement_bytes = self.retransmitted_bytes = 0
         self.num_rejected = 0
+        self.version = 0
+        """Changes when `targets` have been added to."""
 
     # --- what is asked of it ------------------------------------------------------------------------------------
 
@@ -225,6 +230,7 @@ class Connection:
         message = Incoming(self._posted_end, header, view, token)
         self._incoming.append(message)
         self._posted_end = message.end
+        self.version += 1
         here = min(message.end, self._arrived_end)
         if here > message.start:
             for target in (
@@ -244,6 +250,16 @@ class Connection:
             into = position - target.start
             target.view[into : into + length] = self._aside[begin : begin + length]
             position += length
+
+    def peek(self) -> bytes | None:
+        """The frame header of the next message that nobody expects yet, once it has come."""
+        if self.received.prefix < self._posted_end + HEADER_BYTES:
+            return None
+        header = bytearray(HEADER_BYTES)
+        self._take_aside(
+            Target(self._posted_end, self._posted_end + HEADER_BYTES, memoryview(header)), self._arrived_end
+        )
+        return bytes(header)
 
     def leave(self, after: int, now_s: float) -> None:
         """Take leave: messages whose token is still out are given up, those before them are delivered."""
@@ -271,6 +287,16 @@ class Connection:
     def sending(self) -> bool:
         """Whether a message is under way whose token has not completed."""
         return any(message.token is not None for message in self._outgoing)
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Of the stream to the peer, posted and not known to have arrived without a gap."""
+        return self._stream_end - self._acknowledged.prefix
+
+    @property
+    def moved_bytes(self) -> int:
+        """Grows when anything arrives, here or there."""
+        return self.received_payload_bytes + self._delivered_bytes
 
     def first_pending(self) -> bytes | None:
         """The frame header of the message that is waited for, an expected one before one to send."""
@@ -516,7 +542,11 @@ class Connection:
         return room
 
     def _rate_bps(self) -> float | None:
-        return self._pace.rate_bps
+        """The pace's rate; without one, the window's packets spread over a round trip, with room for it to grow."""
+        rate_bps, smoothed_s = self._pace.rate_bps, self._round_trip.smoothed_s
+        if rate_bps is not None or smoothed_s is None:
+            return rate_bps
+        return WINDOW_GAIN * self._window.size * self._wire_bytes * 8 / smoothed_s
 
     def _wanted(self) -> tuple[Outgoing, int, int] | None:
         """The message, offset and end of what should travel next; it is not taken yet."""
@@ -577,6 +607,15 @@ class Connection:
         self._arm(now_s)
         return run
 
+    def take_back(self, run: Run, now_s: float) -> None:
+        """The machine could not send the run that `next_run` has just given; it is tried again a little later."""
+        assert self._sent[-1] is run
+        self._sent.pop()
+        self._flight_packets -= run.num_packets
+        self._lost.appendleft((run.message, run.offset, run.offset + run.num_bytes))
+        self.retransmitted_bytes -= run.num_bytes
+        self._pacer.next_s = max(self._pacer.next_s, now_s + TAKE_BACK_S)
+
     def _burst_packets(self) -> int:
         rate_bps = self._rate_bps()
         return self._max_packets if rate_bps is None else max(1, int(rate_bps * BURST_S / 8 / self._wire_bytes))
@@ -629,7 +668,7 @@ class Connection:
         else:
             self._probe_s = None
 
-    def deadline_s(self) -> float | None:
+    def deadline_s(self) -> float:
         """See switch_agg.core.Core."""
         found = [self._ping_s()]
         if self._acknowledge_s is not None:

@@ -1,0 +1,109 @@
+"""The native mover and its twin in Python put the same bytes on the wire, and take the same from it."""
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from switch_agg.core import Datagram
+from switch_agg.driver import open_socket
+from switch_agg.faults import corrupt
+from switch_agg.window import FixedWindow
+from transports.channels._udp_core import Connection
+from transports.channels._udp_native import Receiver, Scratch, Waiter, send_run
+from transports.channels._udp_pacing import Pacer, WindowPace
+from transports.channels._udp_wire import Kind, pack
+from transports.framing import HEADER_BYTES
+
+FRAME = bytes(range(HEADER_BYTES))
+
+
+def connection(packet_bytes: int) -> Connection:
+    return Connection(
+        peer=("127.0.0.1", 0),
+        local=77,
+        remote=77,
+        packet_bytes=packet_bytes,
+        window=FixedWindow(10_000),
+        pace=WindowPace(),
+        pacer=Pacer(),
+        now_s=0.0,
+    )
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with ExitStack() as opened:
+        first, second = (opened.enter_context(open_socket(("127.0.0.1", 0))) for _ in range(2))
+        first.connect(second.getsockname())
+        second.connect(first.getsockname())
+        yield first, second
+
+
+def next_datagram(receiving: socket.socket) -> bytes:
+    Waiter([receiving.fileno()]).wait(10)
+    return receiving.recv(65536)
+
+
+@pytest.mark.parametrize("packet_bytes", [7, 33, 64, 1448])
+@pytest.mark.parametrize("num_bytes", [0, 1, 1500, 9001])
+def test_a_run_goes_out_as_the_twin_writes_it(
+    packet_bytes: int, num_bytes: int, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    sender = connection(packet_bytes)
+    sender.send(FRAME, memoryview(random.Random(1).randbytes(num_bytes)), None)
+    while (run := sender.next_run(0.0)) is not None:
+        assert send_run(pair[0].fileno(), sender, run) == 0
+        for expected in sender.datagrams_of(run):
+            assert next_datagram(pair[1]) == expected
+
+
+def test_what_comes_is_taken_as_the_twin_takes_it(pair: tuple[socket.socket, socket.socket]) -> None:
+    chance = random.Random(2)
+    sender = connection(100)
+    for size in (0, 5, 1000, 20_000):
+        sender.send(FRAME, memoryview(chance.randbytes(size)), None)
+    datagrams = []
+    while (run := sender.next_run(0.0)) is not None:
+        datagrams += sender.datagrams_of(run)
+    datagrams += chance.sample(datagrams, 20)
+    datagrams += [corrupt(datagram, chance.getrandbits(12)) for datagram in datagrams[:20]]
+    datagrams += [datagram[:-1] for datagram in datagrams[:5]]
+    datagrams += [b"", b"x", pack(76, 1, Kind.DATA, 0, b"of another"), pack(77, 0, Kind.PING, 0)]
+    datagrams += [pack(77, 9, Kind.DATA, 2**40, b"not allowed"), pack(77, 9, Kind.DATA, 2**64 - 1, b"it wraps")]
+    chance.shuffle(datagrams)
+    native, twin = connection(100), connection(100)
+    views: list[list[bytearray]] = [[], []]
+    for each, into in zip((native, twin), views, strict=True):
+        for token, size in enumerate((0, 5, 1000)):
+            into.append(bytearray(size))
+            each.expect(FRAME, memoryview(into[-1]), token)
+    receiver = Receiver(native, pair[1].fileno(), Scratch())
+    for datagram in datagrams:
+        pair[0].send(datagram)
+    waiter = Waiter([pair[1].fileno()])
+    while waiter.wait(0.05):
+        assert receiver.receive(1.0).error == 0
+    twin.receive([Datagram(("127.0.0.1", 0), datagram) for datagram in datagrams], 1.0)
+    assert views[0] == views[1]
+    assert native.completions == twin.completions == [0, 1, 2]
+    assert native.num_rejected == twin.num_rejected > 25
+    assert (native.received.starts, native.received.ends) == (twin.received.starts, twin.received.ends)
+    assert native.controls(2.0) == twin.controls(2.0)
+    last = [bytearray(20_000), bytearray(20_000)]
+    native.expect(FRAME, memoryview(last[0]), 3)
+    twin.expect(FRAME, memoryview(last[1]), 3)
+    assert last[0] == last[1]
+    assert native.completions[-1] == twin.completions[-1] == 3
+
+
+def test_waiting_ends_with_the_time(pair: tuple[socket.socket, socket.socket]) -> None:
+    waiter = Waiter([opened.fileno() for opened in pair])
+    started_s = time.monotonic()
+    assert waiter.wait(0.01) == []
+    assert time.monotonic() - started_s >= 0.01
+    pair[0].send(b"x")
+    assert waiter.wait(10) == [1]

@@ -1,0 +1,387 @@
+"""One member's UDP connections, driven by one thread, and looked after by another while that one is away.
+
+The kernel does nothing for a UDP socket but to queue: somebody must acknowledge, and repeat what got lost, while the
+member computes and nobody drives its endpoint. That is the keeper's work; it holds the lock only when the driver is
+out. Short messages are copied when they are posted, as the kernel would do with TCP's.
+"""
+
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from weakref import WeakSet
+
+from transports.channels._udp_core import Connection
+from transports.channels._udp_native import Receiver, Scratch, Waiter, send_run
+from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
+from transports.framing import pack as pack_header
+from transports.framing import unpack as unpack_header
+
+COPY_BYTES: Final = 64 * 1024
+"""Messages up to this length are copied, and may be changed as soon as they are posted..."""
+MAX_COPIED_BYTES: Final = 1024 * 1024
+"""...as long as no more than this waits for one peer."""
+LINGER_S: Final = 5.0
+"""How long a member that leaves in order waits for its last words to be acknowledged, if its timeout is not shorter."""
+HURRIED_LINGER_S: Final = 1.0
+"""The same after an error."""
+_RUNS_PER_STEP: Final = 16
+_BATCHES_PER_STEP: Final = 4
+_AWAY_S: Final = 2e-3
+"""The keeper steps in when the driver has been away for so long."""
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(kw_only=True, slots=True)
+class Peer:
+    """One connection and its socket, which is connected to the peer's."""
+
+    rank: int
+    socket: socket.socket
+    connection: Connection
+    receiver: Receiver
+    refused: bool = False
+    """Whether the peer's host has said that nobody listens there any more."""
+    moved_s: float = 0.0
+    moved_bytes: int = 0
+
+
+class UdpEndpoint:
+    """See :class:`transports.channels.base.Endpoint`."""
+
+    def __init__(self, group: Group, sockets: dict[int, socket.socket], connections: dict[int, Connection]) -> None:
+        self._group = group
+        scratch = Scratch()
+        self._peers = {
+            rank: Peer(
+                rank=rank,
+                socket=opened,
+                connection=connections[rank],
+                receiver=Receiver(connections[rank], opened.fileno(), scratch),
+            )
+            for rank, opened in sorted(sockets.items())
+        }
+        self._in_order = list(self._peers.values())
+        self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._keeper_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        descriptors = [peer.socket.fileno() for peer in self._in_order]
+        self._waiter = Waiter([*descriptors, self._wake_descriptor])
+        self._keepers_waiter = Waiter([*descriptors, self._keeper_descriptor])
+        self._leaving_waiter = Waiter(descriptors)
+        self._num_tokens = 0
+        self._completions: list[Completion] = []
+        self._sequence = 0
+        self._error: TransportError | None = None
+        self._woken = False
+        self._closing = False
+        self._closed = False
+        self._driving = threading.Lock()  # guards the connections; held inside progress() and by a working keeper
+        self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
+        self._away = threading.Event()  # the driver is not inside progress()
+        self._away.set()
+        self._keeper = threading.Thread(target=self._keep, name="udp keeper", daemon=True)
+        self._keeper.start()
+        _OPEN.add(self)
+
+    def post_send(self, peer: int, header: Header, view: memoryview) -> Token:
+        """See :class:`Endpoint`."""
+        with self._driving:
+            token = self._token(self._peers[peer], header, view)
+            connection = self._peers[peer].connection
+            if len(view) <= COPY_BYTES and connection.unacknowledged_bytes <= MAX_COPIED_BYTES:
+                connection.send(pack_header(header), memoryview(bytes(view)), None)
+                self._completions.append(Completion(token))
+            else:
+                connection.send(pack_header(header), view, token)
+        return token
+
+    def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
+        """See :class:`Endpoint`."""
+        with self._driving:
+            token = self._token(self._peers[peer], header, view)
+            self._peers[peer].connection.expect(pack_header(header), view, token)
+        return token
+
+    def _token(self, peer: Peer, header: Header, view: memoryview) -> Token:
+        assert len(view) == header.count * DTYPE_BYTES[header.dtype], f"{len(view)} bytes for {describe(header)}"
+        if header.operation != POINT_TO_POINT:
+            self._sequence = header.sequence
+        if peer.connection.first_pending() is None:
+            peer.moved_s = time.monotonic()
+        self._num_tokens += 1
+        return self._num_tokens
+
+    def progress(self, deadline_s: float) -> Sequence[Completion]:
+        """See :class:`Endpoint`."""
+        return self._drive(lambda: self._progress(deadline_s))
+
+    def peek(self, peer: int, deadline_s: float) -> Header | None:
+        """See :class:`Endpoint`."""
+        return self._drive(lambda: self._peek(self._peers[peer], deadline_s))
+
+    def _drive(self, work: Callable[[], ResultT]) -> ResultT:
+        self._away.clear()
+        try:
+            with self._driving:
+                return work()
+        except TransportError as error:
+            self._error = error
+            raise
+        finally:
+            self._away.set()
+
+    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+        wait_s = 0.0
+        while True:
+            due_s = self._advance(wait_s)
+            for peer in self._in_order:
+                self._check(peer)
+            if self._completions or self._woken:
+                completions, self._completions = self._completions, []
+                self._woken = False
+                return completions
+            now_s = time.monotonic()
+            if now_s >= deadline_s:
+                raise self._timeout()
+            wait_s = min(deadline_s, due_s) - now_s
+
+    def _peek(self, peer: Peer, deadline_s: float) -> Header | None:
+        connection, wait_s = peer.connection, 0.0
+        assert not connection.expecting, "what is awaited is not peeked at"
+        while True:
+            due_s = self._advance(wait_s)
+            first = connection.peek()
+            if first is not None:
+                return unpack_header(first)
+            if connection.left_after is not None:
+                return None
+            self._check(peer)
+            now_s = time.monotonic()
+            if now_s >= deadline_s:
+                raise PeerTimeoutError(peer.rank, now_s - peer.moved_s, "its next message")
+            wait_s = min(deadline_s, due_s) - now_s
+
+    def _advance(self, wait_s: float) -> float:
+        """Wait for something to happen, and do what there is to do. Returns when to come back at the latest."""
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise TransportError(f"rank {self._group.rank} closed the group itself")
+        ready = self._waiter.wait(wait_s)
+        if ready and ready[-1] == len(self._in_order):
+            ready.pop()
+            os.eventfd_read(self._wake_descriptor)
+            self._woken = True
+        return self._step(ready)
+
+    def _step(self, ready: Sequence[int]) -> float:
+        """Receive from those, send what is due. Returns when to come back at the latest."""
+        due_s = float("inf")
+        for index in ready:
+            self._receive(self._in_order[index])
+        now_s = time.monotonic()
+        for peer in self._in_order:
+            connection = peer.connection
+            deadline_s = connection.deadline_s()
+            if deadline_s <= now_s:
+                connection.expire(now_s)
+            if not peer.refused:
+                self._transmit(peer, now_s)
+                due_s = min(due_s, connection.deadline_s())
+            if connection.completions:
+                self._completions += map(Completion, connection.completions)
+                connection.completions.clear()
+        return due_s
+
+    def _receive(self, peer: Peer) -> None:
+        for _ in range(_BATCHES_PER_STEP):
+            now_s = time.monotonic()
+            found = peer.receiver.receive(now_s)
+            if found.error == errno.ECONNREFUSED:
+                peer.refused = True  # what it said before lies behind the error
+                continue
+            if found.error:
+                raise PeerLostError(peer.rank, os.strerror(found.error))
+            if not found.more:
+                break
+        connection = peer.connection
+        if connection.moved_bytes != peer.moved_bytes:
+            peer.moved_bytes, peer.moved_s = connection.moved_bytes, time.monotonic()
+
+    def _transmit(self, peer: Peer, now_s: float) -> None:
+        connection, descriptor = peer.connection, peer.socket.fileno()
+        for datagram in connection.controls(now_s):
+            try:
+                peer.socket.send(datagram)
+            except BlockingIOError:
+                break  # as if the network had lost it
+            except ConnectionRefusedError:
+                peer.refused = True
+            except OSError as error:
+                raise PeerLostError(peer.rank, error.strerror or str(error)) from error
+        for _ in range(_RUNS_PER_STEP):
+            run = connection.next_run(now_s)
+            if run is None:
+                break
+            failure = send_run(descriptor, connection, run)
+            if failure == 0:
+                continue
+            connection.take_back(run, now_s)
+            if failure == errno.ECONNREFUSED:
+                peer.refused = True
+            elif failure == errno.EMSGSIZE:
+                raise TransportError(
+                    f"channel.payload: {connection.packet_bytes} B and headers do not fit the MTU towards rank "
+                    f"{peer.rank}; the default, 1448 B, fits 1500"
+                )
+            elif failure not in (errno.EAGAIN, errno.ENOBUFS, errno.EINTR):
+                raise PeerLostError(peer.rank, os.strerror(failure))
+            break
+
+    def _check(self, peer: Peer) -> None:
+        """Raise what stands in the way of going on."""
+        connection = peer.connection
+        if connection.disagreement is not None:
+            raise self._mismatch(peer, *connection.disagreement)
+        if connection.restarted:
+            raise PeerLostError(peer.rank, "it has begun anew and knows nothing of this group")
+        left_after = connection.left_after
+        if left_after is not None:
+            if self._sequence > left_after or connection.expecting or connection.sending:
+                raise left(peer.rank, left_after)
+        elif peer.refused:
+            self._receive(peer)  # its last words may lie behind the refusal
+            if connection.left_after is None:
+                raise PeerLostError(peer.rank, "nobody listens at its address any more")
+
+    def _mismatch(self, peer: Peer, came: bytes, expected: bytes) -> TransportError:
+        ours = unpack_header(expected)
+        try:
+            sent = unpack_header(came)
+        except FrameMismatchError as error:
+            return FrameMismatchError(
+                f"rank {peer.rank} sends what is {error}; rank {self._group.rank} expects {describe(ours)}"
+            )
+        return mismatch(sender=peer.rank, sent=sent, receiver=self._group.rank, expected=ours)
+
+    def _timeout(self) -> TransportError:
+        """Blame the peer that has been silent longest among those something is expected of."""
+        busy = [peer for peer in self._in_order if peer.connection.first_pending() is not None]
+        if not busy:
+            return TransportError("the deadline passed with nothing under way")
+        peer = min(busy, key=lambda candidate: (not candidate.connection.expecting, candidate.moved_s))
+        pending = peer.connection.first_pending()
+        assert pending is not None
+        return PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, describe(unpack_header(pending)))
+
+    def _keep(self) -> None:
+        """The keeper's life."""
+        while self._away.wait() and not self._closing:
+            time.sleep(_AWAY_S)
+            wait_s = 0.0
+            while self._away.is_set() and not self._closing:
+                ready = self._keepers_waiter.wait(wait_s)
+                if not self._driving.acquire(blocking=False):
+                    break
+                try:
+                    if self._closing or self._error is not None:
+                        return
+                    ready = [index for index in ready if index < len(self._in_order)]
+                    wait_s = max(self._step(ready) - time.monotonic(), 0.0)
+                except TransportError as error:
+                    self._error = error
+                    return
+                finally:
+                    self._driving.release()
+
+    def wake(self) -> None:
+        """See :class:`Endpoint`."""
+        with self._descriptors:
+            if not self._closed:
+                os.eventfd_write(self._wake_descriptor, 1)
+
+    def statistics(self) -> dict[int, PeerStatistics]:
+        """See :class:`Endpoint`."""
+        return {
+            peer.rank: PeerStatistics(
+                payload_bytes_sent=peer.connection.sent_payload_bytes,
+                payload_bytes_received=peer.connection.received_payload_bytes,
+                acknowledgement_bytes_sent=peer.connection.acknowledgement_bytes,
+                retransmitted_bytes=peer.connection.retransmitted_bytes,
+            )
+            for peer in self._in_order
+        }
+
+    @property
+    def num_rejected(self) -> int:
+        """Datagrams that were cut short, corrupted or not of this group."""
+        return sum(peer.connection.num_rejected for peer in self._in_order)
+
+    def congestion(self) -> dict[int, str]:
+        """See :class:`Endpoint`: the kernel controls nothing here."""
+        return {}
+
+    def close(self) -> None:
+        """See :class:`Endpoint`."""
+        self._closing = True
+        self.wake()
+        with self._driving:
+            if self._closed:
+                return
+            self._take_leave()
+            with self._descriptors:
+                self._closed = True
+                os.eventfd_write(self._keeper_descriptor, 1)
+                self._away.set()
+        self._keeper.join()
+        with self._descriptors:
+            _OPEN.discard(self)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Give the descriptors back, unnoticed by the peers: in a forked child, those are copies."""
+        for peer in self._in_order:
+            peer.socket.close()
+        for descriptor in (self._wake_descriptor, self._keeper_descriptor):
+            os.close(descriptor)
+
+    def _take_leave(self) -> None:
+        busy = any(peer.connection.expecting or peer.connection.sending for peer in self._in_order)
+        in_order = self._error is None and not busy
+        finished = self._sequence if in_order else max(self._sequence - 1, 0)
+        linger_s = min(self._group.timeout_s, LINGER_S) if in_order else HURRIED_LINGER_S
+        deadline_s = time.monotonic() + linger_s
+        for peer in self._in_order:
+            peer.connection.leave(finished, time.monotonic())
+        while time.monotonic() < deadline_s:
+            try:
+                due_s = self._step(range(len(self._in_order)))
+            except PeerLostError as error:
+                self._peers[error.peer].refused = True
+                continue
+            if not any(self._lingers(peer) for peer in self._in_order):
+                return
+            self._leaving_waiter.wait(min(due_s, deadline_s) - time.monotonic())
+
+    @staticmethod
+    def _lingers(peer: Peer) -> bool:
+        connection = peer.connection
+        return not (peer.refused or (connection.delivered and connection.leave_answered))
+
+
+_OPEN: Final[WeakSet[UdpEndpoint]] = WeakSet()
+
+
+def _abandon_all() -> None:
+    for endpoint in _OPEN:
+        endpoint.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,192 @@
+"""The native mover of packets (udp.c) as Python sees it: structures, functions, and who owns which memory."""
+
+import ctypes
+import errno
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from switch_agg.errors import UnsupportedError as CannotBuildError
+from switch_agg.native.build import build
+from transports.channels._udp_core import Connection, Run
+from transports.channels._udp_wire import Packet, unpack
+from transports.errors import FrameMismatchError, TransportError, UnsupportedError
+from transports.framing import HEADER_BYTES
+
+SOURCE: Final = Path(__file__).with_name("udp.c")
+_BATCH: Final = 8
+_BUFFER_BYTES: Final = 65536
+_MAX_RUNS: Final = 256
+_CONTROLS_BYTES: Final = 65536
+
+
+class _Target(ctypes.Structure):
+    """struct target of udp.c."""
+
+    _fields_ = (("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("to", ctypes.c_void_p))
+
+
+class _Run(ctypes.Structure):
+    """struct run of udp.c."""
+
+    _fields_ = (
+        ("offset", ctypes.c_uint64),
+        ("num_bytes", ctypes.c_uint64),
+        ("number", ctypes.c_uint32),
+        ("num_packets", ctypes.c_uint32),
+        ("marked", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    )
+
+
+class _Reception(ctypes.Structure):
+    """struct reception of udp.c."""
+
+    _fields_ = (
+        ("targets", ctypes.c_void_p),
+        ("runs", ctypes.c_void_p),
+        ("controls", ctypes.c_void_p),
+        ("buffers", ctypes.c_void_p),
+        ("prefix", ctypes.c_uint64),
+        ("num_targets", ctypes.c_uint32),
+        ("max_runs", ctypes.c_uint32),
+        ("controls_bytes", ctypes.c_uint32),
+        ("connection", ctypes.c_uint32),
+        ("socket", ctypes.c_int32),
+        ("num_runs", ctypes.c_uint32),
+        ("num_controls_bytes", ctypes.c_uint32),
+        ("num_rejected", ctypes.c_uint32),
+        ("more", ctypes.c_int32),
+        ("error", ctypes.c_int32),
+    )
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The functions, built if need be. Raises UnsupportedError without a C compiler."""
+    try:
+        found = ctypes.CDLL(str(build(SOURCE, "library")))
+    except CannotBuildError as error:
+        raise UnsupportedError(str(error)) from error
+    pointer, u32, u64, i32 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32
+    found.send_run.argtypes = (i32, u32, u32, pointer, u32, pointer, u64, u64, u32, u32)
+    found.receive_runs.argtypes = (pointer,)
+    found.receive_runs.restype = None
+    found.wait_readable.argtypes = (pointer, u32, ctypes.c_int64, pointer)
+    return found
+
+
+def _address(view: memoryview | bytes | bytearray) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data) if len(view) else 0
+
+
+def send_run(descriptor: int, connection: Connection, run: Run) -> int:
+    """Hand the run to the kernel. Returns 0 or an errno."""
+    message = run.message
+    if message.pointers is None:
+        message.pointers = (_address(message.header), _address(message.view))
+    result: int = library().send_run(
+        descriptor, connection.remote, run.first & 0xFFFF_FFFF, message.pointers[0], HEADER_BYTES, message.pointers[1],
+        message.start, run.offset, run.num_bytes, connection.packet_bytes,
+    )  # fmt: skip
+    return result
+
+
+class Received(NamedTuple):
+    """What one call found."""
+
+    more: bool
+    """Whether the socket may hold more."""
+    error: int
+    """An errno, or 0."""
+
+
+class Receiver:
+    """Reads one connection's socket into the connection. Several may share the `scratch` memory, one after another."""
+
+    def __init__(self, connection: Connection, descriptor: int, scratch: "Scratch") -> None:
+        self._connection, self._scratch = connection, scratch
+        self._library = library()
+        self._version = -1
+        self._targets: ctypes.Array[_Target]
+        self._views: Sequence[memoryview] = ()  # alive as long as the native code may write to them
+        self._reception = _Reception(
+            runs=ctypes.addressof(scratch.runs),
+            controls=ctypes.addressof(scratch.controls),
+            buffers=ctypes.addressof(scratch.buffers),
+            max_runs=_MAX_RUNS,
+            controls_bytes=_CONTROLS_BYTES,
+            connection=connection.local,
+            socket=descriptor,
+        )
+        self._pointer = ctypes.addressof(self._reception)
+
+    def receive(self, now_s: float) -> Received:
+        """At most one batch."""
+        connection, reception = self._connection, self._reception
+        if self._version != connection.version:
+            self._aim()
+        reception.prefix = connection.received.prefix
+        self._library.receive_runs(self._pointer)
+        runs = self._scratch.runs
+        for index in range(reception.num_runs):
+            run = runs[index]
+            connection.on_data(
+                run.number, run.num_packets, run.offset, run.num_bytes, marked=bool(run.marked), now_s=now_s
+            )
+        connection.num_rejected += reception.num_rejected
+        if reception.num_controls_bytes:
+            for packet in self._controls(reception.num_controls_bytes):
+                connection.on_control(packet, now_s)
+        return Received(bool(reception.more), reception.error)
+
+    def _controls(self, num_bytes: int) -> Iterator[Packet]:
+        data = ctypes.string_at(ctypes.addressof(self._scratch.controls), num_bytes)
+        at = 0
+        while at < num_bytes:
+            length = int.from_bytes(data[at : at + 2], "little")
+            try:
+                yield unpack(data[at + 2 : at + 2 + length])
+            except FrameMismatchError:
+                self._connection.num_rejected += 1
+            at += 2 + length
+
+    def _aim(self) -> None:
+        targets = self._connection.targets()
+        self._targets = (_Target * len(targets))()
+        for native, target in zip(self._targets, targets, strict=True):
+            native.start, native.end, native.to = target.start, target.end, _address(target.view)
+        self._views = [target.view for target in targets]
+        self._reception.targets = ctypes.addressof(self._targets)
+        self._reception.num_targets = len(targets)
+        self._version = self._connection.version
+
+
+class Scratch:
+    """Memory that one batch passes through."""
+
+    def __init__(self) -> None:
+        self.runs = (_Run * _MAX_RUNS)()
+        self.controls = (ctypes.c_uint8 * _CONTROLS_BYTES)()
+        self.buffers = (ctypes.c_uint8 * (_BATCH * _BUFFER_BYTES))()
+
+
+class Waiter:
+    """Waits for descriptors, to the microsecond; select.epoll waits in whole milliseconds."""
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self._library = library()
+        self._descriptors = (ctypes.c_int32 * max(1, len(descriptors)))(*descriptors)
+        self._ready = (ctypes.c_uint8 * max(1, len(descriptors)))()
+        self._num_descriptors = len(descriptors)
+
+    def wait(self, timeout_s: float) -> list[int]:
+        """The indices of those that can be read, when there are any or the time is over."""
+        timeout_ns = int(min(max(timeout_s, 0.0), 3600.0) * 1e9)
+        found: int = self._library.wait_readable(self._descriptors, self._num_descriptors, timeout_ns, self._ready)
+        if found < 0:
+            raise TransportError(f"cannot wait for {self._num_descriptors} sockets: {errno.errorcode.get(-found)}")
+        return [index for index, ready in enumerate(self._ready) if ready] if found else []

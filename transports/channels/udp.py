@@ -1,0 +1,125 @@
+"""A reliable channel of our own over UDP: selective acknowledgement, pacing, window policies to choose from.
+
+With a rate given, or discovered (`rate: null`, `window: fixed`), random loss costs what it loses and no more. With
+`aimd` or `delay` the window decides, and the channel makes room for others.
+"""
+
+import errno
+import secrets
+import socket
+import time
+from contextlib import ExitStack
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field
+
+from switch_agg.driver import open_socket
+from switch_agg.window import WindowPolicy
+from transports.channels._tcp_mesh import port_range, ports
+from transports.channels._udp_core import Connection
+from transports.channels._udp_endpoint import UdpEndpoint
+from transports.channels._udp_native import library
+from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
+from transports.channels._udp_wire import HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES
+from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group, published
+from transports.errors import OptionError, PeerLostError, TransportError
+from transports.framing import HEADER_BYTES
+from transports.units import Rate, Time
+
+_UDP_GRO: Final = 104
+_IP_MTU_DISCOVER: Final = 10
+_IP_PMTUDISC_DO: Final = 2
+
+
+@CHANNELS.register
+class Udp(Channel):
+    """One UDP socket per pair of members, paced and acknowledged by ourselves."""
+
+    header_bytes: ClassVar[int] = HEADER_BYTES
+
+    rate: Rate | None = Field(
+        default=None, gt=0, description="wire rate of all that a member sends; null: each connection discovers its own"
+    )
+    window: Literal["fixed", "aimd", "delay"] = Field(
+        default="fixed",
+        description="fixed: rate and packets decide; aimd: halves on loss and ECN marks; delay: as Swift",
+    )
+    packets: int = Field(default=8192, ge=1, le=2**20, description="the window's maximum")
+    target: Time = Field(default=1e-3, gt=0, description="of `delay`: queueing delay to aim for")
+    payload: int = Field(
+        default=1448, ge=64, le=MAX_LENGTH, description="bytes a full packet carries; headers of 52 B come before them"
+    )
+
+    def open(self, group: Group) -> UdpEndpoint:
+        """See :class:`Channel`. Raises UnsupportedError without a C compiler."""
+        library()
+        deadline_s = time.monotonic() + group.timeout_s
+        peers = [rank for rank in range(group.size) if rank != group.rank]
+        numbers = {peer: secrets.randbits(32) for peer in peers}
+        sockets: dict[int, socket.socket] = {}
+        with ExitStack() as undo:
+            for peer in peers:
+                sockets[peer] = undo.enter_context(_bound(group, peer))
+                host, port = sockets[peer].getsockname()
+                group.store.set(f"{group.name}/{group.rank}/{peer}", f"{host}:{port}:{numbers[peer]}")
+            connections = {}
+            pacer = Pacer()
+            for peer in peers:
+                key = f"{group.name}/{peer}/{group.rank}"
+                host, port, number = published(group, key, peer, "its address in the store", deadline_s).split(":")
+                try:
+                    sockets[peer].connect((host, int(port)))
+                except OSError as error:
+                    raise PeerLostError(peer, f"{host}:{port}: {error.strerror}") from error
+                connections[peer] = Connection(
+                    peer=(host, int(port)),
+                    local=numbers[peer],
+                    remote=int(number),
+                    packet_bytes=self.payload,
+                    window=WindowPolicy(kind=self.window, target_s=self.target).window(self.packets),
+                    pace=self._pace(),
+                    pacer=Pacer() if self.rate is None else pacer,
+                    now_s=time.monotonic(),
+                )
+            endpoint = UdpEndpoint(group, sockets, connections)
+            undo.pop_all()
+        return endpoint
+
+    def _pace(self) -> Pace:
+        if self.rate is not None:
+            return GivenPace(self.rate)
+        return DiscoveredPace() if self.window == "fixed" else WindowPace()
+
+    def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
+        """Forward: full packets and a last one, exact for one message. Reverse: an estimate, one acknowledgement with
+        one range for every 16 packets; receive offloads make it fewer."""
+        packets = -(-payload_bytes // self._packet_bytes(mtu))
+        acknowledgement_bytes = OVERHEAD_BYTES + 14
+        return ForwardReverse(payload_bytes + packets * OVERHEAD_BYTES, -(-packets // 16) * acknowledgement_bytes)
+
+    def goodput_fraction(self, mtu: int) -> float:
+        """See :class:`Channel`."""
+        packet_bytes = self._packet_bytes(mtu)
+        return packet_bytes / (packet_bytes + OVERHEAD_BYTES)
+
+    def _packet_bytes(self, mtu: int) -> int:
+        """What a packet carries at this MTU. Raises OptionError when it does not fit."""
+        most = mtu - IP_UDP_BYTES - HEADER.size
+        if self.payload > most:
+            raise OptionError(f"channel.payload: {self.payload} B do not fit an MTU of {mtu}; at most {most}")
+        return self.payload
+
+
+def _bound(group: Group, peer: int) -> socket.socket:
+    """A socket on the group's own address, with a port that follows from names and ranks (see _tcp_mesh)."""
+    for port in ports(group.name, group.rank, peer, port_range()):
+        try:
+            opened = open_socket((group.address, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and port != 0:
+                continue
+            raise TransportError(f"rank {group.rank} cannot use {group.address}: {error}") from error
+        opened.setsockopt(socket.SOL_UDP, _UDP_GRO, 1)
+        opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+        return opened
+    raise AssertionError("the last port to try is any")
