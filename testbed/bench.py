@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from testbed.aggregation.facts import losses, violations
+from testbed.aggregation.facts import violations
 from testbed.calibrate import delays_of, rate_of
 from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
@@ -86,7 +86,7 @@ def allreduce_rows(
         workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
     ):
         bench.work(results, timeout_s=24 * 3600.0)
-        wrong = violations(bench.deployment.aggregator_reports) or losses(bench.deployment.aggregator_reports, {})
+        wrong = violations(bench.deployment.aggregator_reports)
     if wrong:
         raise RunFailedError("\n".join(wrong))
     if not results.samples:

@@ -350,7 +350,7 @@ class _Run:
                 read_back_differences=self.differences,
                 throttling=self._throttling(),
                 background=evidence(self.background),
-                aggregation_violations=violations(self.aggregators),
+                aggregation_violations=violations(self.aggregators, self._switch_statistics),
                 aggregation_lost=losses(self.aggregators, self._switch_statistics),
             )
         )

@@ -72,15 +72,31 @@ def switched_bytes(
     return SwitchedBytes(repeated=repeated, retransmitted=retransmitted)
 
 
-def violations(reports: Sequence[AggregatorReport]) -> list[str]:
-    """Counters that do not add up, one line each."""
-    return [f"{report.plan.title}: {line}" for report in reports for line in report.violations]
+def violations(
+    reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics] | None = None
+) -> list[str]:
+    """Counters that do not add up, one line each; or that nobody can ask for, though no worker lost the switch: what
+    the kernel's program did after its process had ended is unknown."""
+    found = [f"{report.plan.title}: {line}" for report in reports for line in report.violations]
+    if not _lost(statistics or {}):
+        found += [
+            f"{report.plan.title}: {report.failure.partition(chr(10))[0]}, so its counters are unknown"
+            for report in reports
+            if report.failure
+        ]
+    return found
 
 
 def losses(reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]) -> list[str]:
-    """Why switches stopped adding; each reason once."""
-    found = [report.failure.partition("\n")[0] for report in reports if report.failure]
-    return found or list(dict.fromkeys(each.lost for each in statistics.values() if each.lost))
+    """Why switches stopped adding, for the workers; each reason once."""
+    lost = _lost(statistics)
+    if not lost:
+        return []
+    return [report.failure.partition("\n")[0] for report in reports if report.failure] or lost
+
+
+def _lost(statistics: Mapping[int, SwitchStatistics]) -> list[str]:
+    return list(dict.fromkeys(each.lost for each in statistics.values() if each.lost))
 
 
 def aggregator_summaries(

@@ -46,7 +46,7 @@ class RunningAggregator:
             Path(sys.executable),
             ("-m", "testbed.aggregation.process", configuration.model_dump_json()),
             title=plan.title,
-            consequence="gradients go around the ring without it",
+            consequence="nobody answers for the switch any more",
             listens=True,
         )
 

@@ -59,4 +59,10 @@ def test_the_summary_names_what_was_counted_and_what_was_lost() -> None:
     assert violations([good]) == ["aggregator a0 at s0 (reference): 7 received and 6 accounted for"]
     dead = AggregatorReport(plan=aggregator, failure="it was killed by signal 9\nand its log")
     assert losses([dead], {0: statistics("no result")}) == ["it was killed by signal 9"]
+    assert violations([dead], {0: statistics("no result")}) == []
+    # The kernel's program may go on after its process: then nobody lost it, and nobody knows what it did.
+    assert losses([dead], {0: statistics()}) == []
+    assert violations([dead], {0: statistics()}) == [
+        "aggregator a0 at s0 (reference): it was killed by signal 9, so its counters are unknown"
+    ]
     assert losses([good], {0: statistics("no result"), 1: statistics("no result")}) == ["no result"]
