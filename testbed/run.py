@@ -272,7 +272,7 @@ class _Run:
         key = (direction.link, direction.sender.node)
         measured = next((m for m in self.calibration.links if (m.link, m.sender) == key), None)
         acknowledged, retransmitted = self._overheads(direction, start, end)
-        crossing, uncertain = on_direction(self.background, direction, start, end)
+        crossing, uncertain = on_direction(self.plan, self.background, direction, start, end)
         workload = self.plan.experiment.workload
         granule_bytes = wire_bytes(self.plan.experiment.packet_bytes)
         expected = direction.expected_bytes

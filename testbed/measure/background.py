@@ -26,17 +26,23 @@ def flows_between(plan: Plan, start: Snapshot, end: Snapshot) -> list[FlowBytes]
 
 
 def on_direction(
-    flows: Sequence[FlowBytes], direction: Direction, start: Snapshot, end: Snapshot
+    plan: Plan, flows: Sequence[FlowBytes], direction: Direction, start: Snapshot, end: Snapshot
 ) -> tuple[int | None, int]:
     """Background bytes that surely crossed it, None where equal paths leave that open; and how many more or fewer its
-    counter may have seen: packets dropped along their way, and what it can carry while counters are read."""
+    counter may have seen: packets dropped along their way, and what can come while counters are read, which is no more
+    than the slowest link of each flow's path lets through."""
     shares = [each.flow.path.shares.get(direction.hop, 0) for each in flows]
     if not any(shares):
         return 0, 0
     if any(0 < share < 1 for share in shares):
         return None, 0
     crossed_bytes, lost_bytes = on_hop(flows, direction.hop)
-    return crossed_bytes, lost_bytes + round((start.took_s + end.took_s) * direction.rate_bps / 8)
+    rates_bps = {each.hop: each.rate_bps for each in plan.directions}
+    most_bps = sum(
+        min(rates_bps[hop] for hop in each.flow.path.shares) for each in flows if direction.hop in each.flow.path.shares
+    )
+    reading_s = start.took_s + end.took_s
+    return crossed_bytes, lost_bytes + round(reading_s * min(direction.rate_bps, most_bps) / 8)
 
 
 def crossed(plan: Plan) -> set[tuple[str, str]]:

@@ -56,7 +56,7 @@ def test_flows_and_links_over_the_window() -> None:
     bulk, constant = flows = flows_between(plan, start, end)
     assert (bulk.sent_bytes, bulk.received_bytes) == (2 * 151400, 2 * 151400)
     assert (constant.sent_bytes, constant.received_bytes) == (30280, 27252)
-    by_hop = {direction.hop: on_direction(flows, direction, start, end) for direction in plan.directions}
+    by_hop = {direction.hop: on_direction(plan, flows, direction, start, end) for direction in plan.directions}
     skew_bytes = round(0.002 * 100e6 / 8)
     assert by_hop["w0", "s0"] == (302800, skew_bytes)
     assert by_hop["s0", "w1"] == (302800 + 27252, skew_bytes + 3028)
@@ -66,6 +66,15 @@ def test_flows_and_links_over_the_window() -> None:
     first, second = summaries(flows, window_s=2.0)
     assert first.sent_bps == 151400 * 8
     assert (second.kind, second.offered_bps, second.received_bps) == ("constant", 10e6, 27252 * 4)
+
+
+def test_a_link_without_a_rate_carries_no_more_background_than_its_path_does() -> None:
+    plan = planned(workers_per_host=2)
+    start, end = snapshot(plan, 1), snapshot(plan, 3)
+    flows = [each for each in flows_between(plan, start, end) if each.flow.source.node == "w2"]
+    inside = next(direction for direction in plan.directions if direction.hop == ("w2", "h1"))
+    assert inside.rate_bps > 100e6
+    assert on_direction(plan, flows, inside, start, end)[1] == round(0.002 * 100e6 / 8) + 3028
 
 
 def test_links_that_are_shared_and_connections_that_are_not_the_experiments() -> None:
@@ -78,6 +87,6 @@ def test_equal_paths_leave_open_what_crossed() -> None:
     plan = planned(topology={"kind": "leaf_spine", "leaves": 2, "spines": 2}, placement="spread")
     start, end = snapshot(plan, 1), snapshot(plan, 2)
     flows = flows_between(plan, start, end)
-    found = {direction.hop: on_direction(flows, direction, start, end)[0] for direction in plan.directions}
+    found = {direction.hop: on_direction(plan, flows, direction, start, end)[0] for direction in plan.directions}
     assert found["s0", "s2"] is None
     assert found["w0", "s0"] == 151400
