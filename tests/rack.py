@@ -18,6 +18,8 @@ from switch_agg.namespaces import in_network_of
 
 PORT = 0xBEE0
 AGGREGATOR = "10.9.255.2"
+NO_IPV6 = "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"
+"""Its router solicitations would be among the bytes."""
 
 
 def run(pid: int, *lines: str) -> None:
@@ -43,7 +45,7 @@ class Rack:
     def _namespace(stack: ExitStack) -> int:
         # cat ends when its standard input does: at the latest with this process.
         holder = subprocess.Popen(
-            ["unshare", "-n", "sh", "-c", "ip link set lo up; echo; exec cat"],
+            ["unshare", "-n", "sh", "-c", f"{NO_IPV6}; ip link set lo up; echo; exec cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -74,7 +74,7 @@ def test_what_depends_on_the_gradients_is_an_estimate() -> None:
         ({"compression": "fp16", "stack": "gloo"}, "stack gloo brings its own"),
         ({"compression": "dgc"}, "set workload.momentum to 0 and compression.momentum"),
         ({"compression": "int8", "workload": {"kind": "training", "verify_gradients": True}}, "verify_gradients"),
-        ({"compression": "fp16", "workload": "allreduce"}, "checks exact sums"),
+        ({"compression": "fp16", "workload": "allreduce"}, "say it in `stacks`"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_the_cure(keys: dict[str, Any], message: str) -> None:

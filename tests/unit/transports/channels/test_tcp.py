@@ -243,7 +243,8 @@ def test_the_kernel_counts_acknowledgements() -> None:
     (sender, congestion), (receiver, _) = run_threads(body, groups(2))
     assert sender.payload_bytes_sent == (1 << 22) + HEADER_BYTES
     assert receiver.acknowledgement_bytes_sent > sender.acknowledgement_bytes_sent >= 0
-    assert receiver.acknowledgement_bytes_sent % 66 == 0
+    # Whole headers, and options where something came out of order, as it may even on loopback.
+    assert receiver.acknowledgement_bytes_sent >= 66
     assert receiver.retransmitted_bytes == 0  # it has sent no data; a busy loopback may well repeat the sender's
     assert set(congestion) == {1}
     assert congestion[1].isalnum()

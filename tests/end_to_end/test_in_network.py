@@ -1,0 +1,88 @@
+"""A switch that adds the gradients of a real run: loss, bytes and counters; and what happens when it dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
+
+SHORT = ("workload.iterations=4", "workload.compute_only=1", "workload.warmup=2", "workload.batch_size=8")
+
+
+def argv(output: Path, *settings: str) -> list[str]:
+    overrides = [word for setting in (*SHORT, "metrics.port=0", *settings) for word in ("--set", setting)]
+    spec = "experiments/quickstart.yaml"
+    return [sys.executable, "-m", "testbed", "run", spec, "--json", "--output", str(output), *overrides]
+
+
+def run(output: Path, *settings: str) -> dict[str, Any]:
+    done = subprocess.run(argv(output, *settings), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode in {0, 4}, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run(tmp_path_factory.mktemp("ring"), "collective=ring")
+
+
+@pytest.mark.parametrize("dataplane", ["ebpf", "reference"])
+def test_the_switch_adds_and_training_goes_as_around_a_ring(
+    ring: dict[str, Any], tmp_path: Path, dataplane: str
+) -> None:
+    summary = run(tmp_path, f"collective={{kind: in_network, dataplane: {dataplane}}}")
+    (aggregator,) = summary["aggregators"]
+    assert aggregator["lost"] is None
+    assert aggregator["bad"] == 0
+    assert aggregator["chunks"] > 1000
+    assert not any("add up" in reason for reason in summary["reasons"])
+    assert summary["loss"]["last"] == pytest.approx(ring["loss"]["last"], rel=0.01)
+    assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
+    links = {(link["from"], link["to"]): link for link in summary["links"]}
+    for worker in range(4):
+        for direction in ((f"w{worker}", "s0"), ("s0", f"w{worker}")):
+            # Each chunk once; what a busy machine makes workers repeat comes on top.
+            assert links[direction]["bytes"] >= 0.99 * links[direction]["expected_bytes"]
+            assert links[direction]["expected_bytes"] < 0.75 * ring["links"][0]["expected_bytes"]
+
+
+def test_when_the_aggregator_is_killed_the_ring_goes_on(tmp_path: Path) -> None:
+    settings = ("collective={kind: in_network, dataplane: reference}", "timeout=6s", "workload.iterations=8")
+    words = argv(tmp_path, *settings)
+    words.remove("--json")  # progress goes to standard output then
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        assert started.stdout is not None
+        said = []
+        for line in started.stdout:
+            said.append(line)
+            if line.startswith("measured: iteration"):
+                os.kill(aggregator_of(started.pid), signal.SIGKILL)
+                break
+        said.append(started.stdout.read())
+    assert started.returncode in {0, 4}, "".join(said)
+    (record,) = (path.parent for path in tmp_path.glob("*/summary.json"))
+    summary = json.loads((record / "summary.json").read_text())
+    assert "signal 9" in summary["aggregators"][0]["lost"]
+    assert any("went around the ring" in reason for reason in summary["reasons"])
+    assert summary["num_iterations"] == 8
+    assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
+
+
+def aggregator_of(coordinator: int) -> int:
+    """The aggregator's process among the run's."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = b"testbed.aggregation.process" in (path / "cmdline").read_bytes().split(b"\0")
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+        if ours and parent == coordinator:
+            return int(path.name)
+    raise AssertionError("the run has no aggregator")
