@@ -17,7 +17,7 @@ from switch_agg.core import Address
 from switch_agg.driver import Driver, open_socket
 from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError
 from switch_agg.job import Job
-from switch_agg.native import library as native
+from switch_agg.native import worker as native
 from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows
 from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy

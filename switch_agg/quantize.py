@@ -96,7 +96,7 @@ def error_bound(exponents: Exponents, num_workers: int) -> npt.NDArray[np.float6
 
 
 class Codec(Protocol):
-    """Between floats and the rows of a wire image. Here in numpy; in C in switch_agg.native.library."""
+    """Between floats and the rows of a wire image. Here in numpy; in C in switch_agg.native.worker."""
 
     def exponents_of(self, values: Floats, num_elements: int) -> Exponents:
         """(count,) float32 -> the exponent of each block."""

@@ -5,7 +5,7 @@
  * chunks, window policies) and switch_agg/quantize.py (block exponents); the tests compare both with this. Packets move
  * in batches through sendmmsg(2) and recvmmsg(2), straight from the rows of the wire image that were staged once.
  *
- * No state outlives a call: everything is in struct reduction, whose layout switch_agg/native/library.py repeats.
+ * No state outlives a call: everything is in struct reduction, whose layout switch_agg/native/worker.py repeats.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

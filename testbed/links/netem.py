@@ -56,7 +56,9 @@ class NetemStage:
             raise SpecError(
                 "jitter: netem cannot change normal jitter into uniform; start the run with the uniform one"
             )
-        return [f"qdisc change {self._qdisc()}"]
+        # netem_change keeps the share it reorders unless it is given a new one.
+        ends = " reorder 0%" if before.asked.reorder > 0 and self.asked.reorder == 0 else ""
+        return [f"qdisc change {self._qdisc()}{ends}"]
 
     def _qdisc(self) -> str:
         asked = self.asked

@@ -6,6 +6,7 @@ measured as the link's (1.7 to 2.8 ms of a 99th percentile on a busy machine, ag
 its kernel time stamps are taken before netfilter and miss a delay stage at the receiver.
 """
 
+import random
 import select
 import socket
 import struct
@@ -20,7 +21,11 @@ from testbed.kernel import realtime
 from testbed.links.direction import Direction
 
 SPACING_S: Final = 250e-6
-"""Between two packets, of whichever direction."""
+"""Between two packets, of whichever direction, on average.
+
+The gaps are random: with even ones every packet of a 1 ms delay would be due just when another wakes the delay line,
+and none of a 200 us delay (RFC 2330, section 11.1.1, on sampling that falls into step with what it measures).
+"""
 _AWAKE_S: Final = 0.5e-3
 """Before and after a packet is due."""
 _PATIENCE_S: Final = 1.0
@@ -72,6 +77,7 @@ def _exchange(
         poll.register(target, select.POLLIN)
     by_descriptor = {target.fileno(): (index, target) for index, (_, target) in enumerate(ends)}
     total, sent = num_packets * len(directions), 0
+    gaps = random.Random(0)
     next_s = time.monotonic()
     while sent < total or pending:
         now_s = time.monotonic()
@@ -80,7 +86,7 @@ def _exchange(
             pending[sent] = index, now_s + directions[index].delay_s
             ends[index][0].send(_STAMP.pack(sent, time.monotonic()))
             sent += 1
-            next_s = max(next_s + spacing_s, now_s)
+            next_s = max(next_s + gaps.uniform(0.5, 1.5) * spacing_s, now_s)
         due_s = min((due for _, due in pending.values()), default=float("inf"))
         if due_s + _PATIENCE_S < now_s:  # lost
             pending = {number: entry for number, entry in pending.items() if entry[1] + _PATIENCE_S >= now_s}

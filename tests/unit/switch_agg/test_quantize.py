@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from switch_agg.native.library import NativeCodec
+from switch_agg.native.worker import NativeCodec
 from switch_agg.quantize import (
     NumpyCodec,
     Quantizer,

@@ -83,6 +83,13 @@ def test_everything_that_netem_can_is_asked_of_it(link: dict[str, Any], words: s
     assert asked.tc_changes(stage(delay="1ms")) == [asked.tc_commands()[-1].replace("qdisc add", "qdisc change")]
 
 
+def test_a_change_that_ends_reordering_says_so_because_the_kernel_would_keep_the_share() -> None:
+    calm, reordering = stage(delay="10ms"), stage(delay="10ms", reorder="2%")
+    (line,) = calm.tc_changes(reordering)
+    assert line.endswith(" delay 10000us reorder 0%")
+    assert all("reorder" not in line for line in calm.tc_changes(calm) + calm.tc_commands())
+
+
 def test_read_back_notices_bursts_duplicates_and_reordering() -> None:
     bursts = {"kind": "gilbert_elliott", "good_to_bad": 0.01, "bad_to_good": 0.25, "loss_in_bad": 0.9}
     asked = stage(delay="10ms", loss=bursts, duplicate=0.001, reorder=0.02)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from switch_agg.native.library import NativeCodec
+from switch_agg.native.worker import NativeCodec
 from switch_agg.quantize import NumpyCodec, exponents_of
 
 anything = st.floats(width=32, allow_nan=True, allow_infinity=True)
