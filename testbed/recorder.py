@@ -18,8 +18,8 @@ from testbed.live_links import LiveLinks, Mark
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.connections import Connection
 from testbed.measure.machine import MachineSample
-from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSample, LinkSampler
+from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.plan import Plan
 from testbed.results.record import RecordWriter
 from testbed.results.terminal import LiveProgress
@@ -116,11 +116,13 @@ class Recorder(Listener):
         machine = MachineSample.take()
         self._writer.append_machine([asdict(machine) | {"at_s": machine.at_s - self._epoch_s}])
         self._exporter.update_links(samples)
+        self._exporter.update_machine(machine)
         self._progress.links([(sample.port, self._utilization(sample)) for sample in samples])
 
     def on_probe(self, probe: BacklogProbe) -> None:
         """One probe of a backlogged link."""
         self._writer.append_backlog([asdict(probe) | {"at_s": probe.at_s - self._epoch_s}])
+        self._exporter.count_probe(probe)
 
     def _utilization(self, sample: LinkSample) -> float:
         """Since this link's sample before: 0 to 1."""
@@ -151,14 +153,10 @@ class Recorder(Listener):
         self._writer.append_iterations([{"rank": rank, **self._scalars(iteration)}])
         key = {"rank": rank, "phase": iteration.phase, "index": iteration.index}
         self._writer.append_buckets([key | self._scalars(bucket) for bucket in iteration.buckets])
+        self._exporter.note_iteration(f"w{rank}")
         if iteration.phase == MEASURED:
-            dilation = self._plan.experiment.dilation
-            self._exporter.observe_iteration(
-                worker=f"w{rank}",
-                iteration_s=(iteration.end_s - iteration.start_s) / dilation,
-                exposed_communication_s=(iteration.backward_end_s - iteration.backward_compute_end_s) / dilation,
-                loss=iteration.loss,
-            )
+            times = _times(iteration, dilation=float(self._plan.experiment.dilation))
+            self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
         if iteration.phase != self._phase:
             self._phase = iteration.phase
             self._waiting.clear()
@@ -199,3 +197,19 @@ class Recorder(Listener):
                 moment = field.name.endswith("_s") and field.name not in _DURATIONS
                 row[field.name] = value - self._epoch_s if moment else value
         return row
+
+
+def _times(iteration: messages.Iteration, *, dilation: float) -> IterationTimes:
+    """Where an iteration went."""
+    service_s, reach_s = 0.0, 0.0
+    for bucket in sorted(iteration.buckets, key=lambda bucket: bucket.started_s):
+        service_s += max(0.0, bucket.done_s - max(bucket.started_s, reach_s))
+        reach_s = max(reach_s, bucket.done_s)
+    communicating_s = iteration.backward_end_s - iteration.backward_compute_end_s
+    return IterationTimes(
+        iteration_s=(iteration.end_s - iteration.start_s) / dilation,
+        compute_s=(iteration.optimizer_end_s - iteration.start_s - communicating_s) / dilation,
+        exposed_communication_s=communicating_s / dilation,
+        service_s=service_s,
+        run_queue_s=iteration.communication_run_queue_delay_s,
+    )

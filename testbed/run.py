@@ -28,8 +28,8 @@ from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from testbed.measure.capture import Captured, captured_links, capturing, require_dumpcap
-from testbed.measure.prometheus import Exporter
 from testbed.measure.sampler import LinkSampler, wire_bytes
+from testbed.metrics.exporter import Exporter
 from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot

@@ -11,7 +11,7 @@ fail() { printf 'setup: %s\n' "$1" >&2; exit 3; }
 
 stamp=.venv/.setup-stamp
 wanted=$(cat tools/setup.sh pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)
-programs=(mnexec ethtool tc ip nsenter sysctl ifconfig brctl iptables-restore cc dumpcap clang tshark)
+programs=(mnexec ethtool tc ip nsenter sysctl ifconfig brctl iptables-restore cc dumpcap clang tshark prometheus promtool)
 missing=()
 for program in "${programs[@]}"; do
   command -v "$program" >/dev/null || missing+=("$program")
@@ -20,11 +20,19 @@ if [ "${#missing[@]}" -eq 0 ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; 
 
 if [ "${#missing[@]}" -gt 0 ]; then
   packages=(mininet iproute2 ethtool net-tools bridge-utils procps util-linux iptables gcc libc6-dev wireshark-common tshark
-            clang libbpf-dev)
+            clang libbpf-dev prometheus)
   [ "$(id -u)" -eq 0 ] || fail "missing ${missing[*]}; as root run: apt-get install --no-install-recommends ${packages[*]}"
   command -v apt-get >/dev/null || fail "missing ${missing[*]} and no apt-get; install your system's packages of ${packages[*]}"
   printf 'setup: installing system packages: %s\n' "${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
+  # A run starts a Prometheus of its own; the package's system service must not start, now or at the next boot.
+  if ! command -v prometheus >/dev/null && [ ! -e /etc/systemd/system/prometheus.service ]; then
+    mkdir -p /etc/systemd/system && ln -s /dev/null /etc/systemd/system/prometheus.service
+    if [ ! -d /run/systemd/system ] && [ ! -e /usr/sbin/policy-rc.d ]; then
+      printf '#!/bin/sh\n[ "$1" != prometheus ] || exit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
+      trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+  fi
   { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >.setup-apt.log 2>&1 \
     || fail "apt-get could not install ${packages[*]} (see .setup-apt.log); check the network and /etc/apt/sources.list"
   rm -f .setup-apt.log

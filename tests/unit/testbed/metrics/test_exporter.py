@@ -2,6 +2,8 @@
 
 import re
 import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from urllib.request import urlopen
@@ -14,8 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from testbed.errors import EnvironmentLacksError
 from testbed.links.nfqueue import DelayCounters
 from testbed.live_links import Mark
-from testbed.measure.prometheus import Exporter
+from testbed.measure.backlog import BacklogProbe
+from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample
+from testbed.metrics.exporter import Exporter, IterationTimes
+from testbed.metrics.families import FAMILIES, max_series
 
 
 def sample(node: str = "w0", at_s: float = 1.0, class_bytes: int = 0) -> LinkSample:
@@ -32,6 +37,19 @@ def sample(node: str = "w0", at_s: float = 1.0, class_bytes: int = 0) -> LinkSam
         backlog_bytes=3028,
         interface_bytes=class_bytes,
     )
+
+
+MARK = Mark(
+    at_s=1.0,
+    link="w0-s0",
+    node="w0",
+    to="s0",
+    setting="rate",
+    before="100mbit",
+    after="50mbit",
+    rate_bps=50e6,
+    source="hand",
+)
 
 
 @pytest.fixture
@@ -60,7 +78,7 @@ def test_links_are_counters_and_gauges_with_the_promised_names_and_labels(export
         ("testbed_link_transmit_packets", "counter", 660),
         ("testbed_link_drops", "counter", 3),
         ("testbed_link_backlog_bytes", "gauge", 3028),
-        ("testbed_link_rate_bits_per_second", "gauge", 100e6),
+        ("testbed_link_rate_bytes_per_second", "gauge", 12.5e6),
         ("testbed_link_utilization_ratio", "gauge", 0.8),
     ):
         family = families[name]
@@ -73,17 +91,31 @@ def test_links_are_counters_and_gauges_with_the_promised_names_and_labels(export
     assert families["testbed_link_utilization_ratio"].samples[1].value == pytest.approx(0.4)
 
 
+def times(iteration_s: float = 1.0, exposed_s: float = 0.2) -> IterationTimes:
+    return IterationTimes(
+        iteration_s=iteration_s,
+        compute_s=iteration_s / 2,
+        exposed_communication_s=exposed_s,
+        service_s=0.3,
+        run_queue_s=0.01,
+    )
+
+
 def test_iterations_count_by_worker(exporter: Exporter) -> None:
     for iteration_s in (0.25, 0.75):
-        exporter.observe_iteration(worker="w0", iteration_s=iteration_s, exposed_communication_s=0.2, loss=1.5)
-    exporter.observe_iteration(worker="w1", iteration_s=1.0, exposed_communication_s=0.1, loss=1.7)
+        exporter.observe_iteration("w0", times(iteration_s, 0.1), loss=1.5)
+    exporter.observe_iteration("w1", times(1.0), loss=1.7)
+    exporter.note_iteration("w0")
     families = scrape(exporter)
     iteration = families["testbed_iteration_seconds"]
     assert values(iteration, "testbed_iteration_seconds_count") == {("r1", "w0"): 2, ("r1", "w1"): 1}
     assert values(iteration, "testbed_iteration_seconds_sum") == {("r1", "w0"): 1.0, ("r1", "w1"): 1.0}
     assert values(families["testbed_loss"], "testbed_loss") == {("r1", "w0"): 1.5, ("r1", "w1"): 1.7}
-    exposed = families["testbed_exposed_communication_seconds"]
-    assert values(exposed, exposed.name)[("r1", "w0")] == 0.2
+    parts = families["testbed_iteration_part_seconds"].samples
+    found = {item.labels["part"]: item.value for item in parts if item.labels["worker"] == "w0"}
+    assert found == pytest.approx({"compute": 0.5, "exposed_communication": 0.2, "other": 0.3})
+    (last,) = families["testbed_last_iteration_timestamp_seconds"].samples
+    assert last.value == pytest.approx(time.time(), abs=60)
 
 
 def test_the_run_is_described(exporter: Exporter) -> None:
@@ -91,15 +123,64 @@ def test_the_run_is_described(exporter: Exporter) -> None:
     assert (info.labels, info.value) == ({"run": "r1", "name": "quickstart"}, 1)
 
 
-@pytest.mark.parametrize("num_workers", [4, 16])
-def test_the_number_of_series_is_the_documented_one(exporter: Exporter, num_workers: int) -> None:
-    directions = [(f"w{rank}", f"w{rank}-s0") for rank in range(num_workers)]
-    exporter.update_links([sample(node) for pair in directions for node in pair])
-    for worker, _ in directions:
-        exporter.observe_iteration(worker=worker, iteration_s=1.0, exposed_communication_s=0.0, loss=0.0)
-    promised = re.search(rf"(\d+) for {num_workers}\b", Exporter.__doc__ or "")
-    assert promised is not None
-    assert sum(len(family.samples) for family in scrape(exporter).values()) == int(promised[1])
+def fill(exporter: Exporter, num_workers: int) -> None:
+    """Everything that a run on a star can say."""
+    directions = [(f"w{rank}-s0", node) for rank in range(num_workers) for node in (f"w{rank}", "s0")]
+    exporter.update_links([replace(sample(node), link=link) for link, node in directions])
+    late = np.zeros(896, dtype=np.uint64)
+    late[10] = 100
+    counters = DelayCounters(num_packets=100, num_lost=0, num_dropped=0, late=late)
+    exporter.watch_lateness(lambda: dict.fromkeys(directions, counters))
+    for link, node in directions:
+        exporter.count_probe(
+            BacklogProbe(at_s=1.0, link=link, node=node, elapsed_s=0.1, backlog_bytes=1, sent_bytes=1, due_bytes=1.0)
+        )
+    for rank in range(num_workers):
+        exporter.note_iteration(f"w{rank}")
+        exporter.observe_iteration(f"w{rank}", times(), loss=0.0)
+    exporter.update_machine(MachineSample.take())
+
+
+@pytest.mark.parametrize("num_workers", [4, 64])
+def test_the_number_of_series_is_bounded_and_the_documented_one(exporter: Exporter, num_workers: int) -> None:
+    fill(exporter, num_workers)
+    found = sum(len(family.samples) for family in scrape(exporter).values())
+    assert found == max_series(2 * num_workers, num_workers)
+    assert re.search(rf"\b{found} for {num_workers}\b", Exporter.__doc__ or "")
+
+
+def test_the_page_is_what_promtool_calls_valid_and_has_every_family(exporter: Exporter) -> None:
+    fill(exporter, 2)
+    exporter.count_changes([MARK])
+    with urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=10) as response:
+        page = response.read()
+    checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+    on_page = {line.split()[2]: line.split()[3] for line in page.decode().splitlines() if line.startswith("# TYPE")}
+    assert on_page == {family.name: family.kind for family in FAMILIES}
+    samples = [item for family in scrape(exporter).values() for item in family.samples]
+    for family in FAMILIES:
+        labels = {label for item in samples if item.name.startswith(family.name) for label in item.labels}
+        assert labels == {"run", *family.labels}, family.name
+
+
+def test_probes_of_backlogged_links_add_up(exporter: Exporter) -> None:
+    for sent_bytes in (90, 100):
+        exporter.count_probe(
+            BacklogProbe(
+                at_s=1.0,
+                link="w0-s0",
+                node="w0",
+                elapsed_s=0.1,
+                backlog_bytes=500,
+                sent_bytes=sent_bytes,
+                due_bytes=100.0,
+            )
+        )
+    families = scrape(exporter)
+    for kind, total in (("due", 200), ("sent", 190)):
+        name = f"testbed_link_backlogged_{kind}_bytes"
+        assert [item.value for item in families[name].samples] == [total]
 
 
 def test_a_port_in_use_names_the_spec_key_and_the_cure() -> None:
@@ -129,7 +210,7 @@ def test_closing_frees_the_port() -> None:
 def test_without_a_port_nothing_listens_and_updates_are_accepted() -> None:
     off = Exporter(None, run_id="r1")
     off.update_links([sample()])
-    off.observe_iteration(worker="w0", iteration_s=1.0, exposed_communication_s=0.5, loss=1.0)
+    off.observe_iteration("w0", times(), loss=1.0)
     assert off.port is None
     off.close()
 
@@ -140,24 +221,13 @@ def test_lateness_is_asked_for_at_the_scrape(exporter: Exporter) -> None:
     counted = DelayCounters(num_packets=100, num_lost=0, num_dropped=0, late=late)
     exporter.watch_lateness(lambda: {("w0-s0", "w0"): counted})
     family = scrape(exporter)["testbed_delay_line_late_seconds"]
-    by_quantile = {item.labels["quantile"]: item.value for item in family.samples}
-    assert by_quantile == pytest.approx({"0.5": 11e-6, "0.99": 64e-6, "1": 64e-6})
+    by_quantile = {item.labels.get("quantile", "count"): item.value for item in family.samples}
+    assert by_quantile == pytest.approx({"0.5": 11e-6, "0.99": 64e-6, "1": 64e-6, "count": 100})
     exporter.watch_lateness(dict)
     assert scrape(exporter)["testbed_delay_line_late_seconds"].samples == []
 
 
 def test_changes_of_links_are_counted_by_what_made_them(exporter: Exporter) -> None:
-    mark = Mark(
-        at_s=1.0,
-        link="w0-s0",
-        node="w0",
-        to="s0",
-        setting="rate",
-        before="100mbit",
-        after="50mbit",
-        rate_bps=50e6,
-        source="hand",
-    )
-    exporter.count_changes([mark, replace(mark, setting="queue"), replace(mark, source="trace")])
+    exporter.count_changes([MARK, replace(MARK, setting="queue"), replace(MARK, source="trace")])
     found = values(scrape(exporter)["testbed_link_changes"], "testbed_link_changes_total")
     assert found == {("w0-s0", "w0", "r1", "hand"): 2, ("w0-s0", "w0", "r1", "trace"): 1}
