@@ -346,16 +346,7 @@ class Aggregator:
                 self._generation = (self._generation + restarted) % MAX_SLOTS
                 self._begin_epoch(state, packet.epoch)
             if packet.kind == Kind.RESET:
-                self._send_upward(
-                    state,
-                    Packet(
-                        kind=Kind.JOIN,
-                        job=state.job.number,
-                        epoch=state.epoch,
-                        chunk=self._generation,
-                        slot=state.job.parent_index,
-                    ).encode(),
-                )
+                self._join_parent(state)
             return
         if packet.kind not in {Kind.DATA, Kind.SATURATED}:
             self.counters.control += 1
@@ -378,6 +369,8 @@ class Aggregator:
                 self._end_epoch(state)
                 if state.job.parent is not None:
                     return  # until the root has said which epoch is next
+            if state.job.parent is not None and not state.incarnations:
+                self._join_parent(state)  # before data goes up, which would only be answered with RESET
             state.incarnations[worker] = packet.chunk
             state.left &= ~(1 << worker)
         elif packet.kind == Kind.RESET:
@@ -391,6 +384,12 @@ class Aggregator:
                 state.epoch = (state.epoch + 1) % NUM_EPOCHS
                 return
         self._answer(state, worker, packet.kind, chunk=packet.chunk)
+
+    def _join_parent(self, state: _JobState) -> None:
+        """Take part in the job above as a worker does."""
+        job = state.job
+        join = Packet(Kind.JOIN, job.number, state.epoch, self._generation, slot=job.parent_index)
+        self._send_upward(state, join.encode())
 
     # -- slots --------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A real switch for tests: namespaces of workers around one that routes, and one with the aggregator's address."""
+"""A real switch for tests: namespaces of workers around one that routes, and one for each aggregator's address."""
 
 import socket
 import subprocess
@@ -18,6 +18,7 @@ from switch_agg.namespaces import in_network_of
 
 PORT = 0xBEE0
 AGGREGATOR = "10.9.255.2"
+"""Of the first aggregator; the next is 10.9.254.2."""
 NO_IPV6 = "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"
 """Its router solicitations would be among the bytes."""
 
@@ -31,15 +32,16 @@ def run(pid: int, *lines: str) -> None:
 class Rack:
     """Worker i is 10.9.i.1 behind port p<i> of the switch."""
 
-    def __init__(self, stack: ExitStack, num_workers: int, *, mtu: int = 1500) -> None:
+    def __init__(self, stack: ExitStack, num_workers: int, *, mtu: int = 1500, num_aggregators: int = 1) -> None:
         self.num_workers = num_workers
         self.switch = self._namespace(stack)
-        self.aggregator = self._namespace(stack)
+        self.aggregators = [self._namespace(stack) for _ in range(num_aggregators)]
         self.workers = [self._namespace(stack) for _ in range(num_workers)]
         run(self.switch, "sysctl -qw net.ipv4.ip_forward=1")
         for index, pid in enumerate(self.workers):
             self._link(f"p{index}", f"10.9.{index}.2", pid, f"10.9.{index}.1", mtu)
-        self._link("agg", "10.9.255.1", self.aggregator, AGGREGATOR, mtu)
+        for number, pid in enumerate(self.aggregators):
+            self._link(f"agg{number}", f"10.9.{255 - number}.1", pid, f"10.9.{255 - number}.2", mtu)
 
     @staticmethod
     def _namespace(stack: ExitStack) -> int:
@@ -82,18 +84,19 @@ class Rack:
             **{"workers": tuple(f"10.9.{index}.1" for index in range(self.num_workers)), "num_slots": 16, **keys}
         )
 
-    def plane(self, kind: str, *, num_elements: int = 256, num_slots: int = 64) -> DataPlane:
-        """A data plane of that kind at the aggregator's address; not for two at once."""
-        with in_network_of(self.aggregator):
+    def plane(self, kind: str, *, num_elements: int = 256, num_slots: int = 64, number: int = 0) -> DataPlane:
+        """A data plane of that kind at an aggregator's address; not for two at once."""
+        address = (f"10.9.{255 - number}.2", PORT)
+        with in_network_of(self.aggregators[number]):
             if kind == "reference":
-                return ReferenceDataPlane((AGGREGATOR, PORT), generation=5)
+                return ReferenceDataPlane(address, generation=5)
             return EbpfDataPlane(
-                (AGGREGATOR, PORT),
+                address,
                 generation=5,
                 num_elements=num_elements,
                 num_slots=num_slots,
                 switch=partial(in_network_of, self.switch),
-                interface="agg",
+                interface=f"agg{number}",
             )
 
     def client(self, job: Job, index: int, **keys: Any) -> Client:
@@ -111,10 +114,10 @@ class Rack:
 
 
 @contextmanager
-def rack(num_workers: int, *, mtu: int = 1500) -> Iterator[Rack]:
+def rack(num_workers: int, *, mtu: int = 1500, num_aggregators: int = 1) -> Iterator[Rack]:
     """A rack, removed at the end."""
     with ExitStack() as stack:
-        yield Rack(stack, num_workers, mtu=mtu)
+        yield Rack(stack, num_workers, mtu=mtu, num_aggregators=num_aggregators)
 
 
 def everybody(clients: list[Client], do: Callable[[int, Client], Any]) -> list[Any]:

@@ -59,6 +59,7 @@ _COUNTERS: Final = (
     "bad_slot",
     "bad_job",
     "bad_worker",
+    "from_parent",
     "injected",
     "done",
     "contributions_done",
@@ -157,7 +158,6 @@ class EbpfDataPlane:
             raise JobError(f"first_slot + num_slots: the switch has {self._num_slots} slots")
         for name, wanted in (
             ("compatible", job.compatible),
-            ("parent", job.parent),
             ("straggler_timeout_s", job.straggler_timeout_s),
         ):
             if wanted:
@@ -167,6 +167,7 @@ class EbpfDataPlane:
             for index, host in enumerate(job.workers):
                 self._ways[host] = self._way(host)
                 self._object.set("worker_index", _who(job.number, host), index)
+            self._object.set("parents", job.number, self._parent(job))
             self._publish()
 
     def remove(self, number: int) -> None:
@@ -175,6 +176,7 @@ class EbpfDataPlane:
             hosts = [host for job in self._core.jobs if job.number == number for host in job.workers]
             self._core.remove(number)
             self._object.set("jobs", number, _Job())
+            self._object.set("parents", number, _Worker())
             for host in hosts:
                 self._object.delete("worker_index", _who(number, host))
             self._published.pop(number, None)
@@ -295,8 +297,16 @@ class EbpfDataPlane:
             self._object.set("jobs", job.number, entry_)
             self._published[job.number] = state
 
+    def _parent(self, job: Job) -> _Worker:
+        """The way to the aggregator above; one that leads nowhere at the root."""
+        if job.parent is None:
+            return _Worker()
+        way = self._way(job.parent)
+        way.port = (ctypes.c_uint8 * 2)(*job.parent_port.to_bytes(2, "big"))
+        return way
+
     def _way(self, host: str) -> _Worker:
-        """By which port, and to which neighbour, the switch reaches a worker. Raises JobError when it does not."""
+        """By which port, and to which neighbour, the switch reaches a host. Raises JobError when it does not."""
         with self._switch():
             way = _ip("route", "get", host)
             device = str(way[0]["dev"])
@@ -315,7 +325,7 @@ class EbpfDataPlane:
 
     def _version_kind(self) -> type[ctypes.Structure]:
         """struct version, whose length depends on the number of elements."""
-        head = ("lock", "generation", "chunk", "seen", "done", "saturated", "exponent", "padding")
+        head = ("lock", "generation", "chunk", "seen", "done", "saturated", "exponent", "upward")
 
         class Version(ctypes.Structure):
             """struct version of aggregate.bpf.c."""
@@ -323,6 +333,8 @@ class EbpfDataPlane:
             _fields_ = (
                 *((name, ctypes.c_uint32) for name in head),
                 ("first_ns", ctypes.c_uint64),
+                ("what", ctypes.c_uint32),
+                ("unused", ctypes.c_uint32),
                 ("sums", ctypes.c_int32 * self._num_elements),
             )
 

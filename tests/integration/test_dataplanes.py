@@ -219,7 +219,7 @@ def test_a_stranger_adds_nothing_and_other_traffic_is_left_alone(kind: str) -> N
             with b.rack.socket(0, port=5000) as worker:
                 stranger.sendto(b"hello", ("10.9.0.1", 5000))
                 assert worker.recv(100) == b"hello"
-            with in_network_of(b.rack.aggregator):
+            with in_network_of(b.rack.aggregators[0]):
                 elsewhere = open_socket((AGGREGATOR, 5000))
             with elsewhere:
                 elsewhere.settimeout(2)
@@ -272,6 +272,55 @@ def test_two_jobs_share_a_switch(kind: str) -> None:
         assert plane.counters().violations(plane.in_flight()) == []
 
 
+@pytest.mark.parametrize("kind", PLANES)
+def test_a_tree_adds_everybody_once(kind: str) -> None:
+    """Two leaves with two workers each under a root that has a worker of its own, through faults at every level."""
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(5, num_aggregators=3))
+        hosts = r.job().workers
+        jobs = [
+            Job(workers=("10.9.254.2", "10.9.253.2", hosts[4]), num_slots=16),
+            Job(workers=hosts[:2], num_slots=16, parent=AGGREGATOR, parent_index=0),
+            Job(workers=hosts[2:4], num_slots=16, parent=AGGREGATOR, parent_index=1),
+        ]
+        planes = []
+        for number, job in enumerate(jobs):
+            planes.append(plane := r.plane(kind, number=number))
+            stack.callback(plane.close)
+            plane.configure(job)
+        clients = []
+        for rank, (leaf, index) in enumerate([(1, 0), (1, 1), (2, 0), (2, 1), (0, 2)]):
+            with in_network_of(r.workers[rank]):
+                remote = (f"10.9.{255 - leaf}.2", PORT)
+                client = Client(Job(workers=hosts, num_slots=16), index, remote, local=(hosts[rank], 4000))
+            clients.append(stack.enter_context(client))
+        assert everybody(clients, lambda _, client: client.join()) == [None] * 5
+        rng = np.random.default_rng(1)
+        for faults in (Faults(), Faults(seed=3, up=FaultRates(loss=0.03, duplicate=0.03), down=FaultRates(loss=0.03))):
+            for plane in planes:
+                plane.inject(faults)
+            values = rng.integers(-(2**28), 2**28, (5, 100, 256), dtype=np.int32)
+
+            def add(index: int, client: Client, values: np.ndarray = values) -> Any:
+                return client.reduce(values[index], np.full(100, index, np.int8))
+
+            for one in everybody(clients, add):
+                np.testing.assert_array_equal(one.elements, values.sum(axis=0))
+                assert set(one.exponents.tolist()) == {4}
+        for _ in range(20):
+            wrong = [line for plane in planes for line in plane.counters().violations(plane.in_flight())]
+            if not wrong:
+                break
+            time.sleep(0.05)
+        assert wrong == []
+        assert [plane.counters().done for plane in planes] == [200, 200, 200]
+        assert [plane.counters().from_parent >= 200 for plane in planes] == [False, True, True]
+        planes[0].reset(0)  # the root decides for its tree
+        found = everybody(clients, lambda _, client: client.reduce(np.ones((3, 256), np.int32), np.zeros(3, np.int8)))
+        assert all(isinstance(error, EpochEndedError) for error in found)
+        assert [plane.epoch(0) for plane in planes] == [1, 1, 1]
+
+
 def test_what_the_kernel_cannot_do_is_refused_by_name() -> None:
     with ExitStack() as stack:
         r = stack.enter_context(rack(2))
@@ -287,8 +336,10 @@ def test_what_the_kernel_cannot_do_is_refused_by_name() -> None:
                 plane.configure(r.job(**keys))
         with pytest.raises(UnsupportedError, match="cannot hold a datagram back"):
             plane.inject(Faults(up=FaultRates(reorder=0.1)))
-        subprocess.run(["nsenter", "-t", str(r.switch), "-n", "tc", "qdisc", "del", "dev", "agg", "clsact"], check=True)
-        with pytest.raises(UnsupportedError, match="gone from agg"):
+        subprocess.run(
+            ["nsenter", "-t", str(r.switch), "-n", "tc", "qdisc", "del", "dev", "agg0", "clsact"], check=True
+        )
+        with pytest.raises(UnsupportedError, match="gone from agg0"):
             plane.check()
 
 

@@ -7,8 +7,11 @@
  * Why on that egress and not on the ports' ingress: tc ingress runs before netfilter, where an emulated uplink's delay
  * may lie; here a packet has been received, delayed and routed. Why not XDP: it passes the qdiscs by.
  *
- * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What this one lacks: partial sums,
- * trees, and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
+ * In a tree, the last of a chunk goes up to the aggregator above instead, which takes it for a worker's contribution;
+ * what comes down from there is the result.
+ *
+ * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What this one lacks: partial sums
+ * and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
  * wants to see the end of every loop. Limits: a chunk's sum is clipped at each addition, so the elements of a result
  * that is flagged as saturated depend on the order; no others do.
  */
@@ -28,6 +31,7 @@
 
 enum { MAX_WORKERS = 32, MAX_JOBS = 16, KIND_DATA = 1, KIND_SATURATED = 6, EXPONENT_ZERO = -128 };
 enum { UP, DOWN };
+enum { HAS_PARENT = 1 << 8 }; /* beside the number of a worker */
 enum fault { NO_FAULT, LOSS, DUPLICATE, CORRUPT };
 
 struct chunk_header {
@@ -62,14 +66,15 @@ struct version {
     __u32 generation; /* of the job when the chunk began; 0: never used */
     __u32 chunk, seen, done, saturated;
     __s32 exponent;
-    __u32 padding;
+    __u32 upward; /* the sum has gone to the aggregator above, whose result is awaited */
     __u64 first_ns; /* when its first contribution came */
+    __u32 what, unused; /* what the last contribution was: see contribute() */
     __s32 sums[NUM_ELEMENTS];
 };
 /* In the order of switch_agg/dataplanes/ebpf.py. */
 struct counters {
     __u64 rx, fresh, duplicate_pending, duplicate_done, stale, held, bad_length, bad_size, bad_slot, bad_job, bad_worker;
-    __u64 injected, done, contributions_done, discarded, saturated, tx;
+    __u64 from_parent, injected, done, contributions_done, discarded, saturated, tx;
 };
 /* One direction's faults: a draw below a threshold (of 2 to the 53) meets that fault. */
 struct faults {
@@ -97,6 +102,12 @@ struct {
     __type(key, __u32);
     __type(value, struct worker);
 } workers SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, MAX_JOBS);
+    __type(key, __u32);
+    __type(value, struct worker); /* interface 0: the job has none above */
+} parents SEC(".maps");
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, MAX_JOBS * MAX_WORKERS);
@@ -145,6 +156,7 @@ struct {
     __type(value, struct stragglers);
 } waiting SEC(".maps");
 
+#define barrier() asm volatile("" ::: "memory")
 #define ADD(what, amount) \
     do { \
         __u32 zero = 0; \
@@ -187,7 +199,7 @@ static __always_inline __u16 folded(__u32 sum) {
     return (sum & 0xffff) + (sum >> 16);
 }
 
-/* The frame's headers towards one worker. UDP's checksum field holds the sum of the pseudo header, which is what a
+/* The frame's headers towards a worker, or the aggregator above. UDP's checksum field holds the sum of the pseudo header, which is what a
  * device or the receiver completes (CHECKSUM_PARTIAL, as every packet that never left this machine), or nothing. */
 static __always_inline void address_to(struct frame *frame, const struct worker *worker, __be32 from, __be16 port) {
     __builtin_memcpy(frame->ethernet.h_source, worker->source_mac, ETH_ALEN);
@@ -225,6 +237,18 @@ static __noinline int send(struct __sk_buff *skb, struct frame *frame, __u32 job
     return 0;
 }
 
+/* Sends the sum that the packet has become to the aggregator above. */
+static __noinline int send_up(struct __sk_buff *skb, struct frame *frame, __u32 job) {
+    if (!frame) return 0;
+    struct worker *parent = bpf_map_lookup_elem(&parents, &job);
+    if (!parent || !parent->interface) return 0;
+    address_to(frame, parent, frame->ip.saddr, frame->udp.source);
+    if (bpf_skb_store_bytes(skb, 0, frame, sizeof *frame, 0)) return 0;
+    bpf_clone_redirect(skb, parent->interface, 0);
+    COUNT(tx);
+    return 0;
+}
+
 static __always_inline __u32 bits_in(__u32 word) {
     word -= word >> 1 & 0x55555555;
     word = (word & 0x33333333) + (word >> 2 & 0x33333333);
@@ -249,17 +273,17 @@ __noinline int wait_of(__u32 job, __u32 worker, __u64 gap_ns) {
     return 0;
 }
 
-enum what { STALE, HELD, PENDING, REPEATED, FRESH, COMPLETE, COMPLETE_SATURATED };
+enum what { STALE, HELD, PENDING, FRESH, UPWARD_AGAIN, REPEATED, UPWARD, COMPLETE, COMPLETE_SATURATED };
 
-/* One contribution, under the version's lock. On REPEATED and COMPLETE the packet carries the sum afterwards.
+/* One contribution, under the version's lock. After what comes behind FRESH the packet carries the sum.
  * A global function, so that the verifier walks its loops once and not once for every way that leads here. */
-__noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 worker, __u32 everybody, __u32 generation) {
+__noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 who, __u32 everybody, __u32 generation) {
     struct version *version = bpf_map_lookup_elem(&versions, &at);
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
     struct frame *frame = data;
     __s32 *elements = (void *)(frame + 1);
     if (!version || (void *)(elements + NUM_ELEMENTS) > end) return STALE; /* the caller has looked */
-    __u32 chunk = bpf_ntohl(frame->chunk.chunk), bit = 1u << (worker & (MAX_WORKERS - 1));
+    __u32 chunk = bpf_ntohl(frame->chunk.chunk), worker = who & (MAX_WORKERS - 1), bit = 1u << worker;
     __u64 now_ns = bpf_ktime_get_ns();
     enum what what = FRESH;
     __u32 abandoned = 0;
@@ -275,12 +299,12 @@ __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 worker, __u32 e
     } else if (newer < 0 || chunk != version->chunk) {
         what = STALE;
     } else if (version->seen & bit) {
-        what = version->done ? REPEATED : PENDING;
+        what = version->done ? REPEATED : version->upward ? UPWARD_AGAIN : PENDING;
     }
     if (begins && what == FRESH) {
         version->generation = generation;
         version->chunk = chunk;
-        version->seen = version->done = version->saturated = 0;
+        version->seen = version->done = version->saturated = version->upward = 0;
         version->exponent = EXPONENT_ZERO;
         version->first_ns = now_ns;
     }
@@ -291,8 +315,9 @@ __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 worker, __u32 e
         if (frame->chunk.exponent > version->exponent) version->exponent = frame->chunk.exponent;
         if (frame->chunk.kind_size >> 4 == KIND_SATURATED) version->saturated = 1;
         if (version->seen == everybody) {
-            what = COMPLETE;
-            version->done = 1;
+            what = who & HAS_PARENT ? UPWARD : COMPLETE;
+            version->upward = what == UPWARD;
+            version->done = what == COMPLETE;
         }
         if (first) {
             for (int i = 0; i < NUM_ELEMENTS; i++) version->sums[i] = bpf_ntohl(elements[i]);
@@ -308,17 +333,42 @@ __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 worker, __u32 e
             if (clipped) version->saturated = 1;
         }
     }
-    if (what == COMPLETE || what == REPEATED) {
+    version->what = what;
+    barrier();
+    what = version->what; /* the verifier knows nothing of it now, and walks the loop below once, not for each */
+    if (what > FRESH) {
         for (int i = 0; i < NUM_ELEMENTS; i++) elements[i] = bpf_htonl(version->sums[i]);
         frame->chunk.exponent = version->exponent;
         __u32 kind = version->saturated ? KIND_SATURATED : KIND_DATA;
         frame->chunk.kind_size = kind << 4 | (frame->chunk.kind_size & 7);
-        if (what == COMPLETE && version->saturated) what = COMPLETE_SATURATED;
     }
+    if (what == COMPLETE && version->saturated) what = COMPLETE_SATURATED;
     bpf_spin_unlock(&version->lock);
 
-    if (what >= COMPLETE) wait_of(frame->chunk.job_epoch >> 4, worker, now_ns - first_ns);
+    if (what >= UPWARD) wait_of(frame->chunk.job_epoch >> 4, worker, now_ns - first_ns);
     if (abandoned) ADD(discarded, bits_in(abandoned));
+    return what;
+}
+
+/* The result of the aggregator above, under the version's lock: COMPLETE when it was awaited, STALE otherwise. */
+__noinline int take(struct __sk_buff *skb, __u32 at, __u32 generation) {
+    struct version *version = bpf_map_lookup_elem(&versions, &at);
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    struct frame *frame = data;
+    __s32 *elements = (void *)(frame + 1);
+    if (!version || (void *)(elements + NUM_ELEMENTS) > end) return STALE; /* the caller has looked */
+    enum what what = STALE;
+
+    bpf_spin_lock(&version->lock);
+    if (version->generation == generation && version->chunk == bpf_ntohl(frame->chunk.chunk) && version->upward &&
+        !version->done) {
+        for (int i = 0; i < NUM_ELEMENTS; i++) version->sums[i] = bpf_ntohl(elements[i]);
+        version->exponent = frame->chunk.exponent;
+        version->saturated = frame->chunk.kind_size >> 4 == KIND_SATURATED;
+        version->done = 1;
+        what = version->saturated ? COMPLETE_SATURATED : COMPLETE;
+    }
+    bpf_spin_unlock(&version->lock);
     return what;
 }
 
@@ -350,12 +400,14 @@ int aggregate(struct __sk_buff *skb) {
     }
     __u64 who = (__u64)number << 32 | frame->ip.saddr;
     __u32 *index = bpf_map_lookup_elem(&worker_index, &who);
-    if (!index) {
+    struct worker *parent = bpf_map_lookup_elem(&parents, &number);
+    int has_parent = parent && parent->interface, from_parent = has_parent && parent->address == frame->ip.saddr;
+    if (!index && !from_parent) {
         COUNT(bad_worker);
         return TC_ACT_SHOT;
     }
-    __u32 worker = *index & (MAX_WORKERS - 1);
-    enum fault fault = fate(UP, worker, chunk);
+    __u32 worker = index ? *index & (MAX_WORKERS - 1) : 0;
+    enum fault fault = from_parent ? NO_FAULT : fate(UP, worker, chunk);
     if (fault == LOSS || fault == CORRUPT) { /* a receiver's checksum drops what is corrupted */
         COUNT(injected);
         return TC_ACT_SHOT;
@@ -377,7 +429,8 @@ int aggregate(struct __sk_buff *skb) {
         COUNT(bad_slot);
         return TC_ACT_SHOT;
     }
-    if ((frame->chunk.job_epoch & 15) != job->epoch || !(job->joined >> worker & 1)) {
+    int of_epoch = (frame->chunk.job_epoch & 15) == job->epoch;
+    if (!from_parent && (!of_epoch || !(job->joined >> worker & 1))) {
         COUNT(stale);
         return TC_ACT_OK; /* the program at the address answers with the epoch */
     }
@@ -386,10 +439,16 @@ int aggregate(struct __sk_buff *skb) {
     headers.ip.saddr = frame->ip.daddr; /* results come from the aggregator's address and port */
     headers.udp.source = frame->udp.dest;
     __u32 num_workers = job->num_workers;
-    enum what what = contribute(skb, at, worker, num_workers >= 32 ? ~0u : (1u << num_workers) - 1, job->generation);
-    if (what == STALE) COUNT(stale);
+    enum what what = STALE;
+    if (!from_parent)
+        what = contribute(skb, at, has_parent ? worker | HAS_PARENT : worker,
+                          num_workers >= 32 ? ~0u : (1u << num_workers) - 1, job->generation);
+    else if (of_epoch)
+        what = take(skb, at, job->generation);
+    if (from_parent) COUNT(from_parent);
+    else if (what == STALE) COUNT(stale);
     else if (what == HELD) COUNT(held);
-    else if (what == PENDING) COUNT(duplicate_pending);
+    else if (what == PENDING || what == UPWARD_AGAIN) COUNT(duplicate_pending);
     else if (what == REPEATED) COUNT(duplicate_done);
     else COUNT(fresh);
     if (what >= COMPLETE) COUNT(done);
@@ -401,11 +460,13 @@ int aggregate(struct __sk_buff *skb) {
         for (__u32 i = 0; i < MAX_WORKERS && i < num_workers; i++) send(skb, &headers, number, i);
     else if (what == REPEATED)
         send(skb, &headers, number, worker);
+    else if (what == UPWARD || what == UPWARD_AGAIN)
+        send_up(skb, &headers, number);
     if (fault == DUPLICATE) { /* a second one came, and found the first */
         COUNT(rx);
         if (what == STALE) COUNT(stale);
         else if (what == HELD) COUNT(held);
-        else if (what == PENDING || what == FRESH) COUNT(duplicate_pending);
+        else if (what == PENDING || what == FRESH || what == UPWARD || what == UPWARD_AGAIN) COUNT(duplicate_pending);
         else COUNT(duplicate_done);
         if (what >= COMPLETE || what == REPEATED) send(skb, &headers, number, worker);
     }
