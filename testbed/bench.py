@@ -15,24 +15,22 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from testbed import link_benchmarks
 from testbed.aggregation.facts import violations
 from testbed.calibrate import delays_of, rate_of
 from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
 from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
-from testbed.link_benchmarks import render_targets, row_text, target_rows
 from testbed.measure.machine import MachineSample
 from testbed.measure.streams import goodput_fraction
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
+from testbed.targets import MAX_STEAL_SHARE, render_targets, row_text, target_rows
 from testbed.workbench import owned_run, workbench
 from transports.samples import Row, Sample, render, summarise
 from transports.units import format_rate, format_time
-
-MAX_STEAL_SHARE: Final = 0.02
-"""A sample with more CPU steal than this is thrown away and repeated."""
 
 
 def parse_link(text: str) -> dict[str, str]:
@@ -65,8 +63,10 @@ def allreduce_rows(
     stacks: Sequence[str],
     repeat: int,
     congestion: str,
+    **keys: Any,
 ) -> list[Row]:
-    """Time all-reduce of each size on each stack over one star. A sample's time is that of its slowest worker."""
+    """Time all-reduce of each size on each stack over one star; `keys` are further ones of the spec. A sample's time
+    is that of its slowest worker."""
     experiment = validate(
         {
             "name": "bench-allreduce",
@@ -76,6 +76,7 @@ def allreduce_rows(
             "workload": {"kind": "allreduce", "sizes": list(sizes), "stacks": list(stacks), "repeat": repeat},
             "metrics": {"port": None},
             "timeout": "120s",
+            **keys,
         }
     )
     plan = plan_here(experiment)
@@ -276,7 +277,7 @@ def run_all(output: Path, console: Console) -> None:
         rows.append({"what": what, "value": value, "target": target, "holds": value <= target, **facts})
 
     console.print("[bold]links[/]")
-    rows += target_rows(on_row=lambda row: console.print(row_text(row), highlight=False))
+    rows += target_rows(link_benchmarks.BENCHMARKS, on_row=lambda row: console.print(row_text(row), highlight=False))
 
     console.print("\n[bold]all-reduce, 4 workers, 1 Gbit/s[/]")
     reduced = allreduce_rows(

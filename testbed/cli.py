@@ -25,6 +25,7 @@ from testbed.errors import Interrupted, SpecError, TestbedError
 if TYPE_CHECKING:
     from testbed.results.record import Summary
     from testbed.spec.sweep import Sweep
+    from testbed.targets import Benchmarks
 
 EXIT_INVALID: Final = 4
 EXIT_INTERRUPTED: Final = 130
@@ -532,23 +533,48 @@ def bench_links(
       testbed bench links --link 1gbit,50us --link 10gbit
     """
     from testbed.bench import link_rows, parse_link, render_links
-    from testbed.link_benchmarks import render_targets, row_text, target_rows
+    from testbed.link_benchmarks import BENCHMARKS
 
     _logging(verbose)
     if not link:
-        errors = Console(stderr=True)
-        names = [name.strip() for name in only.split(",") if name.strip()]
-        rows = target_rows(names, on_row=lambda row: errors.print(row_text(row), highlight=False))
-        if as_json:
-            _emit({"schema_version": 1, "rows": rows})
-        else:
-            render_targets(rows, Console())
+        _bench_targets(BENCHMARKS, only, as_json=as_json)
         return
     rows = link_rows([parse_link(text) for text in link], repeat=repeat)
     if as_json:
         _emit({"schema_version": 1, "rows": rows})
     else:
         render_links(rows, Console())
+
+
+@bench_app.command("transports", epilog=_EPILOG)
+def bench_transports(
+    only: Annotated[str, typer.Option(help="Of the targets only these: udp,udp-loss.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure ways for gradients to travel against their targets, each beside its rivals on the same links.
+
+    udp: our channel at 1 Gbit/s without loss, its rate given and discovered. udp-loss: 200 Mbit/s, 20 ms round trip,
+    0.5 % random loss, beside TCP cubic. Links and sizes are in --json.
+
+    Example: testbed bench transports --only udp
+    """
+    from testbed.transport_benchmarks import BENCHMARKS
+
+    _logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
+def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> None:
+    from testbed.targets import render_targets, row_text, target_rows
+
+    errors = Console(stderr=True)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    rows = target_rows(benchmarks, names, on_row=lambda row: errors.print(row_text(row), highlight=False))
+    if as_json:
+        _emit({"schema_version": 1, "rows": rows})
+    else:
+        render_targets(rows, Console())
 
 
 @bench_app.command("all", epilog=_EPILOG)

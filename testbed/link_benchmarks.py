@@ -1,44 +1,33 @@
-"""What the links are held to: each row says what was measured, the bar, and whether it holds.
-
-Every row is measured on links made for it, as a run makes them. A sample with CPU steal is repeated; what the cores and
-the hypervisor did meanwhile is in the row.
-"""
+"""What the links are held to. Every row is measured on links made for it, as a run makes them."""
 
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from testbed.budget import ring_flows
 from testbed.calibrate import measure_rate
 from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, plan_here, require
-from testbed.errors import SpecError
 from testbed.links.delay import BACKENDS
 from testbed.measure.changes import measure_changes
 from testbed.measure.delays import one_way_delays_s
 from testbed.measure.losses import measure_loss
-from testbed.measure.machine import MachineSample
 from testbed.measure.queues import measure_queue, num_drops
 from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
 from testbed.plan import Plan
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
+from testbed.targets import Benchmarks, Row, quietly, target_row
 from testbed.workbench import owned_run
 from transports.units import parse_rate_bps
 
-Row = dict[str, Any]
-Result = TypeVar("Result")
-MAX_STEAL_SHARE: Final = 0.02
-NUM_ATTEMPTS: Final = 4
 NUM_WINDOWS: Final = 3
 Z_99: Final = 2.576
 """99 % of a normal distribution lie within so many standard deviations."""
@@ -49,11 +38,6 @@ _DELAYS: Final = ("200us", "1ms", "5ms", "20ms", "100ms")
 _LOSSES: Final = ("0.1%", "1%", "5%")
 _CHANGED_RATES_BPS: Final = (50e6, 100e6, 50e6, 100e6)
 _QUEUES: Final = (("10mbit", "150kB"), ("100mbit", "150kB"), ("100mbit", "1MB"), ("1gbit", "1MB"))
-
-
-def _row(what: str, value: float, target: float, facts: Mapping[str, Any], *, at_least: bool = False) -> Row:
-    holds = bool(value >= target if at_least else value <= target)
-    return {"what": what, "value": value, "target": target, "at_least": at_least, "holds": holds, **facts}
 
 
 @contextmanager
@@ -68,22 +52,6 @@ def _deployed(*, workers: int = 2, **keys: Any) -> Iterator[Deployment]:
         yield deployment
 
 
-def _quietly(measure: Callable[[], Result]) -> tuple[Result, dict[str, float]]:
-    """The first measurement without CPU steal, or the one with the least, and what the cores did."""
-    best: tuple[Result, dict[str, float]] | None = None
-    for _ in range(NUM_ATTEMPTS):
-        before = MachineSample.take()
-        measured = measure()
-        after = MachineSample.take()
-        facts = {"steal_share": after.steal_share_since(before), "busy_share": after.busy_share_since(before)}
-        if best is None or facts["steal_share"] < best[1]["steal_share"]:
-            best = measured, facts
-        if facts["steal_share"] <= MAX_STEAL_SHARE:
-            break
-    assert best is not None
-    return best
-
-
 def rate_rows() -> Iterator[Row]:
     """One TCP stream over one link: its goodput against rate x 1448/1514."""
     for rate in _RATES:
@@ -95,11 +63,11 @@ def rate_rows() -> Iterator[Row]:
             samples: list[float] = []
             facts: dict[str, float] = {}
             for _ in range(repeat):
-                (goodput_bps, _), facts = _quietly(partial(measure_rate, deployment, direction))
+                (goodput_bps, _), facts = quietly(partial(measure_rate, deployment, direction))
                 samples.append(goodput_bps / (direction.rate_bps * goodput_fraction()) - 1)
         tight = _TIGHT_BPS[0] <= rate_bps <= _TIGHT_BPS[1]
         error = statistics.median(samples)
-        yield _row(f"rate error at {rate}", abs(error), 0.005 if tight else 0.01, facts | {"samples": samples})
+        yield target_row(f"rate error at {rate}", abs(error), 0.005 if tight else 0.01, facts | {"samples": samples})
 
 
 def ring_rows() -> Iterator[Row]:
@@ -108,13 +76,13 @@ def ring_rows() -> Iterator[Row]:
         flows = ring_flows(deployment.plan)
         windows_bps = []
         for _ in range(NUM_WINDOWS):
-            rates_bps, facts = _quietly(partial(goodputs_bps, deployment, flows, window_s=2.0, warm_up_s=0.5))
+            rates_bps, facts = quietly(partial(goodputs_bps, deployment, flows, window_s=2.0, warm_up_s=0.5))
             windows_bps.append(rates_bps)
     gbps = [statistics.median(of_flow) / 1e9 for of_flow in zip(*windows_bps, strict=True)]
     worst = max(abs(rate / (2.5 * goodput_fraction()) - 1) for rate in gbps)
     told = facts | {"gbps": gbps, "windows_bps": windows_bps}
-    yield _row("total of 8 x 2.5 Gbit/s, Gbit/s", sum(gbps), 18.0, told, at_least=True)
-    yield _row("worst of the 8 links, error", worst, 0.04, facts)
+    yield target_row("total of 8 x 2.5 Gbit/s, Gbit/s", sum(gbps), 18.0, told, at_least=True)
+    yield target_row("worst of the 8 links, error", worst, 0.04, facts)
 
 
 def delay_rows() -> Iterator[Row]:
@@ -127,15 +95,15 @@ def delay_rows() -> Iterator[Row]:
             continue
         constant_s = statistics.median(statistics.median(batch_s) for batch_s in _late_s(backend, "1ms"))
         for delay in _DELAYS:
-            batches_s, facts = _quietly(partial(_late_s, backend, delay))
+            batches_s, facts = quietly(partial(_late_s, backend, delay))
             away_s = np.asarray(batches_s) - constant_s  # batches x packets: these links lose none
             asked_s = validate({"name": "t", "link": {"delay": delay}}).link.delay_s
             means_s, p99s_s = away_s.mean(axis=1), np.percentile(away_s, 99, axis=1)
             mean_s, p99_s = float(np.median(means_s)), float(np.median(p99s_s))
             told = facts | {"constant_s": constant_s, "means_s": means_s.tolist(), "p99s_s": p99s_s.tolist()}
             bar_s = max(0.03 * asked_s, 60e-6)
-            yield _row(f"{backend} {delay}: mean error, us", 1e6 * abs(mean_s), 1e6 * bar_s, told)
-            yield _row(f"{backend} {delay}: p99 lateness, us", 1e6 * p99_s, 300.0, told)
+            yield target_row(f"{backend} {delay}: mean error, us", 1e6 * abs(mean_s), 1e6 * bar_s, told)
+            yield target_row(f"{backend} {delay}: p99 lateness, us", 1e6 * p99_s, 300.0, told)
 
 
 def _late_s(backend: str, delay: str) -> list[list[float]]:
@@ -155,10 +123,10 @@ def through_delay_rows() -> Iterator[Row]:
             direction = deployment.plan.directions[0]
             samples = []
             for _ in range(3):
-                (goodput_bps, _), facts = _quietly(partial(measure_rate, deployment, direction, window_s=1.0))
+                (goodput_bps, _), facts = quietly(partial(measure_rate, deployment, direction, window_s=1.0))
                 samples.append(goodput_bps / 1e9)
         what = f"{backend}: goodput through 1 ms at 10 Gbit/s, Gbit/s"
-        yield _row(what, statistics.median(samples), 9.0, facts | {"samples": samples}, at_least=True)
+        yield target_row(what, statistics.median(samples), 9.0, facts | {"samples": samples}, at_least=True)
 
 
 def loss_rows() -> Iterator[Row]:
@@ -175,7 +143,7 @@ def loss_rows() -> Iterator[Row]:
             spread = math.sqrt(found.num_packets * asked * (1 - asked))
             away = abs(found.num_lost - found.num_packets * asked) / spread
             lost = found.num_lost / found.num_packets
-            yield _row(f"{backend} loss {loss}: standard deviations away", away, Z_99, {"lost_share": lost})
+            yield target_row(f"{backend} loss {loss}: standard deviations away", away, Z_99, {"lost_share": lost})
 
 
 def queue_rows() -> Iterator[Row]:
@@ -186,7 +154,7 @@ def queue_rows() -> Iterator[Row]:
                 found = measure_queue(deployment, direction)
                 told = {"added_s": found.added_s, "expected_s": found.expected_s, "num_drops": found.num_drops}
                 error = abs(found.error) if found.num_drops else math.inf
-                yield _row(f"queue of {queue} at {rate}, {direction.name}: error", error, 0.05, told)
+                yield target_row(f"queue of {queue} at {rate}, {direction.name}: error", error, 0.05, told)
 
 
 def incast_rows() -> Iterator[Row]:
@@ -199,9 +167,9 @@ def incast_rows() -> Iterator[Row]:
     at_switch = drops["s0", "w0"]
     jain = sum(rates_bps) ** 2 / (len(rates_bps) * sum(rate_bps**2 for rate_bps in rates_bps))
     told = {"rates_bps": rates_bps, "switch_drops": at_switch}
-    yield _row("incast 8 to 1: Jain's index", jain, 0.9, told, at_least=True)
-    yield _row("incast 8 to 1: drops at the switch port", at_switch, 1, told, at_least=True)
-    yield _row("incast 8 to 1: drops in senders", sum(drops[f"w{rank}", "s0"] for rank in range(1, 9)), 0, told)
+    yield target_row("incast 8 to 1: Jain's index", jain, 0.9, told, at_least=True)
+    yield target_row("incast 8 to 1: drops at the switch port", at_switch, 1, told, at_least=True)
+    yield target_row("incast 8 to 1: drops in senders", sum(drops[f"w{rank}", "s0"] for rank in range(1, 9)), 0, told)
 
 
 def _incast_flows(plan: Plan) -> list[Flow]:
@@ -222,13 +190,13 @@ def change_rows() -> Iterator[Row]:
         link = {"rate": "100mbit", "delay": "1ms", "queue": "16MB", "backend": backend}
         with _deployed(link=link) as deployment:
             direction = deployment.plan.directions[0]
-            found, facts = _quietly(partial(measure_changes, deployment, direction, _CHANGED_RATES_BPS))
+            found, facts = quietly(partial(measure_changes, deployment, direction, _CHANGED_RATES_BPS))
         told = facts | {"settling_s": found.settling_s, "taking_s": found.taking_s}
-        yield _row(f"{backend}: link set under a stream, s to the new rate", max(found.settling_s), 0.2, told)
-        yield _row(f"{backend}: link set under a stream, packets dropped", found.num_drops, 0, told)
+        yield target_row(f"{backend}: link set under a stream, s to the new rate", max(found.settling_s), 0.2, told)
+        yield target_row(f"{backend}: link set under a stream, packets dropped", found.num_drops, 0, told)
 
 
-BENCHMARKS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
+BENCHMARKS: Final[Benchmarks] = {
     "rate": rate_rows,
     "ring": ring_rows,
     "delay": delay_rows,
@@ -238,38 +206,3 @@ BENCHMARKS: Final[Mapping[str, Callable[[], Iterator[Row]]]] = {
     "incast": incast_rows,
     "change": change_rows,
 }
-
-
-def target_rows(names: Sequence[str] = (), *, on_row: Callable[[Row], None] = lambda _: None) -> list[Row]:
-    """The rows of the named benchmarks, of all without a name; each is told as soon as it is measured.
-
-    Raises SpecError for a name there is none of.
-    """
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        raise SpecError(f"--only {','.join(unknown)}: allowed: {', '.join(BENCHMARKS)}")
-    rows = []
-    for name in names or BENCHMARKS:
-        for row in BENCHMARKS[name]():
-            rows.append(row)
-            on_row(row)
-    return rows
-
-
-def row_text(row: Row) -> str:
-    """`rate error at 1gbit: 0.0002 (at most 0.005): yes`."""
-    bar = "at least" if row["at_least"] else "at most"
-    return f"{row['what']}: {row['value']:.4g} ({bar} {row['target']:g}): {'yes' if row['holds'] else 'NO'}"
-
-
-def render_targets(rows: Sequence[Row], console: Console) -> None:
-    """What was measured, the bar, and whether it holds."""
-    table = Table(title="targets", title_justify="left", box=None, pad_edge=False)
-    for column in ("what", "measured", "target", "holds"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for row in rows:
-        if row["target"] is not None:
-            mark = "[green]yes[/]" if row["holds"] else "[red]no[/]"
-            bar = ">=" if row.get("at_least") else "<="
-            table.add_row(row["what"], f"{row['value']:.4g}", f"{bar} {row['target']:g}", mark)
-    console.print(table)
