@@ -84,6 +84,15 @@ Calibrate = Annotated[
     ),
 ]
 
+Prometheus = Annotated[
+    bool,
+    typer.Option(
+        "--prometheus",
+        help="Start Prometheus on loopback, have it scrape the run every second, keep its data in the record and "
+        "compare its counters with the record's at the end. The same as --set metrics.prometheus=true.",
+    ),
+]
+
 
 @app.command(epilog=_EPILOG)
 def run(
@@ -101,6 +110,7 @@ def run(
     capture_bytes: Annotated[
         int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
     ] = 128,
+    prometheus: Prometheus = False,
     calibration: Calibrate = Mode.CLASS,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -116,6 +126,8 @@ def run(
       testbed run experiments/quickstart.yaml --set link.rate=1gbit --set workload.iterations=100 --json
 
       testbed run experiments/quickstart.yaml --capture w1-s0
+
+      testbed run experiments/quickstart.yaml --prometheus
     """
     from testbed.results.terminal import LiveProgress, render_summary
     from testbed.run import CaptureRequest, RunStoppedError, run_experiment
@@ -123,6 +135,8 @@ def run(
 
     _logging(verbose)
     experiment = load(spec, overrides or [])
+    if prometheus and experiment.metrics.prometheus is None:
+        experiment = load(spec, [*(overrides or []), "metrics.prometheus=true"])
     progress = LiveProgress(Console(stderr=True), enabled=not as_json)
     stopped: BaseException | None = None
     try:

@@ -26,6 +26,7 @@ from testbed.links.native import build
 from testbed.links.spec import BackendName, LinkSpec
 from testbed.links.tap import port_argument, tap_stage
 from testbed.links.tc import MTU
+from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
 
@@ -196,6 +197,7 @@ def examine() -> list[Check]:
             )
         )
     checks += _kernel_checks()
+    checks.append(_prometheus_check())
     checks.append(_port_check(9464))
     return checks
 
@@ -254,6 +256,13 @@ def _kernel_checks() -> list[Check]:
             cure="with one core, computing and communicating share it: expect `degraded` verdicts",
         ),
     ]
+
+
+def _prometheus_check() -> Check:
+    path = shutil.which(PROGRAM)
+    return Check(
+        name="runs watched by Prometheus", severity="optional", ok=path is not None, found=path or "missing", cure=CURE
+    )
 
 
 def _port_check(port: int) -> Check:
@@ -328,6 +337,8 @@ def require(plan: Plan) -> None:
             f"collective.dataplane: ebpf does not work here ({problem}); or a process adds: "
             "--set collective.dataplane=reference"
         )
+    if plan.experiment.metrics.prometheus is not None and shutil.which(PROGRAM) is None:
+        missing.append(f"metrics.prometheus: {PROGRAM} is missing: {CURE}; or run without it")
     controllers = available_controllers()
     missing += [
         f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {cure(name)}"

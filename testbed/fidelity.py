@@ -159,6 +159,8 @@ class Evidence:
     accounted for`."""
     aggregation_lost: Sequence[str] = ()
     """Why a switch stopped adding."""
+    prometheus_differences: Sequence[str] = ()
+    """Counters of Prometheus that are not the record's: `testbed_link_drops_total of w0 on w0-s0 was never scraped`."""
 
 
 def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
@@ -199,6 +201,11 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
         degraded.append(
             f"the hypervisor took {100 * evidence.steal_share:.1f} % of the CPU time "
             f"(limit {100 * STEAL_DEGRADED:.0f} %): repeat the run when the host is quieter"
+        )
+    if evidence.prometheus_differences:
+        degraded.append(
+            "Prometheus' counters are not the record's: what it shows is not what was measured "
+            f"({_listed(evidence.prometheus_differences)})"
         )
     for flow in evidence.background:
         if flow.late_share > BACKGROUND_LATE_DEGRADED:

@@ -149,6 +149,11 @@ class Plan:
             shaper = replace(shaper, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
         return replace(direction, asked=spec, shaper=shaper, delay_stage=stage)
 
+    @property
+    def watched(self) -> bool:
+        """Whether a Prometheus of the run's own scrapes it."""
+        return self.experiment.metrics.prometheus is not None
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for the record and for `testbed plan --json`."""
         return {
@@ -166,6 +171,7 @@ class Plan:
                 {"name": name, "host": name, "entry": f"testbed.control.{'agent' if name[0] == 'w' else 'server'}:main"}
                 for name in self.participants
             ]
+            + ([{"name": "prometheus", "host": "root", "program": "prometheus"}] if self.watched else [])
             + [
                 {"name": f"background-{flow.index}-{role}", "host": port.node, "program": "traffic"}
                 for flow in self.background

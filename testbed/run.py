@@ -29,12 +29,23 @@ from testbed.links.nfqueue import DelayCounters
 from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from testbed.measure.capture import Captured, captured_links, capturing, require_dumpcap
 from testbed.measure.sampler import LinkSampler, wire_bytes
+from testbed.metrics.comparison import compare
 from testbed.metrics.exporter import Exporter
+from testbed.metrics.server import PrometheusServer
 from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
 from testbed.recorder import Recorder, Snapshot
 from testbed.results.changes import change_notes, changed_directions
-from testbed.results.record import BacklogSummary, CaptureSummary, DelayLine, Outcome, RecordWriter, Summary, load
+from testbed.results.record import (
+    BacklogSummary,
+    CaptureSummary,
+    DelayLine,
+    Outcome,
+    PrometheusSummary,
+    RecordWriter,
+    Summary,
+    load,
+)
 from testbed.results.report import write_report
 from testbed.results.summarize import (
     AllReduceFacts,
@@ -168,6 +179,7 @@ class _Run:
         self.differences: list[str] = []
         self.aggregators: list[AggregatorReport] = []
         self.recorder: Recorder | None = None
+        self.prometheus: PrometheusSummary | None = None
 
     def execute(self) -> Summary:
         self.writer.write_spec(self.plan.experiment.to_yaml())
@@ -221,6 +233,7 @@ class _Run:
         begun_s = time.monotonic()
         interval_s = self.plan.experiment.metrics.interval_s
         directory = self.writer.directory / "captures"
+        server = self._start_prometheus(bench, exporter, recorder)
         with (
             capturing(bench.deployment.hosts, self.captured, directory, snap_bytes=self.snap_bytes) as captures,
             LinkSampler(
@@ -234,6 +247,9 @@ class _Run:
                 bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
             finally:
                 exporter.watch_lateness(dict)
+        if server is not None:
+            self.prometheus = compare(server, self.writer.frame("links"), epoch_s=self.epoch_s)
+            server.stop()
         bench.links.close()
         self.captures = captures.results
         scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
@@ -243,6 +259,22 @@ class _Run:
         self.aggregators = bench.deployment.aggregator_reports
         self.differences = bench.deployment.differences()
         self.writer.write_environment({**self.environment, "read_back": read_back})
+
+    def _start_prometheus(self, bench: Workbench, exporter: Exporter, recorder: Recorder) -> PrometheusServer | None:
+        """If the spec asks for it. It ends with the run."""
+        asked = self.plan.experiment.metrics.prometheus
+        if asked is None or exporter.port is None:
+            return None
+        server = PrometheusServer(
+            bench.state,
+            record=self.writer.directory,
+            log_directory=self.writer.logs,
+            target_port=exporter.port,
+            port=asked.port,
+        )
+        recorder.watched.append(server.check)
+        self.progress.say(f"Prometheus: {server.url} (alerts: {server.url}/alerts)")
+        return server
 
     @cached_property
     def links(self) -> list[LinkFacts]:
@@ -352,6 +384,7 @@ class _Run:
                 background=evidence(self.background),
                 aggregation_violations=violations(self.aggregators, self._switch_statistics),
                 aggregation_lost=losses(self.aggregators, self._switch_statistics),
+                prometheus_differences=self.prometheus.differences if self.prometheus else (),
             )
         )
         return outcome, [*reasons, *change_notes(changes), *self._notes()]
@@ -463,6 +496,7 @@ class _Run:
                 overhead_s=self.overhead_s,
                 changes=self.writer.frame("changes"),
                 num_changes_not_reached=self.num_changes_not_reached,
+                prometheus=self.prometheus,
                 captures=[
                     CaptureSummary(
                         link=each.link,

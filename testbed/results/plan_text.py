@@ -70,6 +70,9 @@ def render_plan(plan: Plan, console: Console) -> None:
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     console.print("\n[bold]processes[/]")
     console.print("  root: coordinator, fork server (imports torch once)", highlight=False)
+    if experiment.metrics.prometheus is not None:
+        port = experiment.metrics.prometheus.port or "any free port"
+        console.print(f"  root: prometheus (scrapes every second; its pages at 127.0.0.1, {port})", highlight=False)
     for node in plan.nodes:
         if node.daemon_arguments:
             console.print(f"  {node.name}: delay daemon ({' '.join(node.daemon_arguments)})", highlight=False)

@@ -14,6 +14,7 @@
       summary.json        the contract for scripts: see Summary
       report.html         the same for people
       captures/<link>.pcapng  where `testbed run --capture` asked for it
+      prometheus/         configuration, rules and data, where `testbed run --prometheus` asked for it
       logs/<process>.log
 
 Times in the frames are wall seconds since the run's epoch (`summary.epoch_s` on CLOCK_MONOTONIC); with
@@ -311,6 +312,20 @@ class CaptureSummary(_Part):
     """Missed because the capture did not keep up."""
 
 
+class PrometheusSummary(_Part):
+    """What the run's own Prometheus saw."""
+
+    data: str
+    """Below the record's directory; `prometheus --storage.tsdb.path` opens it again."""
+    num_scrapes: int
+    num_series: int
+    """Of the run at its end."""
+    compared_s: float
+    """Over the last so many wall seconds each scrape of each link's counters was compared with the record's."""
+    differences: list[str]
+    """Where they were not the same within one scrape; none is as it should be."""
+
+
 class AllReduceSummary(_Part):
     """One iteration's worth of all-reduce, all buckets together."""
 
@@ -393,6 +408,8 @@ class Summary(_Part):
     overhead_s: dict[str, float]
     """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
     captures: list[CaptureSummary] = []
+    prometheus: PrometheusSummary | None = None
+    """None: none was asked for, or the run ended before its end."""
     changes: list[ChangeSummary] = []
     """Of the links, while the run went on; all of them are in changes.parquet."""
     num_changes_not_reached: int = 0

@@ -28,6 +28,7 @@ from testbed.results.record import (
     LossValues,
     MachineSummary,
     Outcome,
+    PrometheusSummary,
     Quantiles,
     Summary,
 )
@@ -162,6 +163,7 @@ class Inputs:
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
     captures: Sequence[CaptureSummary] = ()
+    prometheus: PrometheusSummary | None = None
     changes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CHANGE_SCHEMA))
     """CHANGE_SCHEMA."""
     num_changes_not_reached: int = 0
@@ -214,6 +216,7 @@ def summarize(inputs: Inputs) -> Summary:
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
         captures=list(inputs.captures),
+        prometheus=inputs.prometheus,
         changes=summarize_changes(
             inputs.changes, origin_s=float(iterations["start_s"][0]) if whole else 0.0, dilation=inputs.dilation
         ),

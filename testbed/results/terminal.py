@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from testbed.metrics.server import DIRECTORY, reopen_command
 from testbed.results import wording
 
 if TYPE_CHECKING:  # the record's module imports polars, which progress does not need
@@ -219,6 +220,12 @@ def _where(summary: "Summary") -> Text:
         missed = f", {capture.num_dropped:,} missed" if capture.num_dropped else ""
         text.append("Capture ", style="bold").append(f"{summary.record}/{capture.file}")
         text.append(f"  ({capture.num_packets:,} packets{missed})\n", style="dim")
+    if summary.prometheus is not None:
+        seen = summary.prometheus
+        same = "not the record's" if seen.differences else "the record's"
+        text.append("Metrics ", style="bold").append(f"{summary.record}/{DIRECTORY}")
+        text.append(f"  ({seen.num_scrapes:,} scrapes of {seen.num_series:,} series; its counters are {same})\n")
+        text.append(f"        {reopen_command(Path(summary.record))}\n", style="dim")
     text.append("Report  ", style="bold")
     text.append(f"{summary.record}/report.html", style=f"link {report.as_uri()}")
     return text.append("  (one file; opens in any browser, offline)", style="dim")
@@ -259,6 +266,11 @@ class LiveProgress:
                 self, console=self._console, refresh_per_second=_REFRESH_HZ, transient=True, redirect_stdout=False
             )
             self._live.start()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._enabled:
+            self._console.print(text, highlight=False, soft_wrap=True)
 
     def iteration(self, phase: str, index: int, total: int, loss: float) -> None:
         """Iteration `index` (from 1) of `total` is over."""

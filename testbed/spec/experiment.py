@@ -60,6 +60,19 @@ def _parse_packet_mode(value: object) -> object:
     return num_bytes
 
 
+class Prometheus(BaseModel):
+    """A Prometheus of the run's own, on loopback; its data go to the record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    port: int = Field(0, ge=0, le=65535)
+    """TCP port on 127.0.0.1 of its pages; 0 takes any free one."""
+
+
+def _parse_prometheus(value: object) -> object:
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+
 class Metrics(BaseModel):
     """The Prometheus endpoint, on loopback, off the emulated links."""
 
@@ -69,6 +82,17 @@ class Metrics(BaseModel):
     """TCP port on 127.0.0.1; 0 takes any free one, null switches the endpoint off."""
     interval_s: Time = Field(0.1, alias="interval", ge=0.01, le=10)
     """Between two samples of every link."""
+    prometheus: Annotated[
+        Prometheus | None, BeforeValidator(_parse_prometheus, json_schema_input_type=bool | Prometheus | None)
+    ] = None
+    """Start Prometheus, have it scrape the endpoint every second, and compare its counters with the record's at the
+    end: `true`, or `{port: 9090}`."""
+
+    @model_validator(mode="after")
+    def _scraped(self) -> Self:
+        if self.prometheus is not None and self.port is None:
+            raise ValueError("prometheus scrapes the endpoint, which port: null switches off; allowed: port: 0")
+        return self
 
 
 class Experiment(BaseModel):

@@ -221,3 +221,10 @@ def test_a_source_that_did_not_get_to_run_degrades_and_one_whose_link_is_full_do
     outcome, (reason,) = judge(replace(HEALTHY, background=[replace(flow, late_share=0.03, blocked_share=0)]))
     assert outcome == "degraded"
     assert "background w0 → w3 (constant) sent 3.0 % less than asked" in reason
+
+
+def test_counters_of_prometheus_that_are_not_the_records_degrade_the_run() -> None:
+    line = "testbed_link_drops_total of w0 on w0-s0 was never scraped"
+    outcome, (reason,) = judge(replace(HEALTHY, prometheus_differences=[line]))
+    assert outcome == "degraded"
+    assert line in reason

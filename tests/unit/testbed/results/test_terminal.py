@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from testbed.results import wording
-from testbed.results.record import CHANGE_SCHEMA, Record
+from testbed.results.record import CHANGE_SCHEMA, PrometheusSummary, Record
 from testbed.results.summarize import CompressionFacts
 from testbed.results.terminal import LiveProgress, render_summary
 
@@ -182,3 +182,13 @@ def test_compression_says_what_it_saved_and_what_it_cost(record: Make) -> None:
     text = " ".join(stream.getvalue().split())
     assert "Compression 10.0 % top_k: 446 kB of 4.46 MB per worker; the links carry 41.0 %" in text
     assert "encoding 8 ms, decoding 4 ms of CPU time" in text
+
+
+def test_what_prometheus_saw_is_told_with_the_command_that_shows_it_again(record: Make) -> None:
+    seen = PrometheusSummary(data="prometheus/data", num_scrapes=12, num_series=148, compared_s=12.0, differences=[])
+    summary = record(num_iterations=3).summary.model_copy(update={"prometheus": seen, "record": "results/r"})
+    stream = io.StringIO()
+    render_summary(summary, Console(file=stream, width=100))
+    text = " ".join(stream.getvalue().split())
+    assert "12 scrapes of 148 series; its counters are the record's" in text
+    assert "prometheus --config.file=/dev/null --storage.tsdb.path=results/r/prometheus/data" in text

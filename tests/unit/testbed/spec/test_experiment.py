@@ -31,6 +31,16 @@ def test_quantities_become_base_units() -> None:
     assert (experiment.link.rate_bps, experiment.link.delay_s, experiment.link.queue_bytes) == (2.5e9, 5e-5, 2**20)
 
 
+def test_prometheus_is_asked_for_by_a_word_or_with_its_port() -> None:
+    assert validate({"name": "x"}).metrics.prometheus is None
+    assert validate({"name": "x", "metrics": {"prometheus": False}}).metrics.prometheus is None
+    for asked, port in ((True, 0), ({}, 0), ({"port": 9090}, 9090)):
+        experiment = validate({"name": "x", "metrics": {"prometheus": asked}})
+        assert experiment.metrics.prometheus is not None
+        assert experiment.metrics.prometheus.port == port
+        assert validate(yaml.safe_load(experiment.to_yaml())) == experiment
+
+
 def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
     assert "wrokers: unknown key; allowed: name, seed, workers" in wrong(wrokers=4)
     message = wrong(link={"rat": "1gbit"})
@@ -82,6 +92,10 @@ def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
         ({"compression": "zip"}, ["compression", "'zip' is not a compression", "none"]),
         ({"dilation": 2}, ["dilation", "1"]),
         ({"metrics": {"port": 70000}}, ["metrics.port"]),
+        ({"metrics": {"prometheus": {"port": -1}}}, ["metrics.prometheus.port"]),
+        ({"metrics": {"prometheus": {"prot": 1}}}, ["metrics.prometheus.prot: unknown key; allowed: port"]),
+        ({"metrics": {"prometheus": "yes"}}, ["metrics.prometheus"]),
+        ({"metrics": {"prometheus": True, "port": None}}, ["metrics: prometheus scrapes the endpoint", "port: 0"]),
         ({"name": "Bad Name"}, ["name"]),
         ({"seed": -1}, ["seed"]),
     ],

@@ -1,0 +1,133 @@
+"""A real Prometheus beside a page: it answers, holds what was served, dies loudly and leaves nothing."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.measure.sampler import LinkSample
+from testbed.metrics.comparison import compare
+from testbed.metrics.exporter import Exporter
+from testbed.metrics.server import PrometheusServer
+from testbed.processes import ProcessIdentity
+from testbed.state import RunState, new_run_id
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
+
+
+def sample(class_bytes: int) -> LinkSample:
+    return LinkSample(
+        at_s=time.monotonic(),
+        link="w0-s0",
+        node="w0",
+        port="w0-eth0",
+        rate_bps=100e6,
+        class_bytes=class_bytes,
+        class_packets=class_bytes // 1514,
+        drops=0,
+        overlimits=0,
+        backlog_bytes=0,
+        interface_bytes=class_bytes,
+    )
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[RunState]:
+    made = RunState.create(new_run_id(), root=tmp_path / "runs")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def exporter(state: RunState) -> Iterator[Exporter]:
+    with closing(Exporter(0, run_id=state.run_id, information={"name": "x"})) as made:
+        yield made
+
+
+def start(state: RunState, exporter: Exporter, tmp_path: Path, *, port: int = 0) -> PrometheusServer:
+    assert exporter.port is not None
+    return PrometheusServer(
+        state, record=tmp_path / "record", log_directory=tmp_path, target_port=exporter.port, port=port
+    )
+
+
+def test_it_holds_what_was_served_and_a_record_that_says_otherwise_is_told(
+    state: RunState, exporter: Exporter, tmp_path: Path
+) -> None:
+    epoch_s = time.monotonic()
+    server = start(state, exporter, tmp_path)
+    try:
+        (owned,) = state.owned().processes
+        status = Path(f"/proc/{owned.pid}/status").read_text()
+        assert "CapEff:\t0000000000000002" in status, "nothing but CAP_DAC_OVERRIDE"
+        samples = []
+        for step in range(15):
+            samples.append(sample(10_000 * step))
+            exporter.update_links(samples[-1:])
+            time.sleep(0.1)
+        frame = pl.DataFrame(
+            {
+                "at_s": [each.at_s - epoch_s for each in samples],
+                **{
+                    name: [getattr(each, name) for each in samples]
+                    for name in ("link", "node", "class_bytes", "class_packets", "drops")
+                },
+            }
+        )
+        seen = compare(server, frame, epoch_s=epoch_s)
+        assert seen.differences == []
+        assert seen.num_scrapes >= 1
+        assert seen.num_series >= 7
+        other = compare(server, frame.with_columns(pl.col("class_bytes") + 1), epoch_s=epoch_s)
+        assert [line for line in other.differences if "testbed_link_transmit_bytes_total of w0 on w0-s0" in line]
+    finally:
+        server.stop()
+    assert (tmp_path / "record" / "prometheus" / "data" / "wal").is_dir()
+    assert not owned.identity.alive()
+
+
+def watch(server: PrometheusServer) -> None:
+    for _ in range(500):
+        server.check()
+        time.sleep(0.02)
+
+
+def test_its_death_is_an_error_with_its_name_and_it_dies_with_the_run(
+    state: RunState, exporter: Exporter, tmp_path: Path
+) -> None:
+    server = start(state, exporter, tmp_path)
+    (owned,) = state.owned().processes
+    assert owned.identity == ProcessIdentity.of(owned.pid)
+    server.check()
+    os.kill(owned.pid, signal.SIGKILL)
+    with pytest.raises(RunFailedError, match="prometheus was killed by signal 9"):
+        watch(server)
+    with pytest.raises(RunFailedError, match="prometheus was killed by signal 9"):
+        server.query("up")
+    server.stop()
+
+
+def test_a_port_that_is_taken_is_told_whoever_answers_there(
+    state: RunState, exporter: Exporter, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        EnvironmentLacksError, match=rf"metrics\.prometheus\.port: 127\.0\.0\.1:{exporter.port} is in use"
+    ):
+        start(state, exporter, tmp_path, port=exporter.port or 0)
+
+
+def test_an_expression_that_is_none_is_refused_in_its_words(
+    state: RunState, exporter: Exporter, tmp_path: Path
+) -> None:
+    server = start(state, exporter, tmp_path)
+    try:
+        with pytest.raises(RunFailedError, match="parse error"):
+            server.query("rate(")
+    finally:
+        server.stop()
