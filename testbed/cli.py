@@ -4,6 +4,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or spec error, 3 this machine lacks 
 invalid, 130 interrupted and cleaned.
 """
 
+import io
 import json
 import logging
 import os
@@ -24,6 +25,8 @@ from testbed.errors import Interrupted, SpecError, TestbedError
 
 if TYPE_CHECKING:
     from testbed.results.record import Summary
+    from testbed.results.terminal import LiveProgress
+    from testbed.spec.experiment import Experiment
     from testbed.spec.sweep import Sweep
     from testbed.targets import Benchmarks
 
@@ -129,22 +132,119 @@ def run(
 
       testbed run experiments/quickstart.yaml --prometheus
     """
-    from testbed.results.terminal import LiveProgress, render_summary
-    from testbed.run import CaptureRequest, RunStoppedError, run_experiment
+    from testbed.results.terminal import LiveProgress
+    from testbed.run import CaptureRequest
     from testbed.spec.experiment import load
 
     _logging(verbose)
     experiment = load(spec, overrides or [])
     if prometheus and experiment.metrics.prometheus is None:
         experiment = load(spec, [*(overrides or []), "metrics.prometheus=true"])
+    links = [name.strip() for names in capture or [] for name in names.split(",")]
+    _run(
+        experiment,
+        progress=LiveProgress(Console(stderr=True), enabled=not as_json),
+        output=output,
+        as_json=as_json,
+        calibration_mode=calibration,
+        capture=CaptureRequest(links=links, snap_bytes=capture_bytes),
+    )
+
+
+@app.command("exec", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
+def execute(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND [ARGUMENT]...",
+            help="The program that every worker runs; put -- before it.",
+            show_default=False,
+        ),
+    ],
+    workers: Annotated[
+        int | None, typer.Option(help="How many, in a star unless --spec says otherwise (default 4).", min=2, max=64)
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(help="RATE[,DELAY[,LOSS]] of every link, such as 1gbit,1ms.", show_default=False)
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", help="Take all but the workload from this spec.", dir_okay=False, show_default=False),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="testbed: replace gloo or nccl, whatever the script names, by ours with the spec's collective, "
+            "channel and compression.",
+            show_default=False,
+        ),
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="What a worker runs in; default namespace.", show_default=False)
+    ] = None,
+    overrides: Set = None,
+    output: Output = Path("results"),
+    calibration: Calibrate = Mode.CLASS,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run your own command once per worker on an emulated network: torchrun with links.
+
+    Every worker gets what torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...) and the interface
+    variables of gloo and NCCL. Lines are printed behind [w0], [w1], ...; standard error stays apart; both are also in
+    the logs of the record. `testbed link set`, `testbed top` and `testbed status` work meanwhile from elsewhere.
+    The verdict is about the links: their rates, delays and settings hold. Needs root.
+
+    Exit codes of their own: that of the first worker that failed (128 + n if signal n ended it), others are ended.
+
+    Examples:
+
+      testbed exec --workers 4 --link 1gbit,1ms -- python train.py --epochs 1
+
+      testbed exec --workers 2 --link 100mbit --backend testbed --set collective=halving_doubling -- python ddp.py
+
+      testbed exec --workers 2 --link 50mbit,5ms -- sh experiments/scripts/iperf.sh
+    """
+    from testbed.bench import parse_link
+    from testbed.results.streams import Streams
+    from testbed.results.terminal import LiveProgress
+    from testbed.spec.experiment import apply_override, naming, read, validate
+
+    _logging(verbose)
+    data = {"name": "exec"} if spec is None else read(spec)
+    workload: dict[str, Any] = {"kind": "command", "argv": command}
+    told = {"workers": workers, "link": parse_link(link) if link else None, "runtime": runtime}
+    data |= {"workload": workload | ({"backend": backend} if backend else {})}
+    data |= {key: value for key, value in told.items() if value is not None}
+    for override in overrides or []:
+        apply_override(data, override)
+    with naming(spec or "exec"):
+        experiment = validate(data)
     progress = LiveProgress(Console(stderr=True), enabled=not as_json)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not know every letter
+            stream.reconfigure(errors="replace")
+    streams = Streams(
+        output=sys.stderr if as_json else sys.stdout, error=sys.stderr, environment=os.environ, above=progress.above
+    )
+    _run(
+        experiment,
+        progress=progress,
+        output=output,
+        as_json=as_json,
+        calibration_mode=calibration,
+        on_line=streams.write,
+    )
+
+
+def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:
+    """Run it, print its summary, end with its exit code."""
+    from testbed.results.terminal import render_summary
+    from testbed.run import RunStoppedError, run_experiment
+
     stopped: BaseException | None = None
     try:
-        links = [name.strip() for names in capture or [] for name in names.split(",")]
-        request = CaptureRequest(links=links, snap_bytes=capture_bytes)
-        summary = run_experiment(
-            experiment, output=output, progress=progress, capture=request, calibration_mode=calibration
-        )
+        summary = run_experiment(experiment, progress=progress, **how)
     except RunStoppedError as error:
         summary, stopped = error.summary, error.__cause__
     finally:

@@ -7,13 +7,11 @@ TestbedError
 +-- RunFailedError       1    a process of the run died, hung or raised
 """
 
-from typing import ClassVar
-
 
 class TestbedError(Exception):
     """The root of every error this package raises on purpose."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
 
 class SpecError(TestbedError):

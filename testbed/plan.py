@@ -200,6 +200,8 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
 
     Raises SpecError for combinations that cannot be right.
     """
+    if misfits := experiment.workload.misfits(experiment):
+        raise SpecError("\n".join(misfits))
     network = place(experiment)
     inside = experiment.workers_per_host.inside
     asked = asked_links(network, experiment.link, inside, experiment.links, packet_bytes=experiment.packet_bytes)

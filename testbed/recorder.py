@@ -25,6 +25,8 @@ from testbed.results.record import RecordWriter
 from testbed.results.terminal import LiveProgress
 
 MEASURED: Final = "measured"
+OnLine = Callable[[int, str, bool], None]
+"""Rank, line, and whether it was printed to standard error."""
 _DURATIONS: Final = frozenset({"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s", "encode_s", "decode_s"})
 
 
@@ -85,7 +87,9 @@ class Recorder(Listener):
         exporter: Exporter,
         progress: LiveProgress,
         links: LiveLinks,
+        on_line: OnLine | None = None,
     ) -> None:
+        """`on_line` hears what a command's workers print."""
         self.sampler: LinkSampler | None = None
         self.watched: list[Callable[[], None]] = [links.check]
         """Called about ten times a second; each raises what has ended the run."""
@@ -97,6 +101,9 @@ class Recorder(Listener):
         """By rank, of workers whose gradients a switch adds."""
         self.first_iteration_s: float | None = None
         """CLOCK_MONOTONIC when the first iteration of any phase began."""
+        self.exits: dict[int, tuple[int, float]] = {}
+        """By rank: how a command ended, and when (CLOCK_MONOTONIC)."""
+        self._on_line = on_line
         self._plan = plan
         self._epoch_s = epoch_s
         self._writer = writer
@@ -145,6 +152,8 @@ class Recorder(Listener):
             self.sampler.begin_background()
         if name in {"measure", "done"} and self.sampler is not None:
             self.window[name] = Snapshot.take(self.sampler)
+        if name == "measure" and self._plan.experiment.workload.judged_by_links_alone():
+            self._progress.phase("command")
 
     def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
         """One row, and its buckets; the screen hears of it when every worker is through it."""
@@ -174,6 +183,15 @@ class Recorder(Listener):
     def on_result(self, rank: int, json: str) -> None:
         """What a switch that adds did for a worker in the measured iterations."""
         self.switch_statistics[rank] = SwitchStatistics.parse(json)
+
+    def on_line(self, rank: int, line: str, *, error: bool) -> None:
+        """Both streams of all workers come on threads of their own."""
+        if self._on_line is not None:
+            self._on_line(rank, line, error)
+
+    def on_exit(self, rank: int, status: int) -> None:
+        """A command has no other last word."""
+        self.exits[rank] = (status, time.monotonic())
 
     def on_finished(self, rank: int, finished: messages.Finished) -> None:  # noqa: ARG002
         """The worker's last word."""

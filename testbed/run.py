@@ -23,6 +23,7 @@ from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted,
 from testbed.exchanges import scaled
 from testbed.fidelity import Evidence, ThrottlingEvidence, judge
 from testbed.hosts.base import Throttling
+from testbed.launch import redirections, require_program
 from testbed.links.change import ScheduledChange
 from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
@@ -34,7 +35,7 @@ from testbed.metrics.exporter import Exporter
 from testbed.metrics.server import PrometheusServer
 from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
-from testbed.recorder import Recorder, Snapshot
+from testbed.recorder import OnLine, Recorder, Snapshot
 from testbed.results.changes import change_notes, changed_directions
 from testbed.results.record import (
     BacklogSummary,
@@ -49,6 +50,7 @@ from testbed.results.record import (
 from testbed.results.report import write_report
 from testbed.results.summarize import (
     AllReduceFacts,
+    CommandFacts,
     CompressionFacts,
     Inputs,
     LinkFacts,
@@ -62,8 +64,10 @@ from testbed.results.terminal import LiveProgress
 from testbed.spec.experiment import Experiment
 from testbed.state import new_run_id
 from testbed.workbench import Workbench, workbench
+from testbed.workloads.command import Command
 from transports.compression.base import Exchange
 
+_NO_THROTTLING: Final = Throttling(num_periods=0, num_throttled=0, throttled_s=0.0)
 WORK_TIMEOUT_S: Final = 7 * 24 * 3600.0
 """A run that makes progress may take this long; one that makes none ends at the spec's `timeout`."""
 
@@ -93,14 +97,17 @@ def run_experiment(
     progress: LiveProgress,
     capture: CaptureRequest | None = None,
     calibration_mode: Mode = Mode.CLASS,
+    on_line: OnLine | None = None,
 ) -> Summary:
-    """Run a spec and write its record below `output`.
+    """Run a spec and write its record below `output`; `on_line` hears what a command's workers print.
 
     Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
     """
     require_iterations(experiment)
     plan = plan_here(experiment)
     require(plan)
+    if isinstance(experiment.workload, Command):
+        require_program(experiment.workload.argv)
     capture = capture or CaptureRequest()
     ports = captured_links(plan.links, capture.links)
     if ports:
@@ -112,15 +119,16 @@ def run_experiment(
         captured=ports,
         snap_bytes=capture.snap_bytes,
         calibration_mode=calibration_mode,
+        on_line=on_line,
     ).execute()
 
 
 def require_iterations(experiment: Experiment) -> None:
     """Raise SpecError for a workload that a run could not judge."""
-    if not experiment.workload.phase_lengths().get("measured"):
+    workload = experiment.workload
+    if not (workload.phase_lengths().get("measured") or workload.judged_by_links_alone()):
         raise SpecError(
-            f"workload: {experiment.workload.kind} has no iterations that a run could judge; "
-            "`testbed bench` runs what has none"
+            f"workload: {workload.kind} has no iterations that a run could judge; `testbed bench` runs what has none"
         )
 
 
@@ -159,8 +167,11 @@ class _Run:
         captured: Mapping[str, Port],
         snap_bytes: int,
         calibration_mode: Mode,
+        on_line: OnLine | None,
     ) -> None:
         self.plan = plan
+        self.on_line = on_line
+        self.redirected: list[str] = []
         self.captured = captured
         self.snap_bytes = snap_bytes
         self.captures: list[Captured] = []
@@ -227,6 +238,7 @@ class _Run:
             exporter=exporter,
             progress=self.progress,
             links=bench.links,
+            on_line=self.on_line,
         )
         bench.links.accept(recorder.on_marks)
         self.progress.phase("start workers")
@@ -247,6 +259,7 @@ class _Run:
                 bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
             finally:
                 exporter.watch_lateness(dict)
+                self.redirected = redirections(bench.redirected)
         if server is not None:
             self.prometheus = compare(server, self.writer.frame("links"), epoch_s=self.epoch_s)
             server.stop()
@@ -367,7 +380,9 @@ class _Run:
         assert self.recorder is not None
         window = self.recorder.window
         start, end = window["measure"].machine, window["done"].machine
-        machine = machine_summary(*(self.writer.frame(name) for name in ("machine", "iterations", "buckets")))
+        machine = machine_summary(
+            *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")), window=self._command_window
+        )
         ranks = range(self.plan.experiment.workers)
         changes = self.writer.frame("changes")
         lossy = {(each.link, each.hop[0]) for each in self.plan.ever if each.spec.draws}
@@ -387,7 +402,20 @@ class _Run:
                 prometheus_differences=self.prometheus.differences if self.prometheus else (),
             )
         )
+        if unused := self._unused_backend():
+            outcome = "degraded" if outcome == "valid" else outcome
+            reasons.append(unused)
         return outcome, [*reasons, *change_notes(changes), *self._notes()]
+
+    def _unused_backend(self) -> str | None:
+        """Why the backend that the spec asks for may not be what the numbers are of."""
+        command = self.plan.experiment.workload
+        if not isinstance(command, Command) or command.backend is None or self.redirected:
+            return None
+        return (
+            f"workload.backend: no process group was made by {command.backend}: the command uses no torch.distributed, "
+            "or its Python has not this package installed (pip install ina-testbed)"
+        )
 
     def _notes(self) -> list[str]:
         """What a reader of the numbers should know of the compression."""
@@ -420,10 +448,11 @@ class _Run:
             found.append(_quota("the whole testbed", None, end.own_throttling.since(start.own_throttling), None))
         for rank in range(self.plan.experiment.workers):
             name = f"w{rank}"
-            if name in start.throttling and name in end.throttling:
+            if name in end.throttling:
                 waiting = self._run_queue_share([rank])
                 cores = self.plan.host(rank).cpu_cores
-                found.append(_quota(name, cores, end.throttling[name].since(start.throttling[name]), waiting))
+                before = start.throttling.get(name, _NO_THROTTLING)  # a command begins after the window
+                found.append(_quota(name, cores, end.throttling[name].since(before), waiting))
         return found
 
     def _prediction(self) -> AllReduceFacts | None:
@@ -455,6 +484,31 @@ class _Run:
         if found_bytes is None or not experiment.compression.data_dependent:
             return planned
         return scaled(planned, payload_bytes=found_bytes, num_workers=experiment.workers)
+
+    @property
+    def _command_window(self) -> tuple[float, float] | None:
+        """Seconds since the epoch at which a command's workers were started and had ended; None: it is no command."""
+        window = self.recorder.window if self.recorder else {}
+        if "done" not in window or not isinstance(self.plan.experiment.workload, Command):
+            return None
+        return window["measure"].at_s - self.epoch_s, window["done"].at_s - self.epoch_s
+
+    def _command(self) -> CommandFacts | None:
+        command, window = self.plan.experiment.workload, self._command_window
+        if not isinstance(command, Command) or window is None:
+            return None
+        assert self.recorder is not None
+        return CommandFacts(
+            argv=command.argv,
+            backend=command.backend,
+            redirected=self.redirected,
+            start_s=window[0],
+            end_s=window[1],
+            exits=[
+                (f"w{rank}", status, at_s - self.epoch_s)
+                for rank, (status, at_s) in sorted(self.recorder.exits.items())
+            ],
+        )
 
     def _compression(self) -> CompressionFacts | None:
         experiment, plan = self.plan.experiment, self.plan
@@ -492,6 +546,7 @@ class _Run:
                 aggregators=aggregator_summaries(self.aggregators, self._switch_statistics),
                 allreduce=self._prediction(),
                 compression=self._compression(),
+                command=self._command(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,
                 changes=self.writer.frame("changes"),

@@ -24,11 +24,13 @@ from testbed.deploy import Deployment, deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.base import Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
+from testbed.launch import Launch
 from testbed.live_links import LiveLinks
 from testbed.plan import Plan
 from testbed.slowdowns.base import SLOWDOWNS
 from testbed.state import RunState
 from testbed.workloads.base import WorkerConfiguration
+from testbed.workloads.command import Command
 from transports.collectives.base import COLLECTIVES
 
 IMPORT_TIMEOUT_S: Final = 120.0
@@ -52,6 +54,9 @@ class Workbench:
 
     def work(self, listener: Listener, *, timeout_s: float) -> None:
         """Start the workers, watch them to their end. Raises RunFailedError with the culprit's traceback."""
+        if isinstance(self.plan.experiment.workload, Command):
+            self._launch(listener)
+            return
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
         socket_path = self.state.directory / "control.sock"
@@ -98,6 +103,26 @@ class Workbench:
             for server in servers:  # they end when all workers have left them
                 if server.wait(plan.experiment.timeout_s) != 0:
                     raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
+
+    def _launch(self, listener: Listener) -> None:
+        """A command of the user's in each worker, instead of an agent of ours."""
+        self.deployment.start_aggregators()
+        self.deployment.start_background()
+        self.redirected.touch(mode=0o660)
+        Launch(
+            self.plan,
+            self.deployment.hosts,
+            run_id=self.state.run_id,
+            redirected=self.redirected,
+            listener=listener,
+            watch=self.deployment.check,
+        ).run()
+        self.deployment.read_aggregators()
+
+    @property
+    def redirected(self) -> Path:
+        """Where a command's workers say which process groups ours took the place of."""
+        return self.state.directory / "redirected"
 
     def _start_server(self, name: str) -> Process:
         experiment = self.plan.experiment

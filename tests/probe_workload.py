@@ -10,7 +10,7 @@ import time
 
 from testbed.control import agent
 from testbed.control import control_pb2 as messages
-from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
 from transports.errors import PeerLostError, PeerTimeoutError
 
 GLOO_ERROR = """Got the following error when running the callback: RuntimeError: \
@@ -22,7 +22,7 @@ At:
 
 
 @WORKLOADS.register
-class Probe(Workload):
+class Probe(AgentWorkload):
     action: str = "finish"
     actor: int = 0
     """The rank that does it; the others wait in a barrier that never completes, or finish if it does."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from testbed.control import control_pb2 as messages
 from testbed.kernel import return_free_memory
-from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl
+from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
 
 if TYPE_CHECKING:
     from grpc import RpcError
@@ -32,7 +32,9 @@ def main(socket_path: str, rank: str) -> None:
     control = AgentControl(socket_path, int(rank))
     try:
         configuration = control.configuration
-        WORKLOADS.parse(configuration.workload).work(configuration, control)
+        workload = WORKLOADS.parse(configuration.workload)
+        assert isinstance(workload, AgentWorkload), f"workload {workload.kind} has no work for an agent"
+        workload.work(configuration, control)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
         control.report(messages.Event(failure=messages.Failure(error=text, traceback=traceback.format_exc())))

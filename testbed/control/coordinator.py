@@ -51,6 +51,12 @@ class Listener:
     def on_failure(self, rank: int, failure: messages.Failure) -> None:
         """A worker has raised; the wait ends with RunFailedError soon after."""
 
+    def on_line(self, rank: int, line: str, *, error: bool) -> None:
+        """A worker's command has printed a line, to standard error or output; on a thread of that stream's own."""
+
+    def on_exit(self, rank: int, status: int) -> None:
+        """A worker's command has ended; a negative status is the signal that ended it."""
+
     def on_tick(self) -> None:
         """About ten times a second."""
 

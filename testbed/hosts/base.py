@@ -110,8 +110,17 @@ class Host(Protocol):
     def entered(self) -> AbstractContextManager[None]:
         """Within it, the calling thread's new sockets belong to the host's network namespace."""
 
-    def start(self, process: ProcessSpec, *, on_output: Callable[[str], None] | None = None) -> Process:
+    def start(
+        self,
+        process: ProcessSpec,
+        *,
+        on_output: Callable[[str], None] | None = None,
+        on_error: Callable[[str], None] | None = None,
+    ) -> Process:
         """Start a process in the host; each line of its output goes to its log and to `on_output`.
+
+        With `on_error`, of a command line only, each line of its standard error goes there and to `<name>.stderr.log`
+        instead.
 
         Raises EnvironmentLacksError when it cannot be started, or one of its limits cannot be had.
         """

@@ -79,14 +79,21 @@ class NamespaceHost:
             raise EnvironmentLacksError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def start(self, process: ProcessSpec, *, on_output: Callable[[str], None] | None = None) -> StartedProcess:
-        """Start a process in the host; `on_output` is called on a thread of the process' own."""
+    def start(
+        self,
+        process: ProcessSpec,
+        *,
+        on_output: Callable[[str], None] | None = None,
+        on_error: Callable[[str], None] | None = None,
+    ) -> StartedProcess:
+        """Start a process in the host; each stream's lines are told on a thread of its own."""
+        assert on_error is None or process.argv, f"{process.name}: a fork has one stream for both"
         self._check_held()
         if process.argv and shutil.which(process.argv[0]) is None:
             raise EnvironmentLacksError(f"cannot start {process.name}: there is no {process.argv[0]}; install it")
         cgroup = self._cgroups[process.name] = ProcessCgroup(process.name, self._state)
         cgroup.limit(process.limits)
-        output = Output(self._log_directory / f"{process.name}.log", on_output)
+        output = Output(self._log_directory / f"{process.name}.log", on_output, on_error)
         started = self._fork(process, output) if process.entry else self._spawn(process, output)
         self._processes.append(started)
         return started

@@ -34,8 +34,15 @@ def log_tail(path: Path, *, num_lines: int = 40) -> str:
 class Output:
     """Where a process writes: straight to its log or, if someone listens, through a pipe read by line."""
 
-    def __init__(self, log_path: Path, on_output: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        log_path: Path,
+        on_output: Callable[[str], None] | None,
+        on_error: Callable[[str], None] | None = None,
+    ) -> None:
+        """With `on_error`, standard error goes there and to `<name>.stderr.log`, else where the output goes."""
         self.log_path = log_path
+        self._errors = None if on_error is None else Output(log_path.with_suffix(".stderr.log"), on_error)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._thread: threading.Thread | None = None
@@ -47,14 +54,23 @@ class Output:
             self._thread = threading.Thread(target=_copy, args=(read, log, on_output), name=name, daemon=True)
             self._thread.start()
 
+    @property
+    def error_descriptor(self) -> int:
+        """The same for its standard error."""
+        return self.descriptor if self._errors is None else self._errors.descriptor
+
     def close(self) -> None:
-        """The process has its own copy of the descriptor now."""
+        """The process has its own copies of the descriptors now."""
         os.close(self.descriptor)
+        if self._errors is not None:
+            self._errors.close()
 
     def drain(self) -> None:
         """Wait until all that an ended process wrote is in the log (briefly: others may hold the pipe)."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_DRAIN_TIMEOUT_S)
+        if self._errors is not None:
+            self._errors.drain()
 
 
 def _copy(read: int, log: int, on_output: Callable[[str], None]) -> None:
@@ -158,7 +174,7 @@ def spawn(
             stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
             bufsize=0,
             stdout=output.descriptor,
-            stderr=output.descriptor,
+            stderr=output.error_descriptor,
             env=environment,
             pass_fds=pass_fds,
             start_new_session=True,

@@ -41,10 +41,10 @@ _NUM_MARKS: Final = 150
 
 def utilization(record: Record) -> Figure | None:
     """Every link direction over time, with the measured iterations' starts as light marks."""
-    iterations = _measured(record)
-    if iterations.is_empty() or record.links.is_empty() or not record.summary.links:
+    iterations, window = _measured(record), _window(record)
+    if window is None or record.links.is_empty() or not record.summary.links:
         return None
-    start_s, end_s = float(iterations["start_s"][0]), float(iterations["end_s"][-1])
+    start_s, end_s = window
     series = {f"{link.from_} → {link.to}": _utilization(record, link, start_s, end_s) for link in record.summary.links}
     series = {name: frame for name, frame in series.items() if frame.height}
     if not series:
@@ -78,12 +78,12 @@ def utilization(record: Record) -> Figure | None:
 
 def rates(record: Record) -> Figure | None:
     """Directions whose rate changed: what was asked of each over time, and what it carried."""
-    iterations = _measured(record)
+    window = _window(record)
     changed = record.changes.filter(pl.col("setting").is_in(["rate", "carrier"])).select("link", "node").unique().rows()
     links = [link for link in record.summary.links if (link.name, link.from_) in set(changed)][:_NUM_LINES]
-    if iterations.is_empty() or not links:
+    if window is None or not links:
         return None
-    start_s, end_s = float(iterations["start_s"][0]), float(iterations["end_s"][-1])
+    start_s, end_s = window
     data: list[Figure] = []
     for position, link in enumerate(links):
         color, name = PALETTE[position % len(PALETTE)], f"{link.from_} → {link.to}"
@@ -311,6 +311,16 @@ class _Bars:
 def _measured(record: Record) -> pl.DataFrame:
     summary = record.summary
     return per_iteration(record.iterations, num_workers=summary.num_workers, dilation=summary.dilation)
+
+
+def _window(record: Record) -> tuple[float, float] | None:
+    """The measured iterations, or a command from start to end; wall seconds since the epoch. None: there is neither."""
+    iterations, command = _measured(record), record.summary.command
+    if not iterations.is_empty():
+        return float(iterations["start_s"][0]), float(iterations["end_s"][-1])
+    if command is not None:
+        return command.start_s, command.start_s + command.time_s * record.summary.dilation
+    return None
 
 
 def _utilization(record: Record, link: LinkSummary, start_s: float, end_s: float) -> pl.DataFrame:

@@ -201,7 +201,7 @@ class LinkSummary(_Part):
     measured_delay_s: float | None
     bytes: int
     """Counted by what shapes the link, headers included, pure acknowledgements and background traffic taken out (as far
-    as they have one path)."""
+    as they have one path; a command's acknowledgements are not known, and in it)."""
     expected_bytes: int | None
     """What the collective's schedule sends, with headers; None: a whole stack runs and its schedule is not
     known."""
@@ -216,7 +216,8 @@ class LinkSummary(_Part):
     utilization_mean: float
     """class bytes x 8 / (rate x measured time): 0 to 1."""
     utilization_busy: float
-    """The same while at least one bucket is in service on any worker."""
+    """The same while at least one bucket is in service on any worker; of a command, while any link carries over 1 %
+    of its rate."""
     drops: int
     delay_line: DelayLine | None = None
     """None where no daemon makes the delay."""
@@ -342,6 +343,31 @@ class AllReduceSummary(_Part):
     """The link that workers share, `s0 -> s1`, whose bytes take longer than the alpha-beta model's rounds."""
 
 
+class CommandExit(_Part):
+    """How one worker's command ended."""
+
+    name: str
+    status: int
+    """Negative: the signal that ended it."""
+    time_s: float
+    """From the start of the first worker to its end, as noticed."""
+
+
+class CommandSummary(_Part):
+    """A program of the user's in every worker (workload `command`, `testbed exec`)."""
+
+    argv: list[str]
+    backend: str | None
+    """That was to take the place of the one the script names."""
+    redirected: list[str]
+    """What process groups were asked to be when it did: `gloo`, `nccl`, `default`."""
+    start_s: float
+    """When the first worker was started: wall seconds since the run's epoch, as in the frames."""
+    time_s: float
+    """From then to the end of the last worker: what `links` and `machine` are measured over."""
+    workers: list[CommandExit]
+
+
 class CompressionSummary(_Part):
     """What compression did to the gradients of one iteration, and what it cost."""
 
@@ -400,6 +426,8 @@ class Summary(_Part):
     machine: MachineSummary | None
     allreduce: AllReduceSummary | None
     compression: CompressionSummary | None = None
+    command: CommandSummary | None = None
+    """None: the workload is one of ours."""
     aggregators: list[AggregatorSummary] = []
     """Switches that added the gradients."""
     """None: nothing was compressed."""

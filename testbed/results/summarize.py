@@ -22,6 +22,8 @@ from testbed.results.record import (
     BackgroundSummary,
     BacklogSummary,
     CaptureSummary,
+    CommandExit,
+    CommandSummary,
     CompressionSummary,
     DelayLine,
     LinkSummary,
@@ -35,6 +37,8 @@ from testbed.results.record import (
 from testbed.results.stragglers import worker_summaries
 
 Floats = npt.NDArray[np.float64]
+BUSY_SHARE: Final = 0.01
+"""Of its rate: a link that carries less has nothing to do but a heartbeat."""
 SATURATED_IDLE_SHARE: Final = 0.05
 """With less of the cores' time idle between two samples, somebody waited for a core."""
 
@@ -133,6 +137,19 @@ class CompressionFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CommandFacts:
+    """A user's program in every worker; seconds since the run's epoch."""
+
+    argv: Sequence[str]
+    backend: str | None
+    redirected: Sequence[str]
+    start_s: float
+    end_s: float
+    exits: Sequence[tuple[str, int, float]]
+    """Worker, status, and when it had ended."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
     """Everything a summary is made from."""
 
@@ -160,6 +177,8 @@ class Inputs:
     allreduce: AllReduceFacts | None = None
     compression: CompressionFacts | None = None
     """None: nothing is compressed."""
+    command: CommandFacts | None = None
+    """None: the workload is one of ours."""
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
     captures: Sequence[CaptureSummary] = ()
@@ -210,15 +229,23 @@ def summarize(inputs: Inputs) -> Summary:
         links=_links(inputs),
         background=list(inputs.background),
         aggregators=list(inputs.aggregators),
-        machine=machine_summary(inputs.machine, inputs.iterations, inputs.buckets),
+        machine=machine_summary(
+            inputs.machine,
+            inputs.iterations,
+            inputs.buckets,
+            window=(inputs.command.start_s, inputs.command.end_s) if inputs.command else None,
+        ),
         allreduce=_allreduce(inputs),
         compression=_compression(inputs),
+        command=_command(inputs),
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
         captures=list(inputs.captures),
         prometheus=inputs.prometheus,
         changes=summarize_changes(
-            inputs.changes, origin_s=float(iterations["start_s"][0]) if whole else 0.0, dilation=inputs.dilation
+            inputs.changes,
+            origin_s=float(iterations["start_s"][0]) if whole else inputs.command.start_s if inputs.command else 0.0,
+            dilation=inputs.dilation,
         ),
         num_changes_not_reached=inputs.num_changes_not_reached,
         record=inputs.record,
@@ -292,13 +319,18 @@ def run_queue_share(iterations: pl.DataFrame, buckets: pl.DataFrame) -> float | 
     return float(waited_s) / service_s
 
 
-def machine_summary(machine: pl.DataFrame, iterations: pl.DataFrame, buckets: pl.DataFrame) -> MachineSummary | None:
-    """The machine over the measured iterations; None if it was not sampled twice in them."""
-    measured = iterations.filter(pl.col("phase") == "measured")
-    if measured.is_empty():
+def machine_summary(
+    machine: pl.DataFrame,
+    iterations: pl.DataFrame,
+    buckets: pl.DataFrame,
+    *,
+    window: tuple[float, float] | None = None,
+) -> MachineSummary | None:
+    """The machine over the measured iterations, or the window; None if it was not sampled twice in them."""
+    window = _measured_window(iterations) or window
+    if window is None:
         return None
-    between = (pl.col("at_s") >= measured["start_s"].min()) & (pl.col("at_s") <= measured["end_s"].max())
-    samples = machine.filter(between).sort("at_s")
+    samples = machine.filter(pl.col("at_s").is_between(*window)).sort("at_s")
     if samples.height < 2:
         return None
     ticks, idle, steal = (np.diff(samples[name].to_numpy()) for name in ("ticks", "idle_ticks", "steal_ticks"))
@@ -447,13 +479,13 @@ def _compression(inputs: Inputs) -> CompressionSummary | None:
 
 
 def _links(inputs: Inputs) -> list[LinkSummary]:
-    measured = inputs.iterations.filter(pl.col("phase") == "measured")
-    if measured.is_empty():
-        window = (0.0, 0.0)
+    command = inputs.command
+    window = _measured_window(inputs.iterations) or ((command.start_s, command.end_s) if command else (0.0, 0.0))
+    if command is None:
+        buckets = inputs.buckets.filter(pl.col("phase") == "measured")
+        busy = union(buckets["started_s"].to_numpy(), buckets["done_s"].to_numpy())
     else:
-        window = (float(measured["start_s"].to_numpy().min()), float(measured["end_s"].to_numpy().max()))
-    buckets = inputs.buckets.filter(pl.col("phase") == "measured")
-    busy = union(buckets["started_s"].to_numpy(), buckets["done_s"].to_numpy())
+        busy = busy_times(inputs.samples, window)
     busy_s = float(np.sum(busy[1] - busy[0])) / inputs.dilation
     window_s = (window[1] - window[0]) / inputs.dilation
     rows = []
@@ -488,6 +520,45 @@ def _links(inputs: Inputs) -> list[LinkSummary]:
             )
         )
     return rows
+
+
+def _measured_window(iterations: pl.DataFrame) -> tuple[float, float] | None:
+    """From the first worker's start to the last worker's end, seconds since the epoch; None without iterations."""
+    measured = iterations.filter(pl.col("phase") == "measured")
+    if measured.is_empty():
+        return None
+    return float(measured["start_s"].to_numpy().min()), float(measured["end_s"].to_numpy().max())
+
+
+def busy_times(samples: pl.DataFrame, window: tuple[float, float]) -> tuple[Floats, Floats]:
+    """Times between two samples in which any link carried more than a hundredth of its rate, disjoint and in order."""
+    by_link = pl.col("at_s", "class_bytes").shift(1).over("link", "node", order_by="at_s").name.suffix("_before")
+    between = (
+        samples.with_columns(by_link)
+        .with_columns(pl.max_horizontal(pl.col("at_s_before"), window[0]).alias("begin_s"))
+        .with_columns(pl.min_horizontal(pl.col("at_s"), window[1]).alias("end_s"))
+        .filter(pl.col("at_s_before").is_not_null() & (pl.col("begin_s") < pl.col("end_s")))
+    )
+    carried_bps = 8 * (pl.col("class_bytes") - pl.col("class_bytes_before")) / (pl.col("at_s") - pl.col("at_s_before"))
+    busy = between.filter(carried_bps > BUSY_SHARE * pl.col("rate_bps"))
+    return union(busy["begin_s"].to_numpy(), busy["end_s"].to_numpy())
+
+
+def _command(inputs: Inputs) -> CommandSummary | None:
+    facts = inputs.command
+    if facts is None:
+        return None
+    return CommandSummary(
+        argv=list(facts.argv),
+        backend=facts.backend,
+        redirected=list(facts.redirected),
+        start_s=facts.start_s,
+        time_s=(facts.end_s - facts.start_s) / inputs.dilation,
+        workers=[
+            CommandExit(name=name, status=status, time_s=(at_s - facts.start_s) / inputs.dilation)
+            for name, status, at_s in facts.exits
+        ],
+    )
 
 
 def _counter(samples: pl.DataFrame, link: LinkFacts, window: tuple[float, float]) -> tuple[Floats, Floats]:

@@ -78,6 +78,8 @@ def _numbers(summary: "Summary") -> Table:
             ("  other", summary.other_time_s, "bright_black"),
         ):
             grid.add_row(Text(name, style="not bold"), wording.time_text(part_s), _share(part_s, time_s.median, color))
+    if summary.command is not None:
+        grid.add_row("Command", wording.time_text(summary.command.time_s), wording.command_text(summary.command))
     if summary.samples_per_s is not None:
         grid.add_row("Throughput", f"{wording.digits(summary.samples_per_s)}/s", "samples per second, all workers")
     if summary.scaling_factor is not None:
@@ -294,6 +296,13 @@ class LiveProgress:
         """Name and utilisation, 0 to 1, of every link direction since the last sample."""
         with self._lock:
             self._links = list(utilizations)
+
+    def above(self, text: str) -> bool:
+        """Write lines, which may hold escape sequences, above the display; False where there is none."""
+        if self._live is None:
+            return False
+        self._console.print(Text.from_ansi(text.removesuffix("\n")), soft_wrap=True, highlight=False)
+        return True
 
     def close(self) -> None:
         """End the display. Idempotent."""

@@ -2,6 +2,7 @@
 report."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         AllReduceSummary,
         BackgroundSummary,
         ChangeSummary,
+        CommandSummary,
         CompressionSummary,
         LinkSummary,
         MachineSummary,
@@ -228,6 +230,8 @@ def change_text(change: "ChangeSummary", *, short: bool = False) -> str:
 
 def headline(summary: "Summary") -> str:
     """The answer to the laboratory's question in one sentence."""
+    if summary.command is not None:
+        return _command_headline(summary, summary.command)
     if summary.iteration_time_s is None or summary.exposed_communication_s is None:
         return "No iteration was completed."
     share = summary.exposed_communication_s / summary.iteration_time_s.median
@@ -241,6 +245,27 @@ def headline(summary: "Summary") -> str:
             f"{text}, and train as fast as they would without a network: here the cores are the limit, not the links."
         )
     return f"{text} and train at {100 * summary.scaling_factor:.0f} % of the speed they would have without a network."
+
+
+def _command_headline(summary: "Summary", command: "CommandSummary") -> str:
+    busiest = max(summary.links, key=lambda link: link.utilization_mean, default=None)
+    text = f"{summary.num_workers} workers ran the command for {time_text(command.time_s)}"
+    if busiest is None or not busiest.bytes:
+        return f"{text}; nothing crossed a link."
+    return (
+        f"{text}; the busiest link, {busiest.from_} → {busiest.to}, carried {size_text(busiest.bytes)}: "
+        f"{percent_text(busiest.utilization_mean)} of its rate, {percent_text(busiest.utilization_busy)} while any "
+        "link was busy."
+    )
+
+
+def command_text(command: "CommandSummary") -> str:
+    """The line, and what became of its backend."""
+    line = shlex.join(command.argv)
+    if command.backend is None:
+        return line
+    asked = " and ".join(command.redirected) or "none"
+    return f"{line}; process groups of {asked} made by {command.backend}"
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...], *, num_digits: int = 3) -> str:

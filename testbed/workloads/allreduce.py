@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from testbed.workloads.base import WORKLOADS, ServedGroup, WorkerConfiguration, WorkerControl, Workload
+from testbed.workloads.base import WORKLOADS, AgentWorkload, ServedGroup, WorkerConfiguration, WorkerControl
 from transports.channels.base import Channel
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
@@ -17,7 +17,7 @@ from transports.units import Size
 
 
 @WORKLOADS.register
-class AllReduce(Workload):
+class AllReduce(AgentWorkload):
     """The micro-benchmark behind `testbed bench allreduce`."""
 
     preload: ClassVar[Sequence[str]] = ("torch", "torch.distributed")

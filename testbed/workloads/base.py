@@ -1,12 +1,12 @@
-"""What workers do. A workload is an option set in the spec (read by the plan) and an entry point in each worker.
+"""What workers do. A workload is an option set in the spec (read by the plan) and mostly an entry point in each worker.
 
 The plan reads it without torch: how big the gradients are, in which buckets, how many iterations. The worker calls
-:meth:`Workload.work` in a process forked from the fork server, which has imported `preload` already.
+:meth:`AgentWorkload.work` in a process forked from the fork server, which has imported `preload` already.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +14,9 @@ from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.compression.base import Compressor
 from transports.registry import Options, Registry
+
+if TYPE_CHECKING:
+    from testbed.spec.experiment import Experiment
 
 GRADIENTS_GROUP: Final = "gradients"
 """The name under which parameter servers know the group that exchanges gradients."""
@@ -83,6 +86,10 @@ class Workload(Options):
         buckets so from the second iteration on. Where a workload does not say, it is the reverse, in one dimension."""
         return [(count,) for count in reversed(self.parameter_counts())]
 
+    def judged_by_links_alone(self) -> bool:
+        """Whether a run of it has a verdict though it reports no iterations."""
+        return False
+
     def refusal(self, compressor: Compressor) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients compressed so would be wrong here, and the cure; None: they may."""
         return None
@@ -100,6 +107,10 @@ class Workload(Options):
         their bytes can be expected."""
         return True
 
+    def misfits(self, experiment: "Experiment") -> Sequence[str]:  # noqa: ARG002 (others have some)
+        """What else the spec says that would mean nothing here: each with its key, the reason and the cure."""
+        return ()
+
     def served_groups(self, collective: Collective, channel: Channel) -> Sequence[ServedGroup]:
         """The groups that need servers, given what the spec exchanges gradients with."""
         if not collective.num_servers:
@@ -109,6 +120,10 @@ class Workload(Options):
     def collectives(self, collective: Collective) -> Sequence[Collective]:
         """All that are used, given the one with which the spec exchanges gradients."""
         return (collective,)
+
+
+class AgentWorkload(Workload):
+    """One that is a function of ours, called in each worker; the control plane keeps the workers in step."""
 
     @abstractmethod
     def work(self, configuration: WorkerConfiguration, control: "WorkerControl") -> None:

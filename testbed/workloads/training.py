@@ -16,12 +16,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from testbed.workloads._models import MODELS
-from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
 from transports.compression.base import Compressor
 
 
 @WORKLOADS.register
-class Training(Workload):
+class Training(AgentWorkload):
     """Stochastic gradient descent with momentum; every worker has its own part of each batch."""
 
     model: Literal["cnn"] = "cnn"

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import polars as pl
 
-from testbed.results.record import Record
+from testbed.results.record import CommandExit, CommandSummary, Record
 from testbed.results.report import write_report
 from testbed.results.summarize import CompressionFacts
 
@@ -117,3 +117,24 @@ def test_compression_has_a_card_of_its_own(record: Make) -> None:
     facts = CompressionFacts(kind="top_k", gradient_bytes=4_456_448, traffic_ratio=0.41)
     assert "top_k: 446 kB of 4.46 MB per worker" in page(record(num_iterations=2, compression=facts)).text
     assert "encoding" not in page(record(num_iterations=2)).text
+
+
+def test_a_command_has_a_page_of_its_links(record: Make) -> None:
+    loaded = record()
+    command = CommandSummary(
+        argv=["python", "a b.py"],
+        backend="testbed",
+        redirected=["gloo"],
+        start_s=2.0,
+        time_s=3.0,
+        workers=[CommandExit(name="w0", status=0, time_s=2.5), CommandExit(name="w1", status=-9, time_s=3.0)],
+    )
+    summary = loaded.summary.model_copy(
+        update={"command": command, "iteration_time_s": None, "scaling_factor": None, "samples_per_s": None}
+    )
+    made = page(replace(loaded, summary=summary, iterations=loaded.iterations.clear()))
+    assert "4 workers ran the command for 3 s" in made.text
+    assert "python 'a b.py'; process groups of gloo made by testbed" in made.text
+    assert "w1: signal 9" in made.text
+    assert "utilization" in made.figures
+    assert "breakdown" not in made.figures

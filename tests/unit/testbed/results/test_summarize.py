@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -19,6 +20,7 @@ from testbed.results.record import (
 )
 from testbed.results.summarize import (
     AllReduceFacts,
+    CommandFacts,
     CompressionFacts,
     Inputs,
     LinkFacts,
@@ -161,6 +163,46 @@ def test_compression_by_hand() -> None:
     assert compression.payload_ratio == pytest.approx(0.1)
     assert (compression.encode_s, compression.decode_s) == (0.75, 0.375), "per worker and iteration, virtual"
     assert summarize(inputs()).compression is None
+
+
+COMMAND = CommandFacts(
+    argv=["iperf3", "-c", "10.0.0.1"],
+    backend=None,
+    redirected=[],
+    start_s=10.0,
+    end_s=20.0,
+    exits=[("w0", 0, 19.0), ("w1", -15, 20.0)],
+)
+
+
+def test_a_command_is_measured_from_its_start_to_its_end() -> None:
+    # Between 12 s and 14 s the link carries 8 kbit/s, before and after a hundredth of it and less.
+    carried = samples((10.0, 0), (12.0, 10), (13.0, 1010), (14.0, 2010), (20.0, 2060)).with_columns(
+        rate_bps=pl.lit(8000.0)
+    )
+    facts = replace(LINK, class_bytes_start=0, class_bytes_end=2060)
+    summary = summarize(
+        inputs(
+            command=COMMAND,
+            samples=carried,
+            links=[facts],
+            iterations=iterations(),
+            buckets=buckets(),
+            allreduce=None,
+        )
+    )
+    (link,) = summary.links
+    assert link.utilization_mean == pytest.approx(2060 * 8 / (8000 * 10))
+    assert link.utilization_busy == pytest.approx(1.0)
+    assert summary.machine is not None
+    assert summary.machine.idle_share == pytest.approx(0.8)
+    assert summary.iteration_time_s is None
+    assert summary.command is not None
+    assert summary.command.time_s == 10
+    assert [(each.name, each.status, each.time_s) for each in summary.command.workers] == [
+        ("w0", 0, 9),
+        ("w1", -15, 10),
+    ]
 
 
 def test_links_and_allreduce_by_hand() -> None:

@@ -1,0 +1,246 @@
+"""A user's command in every worker, as torchrun would start it on hosts of a cluster, and what becomes of it.
+
+The variables are those of torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py), with a host of the
+spec for a node, and the interface variables that gloo, TensorPipe and NCCL read.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from testbed.control.coordinator import Listener
+from testbed.errors import EnvironmentLacksError, Interrupted, RunFailedError
+from testbed.hosts.base import Host, Process, ProcessSpec
+from testbed.hosts.spawn import log_tail
+from testbed.plan import Plan
+from testbed.workloads.command import Command
+from transports.collectives.base import COLLECTIVES
+
+_TICK_S: Final = 0.05
+_KILL_TIMEOUT_S: Final = 10.0
+_NUM_LINES: Final = 20
+"""Of a failed worker's output, in the error's text."""
+INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TESTBED_INTERFACE")
+
+
+class CommandFailedError(RunFailedError):
+    """A worker's command has failed; its exit status becomes ours, 128 + n where signal n ended it."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """How one worker's command ended."""
+
+    rank: int
+    status: int
+    """Negative: the signal that ended it."""
+    at_s: float
+    """CLOCK_MONOTONIC when it was noticed."""
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell counts: 128 + n for signal n."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+    @property
+    def text(self) -> str:
+        """`ended with status 3`, `was killed by signal 9, Killed`."""
+        if self.status >= 0:
+            return f"ended with status {self.status}"
+        return f"was killed by signal {-self.status}, {signal.strsignal(-self.status)}"
+
+
+def require_program(argv: Sequence[str]) -> None:
+    """Raise EnvironmentLacksError before anything is made, where the program is none of this machine's."""
+    if shutil.which(argv[0]) is None:
+        raise EnvironmentLacksError(f"there is no program {argv[0]!r} (workload.argv): install it, or give its path")
+
+
+def worker_environment(
+    plan: Plan, rank: int, *, run_id: str, inherited: Mapping[str, str], num_cores: int, redirected: Path
+) -> dict[str, str]:
+    """The variables that a worker's command has beside those it inherits. Pure."""
+    command, experiment = plan.experiment.workload, plan.experiment
+    assert isinstance(command, Command)
+    world, per_host = experiment.workers, experiment.workers_per_host.count
+    node, port = rank // per_host, plan.worker_port(rank)
+    num_local = min(per_host, world - node * per_host)
+    cores = plan.host(rank).pinned_cores
+    threads = max(1, min(num_cores // world, len(cores) or num_cores))
+    variables = {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": rank % per_host,
+        "LOCAL_WORLD_SIZE": num_local,
+        "GROUP_RANK": node,
+        "NODE_RANK": node,
+        "GROUP_WORLD_SIZE": experiment.workers_per_host.num_hosts(world),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": plan.worker_port(0).address,
+        "MASTER_PORT": command.master_port,
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": False,  # rank 0 makes the store itself, as nobody else is there to
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
+        **dict.fromkeys(INTERFACE_VARIABLES, port.interface),
+        "TESTBED_ADDRESS": port.address,
+        "TESTBED_ADDRESSES": ",".join(plan.worker_port(each).address for each in range(world)),
+        "TESTBED_COLLECTIVE": json.dumps(COLLECTIVES.dump(plan.collective)),
+        "TESTBED_CHANNEL": json.dumps(experiment.dump()["channel"]),
+        "TESTBED_COMPRESSION": json.dumps(experiment.dump()["compression"]),
+        "TESTBED_RACKS": ",".join(map(str, plan.world.racks)),
+    }
+    if command.backend is not None:
+        variables |= {"TESTBED_REDIRECT": str(redirected), "TORCH_DEVICE_BACKEND_AUTOLOAD": 1}
+    # What a user has set already is meant; torchrun leaves it alone, too.
+    defaults = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": 1}
+    variables |= {name: value for name, value in defaults.items() if name not in inherited}
+    return {name: str(value) for name, value in variables.items()} | command.environment
+
+
+class Launch:
+    """The commands of one run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        hosts: Mapping[str, Host],
+        *,
+        run_id: str,
+        redirected: Path,
+        listener: Listener,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`watch` is called about twenty times a second and raises what has ended the run; process groups that were
+        redirected are written to `redirected`."""
+        assert isinstance(plan.experiment.workload, Command)
+        self._plan = plan
+        self._hosts = hosts
+        self._run_id = run_id
+        self._redirected = redirected
+        self._listener = listener
+        self._watch = watch
+        self._grace_s = plan.experiment.workload.grace_s
+        self._processes: list[Process] = []
+        self._exits: dict[int, Exit] = {}
+
+    def run(self) -> None:
+        """Start the command in every worker and wait for all to end; none is left alive.
+
+        Raises CommandFailedError for the first that failed, having ended the others, and passes an interrupt on to the
+        workers before it unwinds.
+        """
+        self._listener.on_barrier("measure")
+        begun_s = time.monotonic()
+        ending: int = signal.SIGTERM
+        try:
+            for rank in range(self._plan.experiment.workers):
+                self._processes.append(self._start(rank))
+            self._wait()
+        except Interrupted as interrupted:
+            ending = signal.Signals[str(interrupted)]
+            raise
+        finally:
+            failed = [each for each in self._ordered() if each.status]
+            stopped = self._end(ending)
+        self._listener.on_barrier("done")
+        if failed:
+            raise CommandFailedError(self._explain(failed, stopped, begun_s=begun_s), exit_code=failed[0].exit_code)
+
+    def _start(self, rank: int) -> Process:
+        command, name = self._plan.experiment.workload, self._plan.worker_port(rank).node
+        assert isinstance(command, Command)
+        return self._hosts[name].start(
+            ProcessSpec(
+                name=name,
+                argv=command.argv,
+                environment=worker_environment(
+                    self._plan,
+                    rank,
+                    run_id=self._run_id,
+                    inherited=os.environ,
+                    num_cores=os.cpu_count() or 1,
+                    redirected=self._redirected,
+                ),
+                limits=self._plan.host(rank).limits,
+            ),
+            on_output=partial(self._listener.on_line, rank, error=False),
+            on_error=partial(self._listener.on_line, rank, error=True),
+        )
+
+    def _wait(self) -> None:
+        """Until all have ended, or one has failed."""
+        while len(self._exits) < len(self._processes) and not any(each.status for each in self._exits.values()):
+            if not self._note_exits():
+                self._watch()
+                self._listener.on_tick()
+                time.sleep(_TICK_S)
+
+    def _note_exits(self) -> bool:
+        """Whether any has ended since it was called last."""
+        now_s, before = time.monotonic(), len(self._exits)
+        for rank, process in enumerate(self._processes):
+            if rank not in self._exits and (status := process.poll()) is not None:
+                process.wait(0.0)  # its output is then complete
+                self._exits[rank] = Exit(rank=rank, status=status, at_s=now_s)
+                self._listener.on_exit(rank, status)
+        return len(self._exits) > before
+
+    def _ordered(self) -> list[Exit]:
+        """In the order in which they ended; of those noticed together, the ones that a signal ended first, because
+        their peers' complaints are the consequence."""
+        return sorted(self._exits.values(), key=lambda each: (each.at_s, each.status >= 0, each.rank))
+
+    def _end(self, number: int) -> list[str]:
+        """End those that still run: the signal, and after the grace SIGKILL. Returns what was done to whom."""
+        self._note_exits()
+        running = [process for rank, process in enumerate(self._processes) if rank not in self._exits]
+        for process in running:
+            process.send_signal(number)
+        deadline_s = time.monotonic() + self._grace_s
+        for process in running:
+            process.wait(max(0.0, deadline_s - time.monotonic()))
+        stubborn = [process for process in running if process.poll() is None]
+        for process in stubborn:
+            process.send_signal(signal.SIGKILL)
+        for process in stubborn:
+            process.wait(_KILL_TIMEOUT_S)
+        self._note_exits()
+        told = [f"{process.name} was stopped" for process in running if process not in stubborn]
+        return told + [f"{process.name} did not stop within {self._grace_s:g} s and was killed" for process in stubborn]
+
+    def _explain(self, failed: Sequence[Exit], stopped: Sequence[str], *, begun_s: float) -> str:
+        """Who failed first, its last lines, what became of the others."""
+        first = failed[0]
+        process = self._processes[first.rank]
+        others = [f"also: {self._processes[each.rank].name} {each.text}" for each in failed[1:]]
+        lines = [f"{process.name} (rank {first.rank}) {first.text} after {first.at_s - begun_s:.1f} s"]
+        for path in (process.log_path.with_suffix(".stderr.log"), process.log_path):
+            if tail := log_tail(path, num_lines=_NUM_LINES):
+                lines += [f"the end of {path.name}:", tail]
+                break
+        return "\n".join([*lines, *others, *stopped])
+
+
+def redirections(path: Path) -> list[str]:
+    """What workers asked their process groups to be when ours took the place: `gloo`, `nccl`, or `default`, sorted,
+    each once."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return sorted({line.partition(" ")[2] for line in lines})

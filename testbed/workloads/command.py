@@ -1,0 +1,101 @@
+"""A program of the user's, once per worker: what `testbed exec` runs, as a workload like any other.
+
+The workers read the variables that torchrun sets (testbed.launch). Nothing is known of what they send to each other, so
+the verdict is about the links alone.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, field_validator
+
+from testbed.fusion import Fusion
+from testbed.workloads.base import WORKLOADS, Workload
+from transports.compression.base import Compressor, require_stateless
+from transports.errors import OptionError
+from transports.units import Time
+
+if TYPE_CHECKING:
+    from testbed.spec.experiment import Experiment
+
+
+@WORKLOADS.register
+class Command(Workload):
+    """Any program: a torch.distributed script, iperf3, a shell line."""
+
+    argv: tuple[str, ...] = Field(min_length=1)
+    """The program and its arguments; executed, not read by a shell."""
+    backend: Literal["testbed"] | None = None
+    """`testbed`: process groups of gloo or nccl, or of no backend in particular, are made with our own, with the spec's
+    collective, channel and compression. null: the script's own choice; one that names testbed gets the same."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables for every worker, besides torchrun's and what `testbed` itself was started with."""
+    master_port: int = Field(29500, ge=1, le=65535)
+    """MASTER_PORT, where rank 0 listens on the emulated network."""
+    grace_s: Time = Field(10.0, alias="grace", ge=0, le=3600)
+    """When one worker has failed, or the run is interrupted, the others have so long to end before they are killed."""
+
+    @field_validator("argv")
+    @classmethod
+    def _program(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
+        if not argv[0] or any("\0" in argument for argument in argv):
+            raise ValueError("a command begins with the name of a program, and no argument holds a NUL")
+        return argv
+
+    @property
+    def text(self) -> str:
+        """As one would type it."""
+        return shlex.join(self.argv)
+
+    def parameter_counts(self) -> Sequence[int]:
+        """Nothing is known of its gradients, if it has any."""
+        return ()
+
+    def num_iterations(self) -> int:
+        """It reports none."""
+        return 0
+
+    def phase_lengths(self) -> Mapping[str, int]:
+        """It reports no iterations."""
+        return {}
+
+    def judged_by_links_alone(self) -> bool:
+        """From the first worker's start to the last one's end."""
+        return True
+
+    def sends_only_gradients(self) -> bool:
+        """It sends what it likes."""
+        return False
+
+    def refusal(self, compressor: Compressor) -> str | None:
+        """A process group sees no parameters."""
+        try:
+            require_stateless(compressor)
+        except OptionError as error:
+            return str(error).removeprefix("compression ")
+        return None
+
+    def misfits(self, experiment: "Experiment") -> Sequence[str]:
+        """What only workers of ours would do."""
+        found = []
+        if experiment.stack is not None:
+            found.append(
+                f"stack: a command names its backend itself; leave `stack: {experiment.stack.kind}` out, or say "
+                "`workload.backend: testbed` to replace what it names"
+            )
+        if experiment.fusion != Fusion.model_validate({}):
+            found.append(
+                "fusion: a command forms its own buckets (DistributedDataParallel's bucket_cap_mb); leave it out"
+            )
+        if experiment.collective.num_servers:
+            found.append(
+                f"collective: dedicated servers of {experiment.collective.kind} serve workers of ours only; allowed "
+                "for a command: `placement: co_located`"
+            )
+        found += [
+            f"hosts.{name}.slowdown: what a command computes cannot be stretched; limit it by `cpu` instead"
+            for name, host in experiment.hosts.items()
+            if host.slowdown is not None
+        ]
+        return found

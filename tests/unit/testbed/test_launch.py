@@ -1,0 +1,211 @@
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.control.coordinator import Listener
+from testbed.errors import EnvironmentLacksError, Interrupted, RunFailedError
+from testbed.hosts.base import ProcessSpec
+from testbed.hosts.spawn import Output, SpawnedProcess, spawn
+from testbed.launch import CommandFailedError, Exit, Launch, redirections, require_program, worker_environment
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+
+
+def planned(*argv: str, workers: int = 2, grace: str = "5s", **spec: Any) -> Plan:
+    workload = {"kind": "command", "argv": list(argv), "grace": grace, **spec.pop("workload", {})}
+    return make_plan(validate({"name": "a", "workers": workers, "workload": workload, **spec}))
+
+
+def environment(plan: Plan, rank: int, **inherited: str) -> dict[str, str]:
+    return worker_environment(
+        plan, rank, run_id="r", inherited=inherited, num_cores=8, redirected=Path("/run/testbed/r/redirected")
+    )
+
+
+def test_variables_are_torchruns() -> None:
+    plan = planned("true", workers=4)
+    found = environment(plan, 2)
+    expected = {
+        "RANK": "2",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": "2",
+        "NODE_RANK": "2",
+        "MASTER_ADDR": plan.worker_port(0).address,
+        "MASTER_PORT": "29500",
+        "GLOO_SOCKET_IFNAME": "w2-eth0",
+        "TP_SOCKET_IFNAME": "w2-eth0",
+        "NCCL_SOCKET_IFNAME": "w2-eth0",
+        "TESTBED_ADDRESS": plan.worker_port(2).address,
+        "TORCHELASTIC_RUN_ID": "r",
+        "OMP_NUM_THREADS": "2",
+    }
+    assert expected.items() <= found.items()
+    assert "TESTBED_REDIRECT" not in found
+
+
+def test_local_ranks_count_within_a_host_and_the_last_host_may_have_fewer() -> None:
+    plan = planned("true", workers=5, workers_per_host=2)
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    found = [tuple(int(environment(plan, rank)[name]) for name in names) for rank in range(5)]
+    assert found == [(0, 2, 0, 3), (1, 2, 0, 3), (0, 2, 1, 3), (1, 2, 1, 3), (0, 1, 2, 3)]
+
+
+def test_what_the_user_has_set_is_meant() -> None:
+    plan = planned("true", workload={"environment": {"MASTER_PORT": "1234", "MODE": "a"}})
+    found = environment(plan, 0, OMP_NUM_THREADS="7")
+    assert "OMP_NUM_THREADS" not in found  # inherited
+    assert (found["MASTER_PORT"], found["MODE"]) == ("1234", "a")
+
+
+def test_a_backend_that_takes_over_is_told_where_to_say_so() -> None:
+    found = environment(planned("true", workload={"backend": "testbed"}), 1)
+    assert found["TESTBED_REDIRECT"] == "/run/testbed/r/redirected"
+    assert found["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "1"
+
+
+def test_redirections_are_what_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "redirected"
+    assert redirections(path) == []
+    path.write_text("0 gloo\n1 gloo\n0 default\n")
+    assert redirections(path) == ["default", "gloo"]
+
+
+def test_a_program_that_is_not_there_is_refused_before_anything_is_made() -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"workload\.argv"):
+        require_program(["no-such-program"])
+    require_program([sys.executable])
+
+
+class LocalHost:
+    """A host without namespaces."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.started: list[SpawnedProcess] = []
+
+    def start(self, process: ProcessSpec, *, on_output: Any = None, on_error: Any = None) -> SpawnedProcess:
+        output = Output(self.directory / f"{process.name}.log", on_output, on_error)
+        environment = {**os.environ, **process.environment}
+        self.started.append(spawn(process.name, process.argv, output, environment=environment))
+        return self.started[-1]
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, str, bool]] = []
+        self.exits: dict[int, int] = {}
+        self.barriers: list[str] = []
+        self.tick = lambda: None
+
+    def on_line(self, rank: int, line: str, *, error: bool) -> None:
+        self.lines.append((rank, line, error))
+
+    def on_exit(self, rank: int, status: int) -> None:
+        self.exits[rank] = status
+
+    def on_barrier(self, name: str) -> None:
+        self.barriers.append(name)
+
+    def on_tick(self) -> None:
+        self.tick()
+
+
+def launch(tmp_path: Path, script: str, *, heard: Heard | None = None, grace: str = "5s", workers: int = 2) -> Heard:
+    heard = heard or Heard()
+    plan = planned("sh", "-c", script, workers=workers, grace=grace)
+    hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(workers)}
+    try:
+        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", listener=heard).run()
+    finally:
+        assert all(process.poll() is not None for host in hosts.values() for process in host.started)
+    return heard
+
+
+def test_lines_of_both_streams_are_told_apart_and_kept(tmp_path: Path) -> None:
+    heard = launch(tmp_path, "echo out $RANK; echo err $RANK >&2; printf tail")
+    assert sorted(heard.lines) == sorted(
+        [(rank, text, error) for rank in (0, 1) for text, error in ((f"out {rank}", False), (f"err {rank}", True))]
+        + [(0, "tail", False), (1, "tail", False)]
+    )
+    assert (tmp_path / "w1.log").read_text().startswith("out 1\n")
+    assert (tmp_path / "w1.stderr.log").read_text() == "err 1\n"
+    assert heard.exits == {0: 0, 1: 0}
+    assert heard.barriers == ["measure", "done"]
+
+
+def test_standard_input_is_closed(tmp_path: Path) -> None:
+    assert (0, "nothing", False) in launch(tmp_path, "read line || echo nothing").lines
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -SEGV $$", 139)])
+def test_the_first_failure_is_the_exit_code_and_the_others_are_ended(tmp_path: Path, script: str, code: int) -> None:
+    heard = Heard()
+    with pytest.raises(CommandFailedError) as raised:
+        launch(tmp_path, f"echo why >&2; if [ $RANK = 1 ]; then {script}; fi; exec sleep 60", heard=heard)
+    assert raised.value.exit_code == code
+    assert "w1 (rank 1)" in str(raised.value)
+    assert "why" in str(raised.value)
+    assert "w0 was stopped" in str(raised.value)
+    assert heard.exits[0] == -signal.SIGTERM
+    assert heard.barriers == ["measure", "done"]
+
+
+def test_who_does_not_end_within_the_grace_is_killed(tmp_path: Path) -> None:
+    script = "if [ $RANK = 0 ]; then sleep 0.5; exit 3; fi; trap '' TERM; while :; do sleep 0.1; done"
+    with pytest.raises(CommandFailedError, match=r"w1 did not stop within 0\.2 s and was killed") as raised:
+        launch(tmp_path, script, grace="200ms")
+    assert raised.value.exit_code == 3
+
+
+def test_an_interrupt_goes_to_the_workers_first(tmp_path: Path) -> None:
+    heard, begun_s = Heard(), time.monotonic()
+
+    def interrupt() -> None:
+        if sum(line == "ready" for _, line, _ in heard.lines) == 2:
+            raise Interrupted("SIGINT")
+
+    heard.tick = interrupt
+    script = "trap 'echo goodbye; exit 0' INT; echo ready; while :; do sleep 0.05; done"
+    with pytest.raises(Interrupted):
+        launch(tmp_path, script, heard=heard)
+    assert sorted(line for _, line, _ in heard.lines).count("goodbye") == 2
+    assert time.monotonic() - begun_s < 5
+
+
+def test_what_is_watched_ends_the_run(tmp_path: Path) -> None:
+    def broken() -> None:
+        raise RunFailedError("a daemon has ended")
+
+    plan = planned("sleep", "60")
+    hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
+    launched = Launch(plan, hosts, run_id="r", redirected=tmp_path / "r", listener=Heard(), watch=broken)
+    with pytest.raises(RunFailedError, match="a daemon"):
+        launched.run()
+    assert all(process.poll() is not None for host in hosts.values() for process in host.started)
+
+
+def test_lines_come_while_the_command_runs(tmp_path: Path) -> None:
+    heard, told = Heard(), threading.Event()
+
+    def look() -> None:
+        if len(heard.lines) == 2 and not heard.exits:
+            told.set()
+            (tmp_path / "go").touch()
+
+    heard.tick = look
+    launch(tmp_path, f"echo one; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", heard=heard)
+    assert told.is_set()
+
+
+def test_an_exit_says_how() -> None:
+    assert Exit(rank=0, status=-11, at_s=0).exit_code == 139
+    assert "Segmentation fault" in Exit(rank=0, status=-11, at_s=0).text
+    assert Exit(rank=0, status=2, at_s=0).text == "ended with status 2"
