@@ -19,13 +19,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from switch_agg.control.service import ControlClient, Status, served, status_of
+from switch_agg.control.service import ControlClient, served
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.errors import AggregationError, JobError
 from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
+from switch_agg.status import Status, status_of
 from switch_agg.wire import PORTS, goodput_fraction
 
 app = typer.Typer(
@@ -236,10 +237,10 @@ def _plane(
 def _export(stack: ExitStack, port: int, status: Callable[[], Status]) -> None:
     from prometheus_client import CollectorRegistry, start_http_server
 
-    from switch_agg.metrics import AggregatorCollector
+    from switch_agg.metrics import AggregatorCollector, Scraped
 
     registry = CollectorRegistry()
-    registry.register(AggregatorCollector(status))
+    registry.register(AggregatorCollector(lambda: [Scraped(status=status())]))
     server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
     stack.callback(thread.join)
     stack.callback(server.server_close)

@@ -1,17 +1,17 @@
-"""An aggregator as Prometheus sees it: its own counters, so that `rate()` works.
+"""Aggregators as Prometheus sees them: their own counters, so that `rate()` works.
 
-`rate(switch_agg_elements_total[5s])` against the links' bound, rate x 4N / (52 + 4N) / 4 elements per second, says how
-much of the network the aggregation uses; the histogram of waits and `switch_agg_last_total` say who lets the others
-wait.
+`rate(switch_agg_elements_total[5s])` against `switch_agg_bound_elements_per_second` says how much of the network the
+aggregation uses; the histogram of waits and `switch_agg_last_total` say who lets the others wait.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from switch_agg.control.service import JobStatus, Status
+from switch_agg.aggregator import NUM_GAPS
+from switch_agg.status import JobStatus, Status
 
 _OUTCOMES = (
     "fresh",
@@ -29,61 +29,125 @@ _OUTCOMES = (
     "bad_worker",
 )
 
+NUM_SERIES = len(_OUTCOMES) + 8
+"""Of an aggregator, before its jobs."""
+NUM_JOB_SERIES = 2 + NUM_GAPS + 2
+"""Of a job, before its workers, of which each has one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scraped:
+    """One aggregator and how the page calls it."""
+
+    status: Status
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Before every series' own; the same names for each aggregator of a page."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Of workers, by address; an address that has none stands for itself."""
+    bound_elements_per_s: float | None = None
+    """What the workers' links let through; None: not known."""
+
 
 class AggregatorCollector(Collector):
     """Asks for the status at every scrape."""
 
-    def __init__(self, status: Callable[[], Status]) -> None:
-        self._status = status
+    def __init__(self, scraped: Callable[[], Sequence[Scraped]]) -> None:
+        self._scraped = scraped
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one scrape: at most 40 series, 32 of waits and one for each worker in each job."""
-        status = self._status()
-        contributions = CounterMetricFamily(
-            "switch_agg_contributions", "Datagrams with elements, by what became of them.", labels=["outcome"]
-        )
-        for outcome in _OUTCOMES:
-            contributions.add_metric([outcome], status.counters[outcome])
-        yield contributions
-        yield CounterMetricFamily("switch_agg_chunks", "Chunks whose sum was sent.", value=status.counters["done"])
-        yield CounterMetricFamily(
-            "switch_agg_partial_chunks", "Of those, with contributions missing.", value=status.counters["partial"]
-        )
-        yield CounterMetricFamily(
-            "switch_agg_saturated_chunks", "Of those, with elements clipped.", value=status.counters["saturated"]
-        )
-        elements = sum(each.job.num_elements for each in status.jobs[:1])
-        yield CounterMetricFamily(
-            "switch_agg_elements", "Elements in chunks whose sum was sent.", value=status.counters["done"] * elements
-        )
-        yield GaugeMetricFamily(
-            "switch_agg_in_flight", "Contributions to chunks whose sum is not known.", value=status.in_flight
-        )
-        yield GaugeMetricFamily(
-            "switch_agg_violations", "Identities of the counters that do not hold.", value=len(status.violations)
-        )
-        yield from self._jobs(status.jobs)
+        """The families of one scrape, each with the series of every aggregator."""
+        scraped = self._scraped()
+        for name, kind, text, rows in _FAMILIES:
+            metric = Metric(name.removesuffix("_total"), text, kind)
+            for each in scraped:
+                for suffix, labels, value in rows(each):
+                    metric.add_sample(f"{metric.name}{suffix}", {**each.labels, **labels}, value)
+            yield metric
 
-    @staticmethod
-    def _jobs(jobs: tuple[JobStatus, ...]) -> Iterator[Metric]:
-        epoch = GaugeMetricFamily("switch_agg_epoch", "Modulo 16.", labels=["job"])
-        slots = GaugeMetricFamily("switch_agg_slots", "Slots of the job's pool.", labels=["job"])
-        last = CounterMetricFamily(
-            "switch_agg_last", "Chunks to which this worker came last.", labels=["job", "worker"]
-        )
-        waits = HistogramMetricFamily(
-            "switch_agg_wait_seconds", "Between a chunk's first contribution and its last.", labels=["job"]
-        )
-        for each in jobs:
-            number = str(each.job.number)
-            epoch.add_metric([number], each.epoch)
-            slots.add_metric([number], each.job.num_slots)
-            for worker, count in zip(each.job.workers, each.stragglers.last, strict=True):
-                last.add_metric([number, worker], count)
-            buckets, total, seconds = [], 0, 0.0
-            for bits, count in enumerate(each.stragglers.gaps):
-                total += count
-                seconds += count * 0.75 * 2**bits * 1e-6  # a bucket's middle: from half of its upper edge to all of it
-                buckets.append((repr(2**bits * 1e-6), float(total)))
-            waits.add_metric([number], [*buckets[:-1], ("+Inf", float(total))], seconds)
-        yield from (epoch, slots, last, waits)
+
+_Rows = Iterable[tuple[str, Mapping[str, str], float]]
+"""Suffix, labels, value."""
+
+
+def _contributions(each: Scraped) -> _Rows:
+    return [("_total", {"outcome": outcome}, each.status.counters[outcome]) for outcome in _OUTCOMES]
+
+
+def _counter(name: str) -> Callable[[Scraped], _Rows]:
+    return lambda each: [("_total", {}, each.status.counters[name])]
+
+
+def _elements(each: Scraped) -> _Rows:
+    elements = sum(job.job.num_elements for job in each.status.jobs[:1])
+    return [("_total", {}, each.status.counters["done"] * elements)]
+
+
+def _gauge(value: Callable[[Status], float]) -> Callable[[Scraped], _Rows]:
+    return lambda each: [("", {}, value(each.status))]
+
+
+def _bound(each: Scraped) -> _Rows:
+    return [] if each.bound_elements_per_s is None else [("", {}, each.bound_elements_per_s)]
+
+
+def _by_job(value: Callable[[JobStatus], float]) -> Callable[[Scraped], _Rows]:
+    return lambda each: [("", {"job": str(job.job.number)}, value(job)) for job in each.status.jobs]
+
+
+def _last(each: Scraped) -> _Rows:
+    return [
+        ("_total", {"job": str(job.job.number), "worker": each.names.get(worker, worker)}, count)
+        for job in each.status.jobs
+        for worker, count in zip(job.job.workers, job.stragglers.last, strict=True)
+    ]
+
+
+def _waits(each: Scraped) -> _Rows:
+    rows: list[tuple[str, Mapping[str, str], float]] = []
+    for job in each.status.jobs:
+        labels = {"job": str(job.job.number)}
+        total, seconds = 0, 0.0
+        for bits, count in enumerate(job.stragglers.gaps):
+            total += count
+            seconds += count * 0.75 * 2**bits * 1e-6  # a bucket's middle: from half of its upper edge to all of it
+            edge = "+Inf" if bits == NUM_GAPS - 1 else f"{2**bits * 1e-6:.9g}"
+            rows.append(("_bucket", {**labels, "le": edge}, total))
+        rows += [("_count", labels, total), ("_sum", labels, seconds)]
+    return rows
+
+
+_FAMILIES: tuple[tuple[str, str, str, Callable[[Scraped], _Rows]], ...] = (
+    (
+        "switch_agg_contributions_total",
+        "counter",
+        "Datagrams with elements, by what became of them; duplicates are what workers sent again.",
+        _contributions,
+    ),
+    ("switch_agg_chunks_total", "counter", "Chunks whose sum was sent.", _counter("done")),
+    ("switch_agg_partial_chunks_total", "counter", "Of those, with contributions missing.", _counter("partial")),
+    ("switch_agg_saturated_chunks_total", "counter", "Of those, with elements clipped.", _counter("saturated")),
+    ("switch_agg_elements_total", "counter", "Elements in chunks whose sum was sent.", _elements),
+    ("switch_agg_bound_elements_per_second", "gauge", "What the slowest link to a worker lets through.", _bound),
+    (
+        "switch_agg_in_flight",
+        "gauge",
+        "Contributions to chunks whose sum is not known.",
+        _gauge(lambda status: status.in_flight),
+    ),
+    (
+        "switch_agg_in_flight_limit",
+        "gauge",
+        "The most there can be: slots of all jobs, times their workers.",
+        _gauge(lambda status: sum(each.job.num_slots * each.job.num_workers for each in status.jobs)),
+    ),
+    (
+        "switch_agg_violations",
+        "gauge",
+        "Identities of the counters that do not hold.",
+        _gauge(lambda status: len(status.violations)),
+    ),
+    ("switch_agg_epoch", "gauge", "Of the job, modulo 16.", _by_job(lambda job: job.epoch)),
+    ("switch_agg_slots", "gauge", "Slots of the job's pool.", _by_job(lambda job: job.job.num_slots)),
+    ("switch_agg_last_total", "counter", "Chunks to which this worker came last.", _last),
+    ("switch_agg_wait_seconds", "histogram", "Between a chunk's first contribution and its last.", _waits),
+)

@@ -2,11 +2,9 @@
 
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -16,70 +14,14 @@ from pydantic import ValidationError
 from switch_agg.aggregator import Stragglers
 from switch_agg.control import aggregator_pb2 as pb
 from switch_agg.control import aggregator_pb2_grpc as rpc
-from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.errors import AggregationError, JobError, UnsupportedError
 from switch_agg.faults import Faults
 from switch_agg.job import Job
+from switch_agg.status import JobStatus, Status
 
 Reply = TypeVar("Reply")
 TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobStatus:
-    """One job, as it is."""
-
-    job: Job
-    epoch: int
-    stragglers: Stragglers
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Status:
-    """An aggregator, as it is."""
-
-    dataplane: str
-    address: str
-    jobs: tuple[JobStatus, ...]
-    counters: dict[str, int]
-    """Of switch_agg.aggregator.Counters, by name."""
-    in_flight: int
-    violations: tuple[str, ...]
-    """Which identities of the counters do not hold: none, ever."""
-    uptime_s: float
-
-
-def status_of(plane: DataPlane, *, name: str, address: Address, since_s: float) -> Status:
-    """What a data plane says of itself; raises what ended it."""
-    plane.check()
-    counters, in_flight = plane.counters(), plane.in_flight()
-    return Status(
-        dataplane=name,
-        address=f"{address[0]}:{address[1]}",
-        jobs=tuple(
-            JobStatus(job=job, epoch=plane.epoch(job.number), stragglers=plane.stragglers(job.number))
-            for job in plane.jobs
-        ),
-        counters=asdict(counters),
-        in_flight=in_flight,
-        violations=tuple(_settled(plane)),
-        uptime_s=time.monotonic() - since_s,
-    )
-
-
-def _settled(plane: DataPlane) -> list[str]:
-    """Violations that stay: counters and slots are not read at one moment, so traffic in between is none."""
-    violations: list[str] = []
-    for _ in range(5):
-        before = plane.counters()
-        violations = before.violations(plane.in_flight())
-        if not violations:
-            return []
-        if plane.counters() != before:
-            violations = []  # it is busy: nothing can be said
-        time.sleep(0.01)
-    return violations
 
 
 class Servicer(rpc.AggregatorControlServicer):

@@ -1,38 +1,84 @@
+import subprocess
+from pathlib import Path
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from switch_agg.aggregator import Counters, Stragglers
-from switch_agg.control.service import JobStatus, Status
 from switch_agg.job import Job
-from switch_agg.metrics import AggregatorCollector
+from switch_agg.metrics import NUM_JOB_SERIES, NUM_SERIES, AggregatorCollector, Scraped
+from switch_agg.status import JobStatus, Status
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+STATUS = Status(
+    dataplane="reference",
+    address="a:1",
+    jobs=(
+        JobStatus(
+            job=Job(number=3, workers=("a", "b"), num_elements=64, num_slots=8),
+            epoch=5,
+            stragglers=Stragglers(gaps=(1, 0, 3) + (0,) * 29, last=(1, 3)),
+        ),
+    ),
+    counters=dict.fromkeys(Counters.__slots__, 0) | {"fresh": 8, "done": 4, "stale": 2},
+    in_flight=1,
+    violations=(),
+    uptime_s=1.0,
+)
+
+
+def page(*scraped: Scraped) -> str:
+    registry = CollectorRegistry()
+    registry.register(AggregatorCollector(lambda: scraped))
+    return generate_latest(registry).decode()
+
+
+def values(text: str) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def test_every_number_of_a_status_is_a_series() -> None:
-    counters = dict.fromkeys(Counters.__slots__, 0) | {"fresh": 8, "done": 4, "stale": 2}
-    job = JobStatus(
-        job=Job(number=3, workers=("a", "b"), num_elements=64),
-        epoch=5,
-        stragglers=Stragglers(gaps=(1, 0, 3) + (0,) * 29, last=(1, 3)),
-    )
-    status = Status(
-        dataplane="reference",
-        address="a:1",
-        jobs=(job,),
-        counters=counters,
-        in_flight=1,
-        violations=(),
-        uptime_s=1.0,
-    )
-    registry = CollectorRegistry()
-    registry.register(AggregatorCollector(lambda: status))
-    families = {f.name: f for f in text_string_to_metric_families(generate_latest(registry).decode())}
-    values = {
-        (sample.name, *sorted(sample.labels.values())): sample.value for f in families.values() for sample in f.samples
-    }
-    assert values["switch_agg_contributions_total", "fresh"] == 8
-    assert values["switch_agg_elements_total",] == 256
-    assert values["switch_agg_last_total", "3", "b"] == 3
-    assert values["switch_agg_epoch", "3"] == 5
-    assert values["switch_agg_wait_seconds_bucket", "1e-06", "3"] == 1
-    assert values["switch_agg_wait_seconds_bucket", "3", "4e-06"] == 4
-    assert values["switch_agg_wait_seconds_count", "3"] == 4
+    found = values(page(Scraped(status=STATUS)))
+    assert found["switch_agg_contributions_total", "fresh"] == 8
+    assert found["switch_agg_elements_total",] == 256
+    assert found["switch_agg_last_total", "3", "b"] == 3
+    assert found["switch_agg_epoch", "3"] == 5
+    assert found["switch_agg_in_flight_limit",] == 16
+    assert found["switch_agg_wait_seconds_bucket", "3", "1e-06"] == 1
+    assert found["switch_agg_wait_seconds_bucket", "3", "4e-06"] == 4
+    assert found["switch_agg_wait_seconds_bucket", "3", "+Inf"] == 4
+    assert found["switch_agg_wait_seconds_count", "3"] == 4
+
+
+def test_aggregators_of_one_run_are_told_apart_and_their_workers_named() -> None:
+    two = [
+        Scraped(
+            status=STATUS,
+            labels={"run": "r", "aggregator": name},
+            names={"a": "w0", "b": "w1"},
+            bound_elements_per_s=1e6,
+        )
+        for name in ("a0", "a1")
+    ]
+    found = values(page(*two))
+    assert found["switch_agg_last_total", "a1", "3", "r", "w1"] == 3
+    assert found["switch_agg_bound_elements_per_second", "a0", "r"] == 1e6
+    assert len(found) == 2 * (NUM_SERIES + NUM_JOB_SERIES + 2)
+
+
+def test_the_page_is_what_promtool_calls_valid_and_the_documentation_has_every_family() -> None:
+    text = page(Scraped(status=STATUS, labels={"run": "r", "aggregator": "a0"}, bound_elements_per_s=1e6))
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `switch_agg_")]
+    expected = []
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"run", "aggregator", "le"}
+        listed = ", ".join(f"`{label}`" for label in sorted(labels)) or "—"
+        expected.append(f"| `{name}` | {family.type} | {listed} | {family.documentation} |")
+    assert rows == expected

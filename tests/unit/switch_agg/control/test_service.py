@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from switch_agg.control.service import ControlClient, job_message, job_of, served, status_of
+from switch_agg.control.service import ControlClient, job_message, job_of, served
 from switch_agg.dataplanes.reference import ReferenceDataPlane
 from switch_agg.errors import JobError, UnsupportedError
 from switch_agg.faults import FaultRates, Faults
 from switch_agg.job import Job
+from switch_agg.status import status_of
 
 JOB = Job(workers=("10.0.0.1", "10.0.0.2"), num_slots=8, straggler_timeout_s=0.5)
 

@@ -1,0 +1,80 @@
+"""An aggregator as it is: what its data plane says of itself at one moment."""
+
+import time
+from dataclasses import asdict, dataclass
+
+from pydantic import TypeAdapter
+
+from switch_agg.aggregator import Stragglers
+from switch_agg.core import Address
+from switch_agg.dataplanes.base import DataPlane
+from switch_agg.job import Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobStatus:
+    """One job, as it is."""
+
+    job: Job
+    epoch: int
+    stragglers: Stragglers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """An aggregator, as it is."""
+
+    dataplane: str
+    address: str
+    jobs: tuple[JobStatus, ...]
+    counters: dict[str, int]
+    """Of switch_agg.aggregator.Counters, by name."""
+    in_flight: int
+    violations: tuple[str, ...]
+    """Which identities of the counters do not hold: none, ever."""
+    uptime_s: float
+
+
+_ADAPTER = TypeAdapter(Status)
+
+
+def to_json(status: Status) -> str:
+    """For another process."""
+    return _ADAPTER.dump_json(status).decode()
+
+
+def from_json(text: str) -> Status:
+    """The inverse. Raises ValueError."""
+    return _ADAPTER.validate_json(text)
+
+
+def status_of(plane: DataPlane, *, name: str, address: Address, since_s: float) -> Status:
+    """What a data plane says of itself; raises what ended it."""
+    plane.check()
+    counters, in_flight = plane.counters(), plane.in_flight()
+    return Status(
+        dataplane=name,
+        address=f"{address[0]}:{address[1]}",
+        jobs=tuple(
+            JobStatus(job=job, epoch=plane.epoch(job.number), stragglers=plane.stragglers(job.number))
+            for job in plane.jobs
+        ),
+        counters=asdict(counters),
+        in_flight=in_flight,
+        violations=tuple(_settled(plane)),
+        uptime_s=time.monotonic() - since_s,
+    )
+
+
+def _settled(plane: DataPlane) -> list[str]:
+    """Violations that stay: counters and slots are not read at one moment, so traffic in between is none."""
+    violations: list[str] = []
+    for _ in range(5):
+        before = plane.counters()
+        violations = before.violations(plane.in_flight())
+        if not violations:
+            return []
+        if plane.counters() != before:
+            violations = []  # it is busy: nothing can be said
+        time.sleep(0.01)
+    return violations

@@ -1,0 +1,31 @@
+from switch_agg.aggregator import Counters, Stragglers
+from switch_agg.dataplanes.reference import ReferenceDataPlane
+from switch_agg.job import Job
+from switch_agg.status import JobStatus, Status, from_json, status_of, to_json
+
+
+def test_a_data_plane_that_serves_nobody_yet_says_so() -> None:
+    plane = ReferenceDataPlane(("127.0.0.1", 0), generation=1)
+    try:
+        plane.configure(Job(workers=("10.0.0.1", "10.0.0.2"), num_slots=8))
+        status = status_of(plane, name="reference", address=plane.address, since_s=0.0)
+    finally:
+        plane.close()
+    assert status.counters["rx"] == status.in_flight == 0
+    assert status.violations == ()
+    assert status.address == f"127.0.0.1:{plane.address[1]}"
+    assert from_json(to_json(status)) == status
+
+
+def test_a_status_survives_the_way_to_another_process() -> None:
+    job = Job(number=3, workers=("a", "b"), num_elements=64, straggler_timeout_s=0.5)
+    status = Status(
+        dataplane="ebpf",
+        address="10.0.0.1:48864",
+        jobs=(JobStatus(job=job, epoch=2, stragglers=Stragglers(gaps=(1,) * 32, last=(1, 2))),),
+        counters=dict.fromkeys(Counters.__slots__, 1),
+        in_flight=3,
+        violations=("7 datagrams received and 6 accounted for",),
+        uptime_s=1.5,
+    )
+    assert from_json(to_json(status)) == status
