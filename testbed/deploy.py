@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from switch_agg.status import Status
 from testbed.addresses import Port
 from testbed.aggregation.running import AggregatorReport, RunningAggregator
 from testbed.background._flows import FlowCounters
@@ -110,6 +111,11 @@ class Deployment:
     def read_aggregators(self) -> None:
         """The workers have left: read what was counted."""
         self.aggregator_reports = [aggregator.report() for aggregator in self._aggregators]
+
+    def aggregator_statuses(self) -> dict[str, Status]:
+        """Of each aggregator that is alive, by name."""
+        found = {aggregator.plan.name: aggregator.status() for aggregator in self._aggregators}
+        return {name: status for name, status in found.items() if status is not None}
 
     def begin_background(self) -> None:
         """The first iteration that communicates begins: moments of the background flows count from now."""

@@ -15,6 +15,7 @@ from testbed import environment
 from testbed.addresses import Port
 from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
 from testbed.aggregation.running import AggregatorReport
+from testbed.aggregation.watching import scraped_aggregators
 from testbed.background._flows import FlowBytes
 from testbed.calibrate import Calibration
 from testbed.calibration_cache import Mode
@@ -245,6 +246,9 @@ class _Run:
         begun_s = time.monotonic()
         interval_s = self.plan.experiment.metrics.interval_s
         directory = self.writer.directory / "captures"
+        if self.plan.aggregators:
+            statuses = bench.deployment.aggregator_statuses
+            exporter.watch_aggregators(scraped_aggregators(self.plan, statuses, run_id=self.run_id))
         server = self._start_prometheus(bench, exporter, recorder)
         with (
             capturing(bench.deployment.hosts, self.captured, directory, snap_bytes=self.snap_bytes) as captures,

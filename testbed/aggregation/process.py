@@ -1,13 +1,14 @@
 """The process of an aggregator: `python -m testbed.aggregation.process CONFIGURATION`, in its node's namespace.
 
-Says "ready", then answers each line "counters" on its standard input by writing them to its file and saying "changed
-counters". It ends with its standard input, and with a message when its data plane does.
+Says "ready", then answers each line "counters" or "status" on its standard input by writing them to a file and saying
+"changed counters". It ends with its standard input, and with a message when its data plane does.
 """
 
 import json
 import secrets
 import select
 import sys
+import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
+from switch_agg.status import status_of, to_json
 from switch_agg.wire import PORTS
 from transports.collectives.in_network import DataPlaneName
 
@@ -37,6 +39,7 @@ class AggregatorConfiguration(BaseModel):
     switch_interface: str
     """The switch's end of the link to the address."""
     counters_path: Path
+    status_path: Path
 
 
 def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
@@ -71,7 +74,7 @@ def write_counters(plane: DataPlane, path: Path) -> None:
 def main(configuration_json: str) -> None:
     """Serve until standard input ends. Raises what ended the data plane."""
     configuration = AggregatorConfiguration.model_validate_json(configuration_json)
-    plane = open_plane(configuration)
+    plane, since_s = open_plane(configuration), time.monotonic()
     _say("ready")
     while True:
         plane.check()
@@ -79,7 +82,12 @@ def main(configuration_json: str) -> None:
             continue
         if not (line := sys.stdin.readline()):
             break
-        write_counters(plane, configuration.counters_path)
+        if line.strip() == "status":
+            address = (configuration.address, PORTS.start)
+            status = status_of(plane, name=configuration.dataplane, address=address, since_s=since_s)
+            configuration.status_path.write_text(to_json(status))
+        else:
+            write_counters(plane, configuration.counters_path)
         _say(f"changed {line.strip()}")
     plane.close()
 

@@ -2,10 +2,12 @@
 
 import json
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from switch_agg.status import Status, from_json
 from testbed.aggregation.plan import AggregatorPlan
 from testbed.aggregation.process import AggregatorConfiguration
 from testbed.errors import RunFailedError
@@ -32,6 +34,8 @@ class RunningAggregator:
         """Returns when it serves; the directory takes its counters. Raises EnvironmentLacksError with what it said."""
         self.plan = plan
         self._path = directory / f"aggregator-{plan.name}"
+        self._status_path = directory / f"aggregator-{plan.name}-status"
+        self._asking = threading.Lock()
         configuration = AggregatorConfiguration(
             dataplane=plan.collective.dataplane,
             address=plan.port.address,
@@ -39,6 +43,7 @@ class RunningAggregator:
             switch_pid=hosts[plan.switch_port.node].pid,
             switch_interface=plan.switch_port.interface,
             counters_path=self._path,
+            status_path=self._status_path,
         )
         self._daemon = Daemon(
             hosts[plan.name],
@@ -49,6 +54,15 @@ class RunningAggregator:
             consequence="nobody answers for the switch any more",
             listens=True,
         )
+
+    def status(self) -> Status | None:
+        """Now; None once it has ended. Any thread may ask."""
+        try:
+            with self._asking:
+                self._daemon.change("status")
+                return from_json(self._status_path.read_text())
+        except RunFailedError:
+            return None
 
     def report(self) -> AggregatorReport:
         """At the end of a run."""

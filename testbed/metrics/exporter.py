@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from switch_agg.metrics import AggregatorCollector, Scraped
 from testbed.errors import EnvironmentLacksError
 from testbed.metrics import families
 from testbed.metrics.families import Family
@@ -94,13 +95,12 @@ class Exporter:
 
         Raises EnvironmentLacksError if the port cannot be had.
         """
-        self.registry = CollectorRegistry()
-        """Whatever else is to be on the page may be registered."""
+        self._registry = CollectorRegistry()
         self._run = _RunCollector(run_id, (information or {}).get("name", ""))
-        self.registry.register(self._run)
+        self._registry.register(self._run)
         self._server: WSGIServer | None = None
         if port is not None:
-            self._server, self._thread = _serve(port, address, self.registry)
+            self._server, self._thread = _serve(port, address, self._registry)
 
     @property
     def port(self) -> int | None:
@@ -110,6 +110,10 @@ class Exporter:
     def watch_lateness(self, counters: "Callable[[], Mapping[tuple[str, str], DelayCounters]]") -> None:
         """Ask, at every scrape, what the delay lines have done; by link and sending node."""
         self._run.delay_counters = counters
+
+    def watch_aggregators(self, scraped: Callable[[], Sequence[Scraped]]) -> None:
+        """Ask, at every scrape, what the switches that add have done."""
+        self._registry.register(AggregatorCollector(scraped))
 
     def update_links(self, samples: "Sequence[LinkSample]") -> None:
         """The last sample of every link direction. One thread at a time."""

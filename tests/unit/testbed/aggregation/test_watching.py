@@ -1,0 +1,43 @@
+"""What the page of metrics is told of switches that add."""
+
+import pytest
+
+from switch_agg.aggregator import Counters, Stragglers
+from switch_agg.status import JobStatus, Status
+from testbed.aggregation.watching import bound_elements_per_s, scraped_aggregators
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+
+
+def plan(**keys: object) -> Plan:
+    collective = {"kind": "in_network", "num_elements": 256}
+    return make_plan(validate({"name": "x", "link": {"rate": "200mbit"}, "collective": collective, **keys}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "rate_bps"), [({}, 200e6), ({"links": {"s0->w2": {"rate": "50mbit"}}}, 50e6)], ids=["alike", "one slow"]
+)
+def test_the_bound_is_that_of_the_slowest_link_to_a_worker(keys: dict[str, object], rate_bps: float) -> None:
+    """In chunks of 256 elements, rate x 4N / (52 + 4N) bytes of which are elements."""
+    made = plan(**keys)
+    (aggregator,) = made.aggregators
+    assert bound_elements_per_s(made, aggregator) == pytest.approx(rate_bps / 8 / (52 + 4 * 256) * 256, rel=0.01)
+
+
+def test_each_aggregator_that_answers_is_scraped_with_its_workers_names() -> None:
+    made = plan()
+    (aggregator,) = made.aggregators
+    job = JobStatus(job=aggregator.job, epoch=0, stragglers=Stragglers(gaps=(0,) * 32, last=(0,) * 4))
+    status = Status(
+        dataplane="ebpf",
+        address="10.0.0.1:48864",
+        jobs=(job,),
+        counters=dict.fromkeys(Counters.__slots__, 0),
+        in_flight=0,
+        violations=(),
+        uptime_s=1.0,
+    )
+    (found,) = scraped_aggregators(made, lambda: {"a0": status}, run_id="r")()
+    assert found.labels == {"run": "r", "aggregator": "a0"}
+    assert [found.names[address] for address in aggregator.workers] == ["w0", "w1", "w2", "w3"]
+    assert scraped_aggregators(made, dict, run_id="r")() == []
