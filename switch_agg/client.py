@@ -19,10 +19,10 @@ from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedE
 from switch_agg.job import Job
 from switch_agg.native import worker as native
 from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows
-from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_TIMEOUT_S
+from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_PATIENCE, MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
-from switch_agg.wire import Elements
-from switch_agg.worker import MAX_SILENCE_S, Reduction, Worker, WorkerCounters, headers, images
+from switch_agg.wire import HEADER, Elements
+from switch_agg.worker import MAX_SILENCE_S, Reduction, Worker, WorkerCounters, images, write_headers
 
 SOURCE_PORT: Final = 4000
 """p4app-switchML's default."""
@@ -42,8 +42,14 @@ class Client:
         policy: WindowPolicy | None = None,
         max_silence_s: float = MAX_SILENCE_S,
         use_native: bool = True,
+        cut: bool = False,
     ) -> None:
-        """Opens the socket; :meth:`join` comes first. Raises OSError, and UnsupportedError where C cannot be built."""
+        """Opens the socket; :meth:`join` comes first. Raises OSError, and UnsupportedError where C cannot be built.
+
+        `cut` hands the kernel several chunks as one message (UDP_SEGMENT), at a fraction of the processor time. The way
+        must then cut them up before the aggregator: a network card does, and a veth pair whose sending end has
+        tx-udp-segmentation off; one that has it on passes them on whole.
+        """
         policy = policy or WindowPolicy()
         self.job = job
         self.codec_s = 0.0
@@ -61,6 +67,9 @@ class Client:
         )
         self._driver = Driver(self._core, self._socket)
         self._quantizer = Quantizer(job.num_workers, job.num_elements, self._codec)
+        self._rows_memory = np.empty(0, np.uint8)
+        self._sums_memory = np.empty(0, np.int32)
+        """Kept from one reduction of floats to the next: the kernel clears every page that it gives out anew."""
         self._cancelled = ctypes.c_int32(0)
         self._carried = native.NativeReduction(
             cancel=ctypes.addressof(self._cancelled),
@@ -70,11 +79,13 @@ class Client:
             job=job.number,
             socket=self._socket.fileno(),
             policy=native.POLICIES[policy.kind],
+            cut=cut,
             max_silence_s=max_silence_s,
             min_timeout_s=MIN_TIMEOUT_S,
             target_s=policy.target_s,
             timeout_s=INITIAL_TIMEOUT_S,
             smoothed_s=-1.0,
+            patience=MIN_PATIENCE,
             window=job.num_slots if policy.kind == "fixed" else policy.initial,
             base_s=-1.0,
             decreased_s=-1.0,
@@ -134,9 +145,10 @@ class Client:
         attempt: Round | None = self._timed(lambda: quantizer.begin(name, np.ascontiguousarray(values, np.float32)))
         while attempt is not None:
             first = self._core.reserve(len(attempt.which))
-            rows = headers(self.job, self._core.epoch, first, attempt.actual)
+            rows = self._rows(len(attempt.which))
+            write_headers(rows, self.job, self._core.epoch, first, attempt.actual)
             self._timed(partial(quantizer.stage, attempt, rows))
-            sums = self._contribute(rows, first)
+            sums = self._contribute(rows, first, self._sums(len(attempt.which)))
             attempt = self._timed(partial(quantizer.proceed, attempt, sums.elements, sums.exponents))
         return quantizer.result
 
@@ -147,19 +159,34 @@ class Client:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _contribute(self, rows: Rows, first_chunk: int) -> Reduction:
-        """The rows there, the sums back."""
+    def _rows(self, num_chunks: int) -> Rows:
+        """Room for a wire image, until the next."""
+        width = HEADER.size + 4 * self.job.num_elements
+        if self._rows_memory.size < num_chunks * width:
+            self._rows_memory = np.empty(num_chunks * width, np.uint8)
+        return self._rows_memory[: num_chunks * width].reshape(num_chunks, width)
+
+    def _sums(self, num_chunks: int) -> Elements:
+        """Room for sums, until the next."""
+        width = self.job.num_elements
+        if self._sums_memory.size < num_chunks * width:
+            self._sums_memory = np.empty(num_chunks * width, np.int32)
+        return self._sums_memory[: num_chunks * width].reshape(num_chunks, width)
+
+    def _contribute(self, rows: Rows, first_chunk: int, sums: Elements | None = None) -> Reduction:
+        """The rows there, the sums back, in memory of their own unless there is some for them."""
         assert self._core.joined, "join first"
         if self._native is None:
             self._core.contribute(rows, first_chunk)
             self._settle(lambda: self._core.finished, None)
             return self._core.result
-        return self._contribute_native(self._native, rows, first_chunk)
+        elements = np.empty((len(rows), self.job.num_elements), np.int32) if sums is None else sums
+        return self._contribute_native(self._native, rows, first_chunk, elements)
 
-    def _contribute_native(self, library: ctypes.CDLL, rows: Rows, first_chunk: int) -> Reduction:
+    def _contribute_native(self, library: ctypes.CDLL, rows: Rows, first_chunk: int, elements: Elements) -> Reduction:
         num_chunks = len(rows)
         found = Reduction(
-            elements=np.empty((num_chunks, self.job.num_elements), np.int32),
+            elements=elements,
             exponents=np.empty(num_chunks, np.int8),
             counts=np.empty(num_chunks, np.uint8),
             saturated=np.empty(num_chunks, np.bool_),

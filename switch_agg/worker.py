@@ -1,9 +1,9 @@
 """A worker's end of the protocol: gets each chunk of a reduction into the switch and its sum back. No I/O.
 
 It is self-clocked: what comes back lets the next go out. The oldest chunk is repeated when the timer runs out, and
-any as soon as three chunks sent after it have come back and a round trip and a quarter is over (RFC 5681's duplicate
-acknowledgements, counted in transmissions and with RACK's reordering window, RFC 8985, so that a repetition can be
-repeated).
+any as soon as three chunks sent after it have come back and a round trip and a quarter is over, or more where packets
+are often late rather than lost (RFC 5681's duplicate acknowledgements, counted in transmissions and with RACK's
+reordering window, RFC 8985, so that a repetition can be repeated).
 """
 
 from collections import OrderedDict
@@ -23,8 +23,6 @@ from switch_agg.wire import HEADER, WIRE_ELEMENT, Elements, Kind, Packet, decode
 
 REORDERING: Final = 3
 """Chunks sent later that must have come back before one is taken for lost."""
-REORDERING_ROUND_TRIPS: Final = 1.25
-"""And so long it must have been under way: an aggregator on several cores sends results slightly out of order."""
 CONTROL_TIMEOUT_S: Final = 0.05
 """Between two JOINs or LEAVEs, doubled up to a second."""
 MAX_SILENCE_S: Final = 10.0
@@ -52,6 +50,8 @@ class WorkerCounters:
 class _Flight:
     """One chunk under way."""
 
+    first_s: float
+    """When it was sent first, and last."""
     sent_s: float
     order: int
     """Of its last transmission, among all transmissions."""
@@ -260,7 +260,7 @@ class Worker:
         if flight is None:
             if self._num_received == 0 and not self._flights:
                 self._progress_s = now_s
-            self._flights[offset] = _Flight(sent_s=now_s, order=order)
+            self._flights[offset] = _Flight(first_s=now_s, sent_s=now_s, order=order)
         else:
             flight.sent_s, flight.order = now_s, order
             flight.attempts += 1
@@ -275,6 +275,7 @@ class Worker:
             self.counters.duplicates += 1
             return
         del self._flights[offset]
+        taken_for_lost = offset in self._lost
         self._lost.pop(offset, None)
         self._progress_s, self._expirations = now_s, 0
         self._received[offset] = 1
@@ -284,7 +285,10 @@ class Worker:
         self._result.exponents[offset] = packet.exponent
         self._result.counts[offset] = packet.contributions if packet.partial else self._job.num_workers
         self._result.saturated[offset] = packet.kind == Kind.SATURATED
-        round_trip_s = now_s - flight.sent_s if flight.attempts == 1 else None
+        known = flight.attempts == 1
+        if taken_for_lost or not known:
+            known |= self.round_trip.was_late(0.0 if taken_for_lost else now_s - flight.sent_s, now_s)
+        round_trip_s = now_s - flight.first_s if known else None
         if round_trip_s is not None:
             self.round_trip.sample(round_trip_s)
         self._window.on_result(round_trip_s, marked=marked, now_s=now_s)
@@ -293,7 +297,7 @@ class Worker:
 
     def _find_lost(self, now_s: float) -> None:
         """Chunks are kept in the order of their last transmission, so the oldest ones tell."""
-        patience_s = REORDERING_ROUND_TRIPS * (self.round_trip.smoothed_s or 0.0)
+        patience_s = self.round_trip.patience_s
         for offset, flight in self._flights.items():
             if flight.order + REORDERING > self._newest_returned or now_s - flight.sent_s < patience_s:
                 return
@@ -341,15 +345,17 @@ def images(
 ) -> npt.NDArray[np.uint8]:
     """A reduction's datagrams as rows: header and big-endian elements, made once for all (re)transmissions."""
     num_chunks, num_elements = elements.shape
-    rows = headers(job, epoch, first_chunk, exponents)
+    rows = np.empty((num_chunks, HEADER.size + 4 * num_elements), np.uint8)
+    write_headers(rows, job, epoch, first_chunk, exponents)
     rows[:, HEADER.size :] = elements.astype(WIRE_ELEMENT).view(np.uint8).reshape(num_chunks, 4 * num_elements)
     return rows
 
 
-def headers(job: Job, epoch: int, first_chunk: int, exponents: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
-    """The rows without their elements."""
+def write_headers(
+    rows: npt.NDArray[np.uint8], job: Job, epoch: int, first_chunk: int, exponents: npt.NDArray[np.int8]
+) -> None:
+    """All of the rows but their elements."""
     num_chunks, num_elements = len(exponents), job.num_elements
-    rows = np.empty((num_chunks, HEADER.size + 4 * num_elements), np.uint8)
     rows[:, 0] = Kind.DATA << 4 | size_code(num_elements)
     rows[:, 1] = job.number << 4 | epoch
     chunks = (first_chunk + np.arange(num_chunks, dtype=np.uint64)) & 0xFFFFFFFF
@@ -358,7 +364,6 @@ def headers(job: Job, epoch: int, first_chunk: int, exponents: npt.NDArray[np.in
     rows[:, 6:8] = pools.astype(">u2").view(np.uint8).reshape(num_chunks, 2)
     rows[:, 8] = exponents.view(np.uint8)
     rows[:, 9] = 0
-    return rows
 
 
 def _empty(num_chunks: int, num_elements: int) -> Reduction:

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <math.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -29,13 +30,17 @@ enum {
     KIND_SATURATED = 6,
     PARTIAL = 8,
     BATCH = 32,
+    MAX_MESSAGE_BYTES = 65507,
     MAX_DATAGRAM_BYTES = HEADER_BYTES + 4 * 2048,
     REORDERING = 3,
     NONE = -1,
 };
 enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
 enum policy { FIXED, AIMD, DELAY };
-static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3, REORDERING_ROUND_TRIPS = 1.25;
+static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3;
+static const double MIN_PATIENCE = 1.25, MAX_PATIENCE = 8, PATIENCE_STEP = 0.5, PATIENCE_DECAY = 1.0 / 16;
+static const double MESSAGE_S = 1e-3;            /* of chunks in one message, at the rate they come back */
+static const double MIN_REST_S = 1e-4, MAX_REST_S = 5e-4;
 
 struct reduction {
     /* What is asked. */
@@ -48,9 +53,12 @@ struct reduction {
     uint32_t num_chunks, num_elements, first_chunk, num_slots;
     uint32_t num_workers, job, epoch, generation;
     int32_t socket, policy;
+    int32_t cut; /* whether interfaces cut messages of several datagrams up before anything sees them (UDP_SEGMENT) */
+    int32_t padding;
     double max_silence_s, min_timeout_s, target_s;
     /* Carried from one reduction to the next. */
     double timeout_s, smoothed_s, variation_s; /* smoothed_s < 0: no sample yet */
+    double least_s, patience, grown_s;
     double window, base_s, decreased_s;
     int32_t slow_start;
     /* What came of it. */
@@ -66,7 +74,7 @@ struct flight {
     uint32_t attempts;      /* 0: not under way */
     int32_t lost;           /* waits to be repeated */
     uint64_t order;
-    double sent_s;
+    double first_s, sent_s;
 };
 
 struct state {
@@ -128,9 +136,10 @@ static void on_result(struct reduction *r, double round_trip_s, int marked, doub
 
 static void sample(struct reduction *r, double round_trip_s) {
     if (r->smoothed_s < 0) {
-        r->smoothed_s = round_trip_s;
+        r->smoothed_s = r->least_s = round_trip_s;
         r->variation_s = round_trip_s / 2;
     } else {
+        if (round_trip_s < r->least_s) r->least_s = round_trip_s;
         r->variation_s += (fabs(r->smoothed_s - round_trip_s) - r->variation_s) / 4;
         r->smoothed_s += (round_trip_s - r->smoothed_s) / 8;
     }
@@ -138,6 +147,19 @@ static void sample(struct reduction *r, double round_trip_s) {
     r->timeout_s = r->smoothed_s + spread_s;
     if (r->timeout_s < r->min_timeout_s) r->timeout_s = r->min_timeout_s;
     if (r->timeout_s > MAX_TIMEOUT_S) r->timeout_s = MAX_TIMEOUT_S;
+}
+
+/* Whether a chunk that was taken for lost, and sent last so long before its result, was only late. */
+static int was_late(struct reduction *r, double since_sent_s, double now) {
+    if (since_sent_s >= r->least_s) {
+        r->patience -= (r->patience - MIN_PATIENCE) * PATIENCE_DECAY;
+        return 0;
+    }
+    if (now - r->grown_s >= (r->smoothed_s < 0 ? 0 : r->smoothed_s)) {
+        r->patience = r->patience + PATIENCE_STEP > MAX_PATIENCE ? MAX_PATIENCE : r->patience + PATIENCE_STEP;
+        r->grown_s = now;
+    }
+    return 1;
 }
 
 /* When the oldest flight has waited its time, which doubles while nothing comes back. */
@@ -166,7 +188,7 @@ static void on_transmission(struct state *s, uint32_t at, double now) {
     } else {
         unlink_flight(s, at);
     }
-    f->attempts++;
+    if (f->attempts++ == 0) f->first_s = now;
     f->sent_s = now;
     f->order = s->transmissions++;
     f->previous = s->newest;
@@ -199,24 +221,52 @@ static int choose(struct state *s, uint32_t *rows) {
     return count;
 }
 
+/* How many chunks one message may have: a millisecond's at the rate they come back (TCP sizes its super-frames so,
+ * tcp_tso_autosize()), one where nothing on the way cuts messages up. */
+static uint32_t max_segments(const struct state *s, size_t row_bytes) {
+    const struct reduction *r = s->r;
+    if (!r->cut || r->smoothed_s <= 0) return 1;
+    double chunks = window_of(r) * MESSAGE_S / r->smoothed_s, most = MAX_MESSAGE_BYTES / row_bytes;
+    return chunks < 1 ? 1 : chunks > most ? (uint32_t)most : (uint32_t)chunks;
+}
+
+/* One message becomes datagrams of that size on its way out of the interface: UDP_SEGMENT in udp(7). */
+static void cut_into(struct msghdr *message, char *control, uint16_t datagram_bytes) {
+    message->msg_control = control;
+    message->msg_controllen = CMSG_SPACE(sizeof datagram_bytes);
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    header->cmsg_level = IPPROTO_UDP;
+    header->cmsg_type = UDP_SEGMENT;
+    header->cmsg_len = CMSG_LEN(sizeof datagram_bytes);
+    memcpy(CMSG_DATA(header), &datagram_bytes, sizeof datagram_bytes);
+}
+
 static int transmit(struct state *s) {
     struct reduction *r = s->r;
     size_t row_bytes = HEADER_BYTES + 4 * (size_t)r->num_elements;
+    uint32_t most = max_segments(s, row_bytes);
     uint32_t rows[BATCH];
     for (;;) {
         int count = choose(s, rows);
         if (count == 0) return 0;
         struct iovec vectors[BATCH];
         struct mmsghdr messages[BATCH];
+        char controls[BATCH][CMSG_SPACE(sizeof(uint16_t))];
+        int num_messages = 0;
         memset(messages, 0, count * sizeof *messages);
-        for (int i = 0; i < count; i++) {
-            vectors[i] = (struct iovec){.iov_base = (void *)(r->images + rows[i] * row_bytes), .iov_len = row_bytes};
-            messages[i].msg_hdr.msg_iov = &vectors[i];
-            messages[i].msg_hdr.msg_iovlen = 1;
+        for (uint32_t i = 0, run; i < (uint32_t)count; i += run, num_messages++) {
+            for (run = 1; i + run < (uint32_t)count && run < most && rows[i + run] == rows[i] + run;) run++;
+            struct iovec *vector = &vectors[num_messages];
+            struct msghdr *message = &messages[num_messages].msg_hdr;
+            vector->iov_base = (void *)(r->images + rows[i] * row_bytes);
+            vector->iov_len = run * row_bytes;
+            message->msg_iov = vector;
+            message->msg_iovlen = 1;
+            if (run > 1) cut_into(message, controls[num_messages], row_bytes);
         }
         double now = now_s();
-        for (int done = 0; done < count;) {
-            int sent = sendmmsg(r->socket, messages + done, count - done, 0);
+        for (int done = 0; done < num_messages;) {
+            int sent = sendmmsg(r->socket, messages + done, num_messages - done, 0);
             if (sent < 0 && errno == EINTR) continue;
             /* What the machine cannot send now counts as sent and lost: the timer repeats it. */
             if (sent < 0 && errno != ECONNREFUSED && errno != ENOBUFS && errno != EAGAIN) return -1;
@@ -228,7 +278,7 @@ static int transmit(struct state *s) {
 }
 
 static void find_lost(struct state *s, double now) {
-    double patience_s = s->r->smoothed_s < 0 ? 0 : REORDERING_ROUND_TRIPS * s->r->smoothed_s;
+    double patience_s = s->r->smoothed_s < 0 ? 0 : s->r->patience * s->r->smoothed_s;
     for (int32_t at = s->oldest; at != NONE; at = s->flights[at].next) {
         if ((int64_t)s->flights[at].order + REORDERING > s->newest_returned) return;
         if (now - s->flights[at].sent_s < patience_s) return;
@@ -258,7 +308,9 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
     s->progress_s = now;
     s->expirations = 0;
     r->results++;
-    double round_trip_s = f->attempts == 1 ? now - f->sent_s : -1;
+    int known = f->attempts == 1;
+    if (f->lost || !known) known |= was_late(r, f->lost ? 0 : now - f->sent_s, now);
+    double round_trip_s = known ? now - f->first_s : -1;
     if (round_trip_s >= 0) sample(r, round_trip_s);
     on_result(r, round_trip_s, marked, now);
     if ((int64_t)f->order > s->newest_returned) s->newest_returned = f->order;
@@ -346,6 +398,15 @@ static int expire(struct state *s, double now) {
     return NONE;
 }
 
+/* How long to let results gather before looking: waking up for each costs more than the result does. Only while they
+ * queue on the way, of which no more than an eighth may be slept through. */
+static double rest_s(const struct state *s) {
+    const struct reduction *r = s->r;
+    if (r->smoothed_s < 0 || s->num_flights < BATCH) return 0;
+    double rest = (r->smoothed_s - r->least_s) / 8;
+    return rest < MIN_REST_S ? 0 : rest > MAX_REST_S ? MAX_REST_S : rest;
+}
+
 /* Contributes every row and collects every sum. Returns an enum outcome. */
 int reduce(struct reduction *r) {
     struct state s = {.r = r, .oldest = NONE, .newest = NONE, .newest_returned = -1};
@@ -359,6 +420,8 @@ int reduce(struct reduction *r) {
             outcome = FAILED;
             break;
         }
+        struct timespec rest = {.tv_nsec = rest_s(&s) * 1e9};
+        if (rest.tv_nsec) nanosleep(&rest, NULL);
         double wait_s = due_s(&s) - now_s();
         if (wait_s > 0.1) wait_s = 0.1; /* to see a cancellation */
         if (wait_s > 0) {

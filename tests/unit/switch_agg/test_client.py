@@ -117,6 +117,18 @@ def test_floats_are_summed_within_the_bound(natives: tuple[bool, ...], rates: Fa
         assert (lost > 0) or rates.loss == 0
 
 
+def test_messages_of_several_chunks_are_cut_up_on_the_way() -> None:
+    with rack(2, natives=(True,), cut=True) as bench:
+        bench.everybody(lambda _, client: client.join())
+        values = np.arange(2 * 300 * 64, dtype=np.int32).reshape(2, 300, 64)
+        for _ in range(3):
+            found = bench.everybody(lambda index, client: client.reduce(values[index], np.zeros(300, np.int8)))
+            for one in found:
+                np.testing.assert_array_equal(one.elements, values.sum(axis=0))
+        with bench.service.lock:
+            assert bench.aggregator.counters.bad == 0
+
+
 @pytest.mark.parametrize("kind", ["fixed", "aimd", "delay"])
 @pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
 def test_every_window_policy_gets_through_loss(kind: str, native: bool) -> None:

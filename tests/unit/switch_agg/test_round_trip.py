@@ -1,6 +1,13 @@
 import pytest
 
-from switch_agg.round_trip import INITIAL_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, RoundTripEstimator
+from switch_agg.round_trip import (
+    INITIAL_TIMEOUT_S,
+    MAX_PATIENCE,
+    MAX_TIMEOUT_S,
+    MIN_PATIENCE,
+    MIN_TIMEOUT_S,
+    RoundTripEstimator,
+)
 
 
 def test_the_timeout_follows_rfc_6298() -> None:
@@ -22,3 +29,22 @@ def test_it_doubles_up_to_its_limit() -> None:
     assert estimator.after_attempts_s(1) == estimator.timeout_s
     assert estimator.after_attempts_s(2) == 2 * estimator.timeout_s
     assert estimator.after_attempts_s(50) == MAX_TIMEOUT_S
+
+
+def test_patience_grows_while_chunks_are_late_and_sinks_while_they_are_lost() -> None:
+    estimator = RoundTripEstimator()
+    estimator.sample(0.01)
+    assert estimator.patience_s == MIN_PATIENCE * 0.01
+    assert not estimator.was_late(0.02, 1.0)
+    assert estimator.patience == MIN_PATIENCE
+    assert estimator.was_late(0.001, 1.0)
+    grown = estimator.patience
+    assert grown > MIN_PATIENCE
+    assert estimator.was_late(0.001, 1.001)
+    assert estimator.patience == grown  # once a round trip
+    for step in range(100):
+        assert estimator.was_late(0.0, 2.0 + step)
+    assert estimator.patience == MAX_PATIENCE
+    for _ in range(200):
+        assert not estimator.was_late(0.02, 200.0)
+    assert estimator.patience == pytest.approx(MIN_PATIENCE, abs=0.01)

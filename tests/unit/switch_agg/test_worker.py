@@ -67,6 +67,29 @@ def test_a_chunk_that_later_ones_overtook_is_repeated_once() -> None:
     assert worker.counters.fast_retransmissions == 1
 
 
+def test_a_result_that_was_only_late_lengthens_the_timer_and_the_patience() -> None:
+    worker = reducing(8)
+    sent(worker, 0.0)
+    for chunk in (1, 2, 3):
+        answer(worker, chunk, 0.01)
+    answer(worker, 4, 0.013)
+    assert sent(worker, 0.013) == [0]
+    patience, timeout_s = worker.round_trip.patience, worker.round_trip.timeout_s
+    answer(worker, 0, 0.05)  # later than a round trip after its repetition: that one was lost, or this one was needed
+    assert worker.round_trip.patience <= patience
+    assert worker.round_trip.timeout_s == timeout_s
+    late = reducing(8)
+    sent(late, 0.0)
+    for chunk in (1, 2, 3):
+        answer(late, chunk, 0.01)
+    answer(late, 4, 0.013)
+    assert sent(late, 0.013) == [0]
+    timeout_s = late.round_trip.timeout_s
+    answer(late, 0, 0.0135)  # half a millisecond after its repetition, where round trips take ten: the first one's
+    assert late.round_trip.patience > patience
+    assert late.round_trip.timeout_s != timeout_s
+
+
 def test_the_first_window_repeats_its_own_chunks_one_at_a_time() -> None:
     """p4app-switchML's client repeats chunk p + 1 in chunk p's slot here."""
     worker = reducing(3)
