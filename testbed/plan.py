@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from testbed.addresses import Port, ports_of, routed_addresses
-from testbed.aggregation.plan import AggregatorPlan, addresses_of, attached_aggregators, plan_aggregators
+from testbed.aggregation.plan import AggregatorPlan, attached_aggregators, exchange_delay_s, plan_aggregators
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
@@ -91,11 +91,6 @@ class Plan:
         return tuple(
             self.collective.chosen(self.world, count, element_bytes=GRADIENT_ELEMENT_BYTES) for count in self.buckets
         )
-
-    @property
-    def aggregator_addresses(self) -> dict[str, str]:
-        """By `InNetwork.identity`."""
-        return addresses_of(self.aggregators)
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -216,7 +211,8 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         links = ports_of(network)
         addresses = routed_addresses(network, links, hops)
     ways = paths(hops)
-    aggregators = plan_aggregators(experiment, links)
+    aggregators = plan_aggregators(experiment, network, links)
+    adding = [each for each in aggregators if each.collective == experiment.collective]
     channel = experiment.channel
     delays_s = {hop: each.spec.delay_s for hop, each in asked.items()}
     latency_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s) + HOST_LATENCY_S
@@ -226,12 +222,11 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         latency_s=latency_s,
         rate_bps=min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
         * channel.goodput_fraction(MTU),
-    ).served_by(addresses_of(aggregators))
+    )
     buckets = fuse(gradient_counts, experiment.fusion.limit_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
     asked_for = exchanges(experiment, buckets)
-    aggregator = aggregators[0].name if aggregators else ""  # gradients are exchanged with one collective
-    traffic = _traffic(collective, channel, world, asked_for, aggregator)
+    traffic = _traffic(collective, channel, world, asked_for, adding)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
     uncertain = uncertain_hops(background, ways)
@@ -252,7 +247,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         )
         for index, (sender, receiver) in enumerate(ends)
     )
-    longest_s = path_delay_s(ways, traffic, {direction.hop: direction.delay_s for direction in directions})
+    longest_s = exchange_delay_s(ways, traffic, adding, {direction.hop: direction.delay_s for direction in directions})
     congestion = channel.congestion_control or "cubic"
     return Plan(
         experiment=experiment,
@@ -268,7 +263,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 seed=experiment.seed,
                 packet_bytes=experiment.packet_bytes,
                 marks=any(each.spec.ecn_bytes is not None for each in ever),
-                buffer_sysctls=buffer_sysctls(ever, path_delay_s(ways, traffic, _longest_delays_s(ever))),
+                buffer_sysctls=buffer_sysctls(ever, exchange_delay_s(ways, traffic, adding, _longest_delays_s(ever))),
             )
             for node in network.nodes
         ),
@@ -285,7 +280,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 channel,
                 world,
                 [Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets],
-                aggregator,
+                adding,
             ).values()
         ),
         prediction=predict(
@@ -324,7 +319,7 @@ def place(experiment: Experiment) -> Network:
     attached = experiment.placement.attach(fabric.places, num_hosts + num_servers, seed=experiment.seed)
     network = fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count, num_servers=num_servers)
     network = network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
-    return network.with_aggregators(attached_aggregators(experiment, network, fabric.switches))
+    return network.with_aggregators(attached_aggregators(experiment, network))
 
 
 def num_servers_of(experiment: Experiment) -> int:
@@ -381,14 +376,18 @@ def _longest_delays_s(asked: Iterable[AskedLink]) -> dict[Hop, float]:
 
 
 def _traffic(
-    collective: Collective, channel: Channel, world: World, asked_for: Sequence[Exchange], aggregator: str
+    collective: Collective,
+    channel: Channel,
+    world: World,
+    asked_for: Sequence[Exchange],
+    aggregators: Sequence[AggregatorPlan],
 ) -> dict[tuple[str, str], int]:
-    """Wire bytes from participant to participant, or to the aggregator and back, in one iteration."""
+    """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
     names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
     for operation, count, element_bytes in asked_for:
         if isinstance(collective, InNetwork) and collective.adds(operation, element_bytes):
-            for pair in (pair for name in names for pair in ((name, aggregator), (aggregator, name))):
+            for pair in (pair for each in aggregators for pair in each.pairs):
                 totals[pair] = totals.get(pair, 0) + collective.wire_bytes(count)
             continue
         counts = sent_bytes(collective, operation, world, count, element_bytes)

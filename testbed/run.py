@@ -14,6 +14,7 @@ import polars as pl
 from testbed import environment
 from testbed.addresses import Port
 from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
+from testbed.aggregation.plan import exchange_delay_s
 from testbed.aggregation.running import AggregatorReport
 from testbed.aggregation.watching import scraped_aggregators
 from testbed.background._flows import FlowBytes
@@ -35,7 +36,7 @@ from testbed.metrics.comparison import compare
 from testbed.metrics.exporter import Exporter
 from testbed.metrics.server import PrometheusServer
 from testbed.plan import Plan
-from testbed.predict.alpha_beta import HOST_LATENCY_S, path_delay_s, predict
+from testbed.predict.alpha_beta import HOST_LATENCY_S, predict
 from testbed.recorder import OnLine, Recorder, Snapshot
 from testbed.results.changes import change_notes, changed_directions
 from testbed.results.record import (
@@ -464,7 +465,8 @@ class _Run:
         if not self.plan.buckets or not self.calibration.links:
             return None
         delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
-        alpha_s = path_delay_s(self.plan.paths, self.plan.traffic, delays_s) + HOST_LATENCY_S
+        plan = self.plan
+        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s) + HOST_LATENCY_S
         prediction = predict(
             self.plan.experiment,
             self.plan.collective,

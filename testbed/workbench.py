@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.aggregation.plan import seats_of
 from testbed.calibrate import Calibration, calibrate
 from testbed.calibration_cache import CalibrationCache, Mode
 from testbed.clean import clean, clean_stale
@@ -142,6 +143,7 @@ class Workbench:
         experiment, port = self.plan.experiment, self.plan.port_of(f"w{rank}")
         spec, host = experiment.dump(), self.plan.host(rank)
         num_threads = max(1, (os.cpu_count() or 1) // experiment.workers)
+        seats = seats_of(self.plan.aggregators, rank)
         return WorkerConfiguration(
             run_id=self.state.run_id,
             rank=rank,
@@ -152,8 +154,8 @@ class Workbench:
             seed=experiment.seed,
             workload=spec["workload"],
             racks=self.plan.world.racks,
-            collective=COLLECTIVES.dump(self.plan.collective),
-            aggregators=self.plan.aggregator_addresses,
+            collective=COLLECTIVES.dump(self.plan.collective.served_by(seats)),
+            aggregators=seats,
             goodput_bps=self.plan.prediction.goodput_bps,
             latency_s=self.plan.latency_s,
             channel=spec["channel"],

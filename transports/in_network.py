@@ -63,7 +63,7 @@ class SwitchReducer:
         try:
             self._client = Client(
                 options.job(workers),
-                group.rank,
+                group.rank if options.aggregator_index is None else options.aggregator_index,
                 (options.aggregator, PORTS.start),
                 # The same in every repetition of a run, for the hash that chooses among equal paths.
                 local=(group.address, SOURCE_PORT + crc32(group.name.encode()) % NUM_SOURCE_PORTS),

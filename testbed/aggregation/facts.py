@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from testbed.aggregation.plan import AggregatorPlan, workers_below
 from testbed.aggregation.running import AggregatorReport
 from testbed.links.direction import Direction
 from testbed.plan import Plan
@@ -62,13 +63,18 @@ def switched_bytes(
     if any(direction.hop in each.idle_hops for each in plan.aggregators):
         return SwitchedBytes()
     repeated = retransmitted = 0
-    for rank, each in statistics.items():
-        for aggregator in plan.aggregators:
-            up, down = (f"w{rank}", aggregator.name), (aggregator.name, f"w{rank}")
-            for pair, again in ((up, each.sent_again), (down, each.received_again)):
-                if plan.paths[pair].shares.get(direction.hop) == 1:
-                    repeated += each.repeated * each.frame_bytes
-                    retransmitted += again * each.frame_bytes
+    by_name = {each.name: each for each in plan.aggregators}
+    for aggregator in plan.aggregators:
+        for child in aggregator.children:
+            # Whatever a worker sends again, the aggregators above it may send again, and be answered again.
+            below = workers_below(plan.aggregators, by_name[child]) if child in by_name else (int(child[1:]),)
+            found = [statistics[rank] for rank in below if rank in statistics]
+            down_again = sum(each.sent_again if child in by_name else each.received_again for each in found)
+            up_again = sum(each.sent_again for each in found)
+            for pair, again in (((child, aggregator.name), up_again), ((aggregator.name, child), down_again)):
+                if found and plan.paths[pair].shares.get(direction.hop) == 1:
+                    repeated += max(each.repeated for each in found) * found[0].frame_bytes
+                    retransmitted += again * found[0].frame_bytes
     return SwitchedBytes(repeated=repeated, retransmitted=retransmitted)
 
 
@@ -102,18 +108,25 @@ def _lost(statistics: Mapping[int, SwitchStatistics]) -> list[str]:
 def aggregator_summaries(
     reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]
 ) -> list[AggregatorSummary]:
-    """Of each that there was."""
+    """Of each that there was; its workers are those below it."""
+    plans = [report.plan for report in reports]
+
+    def below(plan: AggregatorPlan) -> list[SwitchStatistics]:
+        return [statistics[rank] for rank in workers_below(plans, plan) if rank in statistics]
+
     return [
         AggregatorSummary(
             name=report.plan.name,
             at=report.plan.switch_port.node,
             dataplane=report.plan.collective.dataplane,
+            children=list(report.plan.children),
+            parent=report.plan.parent.node if report.plan.parent else None,
             chunks=report.counters.get("done", 0),
             duplicates=report.counters.get("duplicate_pending", 0) + report.counters.get("duplicate_done", 0),
             stale=report.counters.get("stale", 0),
             bad=sum(count for name, count in report.counters.items() if name.startswith("bad_")),
-            repeated=max((each.repeated for each in statistics.values()), default=0),
-            retransmitted=sum(each.sent_again for each in statistics.values()),
+            repeated=max((each.repeated for each in below(report.plan)), default=0),
+            retransmitted=sum(each.sent_again for each in below(report.plan)),
             lost=next(iter(losses([report], statistics)), None),
         )
         for report in reports

@@ -2,19 +2,25 @@
 
 An aggregator is a node of its own (`a0`) beside its switch, on a link as fast as the machine. With the data plane
 `reference` a process there adds. With `ebpf` a program at the switch's end of that link does, and nothing but the
-workers' joining and leaving crosses the link.
+workers' joining and leaving crosses the link. Several make a tree: each adds what is directly below it, and the sums go
+up to the root.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from switch_agg.job import MAX_WORKERS, Job
 from testbed.addresses import Port
+from testbed.aggregation.tree import Branch, tree_of
 from testbed.errors import SpecError
 from testbed.links.tc import MTU
-from testbed.routing import Hop, next_hops
+from testbed.predict.alpha_beta import path_delay_s
+from testbed.routing import Hop, Path
 from testbed.spec.experiment import Experiment
 from testbed.topologies.base import Network
+from transports.collectives.base import Seat
 from transports.collectives.in_network import InNetwork
 
 ETHERNET_BYTES = 14
@@ -28,8 +34,14 @@ class AggregatorPlan:
     port: Port
     """Its own end of its link."""
     switch_port: Port
+    children: tuple[str, ...]
+    """What it adds, by name: workers, and aggregators below it."""
     workers: tuple[str, ...]
-    """Their addresses, by rank."""
+    """Their addresses."""
+    parent: Port | None = None
+    """Of the aggregator above."""
+    parent_index: int = 0
+    """Its own number among the children of that."""
 
     @property
     def name(self) -> str:
@@ -44,7 +56,19 @@ class AggregatorPlan:
     @property
     def job(self) -> Job:
         """What it serves."""
-        return self.collective.job(self.workers)
+        parent = None if self.parent is None else self.parent.address
+        return self.collective.job(self.workers, parent=parent, parent_index=self.parent_index)
+
+    @property
+    def text(self) -> str:
+        """`aggregator a1 at s0 (ebpf) adds w0, w1 for a0`."""
+        above = "" if self.parent is None else f" for {self.parent.node}"
+        return f"{self.title} adds {', '.join(self.children)}{above}"
+
+    @property
+    def pairs(self) -> tuple[Hop, ...]:
+        """Who sends each chunk once to whom: its children to it, and it to them."""
+        return tuple(pair for child in self.children for pair in ((child, self.name), (self.name, child)))
 
     @property
     def idle_hops(self) -> tuple[Hop, ...]:
@@ -71,7 +95,7 @@ def used_collectives(experiment: Experiment) -> list[InNetwork]:
 
 
 def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
-    if collective.aggregator is not None:
+    if collective.aggregator is not None or collective.aggregator_index is not None:
         raise SpecError("collective.aggregator: a run makes its own; leave it out, and say `at: s0` where it is to be")
     if collective.frame_bytes > MTU + ETHERNET_BYTES:
         raise SpecError(
@@ -84,48 +108,97 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
         raise SpecError("switch: in_network needs switches that route to the aggregator; allowed: routed")
 
 
-def attached_aggregators(experiment: Experiment, network: Network, switches: Sequence[str]) -> dict[str, str]:
+def attached_aggregators(experiment: Experiment, network: Network) -> dict[str, str]:
     """The switch of each aggregator. Raises SpecError when there is no such switch."""
-    found = {}
-    for number, collective in enumerate(used_collectives(experiment)):
-        if collective.at is not None and collective.at not in switches:
-            raise SpecError(f"collective.at: {collective.at!r} is no switch; there are {', '.join(switches)}")
-        found[f"a{number}"] = collective.at or nearest_switch(network, switches, experiment.workers)
-    return found
+    return {place.name: place.switch for place in _places(experiment, network)}
 
 
-def nearest_switch(network: Network, switches: Sequence[str], num_workers: int) -> str:
-    """From which the farthest worker is least far away; of several the one with the shortest ways together, and of
-    those the first."""
-    towards = next_hops(network, [f"w{rank}" for rank in range(num_workers)])
-
-    def distance(switch: str, worker: str) -> int:
-        steps, node = 0, switch
-        while node != worker:
-            node, steps = towards[worker][node][0], steps + 1
-        return steps
-
-    def cost(switch: str) -> tuple[int, int]:
-        distances = [distance(switch, worker) for worker in towards]
-        return max(distances), sum(distances)
-
-    return min(switches, key=cost)
-
-
-def plan_aggregators(experiment: Experiment, links: Sequence[tuple[Port, Port]]) -> tuple[AggregatorPlan, ...]:
-    """Those of :func:`attached_aggregators`, once there are addresses."""
+def plan_aggregators(
+    experiment: Experiment, network: Network, links: Sequence[tuple[Port, Port]]
+) -> tuple[AggregatorPlan, ...]:
+    """Those of :func:`attached_aggregators`, once there are addresses; each root comes before what is below it."""
     ends: Mapping[str, tuple[Port, Port]] = {first.node: (first, second) for first, second in links}
     return tuple(
         AggregatorPlan(
-            collective=collective,
-            port=ends[f"a{number}"][0],
-            switch_port=ends[f"a{number}"][1],
-            workers=tuple(ends[f"w{rank}"][0].address for rank in range(experiment.workers)),
+            collective=place.collective,
+            port=ends[place.name][0],
+            switch_port=ends[place.name][1],
+            children=place.children,
+            workers=tuple(ends[child][0].address for child in place.children),
+            parent=None if place.parent is None else ends[place.parent.name][0],
+            parent_index=0 if place.parent is None else place.parent.children.index(place.name),
         )
-        for number, collective in enumerate(used_collectives(experiment))
+        for place in _places(experiment, network)
     )
 
 
-def addresses_of(aggregators: Sequence[AggregatorPlan]) -> dict[str, str]:
-    """By `InNetwork.identity`."""
-    return {each.collective.identity: each.port.address for each in aggregators}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    name: str
+    switch: str
+    collective: InNetwork
+    children: tuple[str, ...]
+    parent: "_Place | None"
+
+
+def _places(experiment: Experiment, network: Network) -> list[_Place]:
+    """Numbered from the root down, one collective after the other."""
+    found: list[_Place] = []
+    for collective in used_collectives(experiment):
+        waiting: deque[tuple[Branch, _Place | None]] = deque(
+            [(tree_of(network, experiment.workers, collective.at), None)]
+        )
+        while waiting:
+            branch, parent = waiting.popleft()
+            numbers = count(len(found) + 1 + len(waiting))
+            place = _Place(
+                name=f"a{len(found)}",
+                switch=branch.switch,
+                collective=collective,
+                children=tuple(
+                    f"a{next(numbers)}" if isinstance(child, Branch) else child for child in branch.children
+                ),
+                parent=parent,
+            )
+            found.append(place)
+            waiting += [(child, place) for child in branch.children if isinstance(child, Branch)]
+    return found
+
+
+def seats_of(aggregators: Sequence[AggregatorPlan], rank: int) -> dict[str, Seat]:
+    """The worker's aggregator and its number there, by `InNetwork.identity`."""
+    return {
+        each.collective.identity: (each.port.address, each.children.index(f"w{rank}"))
+        for each in aggregators
+        if f"w{rank}" in each.children
+    }
+
+
+def workers_below(aggregators: Sequence[AggregatorPlan], aggregator: AggregatorPlan) -> tuple[int, ...]:
+    """The ranks whose contributions are in its sums."""
+    by_name = {each.name: each for each in aggregators}
+    found: list[int] = []
+    for child in aggregator.children:
+        found += workers_below(aggregators, by_name[child]) if child in by_name else [int(child.removeprefix("w"))]
+    return tuple(found)
+
+
+def exchange_delay_s(
+    ways: Mapping[Hop, Path],
+    traffic: Mapping[Hop, int],
+    aggregators: Sequence[AggregatorPlan],
+    delays_s: Mapping[Hop, float],
+) -> float:
+    """One way of a message over the slowest path that carries anything, up a whole tree where there is one, given each
+    hop's delay."""
+    by_name = {each.name: each for each in aggregators}
+
+    def below_s(aggregator: AggregatorPlan) -> float:
+        return max(
+            path_delay_s(ways, {(child, aggregator.name): 0}, delays_s)
+            + (below_s(by_name[child]) if child in by_name else 0.0)
+            for child in aggregator.children
+        )
+
+    roots = (each for each in aggregators if each.parent is None)
+    return max([path_delay_s(ways, traffic, delays_s), *(below_s(root) for root in roots)])

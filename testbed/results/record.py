@@ -254,6 +254,10 @@ class AggregatorSummary(_Part):
     at: str
     """Its switch."""
     dataplane: str
+    children: list[str] = []
+    """Workers, and aggregators below it, whose contributions it added."""
+    parent: str | None = None
+    """The aggregator above, which it sent its sums to."""
     chunks: int
     """Whose sum was given out."""
     duplicates: int

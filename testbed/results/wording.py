@@ -200,11 +200,19 @@ def straggler(summary: "Summary") -> "WorkerSummary | None":
 def aggregator_text(aggregator: "AggregatorSummary") -> str:
     """What it did beside the chunks that it added."""
     text = (
-        f"chunks at {aggregator.at} ({aggregator.dataplane}); {aggregator.duplicates:,} contributions came again, "
+        f"chunks at {aggregator.at} ({aggregator.dataplane}){_in_tree(aggregator)}; "
+        f"{aggregator.duplicates:,} contributions came again, "
         f"{aggregator.stale:,} too late; measured iterations: {aggregator.retransmitted:,} sent again by workers, "
         f"{aggregator.repeated:,} done again for precision"
     )
     return f"{text}; lost: {aggregator.lost}" if aggregator.lost else text
+
+
+def _in_tree(aggregator: "AggregatorSummary") -> str:
+    """` of w0, w1 for a0`; nothing where there is one for all."""
+    above = f" for {aggregator.parent}" if aggregator.parent else ""
+    in_tree = aggregator.parent or any(child.startswith("a") for child in aggregator.children)
+    return f" of {', '.join(aggregator.children)}{above}" if in_tree else ""
 
 
 def background_text(flow: "BackgroundSummary") -> str:

@@ -44,8 +44,8 @@ class WorkerConfiguration(BaseModel):
     goodput_bps: float = 1e9
     """Of the slowest worker's link."""
     collective: dict[str, object]
-    aggregators: dict[str, str] = {}
-    """The address of each, by `InNetwork.identity`."""
+    aggregators: dict[str, tuple[str, int]] = {}
+    """The address of the worker's own, and its number there, by `InNetwork.identity`."""
     channel: dict[str, object]
     compression: dict[str, object]
     stack: str | None

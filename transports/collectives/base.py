@@ -29,6 +29,8 @@ one element. `reduce`: input (n,) -> output (n,) of `root`. `gather`: input (n/w
 `scatter`: input (n,) of `root` -> output (n/world,). `all_to_all`: input (n,) -> output (n,), part p of rank r's input
 becomes part r of rank p's output. `num_elements` is always the length of the larger buffer, n."""
 
+Seat = tuple[str, int]
+"""A member's place at an aggregator: the address of that, and the member's number there."""
 Buffer = Literal["input", "output", "scratch"]
 """`scratch` is the schedule's own: as long as its steps reach, and whatever when it begins."""
 StepKind = Literal["send", "receive", "reduce", "add"]
@@ -118,8 +120,8 @@ class Collective(Options):
         """The one that does an all-reduce of that size: itself, unless it leaves that to others."""
         return self
 
-    def served_by(self, aggregators: Mapping[str, str]) -> Self:  # noqa: ARG002 (for those who need one)
-        """The same, told the addresses of aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
+    def served_by(self, seats: Mapping[str, Seat]) -> Self:  # noqa: ARG002 (for those who need one)
+        """The same, told a member's aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
         return self
 
     def reducer(self, group: "Group") -> "SwitchReducer | None":  # noqa: ARG002 (for those who have one)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from switch_agg.job import Job
+from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER, SIZES
-from transports.collectives.base import COLLECTIVES, Collective, Operation
+from transports.collectives.base import COLLECTIVES, Collective, Operation, Seat
 from transports.collectives.ring import Ring
 
 if TYPE_CHECKING:
@@ -47,9 +47,13 @@ class InNetwork(Ring):
     )
     """How many of them a worker has under way: `fixed` (all), `aimd`, `delay`."""
     at: str | None = None
-    """The switch that adds; null: the one nearest to all workers."""
+    """The switch that adds: its name; `spine`: the nearest without workers; `leaf`: every one that has workers adds
+    theirs, and one of them the sums; `tree`: every one that has workers adds theirs, and those above, up to a root
+    without workers, the sums; null: the one nearest to all workers."""
     aggregator: str | None = None
     """The address of one that is there already; null: a run makes its own."""
+    aggregator_index: int | None = Field(None, ge=0, lt=MAX_WORKERS)
+    """The member's number there, where that is not its rank: in a tree every aggregator counts those below it."""
 
     @model_validator(mode="after")
     def _sizes(self) -> Self:
@@ -59,9 +63,16 @@ class InNetwork(Ring):
             raise ValueError(f"num_slots: {self.num_slots} is no power of two")
         return self
 
-    def job(self, workers: tuple[str, ...]) -> Job:
-        """What both ends agree on; the workers' addresses are in the order of their ranks."""
-        return Job(workers=workers, num_elements=self.num_elements, num_slots=self.num_slots)
+    def job(self, workers: tuple[str, ...], *, parent: str | None = None, parent_index: int = 0) -> Job:
+        """What both ends agree on. A member knows the addresses of all, by rank; an aggregator knows those directly
+        below it, and in a tree the address of the one above and its own number there."""
+        return Job(
+            workers=workers,
+            num_elements=self.num_elements,
+            num_slots=self.num_slots,
+            parent=parent,
+            parent_index=parent_index,
+        )
 
     def adds(self, operation: Operation, element_bytes: int) -> bool:
         """Whether the switch does such an exchange of gradients."""
@@ -87,11 +98,12 @@ class InNetwork(Ring):
     @property
     def identity(self) -> str:
         """Of the aggregator that it needs: what a spec says of it."""
-        return self.model_copy(update={"aggregator": None}).model_dump_json(by_alias=True)
+        return self.model_copy(update={"aggregator": None, "aggregator_index": None}).model_dump_json(by_alias=True)
 
-    def served_by(self, aggregators: Mapping[str, str]) -> Self:
-        """The same, told the address of its aggregator, which is named by its `identity`."""
-        return self.model_copy(update={"aggregator": aggregators.get(self.identity, self.aggregator)})
+    def served_by(self, seats: Mapping[str, Seat]) -> Self:
+        """The same, told by its `identity` which aggregator is the member's and which number it has there."""
+        address, index = seats.get(self.identity, (self.aggregator, self.aggregator_index))
+        return self.model_copy(update={"aggregator": address, "aggregator_index": index})
 
     def of_further_group(self) -> Collective:
         """A ring: the aggregator's job is the first group's."""

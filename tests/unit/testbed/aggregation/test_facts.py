@@ -3,14 +3,22 @@
 import json
 from typing import Any
 
-from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
+from testbed.aggregation.facts import (
+    SwitchedBytes,
+    SwitchStatistics,
+    aggregator_summaries,
+    losses,
+    switched_bytes,
+    violations,
+)
 from testbed.aggregation.running import AggregatorReport
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import validate
 
 
-def plan(dataplane: str) -> Plan:
-    return make_plan(validate({"name": "x", "collective": {"kind": "in_network", "dataplane": dataplane}}))
+def plan(dataplane: str, *, at: str | None = None, **keys: Any) -> Plan:
+    collective = {"kind": "in_network", "dataplane": dataplane, "at": at}
+    return make_plan(validate({"name": "x", "collective": collective, **keys}))
 
 
 def statistics(lost: str | None = None) -> SwitchStatistics:
@@ -35,6 +43,16 @@ def test_chunks_done_again_are_expected_and_those_sent_again_are_not() -> None:
         again = 5 if direction.hop[0].startswith("w") or direction.hop[1] == "a0" else 4
         assert found.repeated == links * 10 * 1076
         assert found.retransmitted == links * again * 1076
+
+
+def test_above_a_leaf_chunks_are_done_again_once_and_sent_again_by_any_of_its_workers() -> None:
+    made = plan("ebpf", at="tree", topology={"kind": "leaf_spine", "leaves": 2, "spines": 1})
+    found = {
+        direction.name: switched_bytes(made, direction, {rank: statistics() for rank in range(4)})
+        for direction in made.directions
+    }
+    assert found["w0 -> s0"] == SwitchedBytes(repeated=10 * 1076, retransmitted=5 * 1076)
+    assert found["s2 -> s1"] == found["s1 -> s2"] == SwitchedBytes(repeated=10 * 1076, retransmitted=2 * 5 * 1076)
 
 
 def test_nothing_is_expected_where_the_program_takes_packets_off_or_the_switch_was_lost() -> None:

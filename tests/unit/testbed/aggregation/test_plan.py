@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from testbed.aggregation.plan import exchange_delay_s, seats_of, workers_below
 from testbed.errors import SpecError
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import validate
@@ -68,4 +69,57 @@ def test_every_stack_of_the_benchmark_has_an_aggregator_of_its_own() -> None:
     made = make_plan(validate({"name": "x", "workload": {"kind": "allreduce", "stacks": stacks}}))
     found = [(each.name, each.collective.dataplane, each.job.num_elements) for each in made.aggregators]
     assert found == [("a0", "ebpf", 256), ("a1", "reference", 64)]
-    assert len(made.aggregator_addresses) == 2
+    assert len(seats_of(made.aggregators, 1)) == 2
+
+
+RACKS: dict[str, Any] = {"workers": 8, "topology": {"kind": "leaf_spine", "leaves": 2, "spines": 2}}
+
+
+def test_a_tree_has_each_chunk_once_on_every_link_of_it() -> None:
+    made = plan(**RACKS, collective={"kind": "in_network", "at": "tree"})
+    root, first, second = made.aggregators
+    assert [each.children for each in made.aggregators] == [
+        ("a1", "a2"),
+        ("w0", "w1", "w2", "w3"),
+        ("w4", "w5", "w6", "w7"),
+    ]
+    assert (root.parent, first.parent, second.parent) == (None, root.port, root.port)
+    assert (first.job.parent, second.job.parent_index) == (root.port.address, 1)
+    assert second.text == "aggregator a2 at s1 (ebpf) adds w4, w5, w6, w7 for a0"
+    once = sum(-(-count // 256) for count in made.buckets) * 1076
+    expected = {direction.name: direction.expected_bytes for direction in made.directions}
+    for hop in ("w0 -> s0", "s1 -> w7", "s0 -> s2", "s2 -> s0", "s1 -> s2", "s2 -> s1"):
+        assert expected[hop] == once
+    for hop in ("s0 -> s3", "s1 -> a2", "a0 -> s2"):
+        assert expected[hop] == 0
+
+
+def test_one_switch_above_gets_what_a_tree_keeps_from_it() -> None:
+    once = plan(**RACKS, collective={"kind": "in_network", "at": "tree"})
+    all_of_them = plan(**RACKS, collective={"kind": "in_network", "at": "spine"})
+    loads = [
+        {direction.name: direction.expected_bytes for direction in made.directions}["s0 -> s2"]
+        for made in (once, all_of_them)
+    ]
+    assert loads[1] == 4 * (loads[0] or 0)
+    assert all_of_them.prediction.bound_s > 1.9 * once.prediction.bound_s  # 4 workers share an uplink of twice the rate
+
+
+def test_the_way_up_a_tree_is_as_long_as_its_parts_together() -> None:
+    delayed = RACKS | {"link": {"rate": "100mbit", "delay": "10ms"}}
+    tree, spine = (
+        plan(**delayed, collective={"kind": "in_network", "at": at, "num_slots": 1024}) for at in ("tree", "spine")
+    )
+    delays_s = {direction.hop: direction.delay_s for direction in tree.directions}
+    found = [exchange_delay_s(made.paths, made.traffic, made.aggregators, delays_s) for made in (tree, spine)]
+    assert found == [pytest.approx(0.02), pytest.approx(0.02)]
+
+
+def test_each_worker_knows_its_own_aggregator_and_its_number_there() -> None:
+    made = plan(**RACKS, collective={"kind": "in_network", "at": "tree"})
+    root, first, second = made.aggregators
+    identity = first.collective.identity
+    assert seats_of(made.aggregators, 0) == {identity: (first.port.address, 0)}
+    assert seats_of(made.aggregators, 6) == {identity: (second.port.address, 2)}
+    assert workers_below(made.aggregators, root) == tuple(range(8))
+    assert workers_below(made.aggregators, second) == (4, 5, 6, 7)

@@ -45,10 +45,10 @@ def test_the_window_may_be_a_name_and_everything_comes_back_from_plain_data() ->
 
 def test_it_is_told_where_its_own_aggregator_is() -> None:
     collective, other = in_network(dataplane="reference"), in_network(num_slots=64)
-    told = collective.served_by({collective.identity: "10.0.0.9", other.identity: "10.0.0.13"})
-    assert told.aggregator == "10.0.0.9"
+    told = collective.served_by({collective.identity: ("10.0.0.9", 1), other.identity: ("10.0.0.13", 0)})
+    assert (told.aggregator, told.aggregator_index) == ("10.0.0.9", 1)
     assert told.identity == collective.identity
-    assert Ring().served_by({collective.identity: "10.0.0.9"}) == Ring()
+    assert Ring().served_by({collective.identity: ("10.0.0.9", 1)}) == Ring()
 
 
 def test_a_pool_is_a_power_of_two() -> None:
