@@ -184,6 +184,7 @@ def execute(
     ] = None,
     overrides: Set = None,
     output: Output = Path("results"),
+    prometheus: Prometheus = False,
     calibration: Calibrate = Mode.CLASS,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -218,6 +219,8 @@ def execute(
     data |= {key: value for key, value in told.items() if value is not None}
     for override in overrides or []:
         apply_override(data, override)
+    if prometheus and not (isinstance(data.get("metrics"), dict) and data["metrics"].get("prometheus")):
+        apply_override(data, "metrics.prometheus=true")
     with naming(spec or "exec"):
         experiment = validate(data)
     progress = LiveProgress(Console(stderr=True), enabled=not as_json)
