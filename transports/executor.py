@@ -269,7 +269,7 @@ class _Execution:
         position = self._next[number]
         while position < len(indices) and self._num_posted[number] < WINDOW:
             index = indices[position]
-            kind, (buffer, start, count), peer, _ = steps[index]
+            kind, (buffer, start, count), peer, _, _ = steps[index]
             header = Header(group, sequence, operation, dtype, count, position, argument, total)
             if kind == "reduce":
                 slot = self._free_slots[number].pop()
@@ -312,7 +312,7 @@ class _Execution:
                 self._advance(number)
 
     def _add(self, index: int) -> None:
-        _, (buffer, start, count), _, source = self._program.steps[index]
+        _, (buffer, start, count), _, source, _ = self._program.steps[index]
         place = self._arrays[buffer][start : start + count]
         if source is not None:
             self._reduce(place, self._arrays[source.buffer][source.start : source.start + count], out=place)

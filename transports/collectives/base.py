@@ -47,12 +47,14 @@ class Chunk(NamedTuple):
 class Step(NamedTuple):
     """One thing a participant does. A step waits only for earlier steps that overlap its chunk; sends to one peer
     leave in list order, receives from one peer arrive in list order. `reduce` receives and adds into the chunk; `add`
-    adds a chunk of the participant's own, `source`, and its peer is the participant."""
+    adds a chunk of the participant's own, `source`, and its peer is the participant. A step with `after` also waits for
+    what writes that chunk: it paces a sender by what came back."""
 
     kind: StepKind
     chunk: Chunk
     peer: int
     source: Chunk | None = None
+    after: Chunk | None = None
 
 
 def reach(steps: Sequence[Step], buffer: Buffer) -> int:

@@ -1,8 +1,8 @@
 """What a participant's steps wait for: the one reading of a schedule that executor, costs and tests share.
 
-A step waits for earlier steps of the same participant that overlap its chunk and of which at least one writes, and
-for its turn among the sends to (or receives from) its peer. Nothing else: list order alone would serialise a
-full-duplex link.
+A step waits for earlier steps of the same participant that overlap its chunk and of which at least one writes, for
+those that write what it says to come after, and for its turn among the sends to (or receives from) its peer. Nothing
+else: list order alone would serialise a full-duplex link.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
     """Read-after-write, write-after-read and write-after-write on overlapping chunks, and the order per peer."""
     boundaries: dict[str, list[int]] = {}
     for step in steps:
-        for chunk in (step.chunk, step.source):
+        for chunk in (step.chunk, step.source, step.after):
             if chunk is not None:
                 boundaries.setdefault(chunk.buffer, []).extend((chunk.start, chunk.start + chunk.count))
     cuts = {buffer: sorted(set(positions)) for buffer, positions in boundaries.items()}
@@ -44,9 +44,8 @@ def dependencies(steps: Sequence[Step]) -> Dependencies:
     lanes: dict[tuple[int, Direction], list[int]] = {}
     for index, step in enumerate(steps):
         before: set[int] = set()
-        read = step.chunk if step.kind == "send" else step.source
-        if read is not None:
-            for piece in _pieces(read, cuts):
+        for read in (step.chunk if step.kind == "send" else step.source, step.after):
+            for piece in _pieces(read, cuts) if read is not None else ():
                 if piece in writers:
                     before.add(writers[piece])
                 readers.setdefault(piece, []).append(index)

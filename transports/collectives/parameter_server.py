@@ -4,11 +4,12 @@ machine learning with the parameter server", OSDI 2014; "1PS" of Alqahtani and D
 Synchronous. The buffer is split evenly over the servers, byte by byte. `dedicated` servers are participants of their
 own, with a link of their own; `co_located` ones are the first workers. Unless `pipelined`, a server answers when it has
 all of its shard from everybody: push, then pull, 2 N S / (k B) for k dedicated servers. Pipelined, each message goes
-back as soon as it is added up, while later ones still come.
+back as soon as it is added up, while later ones still come: half of that.
 """
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
@@ -16,9 +17,12 @@ from transports.collectives import direct
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
 from transports.collectives.segments import parts
 from transports.errors import OptionError
+from transports.units import Size
 
-MIN_SEGMENTS: Final = 32
+MIN_SEGMENTS: Final = 128
 """Of a shard, if they are not too short: while one is added up, others come."""
+MIN_AHEAD: Final = 4
+"""Messages under way from one worker to one server."""
 
 
 @COLLECTIVES.register
@@ -33,11 +37,25 @@ class ParameterServer(Segmented):
     """Nodes of their own, or the first workers."""
     pipelined: bool = False
     """Whether a server answers message by message, or when all of its shard has come from everybody."""
+    credit_bytes: Size = Field(512 * 1024, alias="credit", gt=0)
+    """Pipelined: what all workers together may have under way to one server before its answer; two round trips of the
+    links where that is more and is known."""
 
     @property
     def num_servers(self) -> int:
         """See :class:`Collective`."""
         return self.servers if self.placement == "dedicated" else 0
+
+    def informed(
+        self,
+        *,
+        latency_s: float,
+        rate_bps: float,
+        tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
+    ) -> Self:
+        """See :class:`Collective`."""
+        two_round_trips_bytes = round(2 * 2 * latency_s * rate_bps / 8)
+        return self.model_copy(update={"credit_bytes": max(self.credit_bytes, two_round_trips_bytes)})
 
     def schedule(
         self,
@@ -67,6 +85,10 @@ class ParameterServer(Segmented):
             ]
         if participant in workers:
             servers = range(world.num_workers, world.size)
+            if self.pipelined:
+                longest = max((count for part in pushed for _, count in part), default=1) * element_bytes
+                num_ahead = max(MIN_AHEAD, math.ceil(self.credit_bytes / (world.num_workers * longest)))
+                return list(_work_pipelined(servers, pushed, num_ahead, participant))
             return list(_work(servers, pushed, pulled, participant))
         number = participant - world.num_workers
         return list(_serve(workers, number, pushed[number], pulled[number], split[number][0]))
@@ -75,11 +97,35 @@ class ParameterServer(Segmented):
 def _work(
     servers: Sequence[int], pushed: Sequence[direct.Segments], pulled: Sequence[direct.Segments], participant: int
 ) -> Iterator[Step]:
-    order = [(participant + offset) % len(servers) for offset in range(len(servers))]  # not all to one server first
+    """Push all, then pull all."""
+    order = _order(participant, len(servers))
     for number in order:
         yield from (Step("send", Chunk("output", *segment), servers[number]) for segment in pushed[number])
     for number in order:
         yield from (Step("receive", Chunk("output", *segment), servers[number]) for segment in pulled[number])
+
+
+def _work_pipelined(
+    servers: Sequence[int], shards: Sequence[direct.Segments], num_ahead: int, participant: int
+) -> Iterator[Step]:
+    """Push a message when the one `num_ahead` before it has come back as a sum.
+
+    Without that, a worker that TCP favours runs ahead of the others by what kernels buffer. The server can add up only
+    what all have sent, so its answers lag by those megabytes, and the end of the exchange by the time they take.
+    """
+    for number in _order(participant, len(servers)):
+        chunks = [Chunk("output", *segment) for segment in shards[number]]
+        for position, chunk in enumerate(chunks):
+            answered = chunks[position - num_ahead] if position >= num_ahead else None
+            if answered:
+                yield Step("receive", answered, servers[number])
+            yield Step("send", chunk, servers[number], after=answered)
+        yield from (Step("receive", chunk, servers[number]) for chunk in chunks[-num_ahead:])
+
+
+def _order(first: int, size: int) -> list[int]:
+    """Not all to one first."""
+    return [(first + offset) % size for offset in range(size)]
 
 
 def _serve(
@@ -91,6 +137,6 @@ def _serve(
         chunk = Chunk("output", start - shard_start, count)
         yield Step("receive", chunk, first)
         yield from (Step("reduce", chunk, worker) for worker in others)
-    order = [(number + offset) % len(workers) for offset in range(len(workers))]  # not all to one worker first
+    order = _order(number, len(workers))
     for start, count in pulled:
         yield from (Step("send", Chunk("output", start - shard_start, count), worker) for worker in order)
