@@ -1,23 +1,98 @@
-"""The operations that one iteration's gradients ask of the collective, compressed or not. Pure."""
+"""The buckets that one iteration's gradients go out in, and what they ask of the collective. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
+from typing import Final
 
 from testbed.errors import SpecError
+from testbed.fusion import fuse, merge
 from testbed.spec.experiment import Experiment
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Shape
 from transports.errors import OptionError
+
+ASSUMED_OPERATIONS_PER_S: Final = 50e9
+"""Of a worker in a backward pass that nobody has said the time of."""
+
+
+def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> tuple[int, ...]:
+    """Elements in each bucket, in the order they become ready, when an all-reduce of n elements takes
+    `all_reduce_s(n)`; where buckets depend on when gradients become ready, as if all were ready at once.
+
+    Raises SpecError for a fusion that cannot be had here.
+    """
+    fusion, workload = experiment.fusion, experiment.workload
+    if not fusion.by_engine:
+        return fuse([prod(shape) for shape in workload.gradient_shapes()], fusion.limit_bytes)
+    if experiment.stack is not None:
+        raise SpecError(
+            f"fusion: {fusion.kind} goes through an engine on our own transports, and stack {experiment.stack.kind} "
+            "brings its own; leave one of them out"
+        )
+    if reason := workload.fusion_refusal(fusion):
+        raise SpecError(f"fusion: {reason}")
+    layers = _layers(experiment)
+    if not layers:
+        return ()
+    if fusion.kind == "merged":
+        operations = list(reversed(workload.layer_operations()))
+        backward_s = fusion.backward_s or sum(operations) / ASSUMED_OPERATIONS_PER_S
+        fewest, most = min(layers), sum(layers)
+        s_per_element = (all_reduce_s(most) - all_reduce_s(fewest)) / (most - fewest) if most > fewest else 0.0
+        return merge(
+            layers,
+            [backward_s * each / sum(operations) for each in operations],
+            startup_s=max(0.0, all_reduce_s(fewest) - fewest * s_per_element),
+            s_per_element=s_per_element,
+        )
+    order = fusion.order(())
+    items = order.items(layers)
+    if fusion.kind == "priority":
+        return tuple(item.num_elements for item in items)
+    return tuple(items[run[-1]].stop - items[run[0]].start for run in order.choose(range(len(items)), items))
 
 
 def exchanges(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
     """Of all buckets, in order. Raises SpecError for a compression that cannot be right here."""
     compressor = experiment.compression
     _require_right(experiment, compressor)
+    agreement = _agreement(experiment, buckets)
     return tuple(
         exchange
-        for shapes in shapes_of(experiment.workload.gradient_shapes(), buckets)
-        for exchange in compressor.exchanges(shapes, experiment.workers)
+        for shapes in _bucket_shapes(experiment, buckets)
+        for exchange in (*agreement, *compressor.exchanges(shapes, experiment.workers))
     )
+
+
+def _layers(experiment: Experiment) -> list[int]:
+    """Elements of each, the last one first."""
+    return [sum(map(prod, shapes)) for shapes in reversed(experiment.workload.layer_shapes())]
+
+
+def _agreement(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
+    """What goes before a bucket where ranks agree on it: from everybody to everybody a bit for each item."""
+    fusion = experiment.fusion
+    if not fusion.by_engine or not buckets or not (order := fusion.order(buckets)).agrees:
+        return ()
+    mask_bytes = -(-len(order.items(_layers(experiment))) // 8)
+    return (Exchange("all_to_all", experiment.workers * mask_bytes, 1),)
+
+
+def _bucket_shapes(experiment: Experiment, buckets: Sequence[int]) -> Iterator[list[Shape]]:
+    workload = experiment.workload
+    if not experiment.fusion.by_engine:
+        yield from shapes_of(workload.gradient_shapes(), buckets)
+        return
+    layers = [list(shapes) for shapes in reversed(workload.layer_shapes())]
+    if experiment.fusion.kind != "priority":
+        yield from shapes_of([shape for shapes in layers for shape in shapes], buckets)
+        return
+    parts = iter(buckets)
+    for shapes in layers:
+        missing = sum(map(prod, shapes))
+        while missing:
+            part = next(parts)
+            yield shapes if part == sum(map(prod, shapes)) else [(part,)]
+            missing -= part
 
 
 def shapes_of(gradients: Sequence[Shape], buckets: Sequence[int]) -> Iterator[list[Shape]]:
@@ -32,7 +107,9 @@ def shapes_of(gradients: Sequence[Shape], buckets: Sequence[int]) -> Iterator[li
 
 def scaled(asked_for: Sequence[Exchange], *, payload_bytes: float, num_workers: int) -> tuple[Exchange, ...]:
     """The same with payloads as long as they were found to be, in one iteration of one worker."""
-    gathered = [exchange for exchange in asked_for if exchange.element_bytes == 1]
+    gathered = [
+        exchange for exchange in asked_for if exchange.operation == "all_gather" and exchange.element_bytes == 1
+    ]
     planned_bytes = sum(exchange.num_elements for exchange in gathered) / num_workers
     lengths_bytes = LENGTH_BYTES * len(gathered)
     factor = (payload_bytes - lengths_bytes) / planned_bytes if planned_bytes else 1.0

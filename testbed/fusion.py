@@ -2,7 +2,8 @@
 
 Backward makes gradients from the last layer to the first. A bucket goes out as soon as its last gradient is there,
 while backward goes on; so buckets decide how much of communication hides behind computation, and how often its fixed
-costs are paid.
+costs are paid. `size`, `layers` and `none` are torch's DistributedDataParallel; for `merged`, `time` and `priority`
+gradients go out through an engine of our own (`transports/engine.py`).
 """
 
 from collections.abc import Sequence
@@ -10,61 +11,104 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from transports.units import Size
+from transports.ordering import Grouped, Order, Priority, Timed
+from transports.units import Size, Time
 
-FusionKind = Literal["merged", "layers", "none"]
+FusionKind = Literal["size", "time", "layers", "merged", "none", "priority"]
+FusionName = FusionKind | Literal["horovod_5ms", "horovod_1ms"]
+"""What a spec may say in one word."""
 
 GRADIENT_ELEMENT_BYTES: Final = 4
 """Gradients are float32."""
-_DEFAULT_BYTES: Final = 2**20
+_DEFAULT_BYTES: Final[dict[FusionKind, int]] = {"size": 2**20, "time": 2**26, "priority": 2**20}
+_DEFAULT_CYCLE_S: Final = 5e-3
 _NO_LIMIT_BYTES: Final = 2**53
 """Exact as the floating-point MiB that DistributedDataParallel takes."""
+_PRESETS: Final[dict[str, dict[str, object]]] = {
+    "horovod_5ms": {"kind": "time", "bytes": "64MiB", "cycle": "5ms"},
+    "horovod_1ms": {"kind": "time", "bytes": "128MiB", "cycle": "1ms"},
+}
+"""Horovod's defaults up to version 0.20, and from 0.21 on."""
 
 
 class Fusion(BaseModel):
-    """How gradients are joined into buckets before they are exchanged."""
+    """How gradients are joined into buckets before they are exchanged, and in which order they go."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    kind: FusionKind = "merged"
-    """`merged`: neighbours until a bucket has `bytes` (DistributedDataParallel, Horovod; MG-WFBP, Shi et al. 2019).
+    kind: FusionKind = "size"
+    """`size`: neighbours until a bucket has `bytes` (DistributedDataParallel).
+    `time`: whatever became ready within a `cycle`, up to `bytes` (Horovod; presets `horovod_5ms`, `horovod_1ms`).
     `layers`: each parameter tensor by itself, as soon as its gradient is there (WFBP, Zhang et al. 2017, "Poseidon").
-    `none`: nothing before backward has ended, then all at once; with `collective: cntk` tensor by tensor, as CNTK."""
+    `merged`: layers joined where that saves time, from the cost of an all-reduce and the time of backward (MG-WFBP, Shi
+    et al. 2019).
+    `none`: nothing before backward has ended, then all at once; with `collective: cntk` tensor by tensor, as CNTK.
+    `priority`: the front layers first, large ones in parts of `bytes`, hidden behind the next forward pass as well
+    (ByteScheduler, Peng et al. 2019; P3, Jayarajan et al. 2019)."""
     bucket_bytes: Size | None = Field(
-        default_factory=lambda data: _DEFAULT_BYTES if data.get("kind") == "merged" else None,
-        alias="bytes",
-        ge=1024,
-        le=2**31,
+        default_factory=lambda data: _DEFAULT_BYTES.get(data.get("kind", "none")), alias="bytes", ge=1024, le=2**31
     )
-    """Of `merged`: a bucket is closed when its gradients have reached this size; 1KiB to 2GiB, 1MiB where nothing is
-    said. One bucket for each tensor is `fusion: layers`."""
+    """Of `size`: a bucket is closed when its gradients have reached it; 1MiB where nothing is said. Of `time`: the most
+    that is joined; 64MiB. Of `priority`: the most that goes out in one piece; 1MiB. 1KiB to 2GiB."""
+    cycle_s: Time | None = Field(
+        default_factory=lambda data: _DEFAULT_CYCLE_S if data.get("kind") == "time" else None,
+        alias="cycle",
+        ge=100e-6,
+        le=10,
+    )
+    """Of `time`: from one look at what is ready to the next; 5ms where nothing is said."""
+    backward_s: Time | None = Field(None, alias="backward", gt=0, le=3600)
+    """Of `merged`: how long a backward pass takes, which its layers share by their multiplications; where nothing is
+    said, as long as they take at 50e9 operations a second."""
 
     @model_validator(mode="after")
-    def _bytes_where_merged(self) -> Self:
-        if self.kind == "merged" and self.bucket_bytes is None:
-            raise ValueError("`merged` joins by size; write a size as `bytes`, such as 1MiB")
-        if self.kind != "merged" and self.bucket_bytes is not None:
+    def _options_where_they_mean_something(self) -> Self:
+        if self.kind in _DEFAULT_BYTES and self.bucket_bytes is None:
+            raise ValueError(f"`{self.kind}` needs a size; write one as `bytes`, such as 1MiB")
+        if self.kind not in _DEFAULT_BYTES and self.bucket_bytes is not None:
             raise ValueError(
                 f"`{self.kind}` joins nothing by size; leave `bytes` out, or write `fusion: {{bytes: ...}}`"
             )
+        if self.kind == "time" and self.cycle_s is None:
+            raise ValueError("`time` needs a cycle; write one as `cycle`, such as 5ms")
+        if self.kind != "time" and self.cycle_s is not None:
+            raise ValueError(f"`{self.kind}` has no cycle; leave `cycle` out, or write `kind: time`")
+        if self.kind != "merged" and self.backward_s is not None:
+            raise ValueError(f"`{self.kind}` asks nothing of backward's time; leave `backward` out, or `kind: merged`")
         return self
 
     @property
+    def by_engine(self) -> bool:
+        """Whether DistributedDataParallel cannot do it."""
+        return self.kind in ("merged", "time", "priority")
+
+    @property
     def limit_bytes(self) -> int:
-        """The size at which DistributedDataParallel closes a bucket."""
-        if self.kind == "merged":
-            assert self.bucket_bytes is not None
-            return self.bucket_bytes
-        return 1 if self.kind == "layers" else _NO_LIMIT_BYTES
+        """The size at which a bucket is closed."""
+        if self.kind == "layers":
+            return 1
+        return _NO_LIMIT_BYTES if self.bucket_bytes is None else self.bucket_bytes
+
+    def order(self, buckets: Sequence[int]) -> Order:
+        """Of the engine, given the plan's buckets. Raises ValueError where DistributedDataParallel does it."""
+        match self.kind:
+            case "priority":
+                return Priority(partition_bytes=self.limit_bytes)
+            case "time":
+                assert self.cycle_s is not None
+                return Timed(bucket_bytes=self.limit_bytes, cycle_s=self.cycle_s)
+            case "merged":
+                return Grouped(counts=tuple(buckets))
+        raise ValueError(f"{self.kind} is DistributedDataParallel's")
 
 
 def parse_fusion(value: object) -> object:
     """`"layers"` stands for `{"kind": "layers"}`. Raises ValueError for what is neither that nor a mapping."""
     if isinstance(value, str):
-        return {"kind": value}
+        return _PRESETS.get(value, {"kind": value})
     if isinstance(value, dict | Fusion):
         return value
-    raise ValueError("a fusion is layers, none, or {bytes: 1MiB}")
+    raise ValueError(f"a fusion is layers, merged, none, priority, time, {', '.join(_PRESETS)}, or {{bytes: 1MiB}}")
 
 
 def fuse(gradient_counts: Sequence[int], limit_bytes: int) -> tuple[int, ...]:
@@ -78,3 +122,28 @@ def fuse(gradient_counts: Sequence[int], limit_bytes: int) -> tuple[int, ...]:
             buckets.append(filled)
             filled = 0
     return tuple([*buckets, filled] if filled else buckets)
+
+
+def merge(
+    layers: Sequence[int], backward_s: Sequence[float], *, startup_s: float, s_per_element: float
+) -> tuple[int, ...]:
+    """Elements per bucket, given those of each layer and how long its part of backward takes, both the last layer
+    first, when an all-reduce of n elements takes `startup_s` + n x `s_per_element`.
+
+    Shi, Chu, Li 2019, "MG-WFBP: Efficient Data Communication for Distributed Synchronous SGD Algorithms" (INFOCOM),
+    algorithm 1: a layer joins the next one if that one's gradient is there before its own all-reduce, which may have to
+    wait for those before it, is through its start-up.
+    """
+    ready_s = [sum(backward_s[: number + 1]) for number in range(len(layers))]
+    buckets: list[int] = []
+    free_s = 0.0  # when the all-reduce of the last closed bucket is over
+    filled = 0
+    for number, count in enumerate(layers):
+        filled += count
+        begins_s = max(free_s, ready_s[number])
+        if number + 1 < len(layers) and ready_s[number + 1] < begins_s + startup_s:
+            continue
+        buckets.append(filled)
+        free_s = begins_s + startup_s + filled * s_per_element
+        filled = 0
+    return tuple(buckets)

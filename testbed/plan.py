@@ -13,8 +13,8 @@ from testbed.aggregation.plan import AggregatorPlan, attached_aggregators, excha
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
-from testbed.exchanges import exchanges
-from testbed.fusion import GRADIENT_ELEMENT_BYTES, fuse
+from testbed.exchanges import buckets_of, exchanges
+from testbed.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.hosts.spec import HostSpec, resolve_hosts, traffic_hosts
 from testbed.links.change import asked_over_time
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
@@ -23,7 +23,7 @@ from testbed.links.resolve import AskedLink, asked_links
 from testbed.links.spec import MAX_RATE_BPS, BackendName
 from testbed.links.tc import MTU, Shaper
 from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
-from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, path_delay_s, predict
+from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
 from testbed.routing import Hop, Path, next_hops, paths
 from testbed.spec.experiment import Experiment
 from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Network, participant_names
@@ -216,15 +216,22 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     channel = experiment.channel
     delays_s = {hop: each.spec.delay_s for hop, each in asked.items()}
     latency_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s) + HOST_LATENCY_S
-    gradient_counts = [prod(shape) for shape in experiment.workload.gradient_shapes()]
+    rate_bps = min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
+    goodput_bps = rate_bps * channel.goodput_fraction(MTU)
     collective = experiment.collective.informed(
-        tensors=tuple(gradient_counts),
+        tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
         latency_s=latency_s,
-        rate_bps=min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
-        * channel.goodput_fraction(MTU),
+        rate_bps=goodput_bps,
     )
-    buckets = fuse(gradient_counts, experiment.fusion.limit_bytes)
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
+
+    def all_reduce_s(num_elements: int) -> float:
+        exchange = Exchange("all_reduce", num_elements, GRADIENT_ELEMENT_BYTES)
+        return exchange_time_s(
+            collective, world, exchange, alpha_s=latency_s, goodput_bps=goodput_bps, rate_bps=rate_bps
+        )
+
+    buckets = buckets_of(experiment, all_reduce_s)
     asked_for = exchanges(experiment, buckets)
     traffic = _traffic(collective, channel, world, asked_for, adding)
     ports = {first.node: first for first, _ in links if first.node in hops}

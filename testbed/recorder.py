@@ -27,7 +27,9 @@ from testbed.results.terminal import LiveProgress
 MEASURED: Final = "measured"
 OnLine = Callable[[int, str, bool], None]
 """Rank, line, and whether it was printed to standard error."""
-_DURATIONS: Final = frozenset({"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s", "encode_s", "decode_s"})
+_DURATIONS: Final = frozenset(
+    {"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s", "encode_s", "decode_s", "forward_stall_s"}
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,7 +225,7 @@ def _times(iteration: messages.Iteration, *, dilation: float) -> IterationTimes:
     for bucket in sorted(iteration.buckets, key=lambda bucket: bucket.started_s):
         service_s += max(0.0, bucket.done_s - max(bucket.started_s, reach_s))
         reach_s = max(reach_s, bucket.done_s)
-    communicating_s = iteration.backward_end_s - iteration.backward_compute_end_s
+    communicating_s = iteration.backward_end_s - iteration.backward_compute_end_s + iteration.forward_stall_s
     return IterationTimes(
         iteration_s=(iteration.end_s - iteration.start_s) / dilation,
         compute_s=(iteration.optimizer_end_s - iteration.start_s - communicating_s) / dilation,

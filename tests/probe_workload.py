@@ -91,7 +91,6 @@ def configurations(num_workers: int, run_id: str, **probe: object) -> list[Worke
             channel={"kind": "tcp"},
             compression={"kind": "none"},
             stack=None,
-            bucket_bytes=1 << 20,
             dilation=1.0,
             timeout_s=5.0,
             store_path="/nowhere",

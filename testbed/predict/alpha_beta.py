@@ -77,17 +77,8 @@ def predict(
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
     alpha_beta_s = sum(
-        collective.time_s(exchange.num_elements, rate_bps=goodput_bps / fraction, alpha_s=alpha_s)
-        if isinstance(collective, InNetwork) and collective.adds(exchange.operation, exchange.element_bytes)
-        else alpha_beta_time_s(
-            collective,
-            exchange.operation,
-            world,
-            exchange.num_elements,
-            exchange.element_bytes,
-            alpha_s=alpha_s,
-            beta_s_per_byte=8 / goodput_bps,
-            gamma_s_per_byte=0.0,
+        exchange_time_s(
+            collective, world, exchange, alpha_s=alpha_s, goodput_bps=goodput_bps, rate_bps=goodput_bps / fraction
         )
         for exchange in exchanges
     )
@@ -105,6 +96,24 @@ def predict(
     )
 
 
+def exchange_time_s(
+    collective: Collective, world: World, exchange: Exchange, *, alpha_s: float, goodput_bps: float, rate_bps: float
+) -> float:
+    """One exchange by itself, on links of that goodput and rate."""
+    if isinstance(collective, InNetwork) and collective.adds(exchange.operation, exchange.element_bytes):
+        return collective.time_s(exchange.num_elements, rate_bps=rate_bps, alpha_s=alpha_s)
+    return alpha_beta_time_s(
+        collective,
+        exchange.operation,
+        world,
+        exchange.num_elements,
+        exchange.element_bytes,
+        alpha_s=alpha_s,
+        beta_s_per_byte=8 / goodput_bps,
+        gamma_s_per_byte=0.0,
+    )
+
+
 def _least_s(direction: Direction, world: World, exchanges: Sequence[Exchange], goodput_fraction: float) -> float:
     """What this direction of a worker's link needs at least: for the bytes that these operations must move through some
     worker's link, whatever the collective, or for its own where the collective gives it fewer."""
@@ -117,5 +126,7 @@ def _least_s(direction: Direction, world: World, exchanges: Sequence[Exchange], 
 
 
 def _payload_bytes(exchange: Exchange, num_workers: int) -> int:
+    if exchange.operation == "all_to_all":
+        return 0  # an agreement, of nothing that a gradient is
     size_bytes = exchange.num_elements * exchange.element_bytes
     return size_bytes // num_workers if exchange.operation == "all_gather" else size_bytes

@@ -56,6 +56,7 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "run_queue_delay_s": pl.Float64,
     "communication_run_queue_delay_s": pl.Float64,
     "slowdown": pl.Float64,
+    "forward_stall_s": pl.Float64,  # of the forward pass, waiting for gradients of the iteration before
 }
 ITERATION_PARTS: Final = (
     ("forward", "start_s", "forward_end_s"),

@@ -23,6 +23,7 @@ def worker_summaries(iterations: pl.DataFrame, *, num_workers: int, dilation: fl
     compute = (
         pl.col("backward_compute_end_s") - pl.col("start_s") + pl.col("optimizer_end_s") - pl.col("backward_end_s")
     )
+    compute -= pl.col("forward_stall_s")
     compute_s = whole.select(compute / dilation).to_numpy().reshape(-1, num_workers)
     slowdown = whole["slowdown"].to_numpy().reshape(-1, num_workers)
     return [

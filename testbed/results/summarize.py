@@ -259,13 +259,15 @@ def per_iteration(
     seconds time_s = compute_s + exposed_s + other_s; num_samples, loss.
 
     time_s is from the first worker's start to the last worker's end. compute_s (forward, backward until the
-    last gradient, optimizer) and exposed_s (from the last gradient computed to the last one reduced) are
-    means over workers; other_s is the rest: loading data, bookkeeping, waiting for the slowest worker.
+    last gradient, optimizer) and exposed_s (from the last gradient computed to the last one reduced, and waiting for
+    gradients in the next forward pass) are means over workers; other_s is the rest: loading data, bookkeeping,
+    waiting for the slowest worker.
     """
     compute = (
         pl.col("backward_compute_end_s") - pl.col("start_s") + pl.col("optimizer_end_s") - pl.col("backward_end_s")
     )
-    exposed = pl.col("backward_end_s") - pl.col("backward_compute_end_s")
+    compute -= pl.col("forward_stall_s")
+    exposed = pl.col("backward_end_s") - pl.col("backward_compute_end_s") + pl.col("forward_stall_s")
     return (
         iterations.filter(pl.col("phase") == phase)
         .group_by("index")

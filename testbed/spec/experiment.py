@@ -25,7 +25,7 @@ from pydantic import (
 
 from testbed.background.base import BACKGROUNDS, Background
 from testbed.errors import SpecError
-from testbed.fusion import Fusion, FusionKind, parse_fusion
+from testbed.fusion import Fusion, FusionName, parse_fusion
 from testbed.hosts.sharing import WorkersPerHost, parse_workers_per_host
 from testbed.hosts.spec import HostSpec
 from testbed.links.change import Change
@@ -140,11 +140,11 @@ class Experiment(BaseModel):
     channel: Annotated[Channel, *CHANNELS.field()] = Field(default_factory=lambda: CHANNELS.parse("tcp"))
     compression: Annotated[Compressor, *COMPRESSORS.field()] = Field(default_factory=lambda: COMPRESSORS.parse("none"))
     """What of a gradient is sent, and as which bytes: `top_k`, or `{kind: top_k, ratio: 1%}`."""
-    fusion: Annotated[Fusion, BeforeValidator(parse_fusion, json_schema_input_type=FusionKind | Fusion)] = Field(
+    fusion: Annotated[Fusion, BeforeValidator(parse_fusion, json_schema_input_type=FusionName | Fusion)] = Field(
         default_factory=lambda: Fusion.model_validate({})
     )
-    """How gradients are joined into buckets: `{bytes: 1MiB}`, `layers` (each tensor by itself), or `none` (all at once,
-    when backward has ended)."""
+    """How gradients are joined into buckets and in which order these go: `{bytes: 1MiB}`, `layers` (each tensor by
+    itself), `merged`, `horovod_5ms`, `priority`, or `none` (all at once, when backward has ended)."""
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A whole stack (`gloo`) instead of collective x channel."""
     hosts: dict[str, HostSpec] = Field(default_factory=dict)

@@ -28,15 +28,22 @@ class BucketRecorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handed_over_s: list[float] = []
+        self._last_s = 0.0
+        self._num_handed_over = 0
         self._traces: list[OperationTrace] = []
 
     def handed_over(self) -> tuple[int, float]:
-        """A bucket goes to communication now; returns its number within the iteration and the time."""
+        """A bucket goes to communication now; returns its number and the time."""
         now_s = time.monotonic()
         with self._lock:
-            self._handed_over_s.append(now_s)
-            return len(self._handed_over_s) - 1, now_s
+            self._last_s = now_s
+            self._num_handed_over += 1
+            return self._num_handed_over, now_s
+
+    def ready(self) -> None:
+        """A layer's gradient is there now; what becomes of it, an engine decides."""
+        with self._lock:
+            self._last_s = time.monotonic()
 
     def completed(self, trace: OperationTrace) -> None:
         """An operation of the group is done; only all-reduces are buckets."""
@@ -44,78 +51,35 @@ class BucketRecorder:
             with self._lock:
                 self._traces.append(trace)
 
-    def take(self) -> tuple[float, list[OperationTrace]]:
-        """When the iteration's last bucket was handed over, and the traces of its buckets; then forgets
-        both."""
+    @property
+    def last_s(self) -> float:
+        """When the last gradient was handed over."""
         with self._lock:
-            last_s, num_buckets, traces = self._handed_over_s[-1], len(self._handed_over_s), self._traces
-            self._handed_over_s, self._traces = [], []
-        # A trace is written before its operation completes, and backward() has waited for all of them.
-        assert len(traces) == num_buckets, f"{len(traces)} of {num_buckets} buckets left a trace"
-        return last_s, traces
+            return self._last_s
+
+    def take(self) -> list[OperationTrace]:
+        """The traces of buckets that are done; then forgets them. The caller has waited for all that there are."""
+        with self._lock:
+            traces, self._traces = self._traces, []
+        return traces
 
 
-class GradientHook:
-    """A DistributedDataParallel communication hook that does what DistributedDataParallel does without one.
+class GradientCheck:
+    """Keeps local gradients, and compares what became of them with the mean of everybody's."""
 
-    Without a hook torch multiplies by 1/size while it copies a gradient into the bucket (reducer.cpp,
-    mark_variable_ready_dense); with one it leaves the bucket undivided. The same multiplication here keeps
-    the numbers bit for bit.
-    """
-
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        recorder: BucketRecorder,
-        pacer: ComputePacer,
-        *,
-        group_traces: bool,
-        keep_local: bool,
-        compression: GradientCompression | None = None,
-    ) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
-        self._recorder = recorder
-        self._pacer = pacer
-        self._group_traces = group_traces
-        self._compression = compression
-        self._local: dict[torch.Tensor, torch.Tensor] | None = {} if keep_local else None
+        self._local: dict[torch.Tensor, torch.Tensor] = {}
 
-    def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """All-reduce the mean, compressed if so asked; completes with the bucket's buffer.
-
-        A straggler's bucket is handed over when a slower worker's would be, so that its communication overlaps the
-        rest of the backward pass as a slower worker's does.
-        """
-        self._pacer.stretch()
-        if self._local is not None:
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-                self._local[parameter] = gradient.clone()
-        if self._compression is not None:
-            assert isinstance(self._group, TestbedProcessGroup), "a plan refuses compression over other groups"
-            self._recorder.handed_over()
-            return reduce_bucket(self._group, self._compression, bucket)
-        buffer = bucket.buffer()
-        buffer.mul_(1.0 / self._group.size())
-        number, enqueued_s = self._recorder.handed_over()
-        work = dist.all_reduce(buffer, group=self._group, async_op=True)
-        assert work is not None
-
-        def finish(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-            result = future.value()[0]
-            if not self._group_traces:
-                self._recorder.completed(_outside_view(number, buffer, enqueued_s))
-            return result
-
-        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
-        return reduced
+    def keep(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        """This worker's own, as it is now."""
+        assert gradient is not None, "backward has made it"
+        self._local[parameter] = gradient.clone()
 
     def verify(self, parameters: list[torch.Tensor]) -> float:
-        """The largest relative error of a synchronised gradient against the float64 mean of all local ones.
-
-        Gathers every worker's local gradients, as the hook saw them. Raises ArithmeticError above the
-        tolerance.
+        """The largest relative error of a synchronised gradient against the float64 mean of all local ones, which it
+        gathers. Raises ArithmeticError above the tolerance.
         """
-        assert self._local is not None, "verification needs the local gradients to be kept"
         size = self._group.size()
         worst = 0.0
         for number, parameter in enumerate(parameters):
@@ -136,6 +100,61 @@ class GradientHook:
                 )
             worst = max(worst, error)
         return worst
+
+
+class GradientHook:
+    """A DistributedDataParallel communication hook that does what DistributedDataParallel does without one.
+
+    Without a hook torch multiplies by 1/size while it copies a gradient into the bucket (reducer.cpp,
+    mark_variable_ready_dense); with one it leaves the bucket undivided. The same multiplication here keeps
+    the numbers bit for bit.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        recorder: BucketRecorder,
+        pacer: ComputePacer,
+        *,
+        group_traces: bool,
+        check: GradientCheck | None = None,
+        compression: GradientCompression | None = None,
+    ) -> None:
+        self._group = group
+        self._recorder = recorder
+        self._pacer = pacer
+        self._group_traces = group_traces
+        self._compression = compression
+        self._check = check
+
+    def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """All-reduce the mean, compressed if so asked; completes with the bucket's buffer.
+
+        A straggler's bucket is handed over when a slower worker's would be, so that its communication overlaps the
+        rest of the backward pass as a slower worker's does.
+        """
+        self._pacer.stretch()
+        if self._check is not None:
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                self._check.keep(parameter, gradient)
+        if self._compression is not None:
+            assert isinstance(self._group, TestbedProcessGroup), "a plan refuses compression over other groups"
+            self._recorder.handed_over()
+            return reduce_bucket(self._group, self._compression, bucket)
+        buffer = bucket.buffer()
+        buffer.mul_(1.0 / self._group.size())
+        number, enqueued_s = self._recorder.handed_over()
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        assert work is not None
+
+        def finish(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            result = future.value()[0]
+            if not self._group_traces:
+                self._recorder.completed(_outside_view(number, buffer, enqueued_s))
+            return result
+
+        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        return reduced
 
 
 def _outside_view(number: int, buffer: torch.Tensor, enqueued_s: float) -> OperationTrace:

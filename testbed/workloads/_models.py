@@ -53,6 +53,13 @@ class ResidualNetwork:
         """Elements of each."""
         return [prod(shape) for shape in self.parameter_shapes()]
 
+    def layer_multiplications(self) -> Sequence[int]:
+        """Of one image's forward pass, in each layer (:func:`transports.ordering.layers_of`)."""
+        before = [self.image_side**2] * (1 + 2 * self.blocks_before_pooling)
+        after = [(self.image_side // 2) ** 2] * (2 * self.blocks_after_pooling)
+        weights = [prod(shape) for shape in self.parameter_shapes() if len(shape) > 1]
+        return [count * places for count, places in zip(weights, [*before, *after, 1], strict=True)]
+
     @property
     def _num_features(self) -> int:
         return self.width * (self.image_side // 2) ** 2

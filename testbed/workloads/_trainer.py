@@ -14,22 +14,23 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore, PrefixStore
-from torch.nn.parallel import DistributedDataParallel
 
 from testbed.control import control_pb2
 from testbed.kernel import return_free_memory
 from testbed.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.workloads._datasets import DATASETS, Dataset, batches
-from testbed.workloads._gradients import BucketRecorder, GradientHook
+from testbed.workloads._gradients import BucketRecorder, GradientCheck
 from testbed.workloads._models import MODELS
 from testbed.workloads._pacing import ComputePacer
 from testbed.workloads._scheduling import RunQueueClock, threads_named
+from testbed.workloads._synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
 from testbed.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
 from transports import autoload, process_group
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
 from transports.gradients import GradientCompression
+from transports.trace import OperationTrace
 
 if TYPE_CHECKING:
     from testbed.workloads.training import Training
@@ -61,22 +62,21 @@ class Trainer:
         with self._process_group() as group:
             self._compute_only(copy.deepcopy(model), dataset)
             return_free_memory()
-            hook = self._hook(group)
-            parallel = DistributedDataParallel(
-                model, process_group=group, bucket_cap_mb=configuration.bucket_bytes / 2**20
+            check = GradientCheck(group) if options.verify_gradients else None
+            iterations = _Iterations(
+                self._synchroniser(group, model, check),
+                self._batches(dataset),
+                _clock(group),
+                self._pacer,
+                self._report,
+                recorder=self._recorder,
+                verify=None if check is None else (lambda: check.verify(list(model.parameters()))),
             )
-            parallel.register_comm_hook(None, hook.reduce)
-            iteration = _Iteration(
-                parallel, self._optimizer(model), self._batches(dataset), self._recorder, _clock(group), self._pacer
-            )
-            verify = (lambda: hook.verify(list(model.parameters()))) if options.verify_gradients else None
             self._control.barrier("warmup")
-            for index in range(options.warmup):
-                self._report(iteration.run("warmup", index, verify, self._factor("warmup", index)))
+            iterations.run("warmup", options.warmup, self._factor)
             self._control.barrier("measure")
             before = _switch_statistics(group)
-            for index in range(options.iterations):
-                self._report(iteration.run("measured", index, verify, self._factor("measured", index)))
+            iterations.run("measured", options.iterations, self._factor)
             self._control.barrier("done")
             if before is not None:
                 found = json.dumps({"before": before, "after": _switch_statistics(group)})
@@ -117,12 +117,11 @@ class Trainer:
 
     def _compute_only(self, model: nn.Module, dataset: Dataset) -> None:
         """The same iterations on the same shapes, alone; the weights it makes are dropped with the copy."""
-        clock = RunQueueClock(frozenset())
-        iteration = _Iteration(model, self._optimizer(model), self._batches(dataset), None, clock, self._pacer)
-        iteration.run("compute_only", 0, None, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
+        alone = Alone(model, optimizer_of(list(model.parameters()), self._options))
+        iterations = _Iterations(alone, self._batches(dataset), RunQueueClock(frozenset()), self._pacer, self._report)
+        iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
         self._control.barrier("compute_only")
-        for index in range(self._options.compute_only):
-            self._report(iteration.run("compute_only", index, None, self._factor("compute_only", index)))
+        iterations.run("compute_only", self._options.compute_only, self._factor)
         self._control.barrier("compute_only_done")
 
     def _factor(self, phase: str, index: int) -> float:
@@ -133,14 +132,17 @@ class Trainer:
         random = iteration_random(seed=configuration.seed, rank=configuration.rank, phase=phase, index=index)
         return self._slowdown.draw(random)
 
-    def _hook(self, group: dist.ProcessGroup) -> GradientHook:
-        return GradientHook(
+    def _synchroniser(self, group: dist.ProcessGroup, model: nn.Module, check: GradientCheck | None) -> Synchroniser:
+        return synchroniser(
+            model,
+            self._options,
             group,
-            self._recorder,
-            self._pacer,
-            group_traces=isinstance(group, process_group.TestbedProcessGroup),
-            keep_local=self._options.verify_gradients,
+            fusion=self._configuration.fusion,
+            buckets=self._configuration.buckets,
+            recorder=self._recorder,
+            pacer=self._pacer,
             compression=self._compression(),
+            check=check,
         )
 
     def _compression(self) -> GradientCompression | None:
@@ -151,9 +153,6 @@ class Trainer:
         return GradientCompression(
             compressor, rank=configuration.rank, num_workers=configuration.num_workers, seed=configuration.seed
         )
-
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=self._options.learning_rate, momentum=self._options.momentum)
 
     def _batches(self, dataset: Dataset) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         images, labels = torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels)
@@ -171,50 +170,75 @@ class Trainer:
         self._control.report(control_pb2.Event(iteration=iteration))
 
 
-class _Iteration:
-    """One training step, timed. `recorder` is None where nothing is communicated."""
+class _Iterations:
+    """Training steps, timed. `recorder` is None where nothing is communicated."""
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        synchroniser: Synchroniser,
         data: Iterator[tuple[torch.Tensor, torch.Tensor]],
-        recorder: BucketRecorder | None,
         clock: RunQueueClock,
         pacer: ComputePacer,
+        report: Callable[[control_pb2.Iteration], None],
+        *,
+        recorder: BucketRecorder | None = None,
+        verify: Callable[[], object] | None = None,
     ) -> None:
-        self._model = model
-        self._optimizer = optimizer
+        self._synchroniser = synchroniser
         self._data = data
-        self._recorder = recorder
         self._clock = clock
         self._pacer = pacer
+        self._report = report
+        self._recorder = recorder
+        self._verify = verify
+        self._trailing: control_pb2.Iteration | None = None
+        """The one before, while its communication goes on."""
 
-    def run(
-        self, phase: str, index: int, verify: Callable[[], object] | None, slowdown: float
-    ) -> control_pb2.Iteration:
-        """Forward, backward with its communication, optimizer, computing `slowdown` times as long; returns the account
-        of it."""
+    def run(self, phase: str, num_iterations: int, factor: Callable[[str, int], float]) -> None:
+        """A phase's, each reported when all of its communication is over; computing takes `factor` times as long."""
+        for index in range(num_iterations):
+            iteration = self.one(phase, index, factor(phase, index), last=index == num_iterations - 1)
+            if self._synchroniser.trails and index < num_iterations - 1:
+                self._trailing = iteration
+            else:
+                self._complete(iteration)
+
+    def _complete(self, iteration: control_pb2.Iteration) -> None:
+        if self._recorder is not None:
+            iteration.buckets.extend(_message(trace) for trace in self._recorder.take())
+        self._report(iteration)
+
+    def one(self, phase: str, index: int, slowdown: float, *, last: bool = False) -> control_pb2.Iteration:
+        """Forward, backward with its communication, optimizer; returns the account of it, without its buckets. Nothing
+        of the last one is left to another."""
+        synchroniser = self._synchroniser
         cpu_before_s = time.process_time()
         start_s = time.monotonic()
         self._pacer.factor = slowdown
         self._pacer.begin()
         images, labels = next(self._data)
-        loss = nn.functional.cross_entropy(self._model(images), labels)
+        loss = nn.functional.cross_entropy(synchroniser.forward(images), labels)
         self._pacer.stretch()
         forward_end_s = time.monotonic()
-        self._optimizer.zero_grad()
+        if self._trailing is not None:
+            self._complete(self._trailing)
+            self._trailing = None
         loss.backward()  # type: ignore[no-untyped-call]
         if self._recorder is None:  # else the hook has, before each bucket
             self._pacer.stretch()
+        synchroniser.after_backward()
+        if last:
+            synchroniser.flush()
         backward_end_s = time.monotonic()
-        if verify is not None:
-            verify()
+        if self._verify is not None:
+            self._verify()
         self._pacer.begin()
-        self._optimizer.step()
+        synchroniser.step()
         self._pacer.stretch()
         optimizer_end_s = time.monotonic()
-        handed_over_s, buckets = self._recorder.take() if self._recorder else (backward_end_s, [])
+        handed_over_s = self._recorder.last_s if self._recorder else backward_end_s
+        if synchroniser.trails and not last:
+            backward_end_s = handed_over_s  # what is not waited for here is not exposed here
         delay = self._clock.lap()
         return control_pb2.Iteration(
             phase=phase,
@@ -230,22 +254,23 @@ class _Iteration:
             run_queue_delay_s=delay.total_s,
             communication_run_queue_delay_s=delay.communication_s,
             slowdown=slowdown,
-            buckets=[
-                control_pb2.Bucket(
-                    sequence=bucket.sequence,
-                    size_bytes=bucket.size_bytes,
-                    enqueued_s=bucket.enqueued_s,
-                    started_s=bucket.started_s,
-                    first_byte_s=bucket.first_byte_s,
-                    done_s=bucket.done_s,
-                    payload_bytes=bucket.payload_bytes,
-                    encode_s=bucket.encode_s,
-                    decode_s=bucket.decode_s,
-                )
-                for bucket in buckets
-            ],
+            forward_stall_s=synchroniser.stalled_s,
             end_s=time.monotonic(),
         )
+
+
+def _message(trace: OperationTrace) -> control_pb2.Bucket:
+    return control_pb2.Bucket(
+        sequence=trace.sequence,
+        size_bytes=trace.size_bytes,
+        enqueued_s=trace.enqueued_s,
+        started_s=trace.started_s,
+        first_byte_s=trace.first_byte_s,
+        done_s=trace.done_s,
+        payload_bytes=trace.payload_bytes,
+        encode_s=trace.encode_s,
+        decode_s=trace.decode_s,
+    )
 
 
 def _switch_statistics(group: dist.ProcessGroup) -> dict[str, Any] | None:

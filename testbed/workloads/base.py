@@ -6,10 +6,12 @@ The plan reads it without torch: how big the gradients are, in which buckets, ho
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from testbed.fusion import Fusion
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.compression.base import Compressor
@@ -50,7 +52,9 @@ class WorkerConfiguration(BaseModel):
     compression: dict[str, object]
     stack: str | None
     """A whole stack (`gloo`) instead of collective x channel, or None."""
-    bucket_bytes: int
+    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
+    buckets: tuple[int, ...] = ()
+    """The plan's: elements in each."""
     dilation: float
     timeout_s: float
     store_path: str
@@ -89,6 +93,19 @@ class Workload(Options):
     def judged_by_links_alone(self) -> bool:
         """Whether a run of it has a verdict though it reports no iterations."""
         return False
+
+    def layer_shapes(self) -> Sequence[Sequence[tuple[int, ...]]]:
+        """Of the tensors of each layer, the first layer first. Where a workload does not say, tensors are layers."""
+        return [((count,),) for count in self.parameter_counts()]
+
+    def layer_operations(self) -> Sequence[float]:
+        """Floating-point operations of each layer's part of a backward pass, the first layer first. Where a workload
+        does not say, two multiplications and two additions for each element."""
+        return [4.0 * sum(map(prod, shapes)) for shapes in self.layer_shapes()]
+
+    def fusion_refusal(self, fusion: Fusion) -> str | None:  # noqa: ARG002 (others depend on it)
+        """Why gradients fused so would be wrong here, and the cure; None: they may."""
+        return None
 
     def refusal(self, compressor: Compressor) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients compressed so would be wrong here, and the cure; None: they may."""

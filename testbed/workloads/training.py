@@ -15,9 +15,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from testbed.fusion import Fusion
 from testbed.workloads._models import MODELS
 from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
 from transports.compression.base import Compressor
+from transports.ordering import layers_of
 
 
 @WORKLOADS.register
@@ -61,6 +63,24 @@ class Training(AgentWorkload):
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
         """In the order in which they become ready."""
         return MODELS[self.model].gradient_shapes()
+
+    def layer_shapes(self) -> Sequence[Sequence[tuple[int, ...]]]:
+        """The model's."""
+        shapes = MODELS[self.model].parameter_shapes()
+        return [shapes[start:stop] for start, stop in layers_of(shapes)]
+
+    def layer_operations(self) -> Sequence[float]:
+        """For the gradients of the weights, and those of the layer's input."""
+        return [4.0 * self.batch_size * count for count in MODELS[self.model].layer_multiplications()]
+
+    def fusion_refusal(self, fusion: Fusion) -> str | None:
+        """What leaves nothing to compare."""
+        if self.verify_gradients and fusion.kind == "priority":
+            return (
+                "priority steps each layer in the next forward pass, and workload.verify_gradients compares all of "
+                "them after backward; leave one of them out"
+            )
+        return None
 
     def refusal(self, compressor: Compressor) -> str | None:
         """What would be applied twice, or compared with what it cannot equal."""

@@ -87,3 +87,43 @@ def test_a_wrong_option_names_its_path() -> None:
         validate({"name": "x", "compression": {"kind": "top_k", "ratio": 2}})
     with pytest.raises(SpecError, match=r"compression: 'zip' is not a compression; allowed: bf16, dgc"):
         validate({"name": "x", "compression": "zip"})
+
+
+def test_priority_agrees_before_each_part_and_sends_the_same_bytes() -> None:
+    made, without = plan(fusion={"kind": "priority", "bytes": "200kB"}), plan(fusion="none")
+    assert sum(made.buckets) == sum(without.buckets)
+    assert all(4 * count <= 200_000 for count in made.buckets)
+    num_items = len(made.buckets)
+    assert made.exchanges[::2] == (Exchange("all_to_all", 4 * -(-num_items // 8), 1),) * num_items
+    assert made.prediction.payload_bytes == made.prediction.gradient_bytes
+    assert sum(made.traffic.values()) == pytest.approx(sum(without.traffic.values()), rel=0.01)
+
+
+def test_layers_are_merged_where_starting_costs_more_than_waiting() -> None:
+    near = plan(fusion={"kind": "merged", "backward": "200ms"}, link={"rate": "1gbit"})
+    far = plan(fusion={"kind": "merged", "backward": "200ms"}, link={"rate": "1gbit", "delay": "20ms"})
+    assert len(far.buckets) < len(near.buckets)
+    assert sum(far.buckets) == sum(near.buckets)
+
+
+def test_parts_of_layers_are_compressed_as_vectors_and_whole_layers_as_they_are() -> None:
+    made = plan(fusion={"kind": "priority", "bytes": "1MiB"}, compression={"kind": "powersgd", "rank": 2})
+    parts = plan(fusion={"kind": "priority", "bytes": "200kB"}, compression={"kind": "powersgd", "rank": 2})
+    assert made.prediction.payload_bytes < 0.05 * made.prediction.gradient_bytes
+    assert parts.prediction.payload_bytes > made.prediction.payload_bytes
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"fusion": "priority", "stack": "gloo"}, "fusion: priority goes through an engine on our own transports"),
+        (
+            {"fusion": "priority", "workload": {"kind": "training", "verify_gradients": True}},
+            "fusion: priority steps each layer in the",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        plan(**keys)
+    assert words in str(raised.value)

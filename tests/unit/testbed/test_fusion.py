@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
-from testbed.fusion import Fusion, fuse
+from testbed.fusion import Fusion, fuse, merge
 from testbed.spec.experiment import Experiment, validate
 
 
@@ -43,13 +43,34 @@ def test_no_gradient_is_lost_and_only_the_last_bucket_may_be_small(counts: list[
 
 
 @pytest.mark.parametrize(
-    ("value", "limit_bytes"), [({}, 2**20), ("merged", 2**20), ({"bytes": "64KiB"}, 2**16), ("layers", 1)]
+    ("value", "limit_bytes"),
+    [
+        ({}, 2**20),
+        ("size", 2**20),
+        ({"bytes": "64KiB"}, 2**16),
+        ("layers", 1),
+        ("priority", 2**20),
+        ("horovod_5ms", 2**26),
+        ("horovod_1ms", 2**27),
+    ],
 )
 def test_a_spec_says_when_a_bucket_is_closed(value: object, limit_bytes: int) -> None:
     assert fusion(value).limit_bytes == limit_bytes
 
 
-@pytest.mark.parametrize("value", ["merged", "layers", "none", {"bytes": "25MB"}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "size",
+        "layers",
+        "none",
+        {"bytes": "25MB"},
+        "merged",
+        {"kind": "merged", "backward": "0.1s"},
+        "horovod_1ms",
+        "priority",
+    ],
+)
 def test_it_survives_being_written_and_read(value: object) -> None:
     made = validate({"name": "x", "fusion": value})
     assert Experiment.model_validate(made.dump()) == made
@@ -60,15 +81,58 @@ def test_the_limit_without_limit_is_exact_as_torch_takes_it() -> None:
     assert int(limit_bytes / 2**20 * 1024 * 1024) == limit_bytes
 
 
+def _iteration_s(
+    groups: tuple[int, ...], layers: list[int], backward_s: list[float], startup_s: float, s_per_element: float
+) -> float:
+    """From the beginning of backward until the last all-reduce is over."""
+    free_s, ready_s, layer, filled = 0.0, 0.0, 0, 0
+    for group in groups:
+        while filled < group:
+            ready_s += backward_s[layer]
+            filled += layers[layer]
+            layer += 1
+        free_s = max(free_s, ready_s) + startup_s + group * s_per_element
+        filled = 0
+    return free_s
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.floats(1e-4, 1.0)), min_size=1, max_size=9),
+    st.floats(1e-4, 1.0),
+    st.floats(1e-5, 1e-2),
+)
+def test_merged_groups_are_never_worse_than_layers_or_one_bucket(
+    layers: list[tuple[int, float]], startup_s: float, s_per_element: float
+) -> None:
+    counts, backward_s = [count for count, _ in layers], [time_s for _, time_s in layers]
+    groups = merge(counts, backward_s, startup_s=startup_s, s_per_element=s_per_element)
+    found_s = _iteration_s(groups, counts, backward_s, startup_s, s_per_element)
+    for others in (tuple(counts), (sum(counts),)):
+        assert found_s <= _iteration_s(others, counts, backward_s, startup_s, s_per_element) * (1 + 1e-9)
+
+
+def test_a_layer_joins_the_next_whose_gradient_is_there_before_its_own_start_up_is_over() -> None:
+    """By hand: the second is ready at 1.5, within the first one's start-up; the third at 2.5, when theirs is over."""
+    assert merge([1, 1, 1], [1.0, 0.5, 1.0], startup_s=1.0, s_per_element=0.0) == (2, 1)
+    assert merge([1, 1, 1], [1.0, 0.5, 0.9], startup_s=1.0, s_per_element=0.0) == (3,)
+    assert merge([1, 1, 1], [1.0, 1.0, 1.0], startup_s=0.5, s_per_element=0.1) == (1, 1, 1)
+    assert merge([5, 1, 1], [1.0, 1.0, 1.0], startup_s=0.5, s_per_element=1.0) == (5, 2)
+    assert merge([], [], startup_s=1.0, s_per_element=1.0) == ()
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("layer", "fusion.kind: Input should be 'merged', 'layers' or 'none'"),
+        ("layer", "fusion.kind: Input should be 'size', 'time', 'layers', 'merged', 'none' or 'priority'"),
         ({"kind": "layers", "bytes": "1MiB"}, "fusion: `layers` joins nothing by size; leave `bytes` out"),
-        ({"bytes": None}, "fusion: `merged` joins by size; write a size as `bytes`"),
+        ({"bytes": None}, "fusion: `size` needs a size; write one as `bytes`"),
+        ({"kind": "merged", "bytes": "1MiB"}, "fusion: `merged` joins nothing by size; leave `bytes` out"),
+        ({"cycle": "5ms"}, "fusion: `size` has no cycle; leave `cycle` out"),
+        ({"kind": "time", "cycle": "1us"}, "fusion.cycle: Input should be greater than or equal to 0.0001"),
+        ({"kind": "priority", "backward": "1s"}, "fusion: `priority` asks nothing of backward's time"),
         ({"bytes": "1B"}, "fusion.bytes: Input should be greater than or equal to 1024"),
-        ({"size": "1MiB"}, "fusion.size: unknown key; allowed: bytes"),
-        (None, "fusion: a fusion is layers, none, or {bytes: 1MiB}"),
+        ({"size": "1MiB"}, "fusion.size: unknown key; allowed: backward, bytes, cycle"),
+        (None, "fusion: a fusion is layers, merged, none, priority, time, horovod_5ms, horovod_1ms, or {bytes: 1MiB}"),
     ],
 )
 def test_what_is_no_fusion_is_refused_with_what_is(value: object, words: str) -> None:

@@ -107,6 +107,7 @@ class Model:
                     "run_queue_delay_s": 0.01,
                     "communication_run_queue_delay_s": 0.001,
                     "slowdown": 1.0,
+                    "forward_stall_s": 0.0,
                 }
             )
 

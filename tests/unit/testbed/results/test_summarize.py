@@ -54,6 +54,7 @@ def iteration(
         "cpu_s": 1.0,
         "run_queue_delay_s": 0.0,
         "communication_run_queue_delay_s": 0.1,
+        "forward_stall_s": 0.0,
         **changes,
     }
 
@@ -349,3 +350,10 @@ def test_backlog_probes_sum_up_and_those_out_of_line_are_not_held() -> None:
     assert summary.held_share == pytest.approx(2 / 3)
     assert summary.chance == pytest.approx(3 * 68_000 / math.sqrt(6) * math.sqrt(3) / 6e5)
     assert backlog_summary(pl.DataFrame(schema=dict(BACKLOG_SCHEMA)), granule_bytes=1514) is None
+
+
+def test_waiting_in_the_next_forward_pass_is_exposed_communication() -> None:
+    rows = iterations(iteration(0, 0.0, forward_stall_s=0.5), iteration(1, 0.0, forward_stall_s=0.25))
+    (row,) = per_iteration(rows, num_workers=2, dilation=1.0).iter_rows(named=True)
+    assert row["compute_s"] == pytest.approx(3.5 - 0.375)
+    assert row["exposed_s"] == pytest.approx(3.0 + 0.375)

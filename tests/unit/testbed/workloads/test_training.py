@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from testbed.control.control_pb2 import Event
 
 NUM_WORKERS = 4
-BUCKET_BYTES = 2**20
 OPTIONS: dict[str, Any] = {
     "batch_size": 8,
     "compute_only": 1,
@@ -49,9 +48,7 @@ class Listener(WorkerControl):
         self.events.append(copy.deepcopy(event))  # type: ignore[arg-type]
 
 
-def _configuration(
-    rank: Rank, stack: str | None, seed: int, compression: str, bucket_bytes: int
-) -> WorkerConfiguration:
+def _configuration(rank: Rank, stack: str | None, seed: int, compression: str, fusion: object) -> WorkerConfiguration:
     return WorkerConfiguration(
         run_id="test",
         rank=rank.rank,
@@ -65,12 +62,17 @@ def _configuration(
         channel={"kind": "tcp"},
         compression={"kind": compression},
         stack=stack,
-        bucket_bytes=bucket_bytes,
+        **_fused(fusion),
         dilation=1.0,
         timeout_s=30.0,
         store_path=rank.store_path,
         num_threads=1,
     )
+
+
+def _fused(fusion: object) -> dict[str, Any]:
+    made = make_plan(validate({"name": "x", "fusion": fusion, "workload": {"kind": "training", "batch_size": 8}}))
+    return {"fusion": made.experiment.fusion, "buckets": made.buckets}
 
 
 def _work(
@@ -79,11 +81,11 @@ def _work(
     stack: str | None = None,
     seed: int = 1,
     compression: str = "none",
-    bucket_bytes: int = BUCKET_BYTES,
+    fusion: object = "size",
 ) -> dict[str, Any]:
     control = Listener(rank)
     WORKLOADS.parse({"kind": "training", **options}).work(
-        _configuration(rank, stack, seed, compression, bucket_bytes), control
+        _configuration(rank, stack, seed, compression, fusion), control
     )
     iterations = [event.iteration for event in control.events if event.HasField("iteration")]
     (finished,) = (event.finished for event in control.events if event.HasField("finished"))
@@ -115,8 +117,8 @@ class Worker:
 def _train(num_workers: int = NUM_WORKERS, **changes: Any) -> list[Worker]:
     stack, seed = changes.pop("stack", None), changes.pop("seed", 1)
     compression = changes.pop("compression", "none")
-    bucket_bytes = changes.pop("bucket_bytes", BUCKET_BYTES)
-    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed, compression, bucket_bytes)
+    fusion = changes.pop("fusion", "size")
+    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed, compression, fusion)
     return [Worker(outcome.value) for outcome in outcomes]
 
 
@@ -220,13 +222,59 @@ def test_compressed_gradients_train_too_and_every_byte_and_second_is_told(kind: 
 @pytest.mark.parametrize("fusion", ["layers", "none", {"bytes": "16KiB"}, {"bytes": "700kB"}], ids=str)
 def test_distributed_data_parallel_forms_the_buckets_that_the_plan_says(fusion: object) -> None:
     made = make_plan(validate({"name": "x", "workers": 2, "fusion": fusion}))
-    limit_bytes = made.experiment.fusion.limit_bytes
-    for worker in _train(num_workers=2, bucket_bytes=limit_bytes, iterations=1):
+    for worker in _train(num_workers=2, fusion=fusion, iterations=1):
         (iteration,) = worker.phase("measured")
         assert [bucket.size_bytes for bucket in iteration.buckets] == [4 * count for count in made.buckets]
         enqueued_s = [bucket.enqueued_s for bucket in iteration.buckets]
         assert enqueued_s == sorted(enqueued_s)
         assert (enqueued_s[0] >= iteration.backward_compute_end_s) == (fusion == "none")
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> list[Worker]:
+    return _train(num_workers=2)
+
+
+@pytest.mark.parametrize(
+    "fusion", [{"kind": "merged", "backward": "0.2s"}, {"kind": "priority", "bytes": "200kB"}], ids=str
+)
+def test_the_engine_forms_the_buckets_that_the_plan_says_and_gets_the_same_bits(
+    fusion: object, two_workers: list[Worker]
+) -> None:
+    made = make_plan(validate({"name": "x", "fusion": fusion, "workload": {"kind": "training", "batch_size": 8}}))
+    for worker in _train(num_workers=2, fusion=fusion):
+        assert worker.finished.parameters_sha256 == two_workers[0].finished.parameters_sha256
+        for iteration in worker.phase("measured"):
+            assert sorted(bucket.size_bytes for bucket in iteration.buckets) == sorted(
+                4 * count for count in made.buckets
+            )
+
+
+def test_priority_waits_in_the_next_forward_pass_and_reports_what_went_out_then() -> None:
+    for worker in _train(num_workers=2, fusion="priority"):
+        *trailing, last = worker.phase("measured")
+        for iteration, following in zip(trailing, worker.phase("measured")[1:], strict=True):
+            assert iteration.backward_end_s == iteration.backward_compute_end_s
+            assert max(bucket.done_s for bucket in iteration.buckets) <= following.forward_end_s
+            assert following.forward_stall_s > 0
+        assert max(bucket.done_s for bucket in last.buckets) <= last.backward_end_s
+
+
+def test_cycles_join_what_is_ready_and_lose_nothing(two_workers: list[Worker]) -> None:
+    for worker in _train(num_workers=2, fusion={"kind": "time", "cycle": "50ms"}):
+        assert worker.finished.parameters_sha256 == two_workers[0].finished.parameters_sha256
+        for iteration in worker.phase("measured"):
+            sizes_bytes = [bucket.size_bytes for bucket in iteration.buckets]
+            assert sum(sizes_bytes) == 4 * iteration_elements()
+            assert len(sizes_bytes) < 9, "several layers become ready in a cycle"
+
+
+def test_the_engines_gradients_are_the_float64_mean() -> None:
+    _train(num_workers=2, fusion="merged", iterations=2, verify_gradients=True)
+
+
+def iteration_elements() -> int:
+    return sum(WORKLOADS.parse("training").parameter_counts())
 
 
 def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:
