@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from testbed.errors import EnvironmentLacksError
 from testbed.hosts.cgroups import remove_cgroup
+from testbed.hosts.docker import Docker
 from testbed.kernel import network_namespace
 from testbed.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
 from testbed.state import RUN_ROOT, RunState, abandoned_directories, run_ids
@@ -28,7 +30,7 @@ _TIMEOUT_S: Final = 10.0
 _HOLDER_GRACE_S: Final = 1.0
 """So long a foreign process may stay in a namespace of the run: a short command that someone ran there ends."""
 
-Kind = Literal["coordinator", "process", "namespace", "interface", "cgroup", "path"]
+Kind = Literal["coordinator", "container", "process", "namespace", "interface", "cgroup", "path"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,7 @@ class Leftover:
     run_id: str
     kind: Kind
     what: str
-    """A path, an interface's name, `<pid> (<command>)`, or `net:[<inode>]`."""
+    """A path, an interface's or container's name, `<pid> (<command>)`, or `net:[<inode>]`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +144,18 @@ class _Cleaning:
         recorded = [] if self._state is None else self._state.owned().interfaces
         return [name for name in recorded if Path("/sys/class/net", name).exists()]
 
+    def _existing_containers(self) -> Iterator[tuple[Docker, list[str], str]]:
+        """By daemon: the run's containers by their label, or, while it does not answer, those recorded, and why."""
+        recorded: dict[str, list[str]] = {}
+        for name, endpoint in ({} if self._state is None else self._state.owned().containers).items():
+            recorded.setdefault(endpoint, []).append(name)
+        for endpoint, names in recorded.items():
+            docker = Docker(endpoint)
+            try:
+                yield docker, docker.of_run(self._run_id), ""
+            except EnvironmentLacksError as error:
+                yield docker, names, str(error)
+
     def _existing_paths(self) -> list[Path]:
         if self._state is None:
             return []
@@ -152,6 +166,9 @@ class _Cleaning:
         coordinator = self._coordinator()
         if coordinator is not None:
             yield "coordinator", coordinator.describe()
+        for _, names, problem in self._existing_containers():
+            for name in names:
+                yield "container", f"{name} ({problem})" if problem else name
         processes = self._processes()
         for identity in processes:
             yield "process", identity.describe()
@@ -176,6 +193,9 @@ class _Cleaning:
         coordinator = self._coordinator()
         if coordinator is not None:
             end_processes([coordinator], grace_s=_COORDINATOR_GRACE_S)
+        for docker, names, problem in self._existing_containers():
+            if not problem:
+                docker.remove(names)
         self._end_processes()
         for name in self._existing_interfaces():
             subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)

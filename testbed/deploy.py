@@ -18,9 +18,8 @@ from testbed.addresses import Port
 from testbed.aggregation.running import AggregatorReport, RunningAggregator
 from testbed.background._flows import FlowCounters
 from testbed.background._traffic import BackgroundTraffic
-from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError, RunFailedError
-from testbed.hosts.base import Host, Throttling
+from testbed.hosts.base import Host, RunningRuntime, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
 from testbed.links.bridge import Bridge
@@ -47,14 +46,17 @@ _JSON: Final = json.JSONDecoder()
 class Deployment:
     """The nodes and links of a plan, made and read back."""
 
-    def __init__(self, plan: Plan, hosts: Mapping[str, Host], *, counters_directory: Path) -> None:
-        """Delay daemons keep their counters in the directory."""
+    def __init__(
+        self, plan: Plan, hosts: Mapping[str, Host], *, counters_directory: Path, scratch_directory: Path
+    ) -> None:
+        """Programs of the laboratory keep their counters in the first directory, aggregators in the second."""
         self.plan = plan
         self.hosts = hosts
         self.directions: dict[Hop, Direction] = {direction.hop: direction for direction in plan.directions}
         """As they are asked to be now, in the plan's order."""
         self._down: set[Hop] = set()
         self._counters_directory = counters_directory
+        self._scratch_directory = scratch_directory
         self._daemons: dict[str, DelayDaemon] = {}
         self._background: BackgroundTraffic | None = None
         self._aggregators: list[RunningAggregator] = []
@@ -106,7 +108,7 @@ class Deployment:
     def start_aggregators(self) -> None:
         """Start what the plan has beside its switches. Raises EnvironmentLacksError with what one of them said."""
         for plan in self.plan.aggregators:
-            self._aggregators.append(RunningAggregator(plan, self.hosts, directory=self._counters_directory))
+            self._aggregators.append(RunningAggregator(plan, self.hosts, directory=self._scratch_directory))
 
     def read_aggregators(self) -> None:
         """The workers have left: read what was counted."""
@@ -462,25 +464,30 @@ def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str
 
 @contextmanager
 def deploy(
-    plan: Plan, state: RunState, *, log_directory: Path, fork_server: ForkServer | None = None
+    plan: Plan, state: RunState, *, log_directory: Path, runtime: RunningRuntime | None = None
 ) -> Iterator[Deployment]:
     """Make the plan's nodes and links, apply and read back every setting; undo all of it at the end.
+
+    Without a runtime every node is a namespace, and nothing can be forked.
 
     Raises EnvironmentLacksError when something cannot be made or the kernel's answer differs from the plan.
     """
     from testbed.mininet_nodes import EmulatedNetwork  # Mininet is an extra of the package
 
-    network = EmulatedNetwork(plan, state)
-    hosts: dict[str, NamespaceHost] = {}
+    network = EmulatedNetwork(plan, state, runtime.holders if runtime else {})
+    hosts: dict[str, Host] = {}
     try:
         network.build()
         network.start()
         for node in plan.nodes:
             pid = network.get(node.name).pid
-            hosts[node.name] = NamespaceHost(
-                node.name, pid, state=state, log_directory=log_directory, fork_server=fork_server
-            )
-        deployment = Deployment(plan, hosts, counters_directory=state.directory)
+            if runtime is None:
+                hosts[node.name] = NamespaceHost(node.name, pid, state=state, log_directory=log_directory)
+            else:
+                hosts[node.name] = runtime.host(node.name, pid)
+        deployment = Deployment(
+            plan, hosts, counters_directory=state.directory, scratch_directory=state.scratch_directory
+        )
         deployment.apply()
         differences = deployment.differences()
         if differences:

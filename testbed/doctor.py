@@ -339,6 +339,7 @@ def require(plan: Plan) -> None:
         )
     if plan.experiment.metrics.prometheus is not None and shutil.which(PROGRAM) is None:
         missing.append(f"metrics.prometheus: {PROGRAM} is missing: {CURE}; or run without it")
+    missing += plan.experiment.runtime.lacks(plan)
     controllers = available_controllers()
     missing += [
         f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {cure(name)}"

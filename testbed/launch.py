@@ -6,7 +6,6 @@ spec for a node, and the interface variables that gloo, TensorPipe and NCCL read
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.control.coordinator import Listener
-from testbed.errors import EnvironmentLacksError, Interrupted, RunFailedError
+from testbed.errors import Interrupted, RunFailedError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 from testbed.plan import Plan
@@ -59,12 +58,6 @@ class Exit:
         if self.status >= 0:
             return f"ended with status {self.status}"
         return f"was killed by signal {-self.status}, {signal.strsignal(-self.status)}"
-
-
-def require_program(argv: Sequence[str]) -> None:
-    """Raise EnvironmentLacksError before anything is made, where the program is none of this machine's."""
-    if shutil.which(argv[0]) is None:
-        raise EnvironmentLacksError(f"there is no program {argv[0]!r} (workload.argv): install it, or give its path")
 
 
 def worker_environment(
@@ -172,7 +165,7 @@ class Launch:
                     self._plan,
                     rank,
                     run_id=self._run_id,
-                    inherited=os.environ,
+                    inherited=self._plan.experiment.runtime.inherited(),
                     num_cores=os.cpu_count() or 1,
                     redirected=self._redirected,
                 ),

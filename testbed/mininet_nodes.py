@@ -10,6 +10,7 @@ held by a `cat`, its shell starts when it is first used, and one `ip` makes all 
 
 import os
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -116,6 +117,34 @@ class EmulatedHost(_Owned, Host):  # type: ignore[misc]
     """A worker's node."""
 
 
+class ContainedHost(EmulatedHost):
+    """The node of a container, which holds the namespaces; what looks after the node uses this machine's programs."""
+
+    def __init__(self, name: str, *, holder_pid: int, **parameters: Any) -> None:
+        self.holder_pid = holder_pid
+        super().__init__(name, **parameters)
+
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: ARG002, N802 - Mininet's name and signature
+        """The container runs already."""
+        self.pid = self.holder_pid
+
+    def wait_ready(self) -> None:
+        """It is."""
+
+    def _open_shell(self) -> None:
+        if self.shell is None:
+            self.inNamespace = False
+            try:
+                Host.startShell(self)
+                self.state.add_process(f"shell of {self.name}", self.pid)
+            finally:
+                self.pid, self.inNamespace = self.holder_pid, True
+
+    def _popen(self, cmd: list[str], **parameters: Any) -> "subprocess.Popen[bytes]":
+        # mnexec would enter the container's files with its network, where its own programs are not.
+        return super()._popen(["nsenter", f"--target={self.holder_pid}", "--net", "--", *cmd], **parameters)
+
+
 class EmulatedSwitch(_Owned, Switch):  # type: ignore[misc]
     """A switch in a namespace of its own, which routes or bridges as the plan's commands tell it.
 
@@ -153,10 +182,13 @@ class EmulatedLink(Link):  # type: ignore[misc]
 class _PlannedTopo(Topo):  # type: ignore[misc]
     """The plan as Mininet reads it."""
 
-    def build(self, plan: Plan, state: RunState) -> None:
+    def build(self, plan: Plan, state: RunState, holders: Mapping[str, int]) -> None:
         """Nodes and links in the plan's order."""
         for node in plan.nodes:
-            (self.addHost if node.role in END_HOSTS else self.addSwitch)(node.name, state=state)
+            if node.name in holders:
+                self.addHost(node.name, cls=ContainedHost, state=state, holder_pid=holders[node.name])
+            else:
+                (self.addHost if node.role in END_HOSTS else self.addSwitch)(node.name, state=state)
         for first, second in plan.links:
             self.addLink(
                 first.node,
@@ -169,15 +201,18 @@ class _PlannedTopo(Topo):  # type: ignore[misc]
 
 
 class EmulatedNetwork(Mininet):  # type: ignore[misc]
-    """A plan as a Mininet network; `build()` makes its nodes and links, `stop()` ends what was made."""
+    """A plan as a Mininet network; `build()` makes its nodes and links, `stop()` ends what was made.
 
-    def __init__(self, plan: Plan, state: RunState) -> None:
+    `holders` are the processes whose namespaces are nodes already, by node.
+    """
+
+    def __init__(self, plan: Plan, state: RunState, holders: Mapping[str, int]) -> None:
         setLogLevel("error")
         Mininet.inited = True  # its init() would raise limits and sysctls of the whole machine
         self.plan = plan
         self.state = state
         super().__init__(
-            topo=_PlannedTopo(plan, state),
+            topo=_PlannedTopo(plan, state, holders),
             host=EmulatedHost,
             switch=EmulatedSwitch,
             link=EmulatedLink,

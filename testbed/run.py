@@ -25,7 +25,7 @@ from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted,
 from testbed.exchanges import scaled
 from testbed.fidelity import Evidence, ThrottlingEvidence, judge
 from testbed.hosts.base import Throttling
-from testbed.launch import redirections, require_program
+from testbed.launch import redirections
 from testbed.links.change import ScheduledChange
 from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
@@ -108,8 +108,6 @@ def run_experiment(
     require_iterations(experiment)
     plan = plan_here(experiment)
     require(plan)
-    if isinstance(experiment.workload, Command):
-        require_program(experiment.workload.argv)
     capture = capture or CaptureRequest()
     ports = captured_links(plan.links, capture.links)
     if ports:

@@ -2,7 +2,12 @@
 
     /run/testbed/<run id>/          0750, made first
       state.json                    this module's
-      control.sock                  the control plane's
+      links.sock                    to look at links and change them
+      workers/                      02750, of the workers' group: what they reach, and containers see
+        control.sock                the control plane's, 0660
+        scratch/                    03770: what they leave for each other; nobody replaces a file of another
+      containers/<node>/            02750, of the workers' group: what only that container sees
+        fork.sock                   0660
 
 Processes are the exception: their pid is known only after the fork. They carry the run id in their
 environment (testbed.processes), from their first instant.
@@ -13,7 +18,7 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
@@ -66,6 +71,8 @@ class Owned(BaseModel):
     cgroups: list[Path] = []
     interfaces: list[str] = []
     """In the root network namespace; those in the run's own namespaces vanish with them."""
+    containers: dict[str, str] = {}
+    """The endpoint of the Docker daemon that has each, by name."""
     paths: list[Path] = []
     """Files and directories outside the run's directory."""
 
@@ -91,6 +98,9 @@ class RunState:
             nascent.mkdir(mode=0o750)
             state = cls(nascent, owned)
             state._write()
+            for path, mode in ((state.workers_directory, 0o2750), (state.scratch_directory, 0o3770)):
+                path.mkdir()
+                path.chmod(mode)  # whatever the umask is
             state.directory = nascent.rename(root / run_id)
         except OSError as error:
             shutil.rmtree(nascent, ignore_errors=True)
@@ -112,6 +122,30 @@ class RunState:
     def run_id(self) -> str:
         """The run's name; also the name of its directory."""
         return self._owned.run_id
+
+    @property
+    def workers_directory(self) -> Path:
+        """What workers reach: files made in it are of their group."""
+        return self.directory / "workers"
+
+    @property
+    def scratch_directory(self) -> Path:
+        """What workers leave for each other. Their input to nobody else: what is in it may be anything."""
+        return self.workers_directory / "scratch"
+
+    def open_to(self, group_id: int) -> None:
+        """Let workers of that group reach what is theirs. Needs root."""
+        for path, mode in ((self.workers_directory, 0o2750), (self.scratch_directory, 0o3770)):
+            os.chown(path, -1, group_id)
+            path.chmod(mode)  # chown may have cleared the bit that hands the group on
+
+    def container_directory(self, node: str, group_id: int) -> Path:
+        """Make what only that node's container sees. Needs root."""
+        path = self.directory / "containers" / node
+        path.mkdir(parents=True)
+        os.chown(path, -1, group_id)
+        path.chmod(0o2750)
+        return path
 
     def owned(self) -> Owned:
         """A copy of everything the run owns now."""
@@ -159,6 +193,10 @@ class RunState:
     def remove_interface(self, name: str) -> None:
         """The interface has been removed."""
         self._change(lambda owned: owned.interfaces.remove(name))
+
+    def add_containers(self, endpoint: str, names: Iterable[str]) -> None:
+        """Intend to make containers."""
+        self._change(lambda owned: owned.containers.update(dict.fromkeys(names, endpoint)))
 
     def add_path(self, path: Path) -> None:
         """Intend to make a file or directory outside the run's directory; it must not exist yet."""

@@ -1,6 +1,6 @@
 """A deployed, calibrated network with workers on it: what a run and the benchmarks share.
 
-The fork server starts first, so that importing torch overlaps the deployment; links are measured when it is done,
+The runtime starts first, so that importing torch overlaps the deployment; links are measured when it is done,
 because a measurement beside an import on two cores measures the import.
 """
 
@@ -17,13 +17,12 @@ from testbed.calibrate import Calibration, calibrate
 from testbed.calibration_cache import CalibrationCache, Mode
 from testbed.clean import clean, clean_stale
 from testbed.control.coordinator import Coordinator, Listener
-from testbed.control.fork_client import ForkServer
 from testbed.control.link_client import SOCKET_NAME
 from testbed.control.link_service import LinkService
 from testbed.control.server import ServerConfiguration
 from testbed.deploy import Deployment, deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError
-from testbed.hosts.base import Process, ProcessSpec
+from testbed.hosts.base import Process, ProcessSpec, RunningRuntime
 from testbed.hosts.spawn import log_tail
 from testbed.launch import Launch
 from testbed.live_links import LiveLinks
@@ -48,7 +47,7 @@ class Workbench:
     deployment: Deployment
     links: LiveLinks
     """As they are; they may be changed once someone accepts it."""
-    fork_server: ForkServer
+    runtime: RunningRuntime
     calibration: Calibration
     overhead_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the workbench is gone."""
@@ -60,7 +59,7 @@ class Workbench:
             return
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
-        socket_path = self.state.directory / "control.sock"
+        socket_path = self.state.workers_directory / "control.sock"
         servers: list[Process] = []
 
         def watch() -> None:
@@ -79,7 +78,7 @@ class Workbench:
                 configurations,
                 timeout_s=plan.experiment.timeout_s,
                 listener=listener,
-                fork_server=self.fork_server,
+                runtime=self.runtime,
                 watch=watch,
             ) as coordinator,
         ):
@@ -109,7 +108,8 @@ class Workbench:
         """A command of the user's in each worker, instead of an agent of ours."""
         self.deployment.start_aggregators()
         self.deployment.start_background()
-        self.redirected.touch(mode=0o660)
+        self.redirected.touch()
+        self.redirected.chmod(0o660)  # whatever the umask is
         Launch(
             self.plan,
             self.deployment.hosts,
@@ -123,7 +123,7 @@ class Workbench:
     @property
     def redirected(self) -> Path:
         """Where a command's workers say which process groups ours took the place of."""
-        return self.state.directory / "redirected"
+        return self.state.scratch_directory / "redirected"
 
     def _start_server(self, name: str) -> Process:
         experiment = self.plan.experiment
@@ -133,7 +133,7 @@ class Workbench:
             address=self.plan.port_of(name).address,
             groups=tuple(experiment.workload.served_groups(experiment.collective, experiment.channel)),
             timeout_s=experiment.timeout_s,
-            store_path=str(self.state.directory / "store"),
+            store_path=str(self.state.scratch_directory / "store"),
         )
         return self.deployment.hosts[name].start(
             ProcessSpec(name=name, entry="testbed.control.server:main", arguments=(configuration.model_dump_json(),))
@@ -165,7 +165,7 @@ class Workbench:
             buckets=self.plan.buckets,
             dilation=float(experiment.dilation),
             timeout_s=experiment.timeout_s,
-            store_path=str(self.state.directory / "store"),
+            store_path=str(self.state.scratch_directory / "store"),
             num_threads=min(num_threads, len(host.pinned_cores) or num_threads),
             slowdown=SLOWDOWNS.dump(host.slowdown) if host.slowdown else None,
         )
@@ -212,14 +212,14 @@ def workbench(
     on_phase("deploy")
     with owned_run(run_id) as state, ExitStack() as stack:
         begun_s = time.monotonic()
-        fork_server = ForkServer(state, plan.experiment.workload.preload, log_directory=log_directory)
-        stack.callback(fork_server.close)
-        deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, fork_server=fork_server))
+        runtime = plan.experiment.runtime.start(plan, state, log_directory=log_directory)
+        stack.callback(runtime.close)
+        deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, runtime=runtime))
         links = LiveLinks(deployment)
         stack.callback(links.close)
         service = LinkService(state.directory / SOCKET_NAME, links, name=plan.experiment.name)
         stack.callback(service.close)
-        fork_server.wait_ready(IMPORT_TIMEOUT_S)
+        runtime.wait_ready(IMPORT_TIMEOUT_S)
         deployed_s = time.monotonic()
         overhead_s["deploy"] = deployed_s - begun_s
         on_phase("calibrate")
@@ -230,7 +230,7 @@ def workbench(
             state=state,
             deployment=deployment,
             links=links,
-            fork_server=fork_server,
+            runtime=runtime,
             calibration=calibration,
             overhead_s=overhead_s,
         )

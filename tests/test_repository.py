@@ -8,6 +8,7 @@ import pytest
 
 from testbed.background.base import BACKGROUNDS
 from testbed.placements.base import PLACEMENTS
+from testbed.runtimes.base import RUNTIMES
 from testbed.slowdowns.base import SLOWDOWNS
 from testbed.topologies.base import TOPOLOGIES
 from testbed.workloads.base import WORKLOADS
@@ -18,7 +19,7 @@ from transports.compression.base import COMPRESSORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "transports", "switch_agg", "experiments")
-AXES = (TOPOLOGIES, PLACEMENTS, SLOWDOWNS, BACKGROUNDS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
+AXES = (TOPOLOGIES, PLACEMENTS, RUNTIMES, SLOWDOWNS, BACKGROUNDS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
 
 
 def tracked(*patterns: str) -> list[Path]:

@@ -36,6 +36,9 @@ class RunningAggregator:
         self._path = directory / f"aggregator-{plan.name}"
         self._status_path = directory / f"aggregator-{plan.name}-status"
         self._asking = threading.Lock()
+        for path in (self._path, self._status_path):  # made here, so that its process cannot put others in their place
+            path.touch()
+            path.chmod(0o660)  # whatever the umask is
         configuration = AggregatorConfiguration(
             dataplane=plan.collective.dataplane,
             address=plan.port.address,
@@ -53,6 +56,7 @@ class RunningAggregator:
             title=plan.title,
             consequence="nobody answers for the switch any more",
             listens=True,
+            of_laboratory=plan.collective.dataplane == "ebpf",  # it loads programs into the kernel
         )
 
     def status(self) -> Status | None:

@@ -14,10 +14,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from testbed.control import control_pb2 as messages
-from testbed.control.fork_client import ForkServer
 from testbed.control.service import Arrival, Arrived, ControlService, Registered
 from testbed.errors import RunFailedError
-from testbed.hosts.base import Process
+from testbed.hosts.base import Process, RunningRuntime
 from testbed.hosts.spawn import log_tail
 from testbed.workloads.base import WorkerConfiguration
 
@@ -100,7 +99,7 @@ class Coordinator:
         *,
         timeout_s: float,
         listener: Listener,
-        fork_server: ForkServer | None = None,
+        runtime: RunningRuntime | None = None,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
         """A worker that says nothing for one and a half `timeout_s`, outside a barrier, has failed; for one, if others
@@ -108,12 +107,12 @@ class Coordinator:
         assert [each.rank for each in configurations] == list(range(len(configurations)))
         self._timeout_s = timeout_s
         self._listener = listener
-        self._fork_server = fork_server
+        self._runtime = runtime
         self._watch = watch
         self._workers = [_Worker(configuration) for configuration in configurations]
         self._barriers: dict[str, list[Arrived]] = {}
         self._problems: list[_Problem] = []
-        self._fork_server_failed = False
+        self._runtime_failed = False
         self._service = ControlService(socket_path, [each.model_dump_json() for each in configurations])
 
     def __enter__(self) -> Self:
@@ -180,9 +179,9 @@ class Coordinator:
             pass
         for worker, status in zip(self._workers, statuses, strict=True):
             self._judge(worker, status)
-        failure = self._fork_server.failure if self._fork_server is not None else None
-        if failure is not None and not self._fork_server_failed:
-            self._fork_server_failed = True
+        failure = self._runtime.failure if self._runtime is not None else None
+        if failure is not None and not self._runtime_failed:
+            self._runtime_failed = True
             self._problems.insert(0, _Problem(priority=0, summary=failure))
         self._watch()
         self._listener.on_tick()

@@ -1,13 +1,15 @@
 """The fork server: one process that has imported torch and forks every worker into its host's namespaces.
 
-Run as `python -m testbed.control.fork_server <socket descriptor> <parent pid> <module>...` by
-testbed.control.fork_client. It stays single-threaded, since a fork copies only the calling thread but every
-lock; so it never computes with torch and never touches gRPC. It ends with the thread that started it, and its
+Run as `python -m testbed.control.fork_server <socket> <parent pid> <module>...` by testbed.control.fork_client: the
+socket is a descriptor that it inherits, or, for the first process of a container, a path that it connects to. It stays
+single-threaded, since a fork copies only the calling thread but every lock; so it never computes with torch and never
+touches gRPC. It ends with the thread that started it, or in a container (parent pid 0) with its connection, and its
 children end with it.
 
-The socket is SOCK_SEQPACKET and carries one JSON object per packet. In: a :class:`ForkRequest` with the
-descriptor of its output. Out: `{"ready": seconds}`, `{"forked": name, "pid": pid}`,
-`{"refused": name, "error": text}`, `{"exited": name, "pid": pid, "status": status}`.
+The socket is SOCK_SEQPACKET and carries one JSON object per packet. In: a :class:`ForkRequest` with the descriptors of
+its output, of its standard error and, if it listens, of its standard input. Out: `{"ready": seconds, "sources": digest}`, `{"forked": name}`
+(by the child itself: the kernel attaches its pid as the receiver knows it, unix(7), SCM_CREDENTIALS),
+`{"refused": name, "error": text}`, `{"exited": name, "status": status}`.
 """
 
 import contextlib
@@ -22,11 +24,13 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
 from switch_agg.namespaces import join_namespace
 from testbed.kernel import die_with_parent
+from testbed.sources import sources_digest
 
 MAX_PACKET_BYTES: Final = 128 * 1024
 
@@ -36,16 +40,18 @@ class ForkRequest:
     """What a child is to become."""
 
     name: str
-    namespace_pid: int
-    """The child enters the network and mount namespaces of this process."""
-    entry: str
-    """`module:function`"""
+    namespace_pid: int | None = None
+    """The child enters the network and mount namespaces of this process; None: it stays in the server's."""
+    entry: str | None = None
+    """`module:function` to call with the arguments ..."""
+    argv: list[str] = field(default_factory=list)
+    """... or a program to become, with them."""
     arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     procs_files: list[str] = field(default_factory=list)
     """cgroup.procs files of the groups it joins."""
     directory: str = "/"
-    """Its working directory."""
+    """Its working directory; the server's own where there is no such directory."""
 
     def encode(self) -> bytes:
         """One packet."""
@@ -93,17 +99,18 @@ class _Server:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            self.tell(exited=self._children.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status))
+            # The first process of a container is given every orphan in it, too.
+            if (name := self._children.pop(pid, None)) is not None:
+                self.tell(exited=name, status=os.waitstatus_to_exitcode(status))
 
     def _answer(self) -> bool:
         """Handle one request; False when the coordinator is gone."""
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._connection, MAX_PACKET_BYTES, 1)
+            packet, descriptors, _, _ = socket.recv_fds(self._connection, MAX_PACKET_BYTES, 3)
         except ConnectionResetError:
             return False
         if not packet:
             return False
-        (output,) = descriptors
         request = ForkRequest(**json.loads(packet))
         threads = os.listdir("/proc/self/task")  # noqa: PTH208
         if len(threads) != 1:
@@ -112,29 +119,33 @@ class _Server:
             parent_pid = os.getpid()
             pid = os.fork()
             if pid == 0:
-                self._become(request, output, parent_pid)
+                self._become(request, descriptors, parent_pid)
             # A process group of its own, for signals to reach whatever it starts. Set on both sides of the fork, so
             # that it is there for whoever comes first.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.setpgid(pid, pid)
             self._children[pid] = request.name
-            self.tell(forked=request.name, pid=pid)
-        os.close(output)
+        for descriptor in descriptors:
+            os.close(descriptor)
         return True
 
-    def _become(self, request: ForkRequest, output: int, parent_pid: int) -> NoReturn:
+    def _become(self, request: ForkRequest, descriptors: Sequence[int], parent_pid: int) -> NoReturn:
         """The child's whole life."""
         status = 1
         try:
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            os.close(output)
+            for descriptor, standard in zip(descriptors, (1, 2, 0), strict=False):
+                os.dup2(descriptor, standard)
+            for descriptor in descriptors:
+                os.close(descriptor)
             _reset_signals()
+            os.setpgid(0, 0)
+            self.tell(forked=request.name)
             for descriptor in (self._connection.detach(), self._wakeup_read, self._wakeup_write):
                 os.close(descriptor)
-            os.setpgid(0, 0)
             die_with_parent(parent_pid)
             _enter(request)
+            if request.entry is None:
+                _execute([*request.argv, *request.arguments])
             # Lines reach the log when they are written, not when a buffer is full: the process may be killed.
             _buffer_lines()
             module, _, function = request.entry.partition(":")
@@ -169,10 +180,19 @@ def _enter(request: ForkRequest) -> None:
     for path in request.procs_files:
         with open(path, "w") as file:  # noqa: PTH123
             file.write(str(os.getpid()))
-    join_namespace(request.namespace_pid, "net")
-    join_namespace(request.namespace_pid, "mnt")
-    os.chdir(request.directory)
+    if request.namespace_pid is not None:
+        join_namespace(request.namespace_pid, "net")
+        join_namespace(request.namespace_pid, "mnt")
+    with contextlib.suppress(FileNotFoundError):
+        os.chdir(request.directory)
     os.environ.update(request.environment)
+
+
+def _execute(argv: list[str]) -> NoReturn:
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606 (there is no shell)
+    except OSError as error:
+        sys.exit(f"{argv[0]}: {error.strerror}")
 
 
 def _exit_status(code: Any) -> int:
@@ -184,11 +204,18 @@ def _exit_status(code: Any) -> int:
     return 1
 
 
+def _connected(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(path)
+    return connection
+
+
 def main() -> None:
     """See the module's docstring."""
-    descriptor, parent_pid, *modules = sys.argv[1:]
-    server = _Server(socket.socket(fileno=int(descriptor)))
-    die_with_parent(int(parent_pid))
+    where, parent_pid, *modules = sys.argv[1:]
+    server = _Server(socket.socket(fileno=int(where)) if where.isdigit() else _connected(where))
+    if int(parent_pid):
+        die_with_parent(int(parent_pid))
     # Ctrl-C is the coordinator's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_s = time.monotonic()
@@ -199,7 +226,7 @@ def main() -> None:
     gc.collect()
     # A collection in a child leaves these alone from now on; it would write to all their pages.
     gc.freeze()
-    server.tell(ready=time.monotonic() - start_s)
+    server.tell(ready=time.monotonic() - start_s, sources=sources_digest())
     try:
         server.serve()
     finally:

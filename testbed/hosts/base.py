@@ -1,13 +1,14 @@
 """A host runs processes: it enters, starts, streams, limits and stops them. Workers, servers and aggregators alike.
 
-A runtime (namespace now, docker later) implements :class:`Host` and nothing else has to change.
+A value on the runtime axis (testbed.runtimes) starts as a :class:`RunningRuntime`, which makes a :class:`Host` of every
+node.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,10 +60,14 @@ class ProcessSpec:
     """Set and read back before it starts, in control groups of its own."""
     listens: bool = False
     """Whether :meth:`Process.tell` may be called."""
+    of_laboratory: bool = False
+    """A program that makes or measures the network, not one that uses it: whatever the host is, it gets the host's
+    network namespace only and keeps the rights and files of the laboratory. Needs argv."""
 
     def __post_init__(self) -> None:
         """Exactly one of entry and argv."""
         assert (self.entry is None) != (not self.argv), f"process {self.name}: give entry or argv, not both"
+        assert self.argv or not self.of_laboratory, f"process {self.name}: a program of the laboratory is an argv"
 
 
 class Process(Protocol):
@@ -140,5 +145,33 @@ class Host(Protocol):
     def throttling(self) -> Mapping[str, Throttling]:
         """What the CPU quota did, by the name of each process that has one."""
 
+    def tell_to_end(self) -> None:
+        """SIGTERM to every process of the host, without waiting: several hosts stop at once that way."""
+
     def stop(self) -> None:
         """Stop every process of the host and remove the control groups of their limits. Idempotent."""
+
+
+class RunningRuntime(Protocol):
+    """What the hosts of one run are made of: started before the network, closed after it."""
+
+    @property
+    def holders(self) -> Mapping[str, int]:
+        """Processes that hold the namespaces of nodes which the runtime has made, by node. Those of the other nodes
+        are the deployment's to make."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it, or a part of it, has ended without being asked to; None while all is well."""
+
+    def host(self, node: str, holder_pid: int) -> Host:
+        """The host of a node, given the process that holds its namespaces."""
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until processes can be started. Raises RunFailedError."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """What the record keeps of it."""
+
+    def close(self) -> None:
+        """End it and everything that was started with it. Idempotent."""

@@ -120,6 +120,16 @@ def settings(controller: Controller, limits: Limits) -> Mapping[str, str]:
     return values
 
 
+def differences(asked: Mapping[Path, str]) -> list[str]:
+    """What does not read as asked, file by file."""
+    found = []
+    for file, value in asked.items():
+        read = file.read_text().strip() if file.exists() else "nothing"
+        if read != value:
+            found.append(f"{file} reads {read!r}, asked for {value!r}")
+    return found
+
+
 def parse_throttling(text: str) -> Throttling | None:
     """The text of a group's cpu.stat, either version's; None where no quota can be set, as in the root group."""
     fields = dict(line.split(maxsplit=1) for line in text.splitlines())
@@ -132,17 +142,32 @@ def parse_throttling(text: str) -> Throttling | None:
     )
 
 
+def group_of(controller: Controller, pid: int | Literal["self"]) -> Path | None:
+    """The control group of a process, see cgroups(7); None if it has ended, or is in none that is seen from here."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if names.split(",") == [""] if controller.version == 2 else controller.name in names.split(","):
+            group = controller.mount_point / path.lstrip("/")
+            return group if group.exists() else None
+    return None
+
+
 def own_throttling() -> Throttling | None:
     """What a quota on this process itself, a container's say, has done; None where there is no such quota."""
     controller = find_controller("cpu", own_mountinfo())
-    if controller is None:
-        return None
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, names, path = line.split(":", 2)
-        if names.split(",") == [""] if controller.version == 2 else "cpu" in names.split(","):
-            file = controller.mount_point / path.lstrip("/") / "cpu.stat"
-            return parse_throttling(file.read_text()) if file.exists() else None
-    return None
+    file = controller and (group := group_of(controller, "self")) and group / "cpu.stat"
+    return parse_throttling(file.read_text()) if file and file.exists() else None
+
+
+def num_out_of_memory(controller: Controller, group: Path) -> int:
+    """How many processes of a group the kernel has ended because of its memory limit."""
+    name = "memory.oom_control" if controller.version == 1 else "memory.events"
+    fields = dict(line.split(maxsplit=1) for line in (group / name).read_text().splitlines())
+    return int(fields["oom_kill"])
 
 
 class ProcessCgroup:
@@ -178,12 +203,7 @@ class ProcessCgroup:
 
     def differences(self) -> list[str]:
         """What no longer reads as it was set."""
-        found = []
-        for file, value in self._set.items():
-            read = file.read_text().strip() if file.exists() else "nothing"
-            if read != value:
-                found.append(f"{file} reads {read!r}, asked for {value!r}")
-        return found
+        return differences(self._set)
 
     def throttling(self) -> Throttling | None:
         """What the CPU quota has done so far; None without one."""
@@ -195,9 +215,7 @@ class ProcessCgroup:
         controller = self._controllers.get("memory")
         if controller is None:
             return 0
-        name = "memory.oom_control" if controller.version == 1 else "memory.events"
-        fields = dict(line.split(maxsplit=1) for line in (self._group(controller) / name).read_text().splitlines())
-        return int(fields["oom_kill"])
+        return num_out_of_memory(controller, self._group(controller))
 
     def _apply(self, name: ControllerName, limits: Limits) -> None:
         controller = find_controller(name, self._mountinfo or own_mountinfo())

@@ -27,17 +27,21 @@ class Daemon:
         title: str,
         consequence: str,
         listens: bool = False,
+        of_laboratory: bool = True,
     ) -> None:
         """Returns when it is ready. Raises EnvironmentLacksError with what it said.
 
-        `title` is what errors call it, `consequence` what its end means; one that `listens` can be told to change.
+        `title` is what errors call it, `consequence` what its end means; one that `listens` can be told to change. One
+        that is not `of_laboratory` runs in what the host's workers run in.
         """
         self._title = title
         self._consequence = consequence
         self._ready = threading.Event()
         self._answers: Queue[str] = Queue()
         self._changing = threading.Lock()
-        spec = ProcessSpec(name=name, argv=(str(program),), arguments=tuple(arguments), listens=listens)
+        spec = ProcessSpec(
+            name=name, argv=(str(program),), arguments=tuple(arguments), listens=listens, of_laboratory=of_laboratory
+        )
         self._process: Process = host.start(spec, on_output=self._on_output)
         self._wait_ready()
 

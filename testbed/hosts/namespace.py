@@ -1,4 +1,4 @@
-"""The default runtime: a host is a network and mount namespace, held by a process (Mininet's shell)."""
+"""The default runtime: a host is a network and mount namespace, held by a process."""
 
 import os
 import shutil
@@ -7,10 +7,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from switch_agg.namespaces import in_network_of
 from testbed.control.fork_client import ForkServer
+from testbed.control.fork_server import ForkRequest
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
@@ -101,19 +102,20 @@ class NamespaceHost:
     def _fork(self, process: ProcessSpec, output: Output) -> StartedProcess:
         assert process.entry is not None
         assert self._fork_server is not None, f"{process.name}: an entry needs the fork server"
-        return self._fork_server.fork(
-            process.name,
-            process.entry,
-            process.arguments,
+        request = ForkRequest(
+            name=process.name,
             namespace_pid=self.pid,
-            output=output,
+            entry=process.entry,
+            arguments=list(process.arguments),
             environment=dict(process.environment),
-            procs_files=self._cgroups[process.name].procs_files,
+            procs_files=[str(path) for path in self._cgroups[process.name].procs_files],
+            directory=str(Path.cwd()),
         )
+        return self._fork_server.fork(request, output, listens=process.listens)
 
     def _spawn(self, process: ProcessSpec, output: Output) -> StartedProcess:
         groups = [str(path) for path in self._cgroups[process.name].procs_files]
-        enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", f"--wdns={Path.cwd()}", "--"]
+        enter = ["nsenter", f"--target={self.pid}", *self._namespaces(), "--"]
         started = spawn(
             process.name,
             ["sh", "-c", _JOIN_AND_EXECUTE, "sh", *groups, "--", *enter, *process.argv, *process.arguments],
@@ -123,6 +125,10 @@ class NamespaceHost:
         )
         self._state.add_process(process.name, started.pid)
         return started
+
+    def _namespaces(self) -> list[str]:
+        """Which of the host's namespaces a program enters, as arguments of nsenter."""
+        return ["--net", "--mount", f"--wdns={Path.cwd()}"]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, RUN_ID_VARIABLE: self._state.run_id}
@@ -169,3 +175,41 @@ class NamespaceHost:
         inside = set(processes_in_network([namespace])) - {ProcessIdentity.of(self.pid)}
         if inside:
             end_processes(inside & set(processes_of_run(self._state.run_id)), grace_s=_STOP_TIMEOUT_S)
+
+
+class NamespaceRuntime:
+    """Implements testbed.hosts.base.RunningRuntime: the deployment makes namespaces, one fork server all workers."""
+
+    def __init__(self, state: RunState, modules: Sequence[str], *, log_directory: Path) -> None:
+        """Returns at once; the modules are imported meanwhile."""
+        self._state = state
+        self._log_directory = log_directory
+        self._fork_server = ForkServer(state, modules, log_directory=log_directory)
+        self.holders: Mapping[str, int] = {}
+
+    @property
+    def failure(self) -> str | None:
+        """Of the fork server."""
+        return self._fork_server.failure
+
+    def host(self, node: str, holder_pid: int) -> NamespaceHost:
+        """In the holder's namespaces."""
+        return NamespaceHost(
+            node,
+            holder_pid,
+            state=self._state,
+            log_directory=self._log_directory,
+            fork_server=self._fork_server,
+        )
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Until everything is imported. Raises RunFailedError."""
+        self._fork_server.wait_ready(timeout_s)
+
+    def describe(self) -> Mapping[str, Any]:
+        """It is this machine's."""
+        return {"kind": "namespace"}
+
+    def close(self) -> None:
+        """End the fork server and with it all its children. Idempotent."""
+        self._fork_server.close()

@@ -76,6 +76,7 @@ class _Capture:
             ProcessSpec(
                 name=f"capture-{link}",
                 argv=("dumpcap", "-q", "-i", interface, "-s", str(snap_bytes), "-w", str(path.absolute())),
+                of_laboratory=True,
             ),
             on_output=self._on_output,
         )

@@ -69,7 +69,7 @@ def render_plan(plan: Plan, console: Console) -> None:
         for line in lines:
             console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     console.print("\n[bold]processes[/]")
-    console.print("  root: coordinator, fork server (imports torch once)", highlight=False)
+    console.print(f"  {experiment.runtime.text()}", highlight=False, markup=False, soft_wrap=True)
     if experiment.metrics.prometheus is not None:
         port = experiment.metrics.prometheus.port or "any free port"
         console.print(f"  root: prometheus (scrapes every second; its pages at 127.0.0.1, {port})", highlight=False)

@@ -32,6 +32,7 @@ from testbed.links.change import Change
 from testbed.links.spec import LinkOverride, LinkSpec
 from testbed.links.tc import MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
+from testbed.runtimes.base import RUNTIMES, Runtime
 from testbed.topologies.base import TOPOLOGIES, Topology
 from testbed.workloads.base import WORKLOADS, Workload
 from transports.baselines.base import STACKS, Stack
@@ -133,8 +134,8 @@ class Experiment(BaseModel):
     switch: Literal["routed", "bridged"] = "routed"
     """Switches forward at layer 3 (`routed`): queues and incast behave as they do in reality; or at layer 2
     (`bridged`), without loops, where the sender's own limits reach into the switches' queues."""
-    runtime: Literal["namespace"] = "namespace"
-    """What a worker runs in."""
+    runtime: Annotated[Runtime, *RUNTIMES.field()] = Field(default_factory=lambda: RUNTIMES.parse("namespace"))
+    """What a worker runs in: `namespace`, `docker`, or `{kind: docker, image: my/train:latest}`."""
     workload: Annotated[Workload, *WORKLOADS.field()] = Field(default_factory=lambda: WORKLOADS.parse("training"))
     collective: Annotated[Collective, *COLLECTIVES.field()] = Field(default_factory=lambda: COLLECTIVES.parse("ring"))
     channel: Annotated[Channel, *CHANNELS.field()] = Field(default_factory=lambda: CHANNELS.parse("tcp"))

@@ -68,7 +68,7 @@ class Ready(Listener):
 
 try:
     with Coordinator(
-        socket_path, configurations, timeout_s=20.0, listener=Ready(), fork_server=fork_server
+        socket_path, configurations, timeout_s=20.0, listener=Ready(), runtime=fork_server
     ) as coordinator:
         workers_ = []
         for rank, host in enumerate(hosts):

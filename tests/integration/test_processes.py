@@ -261,9 +261,7 @@ def test_workers_run_from_registration_to_the_end_in_forks(
 ) -> None:
     configurations = importlib.import_module("probe_workload").configurations(4, state.run_id)
     socket_path = state.directory / "control.sock"
-    with Coordinator(
-        socket_path, configurations, timeout_s=20.0, listener=Listener(), fork_server=fork_server
-    ) as coordinator:
+    with Coordinator(socket_path, configurations, timeout_s=20.0, listener=Listener()) as coordinator:
         for rank in range(4):
             spec = ProcessSpec(name=f"r{rank}", entry="probe_workload:main", arguments=(str(socket_path), str(rank)))
             coordinator.attach(rank, forking_host.start(spec))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from testbed.control.coordinator import Listener
-from testbed.errors import EnvironmentLacksError, Interrupted, RunFailedError
+from testbed.errors import Interrupted, RunFailedError
 from testbed.hosts.base import ProcessSpec
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
-from testbed.launch import CommandFailedError, Exit, Launch, redirections, require_program, worker_environment
+from testbed.launch import CommandFailedError, Exit, Launch, redirections, worker_environment
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import validate
 
@@ -76,12 +76,6 @@ def test_redirections_are_what_was_asked_for(tmp_path: Path) -> None:
     assert redirections(path) == []
     path.write_text("0 gloo\n1 gloo\n0 default\n")
     assert redirections(path) == ["default", "gloo"]
-
-
-def test_a_program_that_is_not_there_is_refused_before_anything_is_made() -> None:
-    with pytest.raises(EnvironmentLacksError, match=r"workload\.argv"):
-        require_program(["no-such-program"])
-    require_program([sys.executable])
 
 
 class LocalHost:

@@ -1,0 +1,41 @@
+"""Hosts are network and mount namespaces of this machine; one fork server imports torch for all workers."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.runtimes.base import RUNTIMES, Runtime
+from testbed.workloads.command import Command
+
+if TYPE_CHECKING:
+    from testbed.hosts.base import RunningRuntime
+    from testbed.plan import Plan
+    from testbed.state import RunState
+
+
+@RUNTIMES.register
+class Namespace(Runtime):
+    """Namespaces: the quickest to start, with this machine's Python, as root."""
+
+    def text(self) -> str:
+        """One import for all."""
+        return "root: coordinator, fork server (imports torch once)"
+
+    def lacks(self, plan: "Plan") -> list[str]:
+        """The program of a command."""
+        command = plan.experiment.workload
+        if not isinstance(command, Command) or shutil.which(command.argv[0]) is not None:
+            return []
+        return [f"workload.argv: there is no program {command.argv[0]!r}: install it, or give its path"]
+
+    def inherited(self) -> Mapping[str, str]:
+        """Those of the laboratory."""
+        return os.environ
+
+    def start(self, plan: "Plan", state: "RunState", *, log_directory: Path) -> "RunningRuntime":
+        """Start importing what the workload needs."""
+        from testbed.hosts.namespace import NamespaceRuntime
+
+        return NamespaceRuntime(state, plan.experiment.workload.preload, log_directory=log_directory)
