@@ -7,9 +7,9 @@ touches gRPC. It ends with the thread that started it, or in a container (parent
 children end with it.
 
 The socket is SOCK_SEQPACKET and carries one JSON object per packet. In: a :class:`ForkRequest` with the descriptors of
-its output, of its standard error and, if it listens, of its standard input. Out: `{"ready": seconds, "sources": digest}`, `{"forked": name}`
-(by the child itself: the kernel attaches its pid as the receiver knows it, unix(7), SCM_CREDENTIALS),
-`{"refused": name, "error": text}`, `{"exited": name, "status": status}`.
+its output, of its standard error and, if it listens, of its standard input. Out: `{"ready": seconds, "sources":
+digest}`, `{"forked": name}` (by the child itself: the kernel attaches its pid as the receiver knows it, unix(7),
+SCM_CREDENTIALS), `{"refused": name, "error": text}`, `{"exited": name, "status": status}`.
 """
 
 import contextlib

@@ -131,7 +131,11 @@ class DockerContainers(Runtime):
         from testbed.hosts.container import ContainerRuntime, ContainerSpec
 
         spec = ContainerSpec(
-            image=self.image, python=self.python, user=self.user, mounts=self._mounts(plan), environment=self.environment
+            image=self.image,
+            python=self.python,
+            user=self.user,
+            mounts=self._mounts(plan),
+            environment=self.environment,
         )
         return ContainerRuntime(self._docker(), spec, self.contained(plan), state, log_directory=log_directory)
 

@@ -150,6 +150,15 @@ def test_what_cannot_be_removed_is_reported_and_its_record_kept(root: Path, tmp_
     assert not group.exists()
 
 
+def test_containers_of_a_daemon_that_does_not_answer_are_reported_and_their_record_kept(root: Path) -> None:
+    state = RunState.create(new_run_id(), root=root)
+    state.add_containers("unix:///no/such/daemon.sock", ["testbed-r1-w0"])
+    report = clean(state.run_id, root=root)
+    assert [left.kind for left in report.remaining] == ["container", "path"]
+    assert report.remaining[0].what.startswith("testbed-r1-w0 (docker")
+    assert RunState.load(state.run_id, root=root).owned().containers == {"testbed-r1-w0": "unix:///no/such/daemon.sock"}
+
+
 def test_directories_of_creations_that_were_cut_short_are_removed(root: Path) -> None:
     own = ProcessIdentity.own()
     dead = root / f".r1.{own.pid}.{own.start_time - 1}"

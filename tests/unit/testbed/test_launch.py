@@ -1,6 +1,5 @@
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path

@@ -32,6 +32,14 @@ def test_the_directory_is_private_and_names_this_process_as_the_coordinator(tmp_
     assert run_ids(root=tmp_path) == ["r1"]
 
 
+def test_workers_reach_their_own_directory_and_replace_nothing_of_others_in_it(tmp_path: Path) -> None:
+    state = RunState.create("r1", root=tmp_path)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (state.workers_directory, state.scratch_directory)]
+    assert modes == [0o2750, 0o3770]
+    assert not state.directory.stat().st_mode & stat.S_IXOTH
+    assert os.access(state.scratch_directory, os.W_OK)
+
+
 def test_an_intent_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
     state = RunState.create("r1", root=tmp_path)
     state.add_cgroup(Path("/sys/fs/cgroup/cpu/testbed-r1"))

@@ -1,0 +1,64 @@
+"""What a container is started and limited with; that it then is so is in tests/integration/test_containers.py."""
+
+from itertools import pairwise
+from pathlib import Path
+
+from testbed.hosts.base import Limits
+from testbed.hosts.container import ContainerSpec, run_arguments, update_arguments
+
+SPEC = ContainerSpec(image="my/train:1", mounts=("/data",), environment={"HF_HOME": "/data"})
+
+
+def arguments(spec: ContainerSpec = SPEC) -> list[str]:
+    return run_arguments(
+        spec,
+        node="w0",
+        run_id="r1",
+        directories=[Path("/run/testbed/r1/workers")],
+        socket_path=Path("/run/testbed/r1/containers/w0/fork.sock"),
+        modules=["torch"],
+    )
+
+
+def values(name: str) -> list[str]:
+    given = arguments()
+    return [value for option, value in pairwise(given) if option == name]
+
+
+def test_a_container_has_no_network_and_no_rights() -> None:
+    assert values("--network") == ["none"]
+    assert values("--user") == ["10001:10001"]
+    assert values("--cap-drop") == ["ALL"]
+    assert values("--security-opt") == ["no-new-privileges"]
+    assert "--read-only" in arguments()
+    assert not {"--privileged", "--cap-add", "--pid", "--device", "--publish"} & set(arguments())
+
+
+def test_it_sees_the_runs_directories_and_the_mounts_read_only() -> None:
+    assert values("--volume") == ["/run/testbed/r1/workers:/run/testbed/r1/workers", "/data:/data:ro"]
+
+
+def test_it_is_found_by_the_runs_id_and_its_processes_are_too() -> None:
+    assert "org.ina-testbed.run=r1" in values("--label")
+    assert values("--name") == ["testbed-r1-w0"]
+    assert {"TESTBED_RUN_ID=r1", "HF_HOME=/data"} <= set(values("--env"))
+
+
+def test_its_first_process_is_the_fork_server_of_the_images_python() -> None:
+    given = arguments()
+    assert values("--entrypoint") == ["python3"]
+    assert given[given.index("my/train:1") + 1 :] == [
+        *("-P", "-m", "testbed.control.fork_server", "/run/testbed/r1/containers/w0/fork.sock", "0", "torch")
+    ]
+
+
+def test_nothing_is_fetched_while_a_container_starts() -> None:
+    assert values("--pull") == ["never"]
+
+
+def test_limits_are_dockers_with_a_short_period() -> None:
+    assert update_arguments(Limits()) == []
+    assert update_arguments(Limits(cpu_cores=0.5, pinned_cores=(0, 2), memory_bytes=2**30)) == [
+        *("--cpu-period", "10000", "--cpu-quota", "5000", "--cpuset-cpus", "0,2"),
+        *("--memory", "1073741824", "--memory-swap", "1073741824"),
+    ]

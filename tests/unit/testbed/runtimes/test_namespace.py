@@ -1,0 +1,21 @@
+import os
+import sys
+
+from testbed.plan import make_plan
+from testbed.spec.experiment import validate
+
+
+def lacks(program: str) -> list[str]:
+    plan = make_plan(validate({"name": "a", "workers": 2, "workload": {"kind": "command", "argv": [program]}}))
+    return plan.experiment.runtime.lacks(plan)
+
+
+def test_a_program_that_is_not_there_is_refused_before_anything_is_made() -> None:
+    assert lacks(sys.executable) == []
+    assert lacks("no-such-program") == [
+        "workload.argv: there is no program 'no-such-program': install it, or give its path"
+    ]
+
+
+def test_programs_inherit_what_the_laboratory_was_started_with() -> None:
+    assert validate({"name": "a"}).runtime.inherited() == os.environ
