@@ -204,7 +204,7 @@ def execute(
 
       testbed exec --workers 2 --link 100mbit --backend testbed --set collective=halving_doubling -- python ddp.py
 
-      testbed exec --workers 2 --link 50mbit,5ms -- sh experiments/scripts/iperf.sh
+      testbed exec --workers 2 --link 50mbit,5ms -- sh examples/iperf.sh
     """
     from testbed.bench import parse_link
     from testbed.results.streams import Streams

@@ -226,6 +226,7 @@ class Launch:
             if tail := log_tail(path, num_lines=_NUM_LINES):
                 lines += [f"the end of {path.name}:", tail]
                 break
+        lines.append(f"all that it printed: {process.log_path.with_suffix('')}*.log")
         return "\n".join([*lines, *others, *stopped])
 
 

@@ -384,7 +384,9 @@ class _Run:
         window = self.recorder.window
         start, end = window["measure"].machine, window["done"].machine
         machine = machine_summary(
-            *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")), window=self._command_window
+            *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")),
+            window=self._command_window,
+            links=self.writer.frame("links") if self._command_window else None,
         )
         ranks = range(self.plan.experiment.workers)
         changes = self.writer.frame("changes")

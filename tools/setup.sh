@@ -11,7 +11,7 @@ fail() { printf 'setup: %s\n' "$1" >&2; exit 3; }
 
 stamp=.venv/.setup-stamp
 wanted=$(cat tools/setup.sh pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)
-programs=(mnexec ethtool tc ip nsenter sysctl ifconfig brctl iptables-restore cc dumpcap clang tshark prometheus promtool)
+programs=(mnexec ethtool tc ip nsenter sysctl ifconfig brctl iptables-restore cc dumpcap clang tshark prometheus promtool iperf3)
 missing=()
 for program in "${programs[@]}"; do
   command -v "$program" >/dev/null || missing+=("$program")
@@ -20,7 +20,7 @@ if [ "${#missing[@]}" -eq 0 ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; 
 
 if [ "${#missing[@]}" -gt 0 ]; then
   packages=(mininet iproute2 ethtool net-tools bridge-utils procps util-linux iptables gcc libc6-dev wireshark-common tshark
-            clang libbpf-dev prometheus)
+            clang libbpf-dev prometheus iperf3)
   [ "$(id -u)" -eq 0 ] || fail "missing ${missing[*]}; as root run: apt-get install --no-install-recommends ${packages[*]}"
   command -v apt-get >/dev/null || fail "missing ${missing[*]} and no apt-get; install your system's packages of ${packages[*]}"
   printf 'setup: installing system packages: %s\n' "${packages[*]}"

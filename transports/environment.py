@@ -26,6 +26,15 @@ def axis_value(environment: Mapping[str, str], name: str, default: str) -> objec
         raise OptionError(f"{name} is neither a name nor JSON: {error}") from None
 
 
+def rack_numbers(environment: Mapping[str, str]) -> tuple[int, ...]:
+    """TESTBED_RACKS as a number for each rank; empty where it is not set. Raises OptionError."""
+    text = environment.get("TESTBED_RACKS", "")
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise OptionError(f"TESTBED_RACKS: {text!r} is no list of numbers, one for each rank: 0,0,1,1") from None
+
+
 def own_address(environment: Mapping[str, str]) -> str:
     """This host's IPv4 address to listen on: TESTBED_ADDRESS, that of TESTBED_INTERFACE, or that of the
     interface which routes to MASTER_ADDR. Raises UnsupportedError when there is none."""

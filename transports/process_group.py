@@ -10,6 +10,7 @@ environment:
     TESTBED_COLLECTIVE   `ring`, or JSON: `{"kind": "ring", "segment_bytes": "64KiB"}`   default: ring
     TESTBED_CHANNEL      `tcp`, or JSON                                                  default: tcp
     TESTBED_COMPRESSION  `fp16`, or JSON: `{"kind": "qsgd", "bits": 8}`                  default: none
+    TESTBED_RACKS        the number of each rank's rack: `0,0,1,1`                       default: all in one
     TESTBED_ADDRESS      this host's own address to listen on
     TESTBED_INTERFACE    or the interface whose IPv4 address to listen on
 
@@ -47,7 +48,7 @@ from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
 from transports.compression.base import COMPRESSORS, Compressor
-from transports.environment import axis_value, own_address
+from transports.environment import axis_value, own_address, rack_numbers
 from transports.errors import OptionError
 from transports.transport import ReduceOperation, Transport
 
@@ -89,6 +90,7 @@ class ProcessGroupOptions:
             channel=CHANNELS.parse(axis_value(os.environ, "TESTBED_CHANNEL", "tcp")),
             address=own_address(os.environ),
             compression=COMPRESSORS.parse(axis_value(os.environ, "TESTBED_COMPRESSION", "none")),
+            racks=rack_numbers(os.environ),
         )
 
 

@@ -234,6 +234,7 @@ def summarize(inputs: Inputs) -> Summary:
             inputs.iterations,
             inputs.buckets,
             window=(inputs.command.start_s, inputs.command.end_s) if inputs.command else None,
+            links=inputs.samples if inputs.command else None,
         ),
         allreduce=_allreduce(inputs),
         compression=_compression(inputs),
@@ -327,8 +328,10 @@ def machine_summary(
     buckets: pl.DataFrame,
     *,
     window: tuple[float, float] | None = None,
+    links: pl.DataFrame | None = None,
 ) -> MachineSummary | None:
-    """The machine over the measured iterations, or the window; None if it was not sampled twice in them."""
+    """The machine over the measured iterations; None if it was not sampled twice in them. A command has no iterations
+    but a window, and communicates while `links` (LINK_SCHEMA) are busy."""
     window = _measured_window(iterations) or window
     if window is None:
         return None
@@ -338,9 +341,11 @@ def machine_summary(
     ticks, idle, steal = (np.diff(samples[name].to_numpy()) for name in ("ticks", "idle_ticks", "steal_ticks"))
     total = float(max(ticks.sum(), 1))
     in_service = buckets.filter(pl.col("phase") == "measured")
-    busy_s = _busy_between(
-        samples["at_s"].to_numpy(), union(in_service["started_s"].to_numpy(), in_service["done_s"].to_numpy())
-    )
+    if links is None:
+        busy = union(in_service["started_s"].to_numpy(), in_service["done_s"].to_numpy())
+    else:
+        busy = busy_times(links, window)
+    busy_s = _busy_between(samples["at_s"].to_numpy(), busy)
     saturated = idle < SATURATED_IDLE_SHARE * ticks
     return MachineSummary(
         idle_share=float(idle.sum()) / total,

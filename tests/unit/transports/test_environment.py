@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from transports.environment import axis_value, own_address
+from transports.environment import axis_value, own_address, rack_numbers
 from transports.errors import OptionError, UnsupportedError
 
 
@@ -43,3 +43,10 @@ def test_an_unknown_master_is_an_error_that_says_what_to_set() -> None:
 
 def test_without_a_master_it_is_loopback() -> None:
     assert own_address({}) == socket.inet_ntoa(socket.INADDR_LOOPBACK.to_bytes(4, "big"))
+
+
+def test_racks_are_a_number_for_each_rank() -> None:
+    assert rack_numbers({}) == ()
+    assert rack_numbers({"TESTBED_RACKS": "0,0,1"}) == (0, 0, 1)
+    with pytest.raises(OptionError, match="TESTBED_RACKS: 'a,b'"):
+        rack_numbers({"TESTBED_RACKS": "a,b"})

@@ -1,0 +1,67 @@
+"""The redirection changes torch for a whole process, so what it does is seen in processes of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transports.redirection import target
+
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+named = {"backend": sys.argv[4]} if sys.argv[4] != "none" else {}
+dist.init_process_group(
+    init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=int(sys.argv[3]), **named)
+tensor = torch.ones(10)
+dist.all_reduce(tensor)
+assert tensor.eq(dist.get_world_size()).all()
+group = dist.new_group([0], backend="gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+print(dist.get_backend(), dist.get_backend(group), dist.get_backend(mesh.get_group()))
+"""
+
+
+def run(store: Path, record: Path | None, backend: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "RANK": "0"}
+    environment |= {} if record is None else {"TESTBED_REDIRECT": str(record)}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(store), "0", "1", backend],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=90,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("gloo", "testbed"),
+        ("NCCL", "testbed"),
+        ("undefined", "testbed"),
+        ("cpu:gloo,cuda:nccl", "testbed"),
+        ("mpi", "mpi"),
+        ("cpu:mpi,cuda:nccl", "cpu:mpi,cuda:nccl"),
+        ("testbed", "testbed"),
+    ],
+)
+def test_gloo_and_nccl_are_replaced_and_others_are_not(asked: str, found: str) -> None:
+    assert target(asked, "testbed") == found
+
+
+def test_groups_by_whatever_function_are_ours_and_are_written_down(tmp_path: Path) -> None:
+    record = tmp_path / "redirected"
+    record.touch()
+    done = run(tmp_path / "store", record, "cpu:gloo,cuda:nccl")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["testbed"] * 3
+    assert record.read_text().splitlines() == ["0 cpu:gloo,cuda:nccl", "0 gloo"]
+
+
+def test_torch_is_not_imported_when_redirecting_cannot_be_written_down(tmp_path: Path) -> None:
+    done = run(tmp_path / "store", tmp_path / "absent" / "redirected", "gloo")
+    assert done.returncode != 0
+    assert "TESTBED_REDIRECT" in done.stderr
