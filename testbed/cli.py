@@ -22,6 +22,7 @@ from rich.table import Table
 
 from testbed.calibration_cache import Mode
 from testbed.errors import Interrupted, SpecError, TestbedError
+from transports.terminal import standard_output
 
 if TYPE_CHECKING:
     from testbed.results.record import Summary
@@ -255,7 +256,7 @@ def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, *
     if as_json:
         _emit(summary.model_dump(mode="json", by_alias=True))
     elif stopped is None:
-        render_summary(summary, Console())
+        render_summary(summary, standard_output())
     if stopped is not None:
         raise stopped
     if summary.outcome == "invalid":
@@ -313,7 +314,7 @@ def sweep(
         if as_json:
             _emit(comparison.to_json())
         else:
-            render_points(comparison, Console())
+            render_points(comparison, standard_output())
         return
     require_points(swept, plans)
     errors = Console(stderr=True, quiet=as_json)
@@ -329,7 +330,7 @@ def sweep(
     if as_json:
         _emit(comparison.to_json())
     else:
-        render_comparison(comparison, Console())
+        render_comparison(comparison, standard_output())
     if code := exit_code(comparison):
         raise typer.Exit(code)
 
@@ -358,8 +359,8 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
         carries_bps = None if budget is None else budget.carries_bps(made.experiment.packet_bytes)
         _emit({**made.to_json(), "budget": {"asked_bps": asked_bps(made), "carries_bps": carries_bps}})
     else:
-        render_plan(made, Console())
-        Console().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)
+        render_plan(made, standard_output())
+        standard_output().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)
 
 
 def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
@@ -370,7 +371,7 @@ def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
     if as_json:
         _emit(points.to_json())
     else:
-        render_points(points, Console())
+        render_points(points, standard_output())
 
 
 @app.command(epilog=_EPILOG)
@@ -409,9 +410,9 @@ def report(
         traced = {} if trace is None else {"trace": str(trace)}
         _emit({"report": str(path), **traced, "summary": loaded.summary.model_dump(mode="json", by_alias=True)})
     else:
-        render_summary(loaded.summary, Console())
+        render_summary(loaded.summary, standard_output())
         if trace is not None:
-            Console().print(f"trace {trace}: open it in ui.perfetto.dev", markup=False, soft_wrap=True)
+            standard_output().print(f"trace {trace}: open it in ui.perfetto.dev", markup=False, soft_wrap=True)
 
 
 @app.command(epilog=_EPILOG)
@@ -447,12 +448,12 @@ def doctor(
         for check in checks:
             mark = "[green]ok[/]" if check.ok else "[red]no[/]" if check.severity == "needed" else "[yellow]--[/]"
             table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
-        Console().print(table)
+        standard_output().print(table)
         if budget is not None:
             from testbed.results.budget_text import render_budget
 
-            Console().print()
-            render_budget(budget, Console())
+            standard_output().print()
+            render_budget(budget, standard_output())
     if any(not check.ok and check.severity == "needed" for check in checks):
         raise typer.Exit(3)
 
@@ -521,7 +522,7 @@ def link_show(
     if as_json:
         _emit({"schema_version": 1, "run_id": run_id, "links": rows})
     else:
-        render_links(run_id, rows, Console())
+        render_links(run_id, rows, standard_output())
 
 
 @link_app.command("set", epilog=_EPILOG)
@@ -625,7 +626,7 @@ def bench_allreduce(
     if as_json:
         _emit({"schema_version": 1, "rows": rows})
     else:
-        render(rows, Console())
+        render(rows, standard_output())
 
 
 @bench_app.command("links", epilog=_EPILOG)
@@ -660,7 +661,7 @@ def bench_links(
     if as_json:
         _emit({"schema_version": 1, "rows": rows})
     else:
-        render_links(rows, Console())
+        render_links(rows, standard_output())
 
 
 @bench_app.command("transports", epilog=_EPILOG)
@@ -691,7 +692,7 @@ def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> Non
     if as_json:
         _emit({"schema_version": 1, "rows": rows})
     else:
-        render_targets(rows, Console())
+        render_targets(rows, standard_output())
 
 
 @bench_app.command("all", epilog=_EPILOG)
@@ -705,7 +706,7 @@ def bench_all(
     from testbed.bench import run_all
 
     _logging(verbose)
-    run_all(output, Console())
+    run_all(output, standard_output())
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -23,6 +23,7 @@ from transports.framing import DTYPES
 from transports.gradients import COMPRESSIBLE
 from transports.samples import ETHERNET_MTU, TIMED_OPERATIONS, Row, Sample, element_bytes, render, summarise
 from transports.stacks import Composed, StackLike, parse_stack
+from transports.terminal import standard_output
 from transports.units import format_size, parse_rate_bps, parse_size_bytes, parse_time_s
 
 if TYPE_CHECKING:
@@ -235,8 +236,7 @@ def bench(
     if as_json:
         sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, "rows": rows}) + "\n")
     else:
-        console = Console()
-        render(rows, console if console.is_terminal else Console(width=200))
+        render(rows, standard_output())
 
 
 def _quantity(option: str, text: str | None) -> float | None:

@@ -25,6 +25,8 @@ TIMED_OPERATIONS: Final[Sequence[Operation]] = (
     "all_to_all",
 )
 ETHERNET_MTU: Final = 1500
+WIDE: Final = 130
+"""Characters of a terminal that shows every column."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +114,11 @@ def summarise(
 
 
 def render(rows: Sequence[Row], console: Console) -> None:
-    """The table, sizes in ascending order. `of bound` is the bound over the median time."""
+    """The table, sizes in ascending order. `of bound` is the bound over the median time.
+
+    A narrow terminal is spared the columns that JSON has as well.
+    """
+    wide = console.width >= WIDE
     bounded = any("bound_s" in row for row in rows)
     table = Table(
         title=f"{rows[0]['operation']}, {rows[0]['num_workers']} ranks; times in ms, bandwidths in Mbit/s",
@@ -120,19 +126,23 @@ def render(rows: Sequence[Row], console: Console) -> None:
         box=None,
         pad_edge=False,
     )
-    columns = ["size", "count", "dtype", "stack", "time", "p10", "p90", "algbw", "busbw"]
-    columns += ["of bound"] * bounded + ["wire/rank", "CPU s/GB", "error"]
+    columns = ["size", *["count", "dtype"] * wide, "stack", "time", *["p10", "p90"] * wide, "algbw", "busbw"]
+    columns += ["of bound"] * bounded + ["wire/rank"] * wide + ["CPU s/GB"] + ["error"] * wide
     for column in columns:
-        table.add_column(column, justify="left" if column in ("dtype", "stack") else "right", no_wrap=True)
+        if column == "stack":
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="left" if column == "dtype" else "right", no_wrap=True)
     for row in sorted(rows, key=lambda row: row["size_bytes"]):
-        cells = [format_size(row["size_bytes"]), str(row["num_elements"]), row["dtype"], row["stack"]]
-        cells += [f"{row['time_s'][key] * 1e3:.3f}" for key in ("median", "p10", "p90")]
+        cells = [format_size(row["size_bytes"]), *[str(row["num_elements"]), row["dtype"]] * wide, row["stack"]]
+        times_ms = [f"{row['time_s'][key] * 1e3:.3f}" for key in ("median", "p10", "p90")]
+        cells += times_ms if wide else times_ms[:1]
         cells += [f"{row[key] / 1e6:.1f}" for key in ("algbw_bps", "busbw_bps")]
         if bounded:
             ratio = row["ratio_to_bound"]
             cells.append(f"{100 / ratio:.1f}%" if ratio else "-")
         wire_bytes, cpu_s_per_gb = row["wire_bytes_per_rank"], row["cpu_s_per_gb"]
-        cells.append("-" if wire_bytes is None else str(wire_bytes))
+        cells += ["-" if wire_bytes is None else str(wire_bytes)] * wide
         cells.append("-" if cpu_s_per_gb is None else f"{cpu_s_per_gb:.2f}")
-        table.add_row(*cells, f"{row['relative_error']:.0e}")
+        table.add_row(*cells, *[f"{row['relative_error']:.0e}"] * wide)
     console.print(table)

@@ -58,6 +58,15 @@ def test_wire_bytes_follow_the_schedule_and_the_compression() -> None:
     assert of("ring/tcp/threshold:threshold=0.1:error_feedback=false") is None
 
 
+def test_a_narrow_terminal_shows_whole_words_of_the_columns_that_matter() -> None:
+    rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, goodput_bps=8e6)
+    out = io.StringIO()
+    render(rows, Console(file=out, width=80))
+    heading, first = out.getvalue().splitlines()[1:3]
+    assert heading.split() == ["size", "stack", "time", "algbw", "busbw", "of", "bound", "CPU", "s/GB"]
+    assert "\u2026" not in first
+
+
 def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:
     for goodput_bps, shown in ((8e6, True), (None, False)):
         rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, goodput_bps=goodput_bps)
