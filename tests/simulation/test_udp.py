@@ -4,6 +4,7 @@ Each seed decides a whole world: the messages, the window policy, the pace, what
 """
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +12,7 @@ from switch_agg.core import Address
 from switch_agg.simulator import Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, DelayWindow, FixedWindow
 from transports.channels._udp_core import ASIDE_BYTES, Connection
-from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pacer, WindowPace
+from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.framing import HEADER_BYTES
 
 A: Address = ("a", 1)
@@ -197,6 +198,32 @@ def transfer_s(loss: float, num_bytes: int) -> float:
 
 def test_random_loss_does_not_slow_a_paced_sender() -> None:
     assert transfer_s(0.005, 5_000_000) < 1.25 * transfer_s(0.0, 5_000_000)
+
+
+@pytest.mark.parametrize(
+    ("loss", "delay_s", "pace", "least_share", "most_sent_again"),
+    [
+        (0.005, 10e-3, lambda: GivenPace(200e6), 0.95, 0.01),
+        (0.0, 0.1e-3, lambda: GivenPace(200e6), 0.98, 0.0),
+        (0.0, 0.1e-3, DiscoveredPace, 0.96, 0.06),
+    ],
+)
+def test_a_paced_sender_fills_its_link(
+    loss: float, delay_s: float, pace: Callable[[], Pace], least_share: float, most_sent_again: float
+) -> None:
+    """200 Mbit/s and a queue of 1 MB: the share of what payload can have of the link, and what travels twice."""
+    world = World(3, Network(delay_s=delay_s, loss=loss, rate_bps=200e6), packet_bytes=1448)
+    for end in world.ends.values():
+        end._window, end._pace = FixedWindow(8192), pace()
+    num_bytes = 10_000_000
+    for _ in range(20):
+        world.send(A, num_bytes // 20)
+        world.expect(B)
+    world.run()
+    world.check()
+    bound_s = num_bytes * 8 / (200e6 * 1448 / 1514)
+    assert bound_s / (world.simulator.now_s - 2 * delay_s) > least_share
+    assert world.ends[A].retransmitted_bytes <= most_sent_again * num_bytes
 
 
 def test_bytes_that_came_in_another_copy_do_not_stop_the_probes() -> None:

@@ -5,8 +5,8 @@ header; a packet carries bytes of one message. Packets are numbered as in QUIC (
 so an acknowledgement is never ambiguous, and what is lost travels again under a new number. Loss is found as in RFC
 9002: three later packets were acknowledged, or 9/8 of a round trip has passed; a probe follows where nothing comes.
 
-Everything is counted in runs, packets with consecutive numbers and consecutive bytes, since the kernel moves those in
-one call (UDP_SEGMENT and UDP_GRO in udp(7)). A receiver allows as much as it has posted, and a little that it puts
+Everything is counted in runs, packets with consecutive numbers and consecutive bytes, since the kernel moves those
+together (UDP_SEGMENT and UDP_GRO in udp(7)). A receiver allows as much as it has posted, and a little that it puts
 aside. Payload goes straight to the message's own memory.
 """
 
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from switch_agg.core import Address, Datagram
 from switch_agg.round_trip import RoundTripEstimator
 from switch_agg.window import FixedWindow, Window
-from transports.channels._udp_pacing import Pace, Pacer
+from transports.channels._udp_pacing import BURST_S, Pace, Pacer
 from transports.channels._udp_wire import HEADER as DATAGRAM_HEADER
 from transports.channels._udp_wire import (
     MAX_RANGES,
@@ -42,11 +42,8 @@ GRANULARITY_S: Final = 1e-3
 MAX_ACKNOWLEDGEMENT_DELAY_S: Final = 1e-3
 PACKETS_PER_ACKNOWLEDGEMENT: Final = 16
 TAKE_BACK_S: Final = 5e-4
-MAX_RUN_BYTES: Final = 64_000
-"""Of a run with all its headers: what the kernel takes at once."""
-MAX_RUN_PACKETS: Final = 44
-BURST_S: Final = 1e-3
-"""A paced run is no longer than this, but for one packet."""
+MAX_RUN_PACKETS: Final = 176
+"""Four of the kernel's largest datagrams."""
 WINDOW_GAIN: Final = 2.0
 """How much faster than a window each round trip a sender without a rate of its own may go."""
 PING_S: Final = 0.5
@@ -129,6 +126,8 @@ class Run(NamedTuple):
     delivered_bytes: int
     """What had been acknowledged when these were sent, and when that was."""
     delivered_s: float
+    first_sent_s: float
+    """When what was acknowledged then had been sent."""
     saturated: bool
     """Whether the network, and not the application, held the sender back."""
 
@@ -161,7 +160,6 @@ class Connection:
         self.packet_bytes = packet_bytes
         self._wire_bytes = packet_bytes + OVERHEAD_BYTES
         self._window, self._pace, self._pacer = window, pace, pacer
-        self._max_packets = min(MAX_RUN_PACKETS, MAX_RUN_BYTES // (packet_bytes + DATAGRAM_HEADER.size))
         self.completions: list[int] = []
         self.disagreement: tuple[bytes, bytes] | None = None
         """The frame header that came and the one that was expected."""
@@ -184,7 +182,7 @@ class Connection:
         self._latest_s = 0.0
         self._largest_acknowledged = -1
         self._delivered_bytes = 0
-        self._delivered_s = now_s
+        self._delivered_s = self._first_sent_s = now_s
         self._marks_seen = 0
         self._probe_s: float | None = None
         self._probes_unanswered = 0
@@ -287,6 +285,21 @@ class Connection:
     def sending(self) -> bool:
         """Whether a message is under way whose token has not completed."""
         return any(message.token is not None for message in self._outgoing)
+
+    @property
+    def lacking_bytes(self) -> int:
+        """Of the message that comes next, what has not come; 0 where none is expected."""
+        return self._incoming[0].end - self.received.prefix if self._incoming else 0
+
+    @property
+    def flows(self) -> bool:
+        """Whether what is under way is no more than half of what may be: acknowledgements are not urgent."""
+        return not self._sent or self._flight_packets <= self._room_packets()
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether the peer leaves, is not what it was, or disagrees."""
+        return self.restarted or self._left is not None or self.disagreement is not None
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -495,7 +508,10 @@ class Connection:
         return run._replace(first=first, num_packets=end - first, offset=offset, num_bytes=num_bytes)
 
     def _measure(self, run: Run, now_s: float) -> None:
-        elapsed_s = now_s - run.delivered_s
+        """Sampled as in Cheng et al., draft-cheng-iccrg-delivery-rate-estimation: over the longer of the times that
+        sending and acknowledging took, so that acknowledgements that come in lumps do not feign speed."""
+        elapsed_s = max(now_s - run.delivered_s, run.sent_s - run.first_sent_s)
+        self._first_sent_s = run.sent_s
         delivered_bytes = self._delivered_bytes - run.delivered_bytes
         rate_bps = None
         if run.saturated and elapsed_s > 0 and elapsed_s >= self._latest_s:
@@ -574,10 +590,10 @@ class Connection:
         room = self._room_packets()
         if self._num_probes > 0:
             num_packets, self._num_probes = 1, self._num_probes - 1
-        elif room <= 0 or now_s < self._pacer.next_s:
+        elif room <= 0 or not self._pacer.opens(now_s):
             return None
         else:
-            num_packets = min(room, self._max_packets, self._burst_packets())
+            num_packets = min(room, self._burst_packets())
         message, offset, end = wanted
         retransmitted = bool(self._lost)
         finish = min(end, offset + num_packets * self.packet_bytes)
@@ -594,11 +610,11 @@ class Connection:
             if finish == message.end:
                 self._unsent.popleft()
         if self._flight_packets == 0:
-            self._delivered_s = now_s
+            self._delivered_s = self._first_sent_s = now_s
         saturated = self._wanted() is not None or room <= num_packets
         run = Run(
             message, self._next_number, num_packets, offset, finish - offset, now_s,
-            self._delivered_bytes, self._delivered_s, saturated,
+            self._delivered_bytes, self._delivered_s, self._first_sent_s, saturated,
         )  # fmt: skip
         self._next_number += num_packets
         self._sent.append(run)
@@ -607,18 +623,24 @@ class Connection:
         self._arm(now_s)
         return run
 
-    def take_back(self, run: Run, now_s: float) -> None:
-        """The machine could not send the run that `next_run` has just given; it is tried again a little later."""
+    def take_back(self, run: Run, num_sent: int, now_s: float) -> None:
+        """The machine sent only the first packets of the run that `next_run` has just given; the others are tried again
+        a little later."""
         assert self._sent[-1] is run
         self._sent.pop()
-        self._flight_packets -= run.num_packets
-        self._lost.appendleft((run.message, run.offset, run.offset + run.num_bytes))
-        self.retransmitted_bytes -= run.num_bytes
-        self._pacer.next_s = max(self._pacer.next_s, now_s + TAKE_BACK_S)
+        if num_sent:
+            self._sent.append(self._part(run, run.first, run.first + num_sent))
+        back = self._part(run, run.first + num_sent, run.first + run.num_packets)
+        self._flight_packets -= back.num_packets
+        self._lost.appendleft((back.message, back.offset, back.offset + back.num_bytes))
+        self.retransmitted_bytes -= back.num_bytes
+        self._pacer.pause(now_s + TAKE_BACK_S)
 
     def _burst_packets(self) -> int:
         rate_bps = self._rate_bps()
-        return self._max_packets if rate_bps is None else max(1, int(rate_bps * BURST_S / 8 / self._wire_bytes))
+        if rate_bps is None:
+            return MAX_RUN_PACKETS
+        return max(1, min(MAX_RUN_PACKETS, int(rate_bps * BURST_S / 8 / self._wire_bytes)))
 
     def datagrams_of(self, run: Run) -> list[bytes]:
         """The run on the wire; the native sender makes the same."""

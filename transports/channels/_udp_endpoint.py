@@ -6,6 +6,7 @@ out. Short messages are copied when they are posted, as the kernel would do with
 """
 
 import errno
+import math
 import os
 import socket
 import threading
@@ -31,8 +32,12 @@ LINGER_S: Final = 5.0
 """How long a member that leaves in order waits for its last words to be acknowledged, if its timeout is not shorter."""
 HURRIED_LINGER_S: Final = 1.0
 """The same after an error."""
-_RUNS_PER_STEP: Final = 16
+_RUNS_PER_STEP: Final = 8
 _BATCHES_PER_STEP: Final = 4
+QUIET_S: Final = 1e-3
+"""A member in the middle of long messages looks after them this seldom, as an interrupt controller would..."""
+LATE_BYTES: Final = 64 * 1024
+"""...and begins to look at once when, at the rate of late, less than this is lacking of one."""
 _AWAY_S: Final = 2e-3
 """The keeper steps in when the driver has been away for so long."""
 
@@ -51,6 +56,30 @@ class Peer:
     """Whether the peer's host has said that nobody listens there any more."""
     moved_s: float = 0.0
     moved_bytes: int = 0
+    due_s: float = 0.0
+    """When the connection wants to be looked after, whatever comes."""
+    arrived_bytes: int = 0
+    arrived_s: float = 0.0
+    arrival_rate: float = 0.0
+    """Bytes per second that arrived of late, smoothed."""
+
+    def measure_arrival(self, now_s: float) -> None:
+        """Called after something was received."""
+        received_bytes = self.connection.received_payload_bytes
+        if received_bytes != self.arrived_bytes:
+            rate = (received_bytes - self.arrived_bytes) / max(now_s - self.arrived_s, 1e-6)
+            self.arrival_rate += (rate - self.arrival_rate) / 4
+            self.arrived_bytes, self.arrived_s = received_bytes, now_s
+
+    def quiet_s(self) -> float | None:
+        """How long nobody needs to know what arrives; None: this connection has no say in it."""
+        connection = self.connection
+        lacking_bytes = connection.lacking_bytes
+        if lacking_bytes == 0:
+            return 0.0 if connection.sending and not connection.flows else None
+        if not connection.flows or not self.arrival_rate:
+            return 0.0
+        return min(QUIET_S, max(0.0, (lacking_bytes - LATE_BYTES) / self.arrival_rate))
 
 
 class UdpEndpoint:
@@ -94,6 +123,7 @@ class UdpEndpoint:
         """See :class:`Endpoint`."""
         with self._driving:
             token = self._token(self._peers[peer], header, view)
+            self._peers[peer].due_s = 0.0
             connection = self._peers[peer].connection
             if len(view) <= COPY_BYTES and connection.unacknowledged_bytes <= MAX_COPIED_BYTES:
                 connection.send(pack_header(header), memoryview(bytes(view)), None)
@@ -106,6 +136,7 @@ class UdpEndpoint:
         """See :class:`Endpoint`."""
         with self._driving:
             token = self._token(self._peers[peer], header, view)
+            self._peers[peer].due_s = 0.0
             self._peers[peer].connection.expect(pack_header(header), view, token)
         return token
 
@@ -138,11 +169,12 @@ class UdpEndpoint:
             self._away.set()
 
     def _progress(self, deadline_s: float) -> Sequence[Completion]:
-        wait_s = 0.0
+        wait_s = quiet_s = 0.0
         while True:
-            due_s = self._advance(wait_s)
+            due_s = self._advance(wait_s, quiet_s)
             for peer in self._in_order:
-                self._check(peer)
+                if peer.refused or peer.connection.alarmed:
+                    self._check(peer)
             if self._completions or self._woken:
                 completions, self._completions = self._completions, []
                 self._woken = False
@@ -150,7 +182,12 @@ class UdpEndpoint:
             now_s = time.monotonic()
             if now_s >= deadline_s:
                 raise self._timeout()
-            wait_s = min(deadline_s, due_s) - now_s
+            wait_s, quiet_s = min(deadline_s, due_s) - now_s, self._quiet_s()
+
+    def _quiet_s(self) -> float:
+        """How long arrivals can wait: 0 unless something long is awaited and nothing that may be short."""
+        said = [quiet_s for peer in self._in_order if (quiet_s := peer.quiet_s()) is not None]
+        return min(said, default=0.0)
 
     def _peek(self, peer: Peer, deadline_s: float) -> Header | None:
         connection, wait_s = peer.connection, 0.0
@@ -168,13 +205,13 @@ class UdpEndpoint:
                 raise PeerTimeoutError(peer.rank, now_s - peer.moved_s, "its next message")
             wait_s = min(deadline_s, due_s) - now_s
 
-    def _advance(self, wait_s: float) -> float:
+    def _advance(self, wait_s: float, quiet_s: float = 0.0) -> float:
         """Wait for something to happen, and do what there is to do. Returns when to come back at the latest."""
         if self._error is not None:
             raise self._error
         if self._closing:
             raise TransportError(f"rank {self._group.rank} closed the group itself")
-        ready = self._waiter.wait(wait_s)
+        ready = self._waiter.wait(wait_s, quiet_s)
         if ready and ready[-1] == len(self._in_order):
             ready.pop()
             os.eventfd_read(self._wake_descriptor)
@@ -183,24 +220,27 @@ class UdpEndpoint:
 
     def _step(self, ready: Sequence[int]) -> float:
         """Receive from those, send what is due. Returns when to come back at the latest."""
-        due_s = float("inf")
         for index in ready:
             self._receive(self._in_order[index])
         now_s = time.monotonic()
         for peer in self._in_order:
+            if peer.due_s > now_s:
+                continue
             connection = peer.connection
-            deadline_s = connection.deadline_s()
-            if deadline_s <= now_s:
+            if connection.deadline_s() <= now_s:
                 connection.expire(now_s)
-            if not peer.refused:
+            if peer.refused:
+                peer.due_s = math.inf
+            else:
                 self._transmit(peer, now_s)
-                due_s = min(due_s, connection.deadline_s())
+                peer.due_s = connection.deadline_s()
             if connection.completions:
                 self._completions += map(Completion, connection.completions)
                 connection.completions.clear()
-        return due_s
+        return min((peer.due_s for peer in self._in_order), default=math.inf)
 
     def _receive(self, peer: Peer) -> None:
+        peer.due_s = 0.0
         for _ in range(_BATCHES_PER_STEP):
             now_s = time.monotonic()
             found = peer.receiver.receive(now_s)
@@ -211,6 +251,7 @@ class UdpEndpoint:
                 raise PeerLostError(peer.rank, os.strerror(found.error))
             if not found.more:
                 break
+        peer.measure_arrival(now_s)
         connection = peer.connection
         if connection.moved_bytes != peer.moved_bytes:
             peer.moved_bytes, peer.moved_s = connection.moved_bytes, time.monotonic()
@@ -230,10 +271,11 @@ class UdpEndpoint:
             run = connection.next_run(now_s)
             if run is None:
                 break
-            failure = send_run(descriptor, connection, run)
-            if failure == 0:
+            sent = send_run(descriptor, connection, run)
+            if sent == run.num_packets:
                 continue
-            connection.take_back(run, now_s)
+            connection.take_back(run, max(sent, 0), now_s)
+            failure = -min(sent, 0)
             if failure == errno.ECONNREFUSED:
                 peer.refused = True
             elif failure == errno.EMSGSIZE:
@@ -241,7 +283,7 @@ class UdpEndpoint:
                     f"channel.payload: {connection.packet_bytes} B and headers do not fit the MTU towards rank "
                     f"{peer.rank}; the default, 1448 B, fits 1500"
                 )
-            elif failure not in (errno.EAGAIN, errno.ENOBUFS, errno.EINTR):
+            elif failure not in (0, errno.EAGAIN, errno.ENOBUFS, errno.EINTR):
                 raise PeerLostError(peer.rank, os.strerror(failure))
             break
 
@@ -360,6 +402,7 @@ class UdpEndpoint:
         deadline_s = time.monotonic() + linger_s
         for peer in self._in_order:
             peer.connection.leave(finished, time.monotonic())
+            peer.due_s = 0.0
         while time.monotonic() < deadline_s:
             try:
                 due_s = self._step(range(len(self._in_order)))

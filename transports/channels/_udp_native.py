@@ -75,7 +75,7 @@ def library() -> ctypes.CDLL:
     found.send_run.argtypes = (i32, u32, u32, pointer, u32, pointer, u64, u64, u32, u32)
     found.receive_runs.argtypes = (pointer,)
     found.receive_runs.restype = None
-    found.wait_readable.argtypes = (pointer, u32, ctypes.c_int64, pointer)
+    found.wait_readable.argtypes = (pointer, u32, ctypes.c_int64, ctypes.c_int64, pointer)
     return found
 
 
@@ -84,7 +84,7 @@ def _address(view: memoryview | bytes | bytearray) -> int:
 
 
 def send_run(descriptor: int, connection: Connection, run: Run) -> int:
-    """Hand the run to the kernel. Returns 0 or an errno."""
+    """Hand the run to the kernel. Returns how many of its packets it took; if none, a negative errno."""
     message = run.message
     if message.pointers is None:
         message.pointers = (_address(message.header), _address(message.view))
@@ -183,10 +183,16 @@ class Waiter:
         self._ready = (ctypes.c_uint8 * max(1, len(descriptors)))()
         self._num_descriptors = len(descriptors)
 
-    def wait(self, timeout_s: float) -> list[int]:
-        """The indices of those that can be read, when there are any or the time is over."""
+    def wait(self, timeout_s: float, quiet_s: float = 0.0) -> list[int]:
+        """The indices of those that can be read, when there are any or the time is over. The first `quiet_s` of it
+        only the last descriptor is looked at."""
         timeout_ns = int(min(max(timeout_s, 0.0), 3600.0) * 1e9)
-        found: int = self._library.wait_readable(self._descriptors, self._num_descriptors, timeout_ns, self._ready)
+        quiet_ns = min(int(quiet_s * 1e9), timeout_ns)
+        found: int = self._library.wait_readable(
+            self._descriptors, self._num_descriptors, quiet_ns, timeout_ns, self._ready
+        )
         if found < 0:
             raise TransportError(f"cannot wait for {self._num_descriptors} sockets: {errno.errorcode.get(-found)}")
-        return [index for index, ready in enumerate(self._ready) if ready] if found else []
+        if not found:
+            return []
+        return [index for index, ready in enumerate(bytes(self._ready)[: self._num_descriptors]) if ready]

@@ -8,6 +8,8 @@ Left out are its probes of the round trip, since operations end and begin all th
 from collections import deque
 from typing import Final, Protocol
 
+BURST_S: Final = 1e-3
+"""What a sender hands over at once, at its rate: so long it may then sleep."""
 CATCH_UP_S: Final = 4e-3
 """A sender that the scheduler kept away for up to this long makes up for it."""
 JITTER_S: Final = 8e-3
@@ -143,7 +145,18 @@ class Pacer:
 
     def __init__(self) -> None:
         self.next_s = 0.0
-        """When the next packet may leave."""
+        """When the next packet may leave, but for what a burst lets leave early."""
+        self._burst_ends_s = 0.0
+
+    def opens(self, now_s: float) -> bool:
+        """Whether a packet may leave now: its time has come, or a burst that began at its time goes on."""
+        if now_s >= self.next_s:
+            self._burst_ends_s = now_s + BURST_S
+        return self.next_s < self._burst_ends_s
+
+    def pause(self, until_s: float) -> None:
+        """Nothing leaves before."""
+        self.next_s, self._burst_ends_s = max(self.next_s, until_s), 0.0
 
     def spend(self, num_bytes: int, rate_bps: float | None, now_s: float) -> None:
         """So much leaves now."""

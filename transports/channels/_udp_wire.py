@@ -35,6 +35,8 @@ MAX_LENGTH: Final = 8972 - HEADER.size
 IP_UDP_BYTES: Final = 20 + 8
 ETHERNET_BYTES: Final = 14
 OVERHEAD_BYTES: Final = ETHERNET_BYTES + IP_UDP_BYTES + HEADER.size
+_SHORT_BYTES: Final = 256
+"""Up to here numpy costs more than it saves."""
 _MASK: Final = 0xFFFF_FFFF
 _MAX_16: Final = 0xFFFF
 
@@ -76,8 +78,10 @@ class Acknowledged(NamedTuple):
 def check(datagram: bytes | bytearray | memoryview) -> int:
     """The sum over all but the first word."""
     rest = bytes(memoryview(datagram)[4:])
-    words = np.frombuffer(rest + bytes(-len(rest) % 4), "<u4")
-    return int(words.sum(dtype=np.uint64)) & _MASK
+    rest += bytes(-len(rest) % 4)
+    if len(rest) <= _SHORT_BYTES:
+        return sum(memoryview(rest).cast("I")) & _MASK
+    return int(np.frombuffer(rest, "<u4").sum(dtype=np.uint64)) & _MASK
 
 
 def pack(connection: int, number: int, kind: Kind, offset: int, body: bytes | memoryview = b"") -> bytes:

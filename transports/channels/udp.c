@@ -18,7 +18,7 @@
 #error "the wire format is little-endian"
 #endif
 
-enum { MAX_PACKETS = 44, BATCH = 8, BUFFER_BYTES = 65536, KIND_DATA = 1, CONGESTION_EXPERIENCED = 3, MAX_POLLED = 1024 };
+enum { MAX_PACKETS = 44, MAX_DATAGRAM_BYTES = 64000, BATCH = 8, BUFFER_BYTES = 65536, KIND_DATA = 1, CONGESTION_EXPERIENCED = 3, MAX_POLLED = 1024 };
 
 struct header {
     uint32_t check, connection, number;
@@ -78,14 +78,14 @@ static uint32_t sum_at(const uint8_t *bytes, size_t num_bytes, unsigned phase) {
     return word + sum(bytes + first, num_bytes - first);
 }
 
-/* A run of one message's bytes, as packets of at most packet_bytes. Returns 0, or an errno. */
-int send_run(int socket_, uint32_t connection, uint32_t number, const uint8_t *frame, uint32_t frame_bytes,
-             const uint8_t *payload, uint64_t start, uint64_t offset, uint32_t num_bytes, uint32_t packet_bytes) {
+/* As many packets of one message's bytes as one system call takes. Returns 0, or an errno. */
+static int send_batch(int socket_, uint32_t connection, uint32_t number, const uint8_t *frame, uint32_t frame_bytes,
+                      const uint8_t *payload, uint64_t start, uint64_t offset, uint32_t num_bytes,
+                      uint32_t packet_bytes) {
     struct header headers[MAX_PACKETS];
     struct iovec pieces[3 * MAX_PACKETS];
     size_t num_pieces = 0, num_packets = 0;
     for (uint32_t at = 0; at < num_bytes; at += packet_bytes, num_packets++) {
-        if (num_packets == MAX_PACKETS) return EMSGSIZE;
         uint32_t length = num_bytes - at < packet_bytes ? num_bytes - at : packet_bytes;
         uint64_t in_message = offset + at - start;
         uint32_t of_frame = in_message < frame_bytes ? frame_bytes - in_message : 0;
@@ -121,6 +121,23 @@ int send_run(int socket_, uint32_t connection, uint32_t number, const uint8_t *f
         memcpy(CMSG_DATA(segment), &segment_bytes, sizeof segment_bytes);
     }
     return sendmsg(socket_, &message, MSG_DONTWAIT) < 0 ? errno : 0;
+}
+
+/* A run of one message's bytes, as packets of at most packet_bytes. Returns how many of them the kernel took; if none, a
+ * negative errno. */
+int send_run(int socket_, uint32_t connection, uint32_t number, const uint8_t *frame, uint32_t frame_bytes,
+             const uint8_t *payload, uint64_t start, uint64_t offset, uint32_t num_bytes, uint32_t packet_bytes) {
+    uint32_t most = MAX_DATAGRAM_BYTES / (packet_bytes + sizeof(struct header));
+    if (most > MAX_PACKETS) most = MAX_PACKETS;
+    uint32_t sent = 0;
+    for (uint32_t at = 0; at < num_bytes; at += most * packet_bytes) {
+        uint32_t part = num_bytes - at < most * packet_bytes ? num_bytes - at : most * packet_bytes;
+        int error = send_batch(socket_, connection, number + sent, frame, frame_bytes, payload, start, offset + at, part,
+                               packet_bytes);
+        if (error) return sent ? (int)sent : -error;
+        sent += (part + packet_bytes - 1) / packet_bytes;
+    }
+    return (int)sent;
 }
 
 static void place(const struct reception *r, uint64_t offset, const uint8_t *from, uint32_t length) {
@@ -220,12 +237,19 @@ void receive_runs(struct reception *r) {
     }
 }
 
-/* Waits until one of the descriptors can be read. Returns how many can, or a negative errno; ready says which. */
-int wait_readable(const int32_t *descriptors, uint32_t num_descriptors, int64_t timeout_ns, uint8_t *ready) {
+/* Waits until one of the descriptors can be read, but looks at none except the last one before quiet_ns have passed.
+ * Returns how many can, or a negative errno; ready says which. */
+int wait_readable(const int32_t *descriptors, uint32_t num_descriptors, int64_t quiet_ns, int64_t timeout_ns,
+                  uint8_t *ready) {
     struct pollfd polled[MAX_POLLED];
     if (num_descriptors > MAX_POLLED) return -EINVAL;
     for (uint32_t index = 0; index < num_descriptors; index++)
         polled[index] = (struct pollfd){.fd = descriptors[index], .events = POLLIN};
+    if (quiet_ns > 0 && num_descriptors > 0) {
+        struct timespec quiet = {quiet_ns / 1000000000, quiet_ns % 1000000000};
+        if (ppoll(polled + num_descriptors - 1, 1, &quiet, NULL) < 0 && errno != EINTR) return -errno;
+        timeout_ns = timeout_ns > quiet_ns ? timeout_ns - quiet_ns : 0;
+    }
     struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
     int num_ready = ppoll(polled, num_descriptors, &timeout, NULL);
     if (num_ready < 0) return errno == EINTR ? 0 : -errno;

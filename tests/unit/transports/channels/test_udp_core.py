@@ -3,7 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.channels._udp_core import Ranges
+from switch_agg.window import FixedWindow
+from transports.channels._udp_core import Connection, Ranges
+from transports.channels._udp_pacing import Pacer, WindowPace
+from transports.framing import HEADER_BYTES
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=30)
 
@@ -28,3 +31,26 @@ def test_the_largest_are_kept() -> None:
         ranges.add(number, number + 1)
     ranges.keep_last(2)
     assert (ranges.starts, ranges.ends) == ([16, 18], [17, 19])
+
+
+def test_what_the_machine_did_not_take_of_a_run_is_sent_again() -> None:
+    sender = Connection(
+        peer=("127.0.0.1", 0),
+        local=1,
+        remote=2,
+        packet_bytes=100,
+        window=FixedWindow(1000),
+        pace=WindowPace(),
+        pacer=Pacer(),
+        now_s=0.0,
+    )
+    sender.send(bytes(HEADER_BYTES), memoryview(bytes(950 - HEADER_BYTES)), 1)
+    run = sender.next_run(0.0)
+    assert run is not None
+    assert (run.num_packets, run.num_bytes) == (10, 950)
+    sender.take_back(run, 4, 0.0)
+    assert sender.next_run(0.0) is None
+    again = sender.next_run(1.0)
+    assert again is not None
+    assert (again.first, again.num_packets, again.offset, again.num_bytes) == (10, 6, 400, 550)
+    assert sender.retransmitted_bytes == 0

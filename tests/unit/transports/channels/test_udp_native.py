@@ -56,7 +56,7 @@ def test_a_run_goes_out_as_the_twin_writes_it(
     sender = connection(packet_bytes)
     sender.send(FRAME, memoryview(random.Random(1).randbytes(num_bytes)), None)
     while (run := sender.next_run(0.0)) is not None:
-        assert send_run(pair[0].fileno(), sender, run) == 0
+        assert send_run(pair[0].fileno(), sender, run) == run.num_packets
         for expected in sender.datagrams_of(run):
             assert next_datagram(pair[1]) == expected
 
@@ -107,3 +107,23 @@ def test_waiting_ends_with_the_time(pair: tuple[socket.socket, socket.socket]) -
     assert time.monotonic() - started_s >= 0.01
     pair[0].send(b"x")
     assert waiter.wait(10) == [1]
+
+
+def test_a_quiet_wait_looks_at_the_last_descriptor_only(pair: tuple[socket.socket, socket.socket]) -> None:
+    waiter = Waiter([opened.fileno() for opened in pair])
+    pair[1].send(b"x")
+    started_s = time.monotonic()
+    assert waiter.wait(10, quiet_s=0.02) == [0]
+    assert time.monotonic() - started_s >= 0.02
+    pair[0].send(b"x")
+    assert waiter.wait(10, quiet_s=10) == [0, 1]
+
+
+def test_a_run_is_longer_than_a_datagram_of_the_kernels(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender = connection(1448)
+    sender.send(FRAME, memoryview(random.Random(1).randbytes(200_000)), None)
+    sent: list[bytes] = []
+    while (run := sender.next_run(0.0)) is not None:
+        assert send_run(pair[0].fileno(), sender, run) == run.num_packets
+        sent += sender.datagrams_of(run)
+    assert [next_datagram(pair[1]) for _ in sent] == sent

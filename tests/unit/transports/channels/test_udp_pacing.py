@@ -2,7 +2,7 @@
 
 import pytest
 
-from transports.channels._udp_pacing import CATCH_UP_S, MIN_FLIGHT_BYTES, DiscoveredPace, GivenPace, Pacer
+from transports.channels._udp_pacing import BURST_S, CATCH_UP_S, MIN_FLIGHT_BYTES, DiscoveredPace, GivenPace, Pacer
 
 
 def test_a_pacer_keeps_its_rate_and_catches_up_a_little() -> None:
@@ -16,6 +16,23 @@ def test_a_pacer_keeps_its_rate_and_catches_up_a_little() -> None:
     before_s = pacer.next_s
     pacer.spend(10**9, None, 101.0)
     assert pacer.next_s == before_s
+
+
+def test_a_burst_goes_on_for_its_time_and_ends_with_a_pause() -> None:
+    pacer, sent_bytes, now_s = Pacer(), 0, 100.0
+    pacer.spend(1514, 1e8, now_s)
+    now_s = pacer.next_s
+    while pacer.opens(now_s):
+        pacer.spend(1514, 1e8, now_s)
+        sent_bytes += 1514
+    assert sent_bytes == pytest.approx(1e8 / 8 * BURST_S, abs=1514)
+    assert not pacer.opens(now_s)
+    assert pacer.next_s >= now_s + BURST_S
+    now_s = pacer.next_s
+    assert pacer.opens(now_s)
+    pacer.pause(now_s + 1e-4)
+    assert not pacer.opens(now_s)
+    assert pacer.opens(now_s + 1e-4)
 
 
 def test_a_given_rate_allows_two_round_trips_under_way() -> None:
