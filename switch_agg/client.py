@@ -41,6 +41,7 @@ class Client:
         local: Address = ("", SOURCE_PORT),
         policy: WindowPolicy | None = None,
         max_silence_s: float = MAX_SILENCE_S,
+        min_timeout_s: float = MIN_TIMEOUT_S,
         use_native: bool = True,
         cut: bool = False,
     ) -> None:
@@ -54,6 +55,8 @@ class Client:
         self.job = job
         self.codec_s = 0.0
         """Processor time spent between floats and integers, so far."""
+        self.num_partial = 0
+        """Chunks whose sum came with contributions missing, so far."""
         self._native = native.library() if use_native else None
         self._codec: Codec = native.NativeCodec() if use_native else NumpyCodec()
         self._socket = open_socket(local, remote=aggregator)
@@ -64,6 +67,7 @@ class Client:
             incarnation=secrets.randbits(32),
             window=policy.window(job.num_slots),
             max_silence_s=max_silence_s,
+            min_timeout_s=min_timeout_s,
         )
         self._driver = Driver(self._core, self._socket)
         self._quantizer = Quantizer(job.num_workers, job.num_elements, self._codec)
@@ -81,7 +85,7 @@ class Client:
             policy=native.POLICIES[policy.kind],
             cut=cut,
             max_silence_s=max_silence_s,
-            min_timeout_s=MIN_TIMEOUT_S,
+            min_timeout_s=min_timeout_s,
             target_s=policy.target_s,
             timeout_s=INITIAL_TIMEOUT_S,
             smoothed_s=-1.0,
@@ -139,17 +143,26 @@ class Client:
         """Sum (count,) float32 over all workers, within :func:`switch_agg.quantize.error_bound`.
 
         `name` says which gradient this is: its exponents are predicted from its last reduction. Every worker reduces
-        the same names with the same counts in the same order. Raises EpochEndedError, AggregatorLostError.
+        the same names with the same counts in the same order. Where contributions are missing (the job has a
+        `straggler_timeout_s`) the sum is scaled up to all workers. Raises EpochEndedError, AggregatorLostError.
         """
         quantizer = self._quantizer
         attempt: Round | None = self._timed(lambda: quantizer.begin(name, np.ascontiguousarray(values, np.float32)))
+        counts = np.empty(0, np.uint8)
         while attempt is not None:
+            if not counts.size:
+                counts = np.full(len(attempt.which), self.job.num_workers, np.uint8)
             first = self._core.reserve(len(attempt.which))
             rows = self._rows(len(attempt.which))
             write_headers(rows, self.job, self._core.epoch, first, attempt.actual)
             self._timed(partial(quantizer.stage, attempt, rows))
             sums = self._contribute(rows, first, self._sums(len(attempt.which)))
+            counts[attempt.which] = sums.counts
             attempt = self._timed(partial(quantizer.proceed, attempt, sums.elements, sums.exponents))
+        if (counts != self.job.num_workers).any():
+            self.num_partial += int((counts != self.job.num_workers).sum())
+            scale = (self.job.num_workers / counts).astype(np.float32)
+            quantizer.result *= np.repeat(scale, self.job.num_elements)[: len(values)]
         return quantizer.result
 
     def reduce(self, elements: Elements, exponents: Exponents) -> Reduction:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from switch_agg.core import Address, Datagram
 from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError, WireError
 from switch_agg.job import Job
-from switch_agg.round_trip import RoundTripEstimator
+from switch_agg.round_trip import MIN_TIMEOUT_S, RoundTripEstimator
 from switch_agg.window import FixedWindow, Window
 from switch_agg.wire import HEADER, WIRE_ELEMENT, Elements, Kind, Packet, decode, epoch_is_newer, size_code
 
@@ -84,10 +84,11 @@ class Worker:
         incarnation: int,
         window: Window | None = None,
         max_silence_s: float = MAX_SILENCE_S,
+        min_timeout_s: float = MIN_TIMEOUT_S,
     ) -> None:
         """`incarnation` differs after every start. The window never exceeds the pool."""
         self.counters = WorkerCounters()
-        self.round_trip = RoundTripEstimator()
+        self.round_trip = RoundTripEstimator(min_timeout_s=min_timeout_s)
         self.joined = False
         self.left = False
         self.failure: AggregationError | None = None

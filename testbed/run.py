@@ -423,9 +423,14 @@ class _Run:
         )
 
     def _notes(self) -> list[str]:
-        """What a reader of the numbers should know of the compression."""
+        """What a reader of the numbers should know of the gradients."""
         compressor = self.plan.experiment.compression
-        notes = []
+        notes = [
+            f"{each.plan.title} gave out sums without a straggler's contribution, scaled up: "
+            f"{each.counters['partial']:,} of {each.counters['done']:,} chunks (collective.partial_after)"
+            for each in self.aggregators
+            if each.counters.get("partial")
+        ]
         if not compressor.replicas_agree:
             notes.append(
                 f"compression {compressor.kind} leaves every worker values of its own: the times are real, the loss "

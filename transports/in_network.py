@@ -3,7 +3,7 @@
 A member is at most one reduction ahead of any other, since a sum takes everybody's contribution. So when the aggregator
 is lost, those who have a sum that others miss still hold it: the members tell each other how many they have, and
 whoever is ahead hands the last one on. All have the same bits; from then on everything goes by the collective's
-schedule.
+schedule. Only with partial sums can a member be further ahead; then the loss ends the run.
 """
 
 import time
@@ -68,6 +68,7 @@ class SwitchReducer:
                 # The same in every repetition of a run, for the hash that chooses among equal paths.
                 local=(group.address, SOURCE_PORT + crc32(group.name.encode()) % NUM_SOURCE_PORTS),
                 policy=options.window,
+                min_timeout_s=options.min_timeout_s,
                 max_silence_s=group.timeout_s * SILENT_SHARE,
             )
             self._client.join(group.timeout_s)
@@ -113,6 +114,11 @@ class SwitchReducer:
         most = max(counts)
         if min(counts) == most:
             return False
+        if most - min(counts) > 1:
+            raise TransportError(
+                f"{self._title} is lost, and partial sums had let others get {most - min(counts)} reductions ahead of "
+                "the slowest: those are gone, and the ring cannot do them again; without `partial_after` it could"
+            )
         self.lost = self.lost or f"{self._title} is lost to another rank"
         behind = self._num_done < most
         assert values is not None or not behind, "only a reduction that has failed leaves a member behind"
@@ -128,6 +134,7 @@ class SwitchReducer:
         return {
             **asdict(self._client.counters),
             "repeated": self._client.num_repeated,
+            "partial": self._client.num_partial,
             "frame_bytes": self._frame_bytes,
             "lost": self.lost,
         }

@@ -22,6 +22,8 @@ class SwitchStatistics:
     """Because no result came."""
     received_again: int
     """Results that were not awaited any more."""
+    partial: int
+    """Sums that came without somebody's contribution."""
     frame_bytes: int
     lost: str | None
     """Why the switch adds no more."""
@@ -39,6 +41,7 @@ class SwitchStatistics:
             repeated=between("repeated"),
             sent_again=between("timeouts", "fast_retransmissions"),
             received_again=between("duplicates"),
+            partial=between("partial"),
             frame_bytes=after["frame_bytes"],
             lost=after["lost"],
         )
@@ -127,6 +130,7 @@ def aggregator_summaries(
             bad=sum(count for name, count in report.counters.items() if name.startswith("bad_")),
             repeated=max((each.repeated for each in below(report.plan)), default=0),
             retransmitted=sum(each.sent_again for each in below(report.plan)),
+            partial=max((each.partial for each in below(report.plan)), default=0),
             lost=next(iter(losses([report], statistics)), None),
         )
         for report in reports

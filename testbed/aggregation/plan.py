@@ -102,6 +102,10 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
             f"collective.num_elements: a frame of {collective.num_elements} elements has {collective.frame_bytes} "
             f"bytes, and links carry packets of {MTU}; allowed: at most 256"
         )
+    if collective.partial_after_s is not None and collective.dataplane != "reference":
+        raise SpecError(
+            f"collective.partial_after: the data plane {collective.dataplane} has no clock; say dataplane: reference"
+        )
     if experiment.workers > MAX_WORKERS:
         raise SpecError(f"workers: a switch adds for at most {MAX_WORKERS} workers, not {experiment.workers}")
     if experiment.switch == "bridged":
@@ -145,9 +149,13 @@ def _places(experiment: Experiment, network: Network) -> list[_Place]:
     """Numbered from the root down, one collective after the other."""
     found: list[_Place] = []
     for collective in used_collectives(experiment):
-        waiting: deque[tuple[Branch, _Place | None]] = deque(
-            [(tree_of(network, experiment.workers, collective.at), None)]
-        )
+        root = tree_of(network, experiment.workers, collective.at)
+        if collective.partial_after_s is not None and any(isinstance(child, Branch) for child in root.children):
+            raise SpecError(
+                "collective.partial_after: in a tree nobody knows how many workers a partial sum stands for; leave it "
+                f"out, or let one switch add: at: {root.switch}"
+            )
+        waiting: deque[tuple[Branch, _Place | None]] = deque([(root, None)])
         while waiting:
             branch, parent = waiting.popleft()
             numbers = count(len(found) + 1 + len(waiting))

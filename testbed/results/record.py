@@ -271,6 +271,8 @@ class AggregatorSummary(_Part):
     """Chunks done again in the measured iterations because an exponent was guessed too low; the most of any worker."""
     retransmitted: int
     """Chunks that workers sent again in the measured iterations because no result came; of all workers."""
+    partial: int = 0
+    """Chunks of the measured iterations whose sum was given out without a straggler's contribution, and scaled up."""
     lost: str | None
     """Why it stopped adding; None: it did not."""
 

@@ -205,6 +205,8 @@ def aggregator_text(aggregator: "AggregatorSummary") -> str:
         f"{aggregator.stale:,} too late; measured iterations: {aggregator.retransmitted:,} sent again by workers, "
         f"{aggregator.repeated:,} done again for precision"
     )
+    if aggregator.partial:
+        text += f", {aggregator.partial:,} without a straggler"
     return f"{text}; lost: {aggregator.lost}" if aggregator.lost else text
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from switch_agg.job import MAX_WORKERS, Job
+from switch_agg.round_trip import MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER, SIZES
 from transports.collectives.base import COLLECTIVES, Collective, Operation, Seat
 from transports.collectives.ring import Ring
+from transports.units import Time
 
 if TYPE_CHECKING:
     from transports.channels.base import Group
@@ -46,6 +48,11 @@ class InNetwork(Ring):
         default_factory=lambda: WindowPolicy.model_validate({})
     )
     """How many of them a worker has under way: `fixed` (all), `aimd`, `delay`."""
+    min_timeout_s: Time = Field(MIN_TIMEOUT_S, alias="min_timeout", gt=0, le=1)
+    """A worker repeats a chunk after the round trip and four times its variation, but not sooner than this."""
+    partial_after_s: Time | None = Field(None, alias="partial_after", gt=0, le=100)
+    """Give out what there is of a chunk's sum so long after its first contribution, scaled up by the number of
+    contributions that it lacks; null: wait for the slowest."""
     at: str | None = None
     """The switch that adds: its name; `spine`: the nearest without workers; `leaf`: every one that has workers adds
     theirs, and one of them the sums; `tree`: every one that has workers adds theirs, and those above, up to a root
@@ -72,6 +79,7 @@ class InNetwork(Ring):
             num_slots=self.num_slots,
             parent=parent,
             parent_index=parent_index,
+            straggler_timeout_s=self.partial_after_s,
         )
 
     def adds(self, operation: Operation, element_bytes: int) -> bool:

@@ -45,12 +45,21 @@ class Lossy:
 class Rack:
     """One aggregator on loopback and its workers."""
 
-    def __init__(self, stack: ExitStack, num_workers: int, *, rates: FaultRates, natives: Any, **keys: Any) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        num_workers: int,
+        *,
+        rates: FaultRates,
+        natives: Any,
+        partial_s: float | None,
+        **keys: Any,
+    ) -> None:
         self.aggregator = Aggregator(generation=1)
         self.opened = open_socket(("127.0.0.9", 0))
         self.service = Service(Lossy(self.aggregator, rates), self.opened, name="aggregator")
         stack.callback(self.service.close)
-        self.job = Job(workers=HOSTS[:num_workers], num_elements=64, num_slots=8)
+        self.job = Job(workers=HOSTS[:num_workers], num_elements=64, num_slots=8, straggler_timeout_s=partial_s)
         self.aggregator.configure(self.job)
         self.clients = [
             stack.enter_context(
@@ -86,10 +95,15 @@ class Rack:
 
 @contextmanager
 def rack(
-    num_workers: int = 3, *, rates: FaultRates | None = None, natives: Any = (True, False), **keys: Any
+    num_workers: int = 3,
+    *,
+    rates: FaultRates | None = None,
+    natives: Any = (True, False),
+    partial_s: float | None = None,
+    **keys: Any,
 ) -> Iterator[Rack]:
     with ExitStack() as stack:
-        yield Rack(stack, num_workers, rates=rates or FaultRates(), natives=natives, **keys)
+        yield Rack(stack, num_workers, rates=rates or FaultRates(), natives=natives, partial_s=partial_s, **keys)
 
 
 BAD = FaultRates(loss=0.05, duplicate=0.05)
@@ -115,6 +129,31 @@ def test_floats_are_summed_within_the_bound(natives: tuple[bool, ...], rates: Fa
             assert bench.aggregator.counters.violations(bench.aggregator.in_flight) == []
         lost = sum(client.counters.timeouts + client.counters.fast_retransmissions for client in bench.clients)
         assert (lost > 0) or rates.loss == 0
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_partial_sums_are_scaled_up_and_the_same_for_whoever_comes_late(native: bool) -> None:
+    with rack(3, natives=(native,), partial_s=0.05) as r:
+        r.everybody(lambda _, client: client.join())
+        values = np.random.default_rng(2).normal(size=(3, 64 * 4)).astype(np.float32)
+        others_done = threading.Event()
+
+        def reduce(index: int, client: Client) -> Any:
+            if index == 2:
+                others_done.wait(10)
+            try:
+                return client.all_reduce("gradient", values[index])
+            finally:
+                others_done.set()
+
+        found = r.everybody(reduce)
+        for one in found:
+            np.testing.assert_allclose(one, 1.5 * (values[0] + values[1]), atol=1e-5)
+            np.testing.assert_array_equal(one, found[0])
+        assert [client.num_partial for client in r.clients] == [4, 4, 4]
+        assert r.aggregator.counters.partial >= 4
+        assert r.aggregator.counters.late >= 4
+        assert r.aggregator.counters.violations(r.aggregator.in_flight) == []
 
 
 def test_messages_of_several_chunks_are_cut_up_on_the_way() -> None:

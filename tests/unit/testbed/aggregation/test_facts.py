@@ -22,15 +22,15 @@ def plan(dataplane: str, *, at: str | None = None, **keys: Any) -> Plan:
 
 
 def statistics(lost: str | None = None) -> SwitchStatistics:
-    before: dict[str, Any] = dict.fromkeys(("repeated", "timeouts", "fast_retransmissions", "duplicates"), 1)
-    after = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5}
+    before: dict[str, Any] = dict.fromkeys(("repeated", "timeouts", "fast_retransmissions", "duplicates", "partial"), 1)
+    after = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5, "partial": 7}
     common = {"frame_bytes": 1076, "lost": lost}
     return SwitchStatistics.parse(json.dumps({"before": before | common, "after": after | common}))
 
 
 def test_only_what_happened_in_the_measured_iterations_counts() -> None:
     found = statistics()
-    assert (found.repeated, found.sent_again, found.received_again) == (10, 5, 4)
+    assert (found.repeated, found.sent_again, found.received_again, found.partial) == (10, 5, 4, 6)
 
 
 def test_chunks_done_again_are_expected_and_those_sent_again_are_not() -> None:

@@ -55,6 +55,8 @@ def test_it_is_at_the_switch_nearest_to_all_workers_or_where_the_spec_says() -> 
         (reference(num_elements=512), "collective.num_elements"),
         (reference(aggregator="10.0.0.1"), "collective.aggregator"),
         ({"workers": 33}, "workers"),
+        ({"collective": {"kind": "in_network", "partial_after": "50ms"}}, "collective.partial_after"),
+        ({"topology": "leaf_spine", **reference(at="tree", partial_after="50ms")}, "collective.partial_after"),
         ({"switch": "bridged"}, "switch"),
         ({"stack": "gloo"}, "stack"),
     ],

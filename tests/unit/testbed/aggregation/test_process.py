@@ -1,0 +1,83 @@
+"""The process of an aggregator, as a run drives it: over its standard input and output."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switch_agg.client import Client
+from switch_agg.job import Job
+from switch_agg.status import from_json
+from switch_agg.wire import PORTS
+from testbed.aggregation.process import AggregatorConfiguration
+
+ADDRESS = "127.0.11.9"
+JOB = Job(workers=("127.0.11.1",), num_elements=64, num_slots=8)
+
+
+def configuration(tmp_path: Path, address: str = ADDRESS) -> AggregatorConfiguration:
+    return AggregatorConfiguration(
+        dataplane="reference",
+        address=address,
+        job=JOB,
+        switch_pid=1,
+        switch_interface="s0-eth0",
+        counters_path=tmp_path / "counters",
+        status_path=tmp_path / "status",
+    )
+
+
+@contextmanager
+def started(asked: AggregatorConfiguration) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "testbed.aggregation.process", asked.model_dump_json()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_it_serves_its_job_answers_for_its_counters_and_ends_with_its_standard_input(tmp_path: Path) -> None:
+    asked = configuration(tmp_path)
+    with started(asked) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with Client(JOB, 0, (ADDRESS, PORTS.start), local=(JOB.workers[0], 0)) as client:
+            client.join()
+            found = client.reduce(np.full((3, 64), 7, np.int32), np.zeros(3, np.int8))
+            assert (found.elements == 7).all()
+        process.stdin.write("counters\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "changed counters\n"
+        told = json.loads(asked.counters_path.read_text())
+        assert (told["counters"]["done"], told["counters"]["bad_job"], told["violations"]) == (3, 0, [])
+        process.stdin.write("status\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "changed status\n"
+        assert from_json(asked.status_path.read_text()).dataplane == "reference"
+        process.stdin.close()
+        assert process.wait(10) == 0
+
+
+def test_an_address_that_is_not_here_is_said_before_it_is_ready(tmp_path: Path) -> None:
+    with started(configuration(tmp_path, "192.0.2.1")) as process:
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert "Cannot assign requested address" in said
+
+
+def test_its_configuration_has_no_room_for_what_it_does_not_know(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="parents"):
+        AggregatorConfiguration.model_validate(configuration(tmp_path).model_dump() | {"parents": []})
