@@ -18,6 +18,7 @@ from switch_agg.driver import Driver, open_socket
 from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError
 from switch_agg.job import Job
 from switch_agg.native import worker as native
+from switch_agg.offloads import cuts_messages
 from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows
 from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_PATIENCE, MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
@@ -43,13 +44,13 @@ class Client:
         max_silence_s: float = MAX_SILENCE_S,
         min_timeout_s: float = MIN_TIMEOUT_S,
         use_native: bool = True,
-        cut: bool = False,
+        cut: bool | None = None,
     ) -> None:
         """Opens the socket; :meth:`join` comes first. Raises OSError, and UnsupportedError where C cannot be built.
 
         `cut` hands the kernel several chunks as one message (UDP_SEGMENT), at a fraction of the processor time. The way
-        must then cut them up before the aggregator: a network card does, and a veth pair whose sending end has
-        tx-udp-segmentation off; one that has it on passes them on whole.
+        must then cut them up before the aggregator, as a network card does. None: where the interface is known to
+        (:mod:`switch_agg.offloads`).
         """
         policy = policy or WindowPolicy()
         self.job = job
@@ -83,7 +84,7 @@ class Client:
             job=job.number,
             socket=self._socket.fileno(),
             policy=native.POLICIES[policy.kind],
-            cut=cut,
+            cut=cuts_messages(self._socket.getsockname()[0]) if cut is None else cut,
             max_silence_s=max_silence_s,
             min_timeout_s=min_timeout_s,
             target_s=policy.target_s,

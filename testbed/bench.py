@@ -98,7 +98,8 @@ def allreduce_rows(
         operation="all_reduce",
         dtype="float32",
         num_workers=num_workers,
-        goodput_bps=link_spec.rate_bps * goodput_fraction(),
+        rate_bps=link_spec.rate_bps,
+        mtu=experiment.mtu,
     )
     return [{**row, "rate_bps": link_spec.rate_bps, "delay_s": link_spec.delay_s} for row in rows]
 

@@ -76,11 +76,12 @@ class RateMeasurement:
     congestion: str
     """What the kernel used on the measuring stream."""
     num_attempts: int
+    mtu: int = MTU
 
     @property
     def rate_bps(self) -> float:
-        """The goodput as line rate: times 1514/1448."""
-        return self.goodput_bps / goodput_fraction()
+        """The goodput as line rate: times 1514/1448 at MTU 1500."""
+        return self.goodput_bps / goodput_fraction(self.mtu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +151,8 @@ def link_class(plan: Plan, direction: Direction) -> str:
     roles = [plan.node(name).role for name in direction.hop]
     settings = direction.asked.model_dump_json(by_alias=True, exclude={"backend"})
     backend = plan.delay_backend if direction.delay_stage else None
-    packets = f"packets of {plan.experiment.packet_bytes} B"
+    mtu = "" if plan.experiment.mtu == MTU else f", MTU {plan.experiment.mtu}"
+    packets = f"packets of {plan.experiment.packet_bytes} B{mtu}"
     return f"{roles[0]} -> {roles[1]} {settings} {packets}, {plan.congestion}, delay by {backend or 'nothing'}"
 
 
@@ -191,7 +193,8 @@ def rate_of(
     deployment: Deployment, direction: Direction, *, stopping: threading.Event | None = None
 ) -> RateMeasurement:
     """The rate of one direction, repeated while it is not what was asked; the closest counts."""
-    asked_bps = direction.rate_bps * goodput_fraction()
+    mtu = deployment.plan.experiment.mtu
+    asked_bps = direction.rate_bps * goodput_fraction(mtu)
     goodput_bps, congestion, num_attempts = 0.0, "", 0
     # Chance keeps a TCP stream from filling the link, however often tried; without a rate there is nothing to meet.
     max_attempts = 1 if direction.asked.draws or direction.asked.unshaped else NUM_ATTEMPTS
@@ -199,7 +202,7 @@ def rate_of(
         num_attempts += 1
         measured_bps, congestion = measure_rate(deployment, direction, stopping=stopping)
         goodput_bps = min(goodput_bps, measured_bps, key=lambda bps: abs(bps - asked_bps))
-    return RateMeasurement(goodput_bps=goodput_bps, congestion=congestion, num_attempts=num_attempts)
+    return RateMeasurement(goodput_bps=goodput_bps, congestion=congestion, num_attempts=num_attempts, mtu=mtu)
 
 
 def delays_of(deployment: Deployment, directions: Sequence[Direction]) -> list[float]:
@@ -323,7 +326,7 @@ class _Calibrator:
             if name not in dated:
                 rate = rates[members[0].hop]
                 dated[name] = rate, _now(members[0])
-                if _rate_holds(rate.goodput_bps, members[0].rate_bps * goodput_fraction()):
+                if _rate_holds(rate.goodput_bps, members[0].rate_bps * goodput_fraction(rate.mtu)):
                     self._keep(name, "rate", asdict(rate), dated[name][1])
         links = []
         for direction, delay_s in zip(self._plan.directions, delays_s, strict=True):

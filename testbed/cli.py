@@ -602,13 +602,17 @@ def bench_allreduce(
     ] = "ring/tcp,gloo",
     repeat: Annotated[int, typer.Option(help="Samples of each size and stack.", min=1, max=10_000)] = 10,
     congestion: Annotated[str, typer.Option(help="Congestion control on the routes, for every stack.")] = "cubic",
+    mtu: Annotated[
+        int, typer.Option(help="Of every link; 9000 lets in_network:num_elements=2048/ebpf.", min=1500, max=9000)
+    ] = 1500,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Time all-reduce of each size on each stack, interleaved on the same links, every result checked.
 
-    time is that of the slowest worker; busbw is nccl-tests' bus bandwidth; `of bound` is the bound, 2(N-1)/N x size
-    over the links' goodput, over the time; error is the largest relative one against the sum in float64. The same on a
+    time is that of the slowest worker; busbw is nccl-tests' bus bandwidth; `of bound` is the bound over the time:
+    2(N-1)/N x size over the links' goodput, with servers size over goodput, and with in_network its frames over the
+    line rate; error is the largest relative one against the sum in float64. The same on a
     cluster of yours: torchrun --nproc-per-node 4 -m transports.bench.
     """
     from testbed.bench import allreduce_rows, parse_link
@@ -622,6 +626,7 @@ def bench_allreduce(
         stacks=stack.split(","),
         repeat=repeat,
         congestion=congestion,
+        mtu=mtu,
     )
     if as_json:
         _emit({"schema_version": 1, "rows": rows})

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from switch_agg.offloads import UDP_SEGMENTATION, is_on, switch_off
 from switch_agg.status import Status
 from testbed.addresses import Port
 from testbed.aggregation.running import AggregatorReport, RunningAggregator
@@ -291,6 +292,12 @@ class Deployment:
                 except OSError as error:
                     raise EnvironmentLacksError(f"sysctl {key}={value} (in {node.name}): {error.strerror}") from error
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
+        with host.entered():
+            for interface in node.cut_messages:
+                try:
+                    switch_off(interface, UDP_SEGMENTATION)
+                except OSError as error:
+                    raise EnvironmentLacksError(f"{interface} (in {node.name}): {error}") from error
         if node.bridge_commands:
             host.execute(["bridge", "-batch", "-"], stdin="\n".join(node.bridge_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
@@ -316,6 +323,7 @@ class Deployment:
             cut = [name for name, index in indices.items() if monitor.is_cut(index)]
             classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
             sysctls = {key: read_sysctl(key) for key in _sysctls(node)}
+            whole = [interface for interface in node.cut_messages if is_on(interface, UDP_SEGMENTATION)]
         firewall: list[str] = []
         if node.firewall_rules:
             saved = host.execute(["iptables-save", "-t", "mangle"]).splitlines()
@@ -328,6 +336,7 @@ class Deployment:
             "qdiscs": qdiscs,
             "redirects": {name: redirects(found) for name, found in zip(entrances, filters, strict=True)},
             "cut": cut,
+            "whole": whole,
             "classes": classes,
             "addresses": addresses,
             "routes": routes,
@@ -355,6 +364,7 @@ class Deployment:
             for key, value in _sysctls(node).items()
             if state["sysctls"].get(key) != value
         ]
+        found += [f"{interface}: {UDP_SEGMENTATION} is on, asked for off" for interface in state["whole"]]
         for direction in self.directions.values():
             if direction.receiver.node == node.name:
                 cut = direction.receiver.interface in state["cut"]
@@ -365,7 +375,9 @@ class Deployment:
                 qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
                 if direction.shaper:
                     found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
-                found += _packet_differences(interface, self.plan.experiment.packet_bytes, state["addresses"])
+                found += _packet_differences(
+                    interface, self.plan.experiment.packet_bytes, self.plan.experiment.mtu, state["addresses"]
+                )
             if direction.receiver.node == node.name and direction.delay_stage:
                 found += direction.delay_stage.differences(state)
                 if isinstance(direction.delay_stage, NfqueueStage):
@@ -429,12 +441,13 @@ def _neighbour_differences(node: NodePlan, table: Sequence[dict[str, Any]]) -> I
         yield f"{node.name}: a neighbour {address} ({mac}) on {interface} that nobody asked for"
 
 
-def _packet_differences(interface: str, packet_bytes: int, links: Sequence[dict[str, Any]]) -> list[str]:
+def _packet_differences(interface: str, packet_bytes: int, mtu: int, links: Sequence[dict[str, Any]]) -> list[str]:
     link = next((link for link in links if link.get("ifname") == interface), {})
-    wanted = gso_max_segments(packet_bytes)
-    if wanted is None or link.get("gso_max_segs") == wanted:
-        return []
-    return [f"{interface}: gso_max_segs is {link.get('gso_max_segs')}, asked for {wanted} (packet_mode)"]
+    wanted = gso_max_segments(packet_bytes, mtu)
+    found = [] if link.get("mtu") == mtu else [f"{interface}: mtu is {link.get('mtu')}, asked for {mtu}"]
+    if wanted is not None and link.get("gso_max_segs") != wanted:
+        found.append(f"{interface}: gso_max_segs is {link.get('gso_max_segs')}, asked for {wanted} (packet_mode)")
+    return found
 
 
 def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str, Any]]) -> list[str]:

@@ -25,7 +25,6 @@ from testbed.links.delay import BACKENDS, refusals
 from testbed.links.native import build
 from testbed.links.spec import BackendName, LinkSpec
 from testbed.links.tap import port_argument, tap_stage
-from testbed.links.tc import MTU
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
@@ -299,7 +298,7 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
             reasons = refusals(
                 plan.ever,
                 other,
-                superframes=plan.experiment.packet_bytes > MTU,
+                superframes=plan.experiment.packet_bytes > plan.experiment.mtu,
                 bridged=plan.experiment.switch == "bridged",
             )
             lines += [f"  {other} works here, but {reason}" for reason in reasons]

@@ -9,7 +9,7 @@ from testbed.addresses import NodeAddresses, Port
 from testbed.bridging import BRIDGE_SYSCTLS
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink
-from testbed.links.tc import MTU, gso_max_segments
+from testbed.links.tc import gso_max_segments
 from testbed.topologies.base import END_HOSTS, Node
 
 DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
@@ -37,6 +37,8 @@ class NodePlan:
     """Lines for the mangle table of `iptables-restore`."""
     daemon_arguments: tuple[str, ...]
     """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
+    cut_messages: tuple[str, ...]
+    """Interfaces that cut messages of several UDP datagrams up as they leave, for a switch on the way that adds."""
     bridge_commands: tuple[str, ...]
     """Lines for `bridge -batch`."""
     addresses: NodeAddresses
@@ -52,20 +54,22 @@ def node_plan(
     congestion: str,
     seed: int,
     packet_bytes: int,
+    mtu: int,
     marks: bool,
+    cuts_messages: bool,
     buffer_sysctls: Mapping[str, str],
 ) -> NodePlan:
     """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's, `marks` says
-    whether any link ever marks packets."""
+    whether any link ever marks packets, `cuts_messages` whether workers' interfaces are to."""
     bridge = addresses.bridge
     ip_commands = ["link set lo up", *(bridge.ip_commands() if bridge else ())]
     tc_commands: list[str] = []
     tc_commands_if_known: list[str] = []
     firewall_rules: list[str] = []
     daemon_arguments: list[str] = []
-    segments = gso_max_segments(packet_bytes)
+    segments = gso_max_segments(packet_bytes, mtu)
     limit = f" gso_max_segs {segments}" if segments else ""
-    ip_commands += [f"link set dev {port.interface} mtu {MTU}{limit}" for port in ports]
+    ip_commands += [f"link set dev {port.interface} mtu {mtu}{limit}" for port in ports]
     ip_commands += [f"address add {address} dev {interface}" for interface, address in addresses.addresses]
     interfaces = [*(port.interface for port in ports), *([bridge.interface] if bridge else ())]
     ip_commands += [f"link set dev {interface} up" for interface in interfaces]
@@ -101,6 +105,7 @@ def node_plan(
         tc_commands_if_known=tuple(tc_commands_if_known),
         firewall_rules=tuple(firewall_rules),
         daemon_arguments=tuple(daemon_arguments),
+        cut_messages=tuple(port.interface for port in ports) if cuts_messages and node.role == "worker" else (),
         bridge_commands=tuple(bridge.bridge_commands()) if bridge else (),
         addresses=addresses,
     )

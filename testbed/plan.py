@@ -21,7 +21,7 @@ from testbed.links.delay import BACKENDS, DelayStage, able, refusals
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, asked_links
 from testbed.links.spec import MAX_RATE_BPS, BackendName
-from testbed.links.tc import MTU, Shaper
+from testbed.links.tc import Shaper
 from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
 from testbed.routing import Hop, Path, next_hops, paths
@@ -127,7 +127,7 @@ class Plan:
             wrong = refusals(
                 [asked],
                 stage.backend,
-                superframes=self.experiment.packet_bytes > MTU,
+                superframes=self.experiment.packet_bytes > self.experiment.mtu,
                 bridged=self.experiment.switch == "bridged",
             )
             if wrong:
@@ -217,7 +217,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     delays_s = {hop: each.spec.delay_s for hop, each in asked.items()}
     latency_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s) + HOST_LATENCY_S
     rate_bps = min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
-    goodput_bps = rate_bps * channel.goodput_fraction(MTU)
+    goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu)
     collective = experiment.collective.informed(
         tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
         latency_s=latency_s,
@@ -233,7 +233,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
 
     buckets = buckets_of(experiment, all_reduce_s)
     asked_for = exchanges(experiment, buckets)
-    traffic = _traffic(collective, channel, world, asked_for, adding)
+    traffic = _traffic(collective, channel, world, asked_for, adding, experiment.mtu)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
     uncertain = uncertain_hops(background, ways)
@@ -269,6 +269,8 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 congestion=congestion,
                 seed=experiment.seed,
                 packet_bytes=experiment.packet_bytes,
+                mtu=experiment.mtu,
+                cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in ever),
                 buffer_sysctls=buffer_sysctls(ever, exchange_delay_s(ways, traffic, adding, _longest_delays_s(ever))),
             )
@@ -288,6 +290,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 world,
                 [Exchange("all_reduce", count, GRADIENT_ELEMENT_BYTES) for count in buckets],
                 adding,
+                experiment.mtu,
             ).values()
         ),
         prediction=predict(
@@ -344,7 +347,7 @@ def _delay_backend(
     experiment: Experiment, asked: Iterable[AskedLink], works: Callable[[BackendName], bool]
 ) -> BackendName | None:
     """The one that makes the delays of all links; None where none is asked for. Raises SpecError when none can."""
-    superframes, bridged = experiment.packet_bytes > MTU, experiment.switch == "bridged"
+    superframes, bridged = experiment.packet_bytes > experiment.mtu, experiment.switch == "bridged"
     unshapely = [each for each in asked if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
     if experiment.link.backend == "tap":
         unshapely = list(asked)  # it makes rate and queue as well
@@ -388,6 +391,7 @@ def _traffic(
     world: World,
     asked_for: Sequence[Exchange],
     aggregators: Sequence[AggregatorPlan],
+    mtu: int,
 ) -> dict[tuple[str, str], int]:
     """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
     names = participant_names(world.num_workers, world.num_servers)
@@ -399,7 +403,7 @@ def _traffic(
             continue
         counts = sent_bytes(collective, operation, world, count, element_bytes)
         for (sender, receiver), traffic in counts.items():
-            wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, MTU).forward
+            wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, mtu).forward
             key = names[sender], names[receiver]
             totals[key] = totals.get(key, 0) + wire
     return totals

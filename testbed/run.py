@@ -322,7 +322,7 @@ class _Run:
         acknowledged, retransmitted = self._overheads(direction, start, end)
         crossing, uncertain = on_direction(self.plan, self.background, direction, start, end)
         workload = self.plan.experiment.workload
-        granule_bytes = wire_bytes(self.plan.experiment.packet_bytes)
+        granule_bytes = wire_bytes(self.plan.experiment.packet_bytes, self.plan.experiment.mtu)
         expected = direction.expected_bytes
         if expected is not None:
             expected *= workload.num_iterations()

@@ -15,13 +15,12 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from transports.channels.tcp import Tcp
 from transports.collectives.base import Operation
 from transports.environment import own_address
 from transports.errors import OptionError, TransportError, UnsupportedError
 from transports.framing import DTYPES
 from transports.gradients import COMPRESSIBLE
-from transports.samples import ETHERNET_MTU, TIMED_OPERATIONS, Row, Sample, element_bytes, render, summarise
+from transports.samples import TIMED_OPERATIONS, Row, Sample, element_bytes, render, summarise
 from transports.stacks import Composed, StackLike, parse_stack
 from transports.terminal import standard_output
 from transports.units import format_size, parse_rate_bps, parse_size_bytes, parse_time_s
@@ -116,7 +115,7 @@ def measure(
     num_warmup: int,
     num_samples: int,
     timeout_s: float,
-    goodput_bps: float | None,
+    rate_bps: float | None,
     progress: Console,
 ) -> list[Row]:
     """Join the other ranks and time every size on every stack; rows on rank 0, none elsewhere."""
@@ -150,9 +149,7 @@ def measure(
             operands = Operands(operation, rank=rank, num_workers=num_workers, num_elements=num_elements, dtype=chosen)
             samples = timed(communicators, operands, allowed=allowed, num_warmup=num_warmup, num_samples=num_samples)
             everyones = _gathered(samples, store, f"transports.bench/samples/{number}", rank, num_workers, timeout_s)
-            rows += summarise(
-                everyones, operation=operation, dtype=dtype, num_workers=num_workers, goodput_bps=goodput_bps
-            )
+            rows += summarise(everyones, operation=operation, dtype=dtype, num_workers=num_workers, rate_bps=rate_bps)
             if rank == 0:
                 progress.print(f"{number + 1} of {len(counts)} sizes: {format_size(operands.size_bytes)} done")
     return rows
@@ -228,7 +225,7 @@ def bench(
         num_warmup=warmup,
         num_samples=iterations,
         timeout_s=timeout_s,
-        goodput_bps=None if rate_bps is None else rate_bps * Tcp().goodput_fraction(ETHERNET_MTU),
+        rate_bps=rate_bps,
         progress=Console(stderr=True, highlight=False, soft_wrap=True),
     )
     if not rows:

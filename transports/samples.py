@@ -8,8 +8,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from transports.channels.tcp import Tcp
 from transports.collectives.base import Operation, World
 from transports.collectives.cost import bound_s, bus_factor, sent_bytes
+from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
 from transports.framing import DTYPE_BYTES, DTYPES
 from transports.stacks import Composed, parse_stack
@@ -52,9 +54,9 @@ def element_bytes(dtype: str) -> int:
 
 
 def wire_bytes_per_rank(
-    stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str
+    stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str, mtu: int = ETHERNET_MTU
 ) -> int | None:
-    """What the rank that sends most puts on an Ethernet of MTU 1500 for one operation, from the schedule: headers
+    """What the rank that sends most puts on an Ethernet of that MTU for one operation, from the schedule: headers
     included, acknowledgements not. None for a whole stack, and where a compressor's bytes depend on the values."""
     parsed = parse_stack(stack)
     if not isinstance(parsed, Composed) or parsed.compression.data_dependent:
@@ -62,21 +64,47 @@ def wire_bytes_per_rank(
     asked_for: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
     if parsed.compression.kind != "none":
         asked_for = parsed.compression.exchanges([(num_elements,)], num_workers)
-    world = parsed.collective.world(num_workers)
+    collective = parsed.collective
+    world = collective.world(num_workers)
     sent = [0] * world.size
     for exchange in asked_for:
-        counts = sent_bytes(parsed.collective, exchange.operation, world, exchange.num_elements, exchange.element_bytes)
+        if isinstance(collective, InNetwork) and collective.adds(exchange.operation, exchange.element_bytes):
+            sent = [each + collective.wire_bytes(exchange.num_elements) for each in sent]
+            continue
+        counts = sent_bytes(collective, exchange.operation, world, exchange.num_elements, exchange.element_bytes)
         for (sender, _), count in counts.items():
             payload_bytes = count.payload_bytes + count.num_messages * parsed.channel.header_bytes
-            sent[sender] += parsed.channel.wire_bytes(payload_bytes, ETHERNET_MTU).forward
+            sent[sender] += parsed.channel.wire_bytes(payload_bytes, mtu).forward
     return max(sent[:num_workers])
 
 
+def least_s(
+    stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str, rate_bps: float, mtu: int
+) -> float:
+    """The least time of an operation on links of that rate: where a switch adds, of the frames that each link must
+    carry once up and once down; else of the bytes that no schedule between ranks, or with servers, can avoid."""
+    parsed = parse_stack(stack)
+    size_bytes, world = num_elements * element_bytes(dtype), World(num_workers=num_workers)
+    if isinstance(parsed, Composed):
+        world = parsed.collective.world(num_workers)
+        if isinstance(parsed.collective, InNetwork) and parsed.collective.adds(operation, element_bytes(dtype)):
+            return parsed.collective.wire_bytes(num_elements) * 8 / rate_bps
+    goodput_bps = rate_bps * Tcp().goodput_fraction(mtu)
+    return bound_s(operation, world=world, size_bytes=size_bytes, goodput_bps=goodput_bps)
+
+
 def summarise(
-    samples: Sequence[Sample], *, operation: Operation, dtype: str, num_workers: int, goodput_bps: float | None
+    samples: Sequence[Sample],
+    *,
+    operation: Operation,
+    dtype: str,
+    num_workers: int,
+    rate_bps: float | None,
+    mtu: int = ETHERNET_MTU,
 ) -> list[Row]:
     """One row for each stack and size, in the order of the samples. The time of an operation is that of its slowest
-    rank, its CPU time that of all ranks together; GB moved are what bus bandwidth counts, times the ranks."""
+    rank, its CPU time that of all ranks together; GB moved are what bus bandwidth counts, times the ranks. With
+    the rate of every rank's link, each stack has its own bound: :func:`least_s`."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -99,16 +127,23 @@ def summarise(
             "algbw_bps": size_bytes * 8 / median_s,
             "busbw_bps": size_bytes * 8 / median_s * factor,
             "wire_bytes_per_rank": wire_bytes_per_rank(
-                stack, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype
+                stack, operation, num_workers=num_workers, num_elements=num_elements, dtype=dtype, mtu=mtu
             ),
             "cpu_s": cpu_s,
             "cpu_s_per_gb": cpu_s / moved_bytes * 1e9 if moved_bytes else None,
             "relative_error": max(s.error for s in chosen),
         }
-        if goodput_bps is not None:
-            world = World(num_workers=num_workers)
-            least_s = bound_s(operation, world=world, size_bytes=size_bytes, goodput_bps=goodput_bps)
-            row |= {"bound_s": least_s, "ratio_to_bound": median_s / least_s if least_s else None}
+        if rate_bps is not None:
+            bound = least_s(
+                stack,
+                operation,
+                num_workers=num_workers,
+                num_elements=num_elements,
+                dtype=dtype,
+                rate_bps=rate_bps,
+                mtu=mtu,
+            )
+            row |= {"bound_s": bound, "ratio_to_bound": median_s / bound if bound else None}
         rows.append(row)
     return rows
 

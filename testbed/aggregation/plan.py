@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 
 from switch_agg.job import MAX_WORKERS, Job
+from switch_agg.wire import SIZES, frame_bytes
 from testbed.addresses import Port
 from testbed.aggregation.tree import Branch, tree_of
 from testbed.errors import SpecError
-from testbed.links.tc import MTU
 from testbed.predict.alpha_beta import path_delay_s
 from testbed.routing import Hop, Path
 from testbed.spec.experiment import Experiment
@@ -97,10 +97,12 @@ def used_collectives(experiment: Experiment) -> list[InNetwork]:
 def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
     if collective.aggregator is not None or collective.aggregator_index is not None:
         raise SpecError("collective.aggregator: a run makes its own; leave it out, and say `at: s0` where it is to be")
-    if collective.frame_bytes > MTU + ETHERNET_BYTES:
+    if collective.frame_bytes > experiment.mtu + ETHERNET_BYTES:
+        fitting = max(each for each in SIZES.values() if frame_bytes(each) <= experiment.mtu + ETHERNET_BYTES)
         raise SpecError(
             f"collective.num_elements: a frame of {collective.num_elements} elements has {collective.frame_bytes} "
-            f"bytes, and links carry packets of {MTU}; allowed: at most 256"
+            f"bytes, and links carry packets of {experiment.mtu}; allowed: at most {fitting}, "
+            "or a larger `mtu`"
         )
     if collective.partial_after_s is not None and collective.dataplane != "reference":
         raise SpecError(

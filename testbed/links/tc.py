@@ -11,6 +11,9 @@ from typing import Any, Final
 from testbed.links.netlink import TICK_S, HtbClass
 
 MTU: Final = 1500
+"""Unless the spec says otherwise."""
+MAX_MTU: Final = 9000
+"""Jumbo frames, as switches and network cards commonly carry them."""
 SUPERFRAME_BYTES: Final = 65_536
 """What the kernel makes of several packets of a flow, at most, unless an interface is told less."""
 MIN_GSO_BYTES: Final = 3000
@@ -27,10 +30,10 @@ CLASS_HANDLE: Final = 0x10001
 LEAF_HANDLE: Final = "10:"
 
 
-def gso_max_segments(packet_bytes: int) -> int | None:
+def gso_max_segments(packet_bytes: int, mtu: int) -> int | None:
     """`gso_max_segs` of the interfaces whose packets are to be at most that long; None where the kernel's own limit
     holds. TCP then makes no longer super-frames (tcp_output.c, tcp_tso_segs), and no interface on the way does."""
-    return None if packet_bytes >= SUPERFRAME_BYTES else max(1, packet_bytes // MTU)
+    return None if packet_bytes >= SUPERFRAME_BYTES else max(1, packet_bytes // mtu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

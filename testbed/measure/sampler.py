@@ -67,9 +67,9 @@ class LinkSample:
     interface_bytes: int
 
 
-def wire_bytes(packet_bytes: int) -> int:
+def wire_bytes(packet_bytes: int, mtu: int) -> int:
     """The most that a packet of that size counts: with the headers of every segment inside."""
-    return round(packet_bytes / goodput_fraction())
+    return round(packet_bytes / goodput_fraction(mtu))
 
 
 class LinkSampler:
@@ -90,7 +90,8 @@ class LinkSampler:
         self._on_probe = on_probe
         self._directions = {(each.link, each.sender.node): each for each in deployment.plan.directions}
         self._prober = BacklogProber(
-            granule_bytes=wire_bytes(deployment.plan.experiment.packet_bytes), limit_s=interval_s / 2
+            granule_bytes=wire_bytes(deployment.plan.experiment.packet_bytes, deployment.plan.experiment.mtu),
+            limit_s=interval_s / 2,
         )
         self._lock = threading.Lock()
         self._stop = threading.Event()

@@ -37,9 +37,9 @@ class Flow:
     target_address: str
 
 
-def goodput_fraction() -> float:
+def goodput_fraction(mtu: int = MTU) -> float:
     """TCP payload per byte that the shaper counts: 1448/1514 at MTU 1500."""
-    return Tcp().goodput_fraction(MTU)
+    return Tcp().goodput_fraction(mtu)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -6,7 +6,6 @@ from typing import Final
 
 from testbed.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.links.direction import Direction
-from testbed.links.tc import MTU
 from testbed.routing import Hop, Path
 from testbed.spec.experiment import Experiment
 from testbed.topologies.base import participant_names
@@ -63,7 +62,7 @@ def predict(
 
     Workers' links that differ count as the slowest that carries anything does: in a ring every step waits for it.
     """
-    fraction = experiment.channel.goodput_fraction(MTU)
+    fraction = experiment.channel.goodput_fraction(experiment.mtu)
     workers = set(participant_names(world.num_workers, world.num_servers))
     trunks = [direction for direction in directions if workers.isdisjoint(direction.hop)]
     own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]

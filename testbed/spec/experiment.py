@@ -30,7 +30,7 @@ from testbed.hosts.sharing import WorkersPerHost, parse_workers_per_host
 from testbed.hosts.spec import HostSpec
 from testbed.links.change import Change
 from testbed.links.spec import LinkOverride, LinkSpec
-from testbed.links.tc import MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
+from testbed.links.tc import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
 from testbed.runtimes.base import RUNTIMES, Runtime
 from testbed.topologies.base import TOPOLOGIES, Topology
@@ -131,6 +131,8 @@ class Experiment(BaseModel):
     ] = "superframe"
     """What TCP hands to the links: `superframe`, up to 64 KiB at once, cheap; `mtu`, single packets, so that queues and
     losses are of packets; or super-frames of at most that many bytes."""
+    mtu: int = Field(MTU, ge=MTU, le=MAX_MTU)
+    """The largest IP packet that links carry; above 1500, jumbo frames. Every byte count and bound follows it."""
     switch: Literal["routed", "bridged"] = "routed"
     """Switches forward at layer 3 (`routed`): queues and incast behave as they do in reality; or at layer 2
     (`bridged`), without loops, where the sender's own limits reach into the switches' queues."""
@@ -179,7 +181,7 @@ class Experiment(BaseModel):
         """The largest packet that TCP hands to a link."""
         if isinstance(self.packet_mode, int):
             return self.packet_mode
-        return MTU if self.packet_mode == "mtu" else SUPERFRAME_BYTES
+        return self.mtu if self.packet_mode == "mtu" else SUPERFRAME_BYTES
 
     def dump(self) -> dict[str, Any]:
         """Every default spelled out, as a spec would write it."""

@@ -3,7 +3,10 @@ import io
 import pytest
 from rich.console import Console
 
-from transports.samples import Sample, render, summarise, wire_bytes_per_rank
+from transports.channels.tcp import Tcp
+from transports.samples import Sample, least_s, render, summarise, wire_bytes_per_rank
+
+RATE_BPS = 8e6 / Tcp().goodput_fraction(1500)
 
 
 def _samples() -> list[Sample]:
@@ -23,7 +26,7 @@ def _samples() -> list[Sample]:
 
 
 def test_a_time_is_that_of_the_slowest_rank_and_cpu_time_that_of_all() -> None:
-    (row,) = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, goodput_bps=8e6)
+    (row,) = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, rate_bps=RATE_BPS)
     assert row["time_s"]["median"] == pytest.approx(0.0025)
     assert row["algbw_bps"] == pytest.approx(8000 / 0.0025)
     assert row["cpu_s_per_gb"] == pytest.approx(2e-6 / 2000 * 1e9)
@@ -43,7 +46,7 @@ def test_a_time_is_that_of_the_slowest_rank_and_cpu_time_that_of_all() -> None:
     ],
 )
 def test_bus_bandwidth_has_nccl_tests_factors(operation, factor: float) -> None:  # type: ignore[no-untyped-def]
-    (row,) = summarise(_samples(), operation=operation, dtype="float32", num_workers=4, goodput_bps=None)
+    (row,) = summarise(_samples(), operation=operation, dtype="float32", num_workers=4, rate_bps=None)
     assert row["busbw_bps"] == pytest.approx(factor * row["algbw_bps"])
 
 
@@ -55,11 +58,13 @@ def test_wire_bytes_follow_the_schedule_and_the_compression() -> None:
     assert plain == pytest.approx(1.5 * 2**22 * 1514 / 1448, rel=0.001)
     assert half == pytest.approx(plain / 2, rel=0.001)
     assert of("gloo") is None
+    assert of("in_network/ebpf") == 4096 * 1076
+    assert of("in_network:num_elements=64/reference") == 16384 * 308
     assert of("ring/tcp/threshold:threshold=0.1:error_feedback=false") is None
 
 
 def test_a_narrow_terminal_shows_whole_words_of_the_columns_that_matter() -> None:
-    rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, goodput_bps=8e6)
+    rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, rate_bps=RATE_BPS)
     out = io.StringIO()
     render(rows, Console(file=out, width=80))
     heading, first = out.getvalue().splitlines()[1:3]
@@ -67,9 +72,23 @@ def test_a_narrow_terminal_shows_whole_words_of_the_columns_that_matter() -> Non
     assert "\u2026" not in first
 
 
+def test_each_stack_has_the_bound_of_what_its_links_must_carry() -> None:
+    def of(stack: str, mtu: int = 1500) -> float:
+        found = least_s(
+            stack, "all_reduce", num_workers=4, num_elements=2**20, dtype="float32", rate_bps=100e6, mtu=mtu
+        )
+        return found * 100e6 / 8
+
+    assert of("ring/tcp") == of("gloo") == pytest.approx(1.5 * 2**22 * 1514 / 1448)
+    assert of("ring/tcp", mtu=9000) == pytest.approx(1.5 * 2**22 * 9014 / 8948)
+    assert of("parameter_server:servers=4/tcp") == pytest.approx(2**22 * 1514 / 1448)
+    assert of("in_network/ebpf") == pytest.approx(4096 * 1076)
+    assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8244)
+
+
 def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:
-    for goodput_bps, shown in ((8e6, True), (None, False)):
-        rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, goodput_bps=goodput_bps)
+    for rate_bps, shown in ((RATE_BPS, True), (None, False)):
+        rows = summarise(_samples(), operation="all_reduce", dtype="float32", num_workers=2, rate_bps=rate_bps)
         out = io.StringIO()
         render(rows, Console(file=out, width=200))
         assert ("of bound" in out.getvalue()) == shown

@@ -66,6 +66,22 @@ def test_what_cannot_be_had_is_refused_with_its_key(keys: dict[str, Any], path: 
         plan(**keys)
 
 
+def test_jumbo_frames_carry_larger_chunks_and_fewer_bytes() -> None:
+    made = plan(workers=2, mtu=9000, collective={"kind": "in_network", "num_elements": 2048})
+    chunks = sum(-(-count // 2048) for count in made.buckets)
+    assert made.directions[0].expected_bytes == chunks * 8244
+    assert all(f"link set dev {port.interface} mtu 9000" in made.node(port.node).ip_commands for port in made.links[0])
+    with pytest.raises(SpecError, match=r"^collective.num_elements: .* allowed: at most 256, or a larger `mtu`"):
+        plan(collective={"kind": "in_network", "num_elements": 2048})
+
+
+def test_workers_hand_over_several_chunks_at_once_where_super_frames_are_allowed() -> None:
+    for keys, cut in (({}, ("w0-eth0",)), ({"packet_mode": "mtu"}, ()), ({"collective": "ring"}, ())):
+        made = plan(workers=2, **keys)
+        assert made.node("w0").cut_messages == cut
+        assert made.node("s0").cut_messages == ()
+
+
 def test_every_stack_of_the_benchmark_has_an_aggregator_of_its_own() -> None:
     stacks = ["ring/tcp", "in_network/ebpf", "in_network:num_elements=64/reference"]
     made = make_plan(validate({"name": "x", "workload": {"kind": "allreduce", "stacks": stacks}}))
