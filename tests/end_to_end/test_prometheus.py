@@ -30,7 +30,7 @@ name: watched
 workers: 2
 link: {rate: 40mbit, delay: 1ms, backend: nfqueue}
 collective: {kind: in_network, dataplane: reference}
-workload: {kind: training, batch_size: 8, compute_only: 1, warmup: 1, iterations: 4}
+workload: {kind: training, batch_size: 8, compute_only: 1, warmup: 2, iterations: 4}
 changes: [{at: 500ms, link: w1-s0, rate: 36mbit}]
 metrics: {port: 0}
 """

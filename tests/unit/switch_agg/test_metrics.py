@@ -82,3 +82,9 @@ def test_the_page_is_what_promtool_calls_valid_and_the_documentation_has_every_f
         listed = ", ".join(f"`{label}`" for label in sorted(labels)) or "—"
         expected.append(f"| `{name}` | {family.type} | {listed} | {family.documentation} |")
     assert rows == expected
+
+
+def test_the_documentation_says_how_many_series_an_aggregator_has() -> None:
+    text = DOCUMENT.read_text()
+    assert f"Per aggregator {NUM_SERIES} series, and {NUM_JOB_SERIES} for each of its jobs" in text
+    assert f"{NUM_SERIES + NUM_JOB_SERIES + 64} for one with 64 workers" in text
