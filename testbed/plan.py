@@ -9,7 +9,13 @@ from math import prod
 from typing import Any
 
 from testbed.addresses import Port, ports_of, routed_addresses
-from testbed.aggregation.plan import AggregatorPlan, attached_aggregators, exchange_delay_s, plan_aggregators
+from testbed.aggregation.plan import (
+    AggregatorPlan,
+    attached_aggregators,
+    exchange_delay_s,
+    plan_aggregators,
+    shared_hops,
+)
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
@@ -175,6 +181,16 @@ class Plan:
             + [
                 {"name": f"aggregator-{each.name}", "host": each.name, "entry": "testbed.aggregation.process:main"}
                 for each in self.aggregators
+            ]
+            + [
+                {
+                    "name": f"tenant-{each.name}-{tenant.job.number}",
+                    "host": host,
+                    "entry": "testbed.aggregation.tenant:main",
+                }
+                for each in self.aggregators
+                for tenant in each.tenants
+                for host in tenant.hosts
             ],
             "hosts": {
                 worker: spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -236,7 +252,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     traffic = _traffic(collective, channel, world, asked_for, adding, experiment.mtu)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
-    uncertain = uncertain_hops(background, ways)
+    uncertain = uncertain_hops(background, ways) | shared_hops(aggregators, ways)
     if experiment.compression.data_dependent or not channel.countable:
         uncertain |= {hop for pair in traffic for hop in ways[pair].shares}
     loads = _loads(ways, traffic, uncertain) | {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}

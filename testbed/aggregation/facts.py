@@ -7,9 +7,10 @@ from typing import Self
 
 from testbed.aggregation.plan import AggregatorPlan, workers_below
 from testbed.aggregation.running import AggregatorReport
+from testbed.aggregation.tenant import TenantReport
 from testbed.links.direction import Direction
 from testbed.plan import Plan
-from testbed.results.record import AggregatorSummary
+from testbed.results.record import AggregatorSummary, TenantSummary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,13 @@ def violations(
     """Counters that do not add up, one line each; or that nobody can ask for, though no worker lost the switch: what
     the kernel's program did after its process had ended is unknown."""
     found = [f"{report.plan.title}: {line}" for report in reports for line in report.violations]
+    found += [
+        f"{report.plan.title}, {tenant.text}: {_tenant_failure(members)}"
+        for report in reports
+        if not report.failure and not _lost(statistics or {})
+        for tenant, members in zip(report.plan.tenants, report.tenants, strict=True)
+        if _tenant_failure(members)
+    ]
     if not _lost(statistics or {}):
         found += [
             f"{report.plan.title}: {report.failure.partition(chr(10))[0]}, so its counters are unknown"
@@ -94,6 +102,13 @@ def violations(
             if report.failure
         ]
     return found
+
+
+def _tenant_failure(members: Sequence[TenantReport]) -> str:
+    """What went wrong with another job; empty when nothing did."""
+    if wrong := sum(each.wrong for each in members):
+        return f"{wrong} of {sum(each.reductions for each in members)} sums were wrong"
+    return next((each.failure.partition("\n")[0] for each in members if each.failure), "")
 
 
 def losses(reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]) -> list[str]:
@@ -131,6 +146,16 @@ def aggregator_summaries(
             repeated=max((each.repeated for each in below(report.plan)), default=0),
             retransmitted=sum(each.sent_again for each in below(report.plan)),
             partial=max((each.partial for each in below(report.plan)), default=0),
+            tenants=[
+                TenantSummary(
+                    workers=list(tenant.hosts),
+                    num_slots=tenant.job.num_slots,
+                    size_bytes=tenant.size_bytes,
+                    reductions=min((each.reductions for each in members), default=0),
+                    chunks_sent=sum(each.chunks_sent for each in members),
+                )
+                for tenant, members in zip(report.plan.tenants, report.tenants, strict=True)
+            ],
             lost=next(iter(losses([report], statistics)), None),
         )
         for report in reports

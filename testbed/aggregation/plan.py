@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from switch_agg.job import MAX_WORKERS, Job
-from switch_agg.wire import SIZES, frame_bytes
+from switch_agg.wire import MAX_SLOTS, SIZES, frame_bytes
 from testbed.addresses import Port
 from testbed.aggregation.tree import Branch, tree_of
 from testbed.errors import SpecError
@@ -22,8 +22,26 @@ from testbed.spec.experiment import Experiment
 from testbed.topologies.base import Network
 from transports.collectives.base import Seat
 from transports.collectives.in_network import InNetwork
+from transports.units import format_size
 
 ETHERNET_BYTES = 14
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TenantPlan:
+    """Another job at an aggregator."""
+
+    job: Job
+    hosts: tuple[str, ...]
+    """Its workers' nodes."""
+    size_bytes: int
+    """Of each of its reductions."""
+
+    @property
+    def text(self) -> str:
+        """`job 1 of x0, x1: 1MiB at a time in slots 128 to 191`."""
+        slots = f"slots {self.job.first_slot} to {self.job.first_slot + self.job.num_slots - 1}"
+        return f"job {self.job.number} of {', '.join(self.hosts)}: {format_size(self.size_bytes)} at a time in {slots}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +60,8 @@ class AggregatorPlan:
     """Of the aggregator above."""
     parent_index: int = 0
     """Its own number among the children of that."""
+    tenants: tuple[TenantPlan, ...] = ()
+    """Other jobs that it serves."""
 
     @property
     def name(self) -> str:
@@ -55,7 +75,7 @@ class AggregatorPlan:
 
     @property
     def job(self) -> Job:
-        """What it serves."""
+        """The experiment's."""
         parent = None if self.parent is None else self.parent.address
         return self.collective.job(self.workers, parent=parent, parent_index=self.parent_index)
 
@@ -133,9 +153,51 @@ def plan_aggregators(
             workers=tuple(ends[child][0].address for child in place.children),
             parent=None if place.parent is None else ends[place.parent.name][0],
             parent_index=0 if place.parent is None else place.parent.children.index(place.name),
+            tenants=_tenants(place.collective, ends, [node.name for node in network.nodes if node.role == "traffic"]),
         )
         for place in _places(experiment, network)
     )
+
+
+def _tenants(
+    collective: InNetwork, ends: Mapping[str, tuple[Port, Port]], traffic_hosts: Sequence[str]
+) -> tuple[TenantPlan, ...]:
+    """With the slots behind the experiment's, one quota after the other."""
+    found: list[TenantPlan] = []
+    first_slot, taken = collective.num_slots, set[str]()
+    for index, asked in enumerate(collective.tenants):
+        path = f"collective.tenants.{index}"
+        for host in asked.workers:
+            if host not in traffic_hosts:
+                there = ", ".join(traffic_hosts) or "none yet: say `hosts: {x0: {at: s0}}`"
+                raise SpecError(f"{path}.workers: {host!r} is no host for background traffic; there are {there}")
+            if host in taken:
+                raise SpecError(f"{path}.workers: {host} has a place in a job already")
+            taken.add(host)
+        if first_slot + asked.num_slots > MAX_SLOTS:
+            raise SpecError(f"{path}.num_slots: a switch has {MAX_SLOTS} slots, and {first_slot} are taken")
+        job = Job(
+            number=index + 1,
+            workers=tuple(ends[host][0].address for host in asked.workers),
+            num_elements=collective.num_elements,
+            first_slot=first_slot,
+            num_slots=asked.num_slots,
+        )
+        found.append(TenantPlan(job=job, hosts=asked.workers, size_bytes=asked.size_bytes))
+        first_slot += asked.num_slots
+    return tuple(found)
+
+
+def shared_hops(aggregators: Sequence[AggregatorPlan], ways: Mapping[Hop, Path]) -> set[Hop]:
+    """Those that other jobs put bytes on, nobody knows how many."""
+    pairs = [
+        pair
+        for each in aggregators
+        for tenant in each.tenants
+        for host in tenant.hosts
+        for pair in ((host, each.name), (each.name, host))
+    ]
+    return {hop for pair in pairs for hop in ways[pair].shares}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +218,10 @@ def _places(experiment: Experiment, network: Network) -> list[_Place]:
             raise SpecError(
                 "collective.partial_after: in a tree nobody knows how many workers a partial sum stands for; leave it "
                 f"out, or let one switch add: at: {root.switch}"
+            )
+        if collective.tenants and any(isinstance(child, Branch) for child in root.children):
+            raise SpecError(
+                f"collective.tenants: jobs share one switch, not a tree; leave them out, or say at: {root.switch}"
             )
         waiting: deque[tuple[Branch, _Place | None]] = deque([(root, None)])
         while waiting:

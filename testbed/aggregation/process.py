@@ -33,7 +33,8 @@ class AggregatorConfiguration(BaseModel):
 
     dataplane: DataPlaneName
     address: str
-    job: Job
+    jobs: tuple[Job, ...]
+    """All with chunks of the same size, and slots of their own."""
     switch_pid: int
     """A process that holds the switch's namespaces."""
     switch_interface: str
@@ -43,7 +44,7 @@ class AggregatorConfiguration(BaseModel):
 
 
 def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
-    """Serving its job. Raises what the data plane raises."""
+    """Serving its jobs. Raises what the data plane raises."""
     local, generation = (configuration.address, PORTS.start), secrets.randbits(GENERATION_BITS)
     plane: DataPlane
     if configuration.dataplane == "reference":
@@ -56,12 +57,13 @@ def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
         plane = EbpfDataPlane(
             local,
             generation=generation,
-            num_elements=configuration.job.num_elements,
-            num_slots=configuration.job.num_slots,
+            num_elements=configuration.jobs[0].num_elements,
+            num_slots=max(job.first_slot + job.num_slots for job in configuration.jobs),
             switch=partial(in_network_of, configuration.switch_pid),
             interface=configuration.switch_interface,
         )
-    plane.configure(configuration.job)
+    for job in configuration.jobs:
+        plane.configure(job)
     return plane
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from switch_agg.status import Status, from_json
-from testbed.aggregation.plan import AggregatorPlan
+from testbed.aggregation.plan import AggregatorPlan, TenantPlan
 from testbed.aggregation.process import AggregatorConfiguration
+from testbed.aggregation.tenant import TenantConfiguration, TenantReport
 from testbed.errors import RunFailedError
 from testbed.hosts.base import Host
 from testbed.hosts.daemon import Daemon
@@ -25,6 +26,8 @@ class AggregatorReport:
     violations: tuple[str, ...] = ()
     """Identities between counters that do not hold."""
     failure: str | None = None
+    tenants: tuple[tuple[TenantReport, ...], ...] = ()
+    """Of each worker of each job beside the experiment's."""
 
 
 class RunningAggregator:
@@ -42,7 +45,7 @@ class RunningAggregator:
         configuration = AggregatorConfiguration(
             dataplane=plan.collective.dataplane,
             address=plan.port.address,
-            job=plan.job,
+            jobs=(plan.job, *(tenant.job for tenant in plan.tenants)),
             switch_pid=hosts[plan.switch_port.node].pid,
             switch_interface=plan.switch_port.interface,
             counters_path=self._path,
@@ -58,6 +61,13 @@ class RunningAggregator:
             listens=True,
             of_laboratory=plan.collective.dataplane == "ebpf",  # it loads programs into the kernel
         )
+        self._tenants = [
+            [
+                RunningTenant(plan, tenant, index, hosts[host], directory=directory)
+                for index, host in enumerate(tenant.hosts)
+            ]
+            for tenant in plan.tenants
+        ]
 
     def status(self) -> Status | None:
         """Now; None once it has ended. Any thread may ask."""
@@ -69,11 +79,47 @@ class RunningAggregator:
             return None
 
     def report(self) -> AggregatorReport:
-        """At the end of a run."""
+        """At the end of a run; other jobs end here, so that the counters stand still."""
+        tenants = tuple(tuple(each.report() for each in members) for members in self._tenants)
         try:
             self._daemon.check()
             self._daemon.change("counters")
         except RunFailedError as error:
-            return AggregatorReport(plan=self.plan, failure=str(error))
+            return AggregatorReport(plan=self.plan, failure=str(error), tenants=tenants)
         found = json.loads(self._path.read_text())
-        return AggregatorReport(plan=self.plan, counters=found["counters"], violations=tuple(found["violations"]))
+        return AggregatorReport(
+            plan=self.plan, counters=found["counters"], violations=tuple(found["violations"]), tenants=tenants
+        )
+
+
+class RunningTenant:
+    """A worker of another job; its process ends with its host's."""
+
+    def __init__(self, plan: AggregatorPlan, tenant: TenantPlan, index: int, host: Host, *, directory: Path) -> None:
+        """Returns when it has begun. Raises EnvironmentLacksError with what it said."""
+        name = f"tenant-{plan.name}-{tenant.job.number}-{index}"
+        self._path = directory / name
+        configuration = TenantConfiguration(
+            job=tenant.job,
+            index=index,
+            aggregator=plan.port.address,
+            size_bytes=tenant.size_bytes,
+            report_path=self._path,
+        )
+        self._daemon = Daemon(
+            host,
+            name,
+            Path(sys.executable),
+            ("-m", "testbed.aggregation.tenant", configuration.model_dump_json()),
+            title=f"worker {tenant.hosts[index]} of job {tenant.job.number} at {plan.name}",
+            consequence="the switch no longer has the load that was asked",
+            listens=True,
+        )
+
+    def report(self) -> TenantReport:
+        """Stop it, and read what it did."""
+        try:
+            self._daemon.change("stop")
+        except RunFailedError as error:
+            return TenantReport(failure=str(error))
+        return TenantReport(**json.loads(self._path.read_text()))

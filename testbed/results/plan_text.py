@@ -82,6 +82,8 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print(f"  {name}: parameter server", highlight=False)
     for aggregator in plan.aggregators:
         console.print(f"  {aggregator.name}: {aggregator.text}", highlight=False)
+        for tenant in aggregator.tenants:
+            console.print(f"  {aggregator.name}: also {tenant.text}", highlight=False)
     for flow in plan.background:
         console.print(f"  {flow.target.node}: sink of {flow.title}", highlight=False)
         console.print(f"  {flow.source.node}: source of {flow.title}", highlight=False)

@@ -248,6 +248,18 @@ class BackgroundSummary(_Part):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
+class TenantSummary(_Part):
+    """Another job at an aggregator, from the start of the workers to their end."""
+
+    workers: list[str]
+    num_slots: int
+    size_bytes: int
+    reductions: int
+    """That all of its workers have the sum of."""
+    chunks_sent: int
+    """By all of its workers, repetitions included."""
+
+
 class AggregatorSummary(_Part):
     """One switch that adds, from the first joining to the last leaving."""
 
@@ -273,6 +285,8 @@ class AggregatorSummary(_Part):
     """Chunks that workers sent again in the measured iterations because no result came; of all workers."""
     partial: int = 0
     """Chunks of the measured iterations whose sum was given out without a straggler's contribution, and scaled up."""
+    tenants: list[TenantSummary] = []
+    """Other jobs that it served; `chunks`, `duplicates`, `stale` and `bad` count all jobs."""
     lost: str | None
     """Why it stopped adding; None: it did not."""
 

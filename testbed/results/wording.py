@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from testbed.links.spec import UNSHAPED_BPS
+from transports.units import format_size
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
     from testbed.results.record import (
@@ -207,6 +208,11 @@ def aggregator_text(aggregator: "AggregatorSummary") -> str:
     )
     if aggregator.partial:
         text += f", {aggregator.partial:,} without a straggler"
+    for tenant in aggregator.tenants:
+        text += (
+            f"; for {', '.join(tenant.workers)} beside it {tenant.reductions:,} reductions of "
+            f"{format_size(tenant.size_bytes)} in {tenant.num_slots:,} slots"
+        )
     return f"{text}; lost: {aggregator.lost}" if aggregator.lost else text
 
 

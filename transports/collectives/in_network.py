@@ -9,15 +9,16 @@ and so do the floats once the aggregator is lost.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.round_trip import MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
-from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER, SIZES
+from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER, MAX_JOBS, SIZES
 from transports.collectives.base import COLLECTIVES, Collective, Operation, Seat
 from transports.collectives.ring import Ring
-from transports.units import Time
+from transports.errors import OptionError
+from transports.units import Size, Time
 
 if TYPE_CHECKING:
     from transports.channels.base import Group
@@ -32,6 +33,25 @@ SUMMED_BYTES: Final = (2, 4)
 def _parse_window(value: object) -> object:
     """`aimd` stands for `{kind: aimd}`."""
     return {"kind": value} if isinstance(value, str) else value
+
+
+def _power_of_two(value: int) -> int:
+    if value & value - 1:
+        raise ValueError(f"{value} is no power of two")
+    return value
+
+
+class Tenant(BaseModel):
+    """Another job at the same aggregator, with slots of its own: its workers reduce again and again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    workers: tuple[str, ...] = Field(min_length=1, max_length=MAX_WORKERS)
+    """Hosts that are there for background traffic: `x0`."""
+    num_slots: Annotated[int, AfterValidator(_power_of_two)] = Field(128, ge=1, le=1 << 13)
+    """Its quota of the switch's slots; no other job has any of them."""
+    size_bytes: Size = Field(1 << 20, alias="size", ge=4, le=1 << 30)
+    """Of each of its reductions."""
 
 
 @COLLECTIVES.register
@@ -53,6 +73,8 @@ class InNetwork(Ring):
     partial_after_s: Time | None = Field(None, alias="partial_after", gt=0, le=100)
     """Give out what there is of a chunk's sum so long after its first contribution, scaled up by the number of
     contributions that it lacks; null: wait for the slowest."""
+    tenants: tuple[Tenant, ...] = Field((), max_length=MAX_JOBS - 1)
+    """Other jobs that share the switch."""
     at: str | None = None
     """The switch that adds: its name; `spine`: the nearest without workers; `leaf`: every one that has workers adds
     theirs, and one of them the sums; `tree`: every one that has workers adds theirs, and those above, up to a root
@@ -110,8 +132,10 @@ class InNetwork(Ring):
 
     def served_by(self, seats: Mapping[str, Seat]) -> Self:
         """The same, told by its `identity` which aggregator is the member's and which number it has there."""
-        address, index = seats.get(self.identity, (self.aggregator, self.aggregator_index))
-        return self.model_copy(update={"aggregator": address, "aggregator_index": index})
+        if self.identity not in seats:
+            return self
+        address, index = seats[self.identity]
+        return self.model_copy(update={"aggregator": address, "aggregator_index": index, "tenants": ()})
 
     def of_further_group(self) -> Collective:
         """A ring: the aggregator's job is the first group's."""
@@ -121,4 +145,6 @@ class InNetwork(Ring):
         """Raises TransportError when the aggregator does not answer."""
         from transports.in_network import SwitchReducer
 
+        if self.tenants:
+            raise OptionError("in_network: tenants are `testbed run`'s to make; leave them out anywhere else")
         return SwitchReducer(self, group) if group.size > 1 else None

@@ -12,6 +12,7 @@ from testbed.aggregation.facts import (
     violations,
 )
 from testbed.aggregation.running import AggregatorReport
+from testbed.aggregation.tenant import TenantReport
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import validate
 
@@ -53,6 +54,29 @@ def test_above_a_leaf_chunks_are_done_again_once_and_sent_again_by_any_of_its_wo
     }
     assert found["w0 -> s0"] == SwitchedBytes(repeated=10 * 1076, retransmitted=5 * 1076)
     assert found["s2 -> s1"] == found["s1 -> s2"] == SwitchedBytes(repeated=10 * 1076, retransmitted=2 * 5 * 1076)
+
+
+def test_other_jobs_are_summed_up_and_their_wrong_sums_are_the_run_s() -> None:
+    collective = {"kind": "in_network", "tenants": [{"workers": ["x0", "x1"], "num_slots": 64}]}
+    hosts = {"x0": {"at": "s0"}, "x1": {"at": "s0"}}
+    (aggregator,) = make_plan(validate({"name": "x", "collective": collective, "hosts": hosts})).aggregators
+    members = (TenantReport(reductions=9, chunks_sent=5), TenantReport(reductions=8, chunks_sent=6))
+    report = AggregatorReport(plan=aggregator, tenants=(members,))
+    (summary,) = aggregator_summaries([report], {})
+    assert summary.tenants[0].model_dump() == {
+        "workers": ["x0", "x1"],
+        "num_slots": 64,
+        "size_bytes": 1 << 20,
+        "reductions": 8,
+        "chunks_sent": 11,
+    }
+    assert violations([report]) == []
+    job = "aggregator a0 at s0 (ebpf), job 1 of x0, x1: 1MiB at a time in slots 128 to 191: "
+    wrong = AggregatorReport(plan=aggregator, tenants=((TenantReport(reductions=9, wrong=2), members[1]),))
+    assert violations([wrong]) == [job + "2 of 17 sums were wrong"]
+    ended = AggregatorReport(plan=aggregator, tenants=((TenantReport(failure="epoch 1\nlog"), members[1]),))
+    assert violations([ended]) == [job + "epoch 1"]
+    assert violations([ended], {0: statistics("gone")}) == []
 
 
 def test_nothing_is_expected_where_the_program_takes_packets_off_or_the_switch_was_lost() -> None:

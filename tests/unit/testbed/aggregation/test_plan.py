@@ -18,6 +18,9 @@ def reference(**options: Any) -> dict[str, Any]:
     return {"collective": {"kind": "in_network", "dataplane": "reference", **options}}
 
 
+X: dict[str, Any] = {"hosts": {"x0": {"at": "s0"}, "x1": {"at": "s0"}}}
+
+
 @pytest.mark.parametrize("workers", [2, 8])
 def test_each_link_carries_each_chunk_once_each_way_whatever_the_number_of_workers(workers: int) -> None:
     made = plan(workers=workers)
@@ -58,6 +61,13 @@ def test_it_is_at_the_switch_nearest_to_all_workers_or_where_the_spec_says() -> 
         ({"collective": {"kind": "in_network", "partial_after": "50ms"}}, "collective.partial_after"),
         ({"topology": "leaf_spine", **reference(at="tree", partial_after="50ms")}, "collective.partial_after"),
         ({"switch": "bridged"}, "switch"),
+        (reference(tenants=[{"workers": ["w0"]}]), "collective.tenants.0.workers"),
+        (reference(tenants=[{"workers": ["x0"]}, {"workers": ["x0"]}]) | X, "collective.tenants.1.workers"),
+        (reference(num_slots=1 << 14, tenants=[{"workers": ["x0"]}]) | X, "collective.tenants.0.num_slots"),
+        (
+            {"topology": "leaf_spine", **reference(at="tree", tenants=[{"workers": ["x0"]}]), **X},
+            "collective.tenants",
+        ),
         ({"stack": "gloo"}, "stack"),
     ],
 )
@@ -141,3 +151,15 @@ def test_each_worker_knows_its_own_aggregator_and_its_number_there() -> None:
     assert seats_of(made.aggregators, 6) == {identity: (second.port.address, 2)}
     assert workers_below(made.aggregators, root) == tuple(range(8))
     assert workers_below(made.aggregators, second) == (4, 5, 6, 7)
+
+
+def test_jobs_share_a_switch_and_no_slots_and_leave_the_workers_links_alone() -> None:
+    tenants = [{"workers": ["x0"], "num_slots": 64}, {"workers": ["x1"], "num_slots": 32, "size": "64KiB"}]
+    made = plan(collective={"kind": "in_network", "tenants": tenants}, **X)
+    (aggregator,) = made.aggregators
+    jobs = [aggregator.job, *(each.job for each in aggregator.tenants)]
+    assert [(job.number, job.first_slot, job.num_slots) for job in jobs] == [(0, 0, 128), (1, 128, 64), (2, 192, 32)]
+    assert aggregator.tenants[1].text == "job 2 of x1: 64KiB at a time in slots 192 to 223"
+    expected = {direction.name: direction.expected_bytes for direction in made.directions}
+    assert expected["x0 -> s0"] is None
+    assert expected["w0 -> s0"] == expected["s0 -> w3"] == sum(-(-count // 256) for count in made.buckets) * 1076

@@ -24,7 +24,7 @@ def configuration(tmp_path: Path, address: str = ADDRESS) -> AggregatorConfigura
     return AggregatorConfiguration(
         dataplane="reference",
         address=address,
-        job=JOB,
+        jobs=(JOB,),
         switch_pid=1,
         switch_interface="s0-eth0",
         counters_path=tmp_path / "counters",

@@ -63,9 +63,10 @@ def test_it_is_told_its_job_and_where_its_switch_is(tmp_path: Path) -> None:
     assert process.spec.argv == (sys.executable,)
     told = AggregatorConfiguration.model_validate_json(process.spec.arguments[-1])
     assert (told.dataplane, told.address, told.switch_pid) == ("ebpf", aggregator.plan.port.address, 4711)
-    assert told.job == aggregator.plan.job
-    assert told.job.num_slots == 64
-    assert told.job.parent is not None
+    (job,) = told.jobs
+    assert job == aggregator.plan.job
+    assert job.num_slots == 64
+    assert job.parent is not None
     assert told.switch_interface == aggregator.plan.switch_port.interface
 
 

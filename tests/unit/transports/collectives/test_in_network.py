@@ -51,6 +51,16 @@ def test_it_is_told_where_its_own_aggregator_is() -> None:
     assert Ring().served_by({collective.identity: ("10.0.0.9", 1)}) == Ring()
 
 
+def test_what_a_run_makes_beside_the_experiment_is_refused_where_nobody_makes_it() -> None:
+    group = Group(name="g", rank=0, size=2, address="127.0.0.1", store=MemoryStore(), timeout_s=1)
+    collective = in_network(aggregator="10.0.0.9", tenants=[{"workers": ["x0"]}])
+    with pytest.raises(OptionError, match="tenants"):
+        collective.reducer(group)
+    assert collective.served_by({collective.identity: ("10.0.0.9", 0)}).tenants == ()
+    with pytest.raises(ValueError, match="no power of two"):
+        in_network(tenants=[{"workers": ["x0"], "num_slots": 100}])
+
+
 def test_a_pool_is_a_power_of_two() -> None:
     with pytest.raises(ValueError, match="no power of two"):
         in_network(num_slots=100)
