@@ -15,6 +15,7 @@ from testbed.hosts.cgroups import own_throttling
 from testbed.links.change import timeline
 from testbed.links.nfqueue import DelayCounters
 from testbed.live_links import LiveLinks, Mark
+from testbed.measure import endpoints
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.connections import Connection
 from testbed.measure.machine import MachineSample
@@ -23,6 +24,7 @@ from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.plan import Plan
 from testbed.results.record import RecordWriter
 from testbed.results.terminal import LiveProgress
+from transports.channels.base import PeerStatistics
 
 MEASURED: Final = "measured"
 OnLine = Callable[[int, str, bool], None]
@@ -101,6 +103,8 @@ class Recorder(Listener):
         self.unshared_memory_bytes: list[int] = []
         self.switch_statistics: dict[int, SwitchStatistics] = {}
         """By rank, of workers whose gradients a switch adds."""
+        self.endpoint_statistics: dict[int, dict[int, PeerStatistics]] = {}
+        """By rank and peer, of channels that count themselves."""
         self.first_iteration_s: float | None = None
         """CLOCK_MONOTONIC when the first iteration of any phase began."""
         self.exits: dict[int, tuple[int, float]] = {}
@@ -183,8 +187,11 @@ class Recorder(Listener):
         self._progress.iteration(phase, index + 1, self._plan.experiment.workload.phase_lengths()[phase], loss)
 
     def on_result(self, rank: int, json: str) -> None:
-        """What a switch that adds did for a worker in the measured iterations."""
-        self.switch_statistics[rank] = SwitchStatistics.parse(json)
+        """What a worker counted in the measured iterations: of a switch that adds, of its own endpoint."""
+        if (switch := SwitchStatistics.parse(json)) is not None:
+            self.switch_statistics[rank] = switch
+        if peers := endpoints.parse(json):
+            self.endpoint_statistics[rank] = peers
 
     def on_line(self, rank: int, line: str, *, error: bool) -> None:
         """Both streams of all workers come on threads of their own."""

@@ -29,6 +29,7 @@ from testbed.launch import redirections
 from testbed.links.change import ScheduledChange
 from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
+from testbed.measure import endpoints
 from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from testbed.measure.capture import Captured, captured_links, capturing, require_dumpcap
 from testbed.measure.sampler import LinkSampler, wire_bytes
@@ -363,11 +364,17 @@ class _Run:
         """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that
         crossed this direction in the window.
 
-        What a worker's end of a connection sent followed the path to the other end. Where that path has equal
-        alternatives nobody knows which it took, and nothing is attributed: there the link's bytes, which are not
-        checked, contain acknowledgements.
+        The kernel says it of its TCP, the workers of channels that are not. What a worker's end sent followed the
+        path to the other end. Where that path has equal alternatives nobody knows which it took, and nothing is
+        attributed: there the link's bytes, which are not checked, contain acknowledgements.
         """
-        acknowledged = retransmitted = 0
+        own = endpoints.overheads(
+            self.recorder.endpoint_statistics if self.recorder else {},
+            self.plan.paths,
+            self.plan.participants,
+            direction.hop,
+        )
+        acknowledged, retransmitted = own.acknowledgement_bytes, own.retransmitted_bytes
         for node, connections in end.connections.items():
             for ends, connection in connections.items():
                 path = self.plan.paths.get((node, self.hosts.get(connection.remote[0], "")))

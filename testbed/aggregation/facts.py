@@ -30,9 +30,11 @@ class SwitchStatistics:
     """Why the switch adds no more."""
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """What a worker reports: SwitchReducer.statistics() `before` and `after`."""
+    def parse(cls, text: str) -> Self | None:
+        """What a worker reports: SwitchReducer.statistics() `before` and `after`; None where no switch adds."""
         found = json.loads(text)
+        if "before" not in found:
+            return None
         before, after = found["before"], found["after"]
 
         def between(*names: str) -> int:

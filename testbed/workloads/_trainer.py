@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from testbed.control import control_pb2
 from testbed.kernel import return_free_memory
+from testbed.measure import endpoints
 from testbed.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.workloads._datasets import DATASETS, Dataset, batches
 from testbed.workloads._gradients import BucketRecorder, GradientCheck
@@ -26,7 +27,7 @@ from testbed.workloads._scheduling import RunQueueClock, threads_named
 from testbed.workloads._synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
 from testbed.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
 from transports import autoload, process_group
-from transports.channels.base import CHANNELS
+from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
 from transports.gradients import GradientCompression
@@ -38,6 +39,15 @@ if TYPE_CHECKING:
 _GLOO: Final = "gloo"
 _GLOO_THREADS: Final = "gloo"
 """Part of the name of the threads in which torch's gloo group runs collectives."""
+
+
+class _Counted(NamedTuple):
+    """At one moment; None where there is nothing of the kind."""
+
+    switch: dict[str, Any] | None
+    """What a switch that adds has done for this worker."""
+    peers: dict[int, PeerStatistics] | None
+    """What a channel counts that is not the kernel's."""
 
 
 class Trainer:
@@ -75,13 +85,30 @@ class Trainer:
             self._control.barrier("warmup")
             iterations.run("warmup", options.warmup, self._factor)
             self._control.barrier("measure")
-            before = _switch_statistics(group)
+            before = self._counted(group)
             iterations.run("measured", options.iterations, self._factor)
             self._control.barrier("done")
-            if before is not None:
-                found = json.dumps({"before": before, "after": _switch_statistics(group)})
-                self._control.report(control_pb2.Event(result=control_pb2.Result(json=found)))
+            if found := self._between(before, self._counted(group)):
+                self._control.report(control_pb2.Event(result=control_pb2.Result(json=json.dumps(found))))
         self._control.report(control_pb2.Event(finished=_finished(model)))
+
+    def _counted(self, group: dist.ProcessGroup) -> _Counted:
+        """What this worker alone can count."""
+        if not isinstance(group, process_group.TestbedProcessGroup):
+            return _Counted(None, None)
+        communicator = group.communicator
+        own = CHANNELS.parse(self._configuration.channel).counts_itself
+        return _Counted(communicator.reducer_statistics(), communicator.statistics() if own else None)
+
+    @staticmethod
+    def _between(before: _Counted, after: _Counted) -> dict[str, Any]:
+        """As the coordinator is told it; nothing where there is nothing."""
+        found: dict[str, Any] = {}
+        if before.switch is not None:
+            found |= {"before": before.switch, "after": after.switch}
+        if before.peers is not None and after.peers is not None:
+            found["peers"] = endpoints.dump(before.peers, after.peers)
+        return found
 
     @contextmanager
     def _process_group(self) -> Iterator[dist.ProcessGroup]:
@@ -271,11 +298,6 @@ def _message(trace: OperationTrace) -> control_pb2.Bucket:
         encode_s=trace.encode_s,
         decode_s=trace.decode_s,
     )
-
-
-def _switch_statistics(group: dist.ProcessGroup) -> dict[str, Any] | None:
-    """What a switch that adds has done for this worker; None without one."""
-    return group.communicator.reducer_statistics() if isinstance(group, process_group.TestbedProcessGroup) else None
 
 
 def _clock(group: dist.ProcessGroup) -> RunQueueClock:

@@ -303,3 +303,16 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def test_a_channel_that_is_not_the_kernels_is_counted_to_the_byte(tmp_path: Path) -> None:
+    """Acknowledgements and what our own UDP sends again are told by its ends, so that a lossy run is judged as well."""
+    lossy = ("--set", "channel=udp", "--set", "packet_mode=mtu", "--set", "link.loss=1%", "--set", "workers=2")
+    summary = run(tmp_path, *lossy)
+    assert not [reason for reason in summary["reasons"] if "bytes on the wire" in reason]
+    for link in summary["links"]:
+        assert link["acknowledgement_bytes"] > 0
+        # What was lost on the link before never came here, what is lost behind it comes twice.
+        assert 0.99 * link["expected_bytes"] < link["bytes"]
+        assert link["bytes"] < 1.01 * (link["expected_bytes"] + link["retransmitted_bytes"])
+    assert sum(link["retransmitted_bytes"] for link in summary["links"]) > 0

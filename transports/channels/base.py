@@ -150,6 +150,9 @@ class Channel(Options):
     """Of the frame header that goes before each message's payload."""
     countable: ClassVar[bool] = True
     """Whether :meth:`wire_bytes` says all that a message costs, to within a hundredth, however short it is."""
+    counts_itself: ClassVar[bool] = False
+    """Whether acknowledgements and what is sent again are the channel's own, told by :meth:`Endpoint.statistics`, and
+    not those of the kernel's TCP, which counts them."""
 
     @property
     def congestion_control(self) -> str | None:

@@ -36,6 +36,7 @@ class Udp(Channel):
     """One UDP socket per pair of members, paced and acknowledged by ourselves."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES
+    counts_itself: ClassVar[bool] = True
 
     rate: Rate | None = Field(
         default=None, gt=0, description="wire rate of all that a member sends; null: each connection discovers its own"

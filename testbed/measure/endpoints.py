@@ -1,0 +1,53 @@
+"""What workers' own endpoints counted over the measured iterations, of channels whose bytes are no TCP of the kernel's.
+
+The kernel's counters (testbed.measure.connections) say of its TCP what was acknowledged and sent again; of a channel
+that does this itself (`Channel.counts_itself`) only its ends know. Pure.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from testbed.routing import Hop, Path
+from transports.channels.base import PeerStatistics
+
+WorkersStatistics = Mapping[int, Mapping[int, PeerStatistics]]
+"""By rank, then by its peer, of the measured iterations."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overheads:
+    """What crossed a direction beside the payload sent once."""
+
+    acknowledgement_bytes: int = 0
+    """On the wire."""
+    retransmitted_bytes: int = 0
+    """Payload."""
+
+
+def dump(before: Mapping[int, PeerStatistics], after: Mapping[int, PeerStatistics]) -> dict[str, dict[str, int]]:
+    """What a worker reports of the time between, as plain data."""
+    found = {}
+    for peer, counts in after.items():
+        earlier = asdict(before[peer])
+        found[str(peer)] = {name: count - earlier[name] for name, count in asdict(counts).items()}
+    return found
+
+
+def parse(text: str) -> dict[int, PeerStatistics]:
+    """Out of a worker's result; nothing where its channel leaves counting to the kernel."""
+    found = json.loads(text).get("peers") or {}
+    return {int(peer): PeerStatistics(**counts) for peer, counts in found.items()}
+
+
+def overheads(
+    statistics: WorkersStatistics, paths: Mapping[Hop, Path], participants: Sequence[str], hop: Hop
+) -> Overheads:
+    """Of one direction; `participants` are nodes by rank. Where a path has equal alternatives nothing is attributed."""
+    acknowledged = retransmitted = 0
+    for rank, peers in statistics.items():
+        for peer, counts in peers.items():
+            if paths[participants[rank], participants[peer]].shares.get(hop) == 1:
+                acknowledged += counts.acknowledgement_bytes_sent
+                retransmitted += counts.retransmitted_bytes
+    return Overheads(acknowledgement_bytes=acknowledged, retransmitted_bytes=retransmitted)

@@ -1,0 +1,32 @@
+"""A worker's own counts find the directions that they crossed."""
+
+import json
+
+from testbed.measure.endpoints import dump, overheads, parse
+from testbed.plan import make_plan
+from testbed.spec.experiment import validate
+from transports.channels.base import PeerStatistics
+
+
+def counts(sent: int, acknowledged: int, again: int) -> PeerStatistics:
+    return PeerStatistics(payload_bytes_sent=sent, acknowledgement_bytes_sent=acknowledged, retransmitted_bytes=again)
+
+
+def test_what_a_worker_reports_is_the_time_between() -> None:
+    reported = dump({1: counts(10, 5, 1)}, {1: counts(110, 25, 4)})
+    assert parse(json.dumps({"peers": reported})) == {1: counts(100, 20, 3)}
+    assert parse(json.dumps({"before": {}, "after": {}})) == {}
+
+
+def test_counts_belong_to_every_direction_of_the_path() -> None:
+    plan = make_plan(validate({"name": "t", "workers": 3, "channel": "udp"}))
+    statistics = {0: {1: counts(100, 20, 3)}, 1: {0: counts(0, 7, 0)}, 2: {1: counts(50, 1, 50)}}
+
+    def found(*hop: str) -> tuple[int, int]:
+        each = overheads(statistics, plan.paths, plan.participants, (hop[0], hop[1]))
+        return each.acknowledgement_bytes, each.retransmitted_bytes
+
+    assert found("w0", "s0") == (20, 3)
+    assert found("s0", "w1") == (21, 53)
+    assert found("w1", "s0") == (7, 0)
+    assert found("s0", "w2") == (0, 0)
