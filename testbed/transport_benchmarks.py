@@ -4,8 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
 from testbed.bench import allreduce_rows
+from testbed.measure.streams import goodput_fraction
 from testbed.targets import Benchmarks, Row, quietly, target_row
+from transports.units import parse_rate_bps, parse_size_bytes
 
 
 def _all_reduced(
@@ -25,6 +29,80 @@ def _all_reduced(
         )
     )
     return {row["stack"]: row for row in rows}, facts
+
+
+def _times_s(stacks: Mapping[str, str], rate: str, *, workers: int, size: str, repeat: int) -> dict[str, float]:
+    rows, _ = _all_reduced(list(stacks.values()), {"rate": rate}, workers=workers, size=size, repeat=repeat)
+    return {what: rows[stack]["time_s"]["median"] for what, stack in stacks.items()}
+
+
+def _once_s(rate: str, size: str) -> float:
+    """S/B: how long a link carries the buffer once."""
+    return parse_size_bytes(size) * 8 / (parse_rate_bps(rate) * goodput_fraction())
+
+
+def ring_rows() -> Iterator[Row]:
+    """ring/tcp against the bound 2(N-1)/N x S / goodput, and against gloo on the same links."""
+    points = [(workers, size, "0s") for workers in (4, 8) for size in ("1MB", "25MB", "100MB")]
+    for workers, size, delay in [*points, (4, "25MB", "200us")]:
+        repeat = 5 if size == "100MB" else 11
+        link = {"rate": "1gbit", "delay": delay}
+        rows, facts = _all_reduced(["ring/tcp", "gloo"], link, workers=workers, size=size, repeat=repeat)
+        ours, gloos = rows["ring/tcp"], rows["gloo"]
+        what = f"ring/tcp, {workers} workers, {size}" + (f", {delay} a link" if delay != "0s" else "")
+        told: Row = {**facts, **ours}
+        bar = None if size == "1MB" else 1.03
+        yield target_row(f"{what}: over the bound", ours["ratio_to_bound"], bar, told)
+        yield target_row(f"{what}: over gloo", ours["time_s"]["median"] / gloos["time_s"]["median"], 1.02, told)
+        yield target_row(f"{what}: CPU over gloo's", ours["cpu_s_per_gb"] / gloos["cpu_s_per_gb"], 1.0, told)
+
+
+def small_rows() -> Iterator[Row]:
+    """Messages that latency decides: how many times as fast as gloo `auto` is."""
+    for size, bar in (("4B", 1.0), ("1KiB", 2.0), ("4KiB", 2.0), ("16KiB", 2.0), ("64KiB", 2.0)):
+        rows, facts = _all_reduced(["auto/tcp", "gloo"], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
+        faster = rows["gloo"]["time_s"]["median"] / rows["auto/tcp"]["time_s"]["median"]
+        told: Row = {**facts, **rows["auto/tcp"]}
+        yield target_row(f"auto/tcp, {size}: times gloo's speed", faster, bar, told, at_least=True)
+
+
+def parameter_server_rows() -> Iterator[Row]:
+    """One server: its time is linear in the workers, 2S/B each, pipelined S/B; as many servers as workers: S/B."""
+    rate, size, counts = "200mbit", "4MB", (2, 4, 6, 8)
+    ways = {"push, then pull": "parameter_server/tcp", "pipelined": "parameter_server:pipelined=true/tcp"}
+    once_s = _once_s(rate, size)
+    times_s = {workers: _times_s(ways, rate, workers=workers, size=size, repeat=3) for workers in counts}
+    for (what, _), passes in zip(ways.items(), (2, 1), strict=True):
+        taken_s = np.array([times_s[workers][what] for workers in counts])
+        slope_s, _ = np.polyfit(counts, taken_s, 1)
+        told: Row = {"times_s": dict(zip(counts, taken_s.tolist(), strict=True)), "slope_s": float(slope_s)}
+        error = abs(float(slope_s) / (passes * once_s) - 1)
+        straight = float(np.corrcoef(counts, taken_s)[0, 1] ** 2)
+        yield target_row(f"one server, {what}: slope from {passes}S/B", error, 0.1, told)
+        yield target_row(f"one server, {what}: R^2", straight, 0.99, told, at_least=True)
+        if passes == 2:
+            busy = min(passes * workers * once_s / times_s[workers][what] for workers in counts)
+            yield target_row(f"one server, {what}: its link busy", busy, 0.95, told, at_least=True)
+    shared = {"as many servers as workers": "parameter_server:servers=4:pipelined=true/tcp"}
+    for what, taken in _times_s(shared, rate, workers=4, size="25MB", repeat=5).items():
+        yield target_row(f"{what}, pipelined: over S/B", taken / _once_s(rate, "25MB"), 1.1, {"time_s": taken})
+
+
+def peer_to_peer_rows() -> Iterator[Row]:
+    """Everybody to everybody against the formulas: whole gradients (N-1)S/B, shards 2(N-1)/N S/B."""
+    rate, size, workers = "200mbit", "25MB", 4
+    forms = {
+        "whole gradients": ("all_to_all:exchange=full/tcp", workers - 1),
+        "shards": ("all_to_all/tcp", 2 * (workers - 1) / workers),
+        "co-located servers": (
+            f"parameter_server:servers={workers}:placement=co_located/tcp",
+            2 * (workers - 1) / workers,
+        ),
+    }
+    stacks = {what: stack for what, (stack, _) in forms.items()}
+    for what, taken_s in _times_s(stacks, rate, workers=workers, size=size, repeat=5).items():
+        over = taken_s / (forms[what][1] * _once_s(rate, size))
+        yield target_row(f"peer to peer, {what}: over its formula", over, 1.1, {"time_s": taken_s})
 
 
 def udp_rows() -> Iterator[Row]:
@@ -60,6 +138,10 @@ def udp_loss_rows() -> Iterator[Row]:
 
 
 BENCHMARKS: Final[Benchmarks] = {
+    "ring": ring_rows,
+    "small": small_rows,
+    "parameter-server": parameter_server_rows,
+    "peer-to-peer": peer_to_peer_rows,
     "udp": udp_rows,
     "udp-loss": udp_loss_rows,
 }
