@@ -680,8 +680,9 @@ def bench_transports(
     """Measure ways for gradients to travel against their targets, each beside its rivals on the same links.
 
     ring: 1 to 100 MB at 1 Gbit/s against the bound and gloo. small: messages that latency decides, against gloo.
-    parameter-server, peer-to-peer: against their formulas. udp: our channel at 1 Gbit/s without loss, its rate given and discovered. udp-loss: 200 Mbit/s, 20 ms round trip,
-    0.5 % random loss, beside TCP cubic. Links and sizes are in --json.
+    parameter-server, peer-to-peer: against their formulas. udp: our channel at 1 Gbit/s without loss, its rate given
+    and discovered. udp-loss: 200 Mbit/s, 20 ms round trip, 0.5 % random loss, beside TCP cubic. Links and sizes are in
+    --json.
 
     Example: testbed bench transports --only udp
     """
