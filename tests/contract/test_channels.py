@@ -297,7 +297,8 @@ def test_groups_come_and_go_without_leaving_anything(kind: str) -> None:
     before, num_threads = num_descriptors(), threading.active_count()
     for _ in range(3):
         assert together(kind, body, 4) == [None] * 4
-    assert eventually(lambda: (num_descriptors(), threading.active_count()) == (before, num_threads))
+    # Fewer are fine: of the first group some may not have been gone yet. A leak would be of twelve endpoints.
+    assert eventually(lambda: num_descriptors() <= before and threading.active_count() <= num_threads)
 
 
 @pytest.mark.parametrize("kind", KINDS)
