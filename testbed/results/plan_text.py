@@ -48,6 +48,8 @@ def render_plan(plan: Plan, console: Console) -> None:
     if experiment.compression.data_dependent:
         estimate = f"~: what {experiment.compression.kind} sends depends on the gradients; an estimate"
         console.print(estimate, highlight=False)
+    elif any(aggregator.tenants for aggregator in plan.aggregators):
+        console.print("~: other jobs of the switch put bytes there, and nobody knows how many", highlight=False)
     elif any(direction.expected_bytes is None for direction in plan.directions):
         console.print("~: flows choose among equal paths by a hash; this many if they spread evenly", highlight=False)
     console.print("\n[bold]paths[/], of the workers that send to each other")

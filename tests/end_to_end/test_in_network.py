@@ -12,6 +12,7 @@ import pytest
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
+RACKS = "topology={kind: leaf_spine, leaves: 2, spines: 1}"
 SHORT = ("workload.iterations=4", "workload.compute_only=1", "workload.warmup=2", "workload.batch_size=8")
 
 
@@ -54,8 +55,51 @@ def test_the_switch_adds_and_training_goes_as_around_a_ring(
             assert links[direction]["expected_bytes"] < 0.9 * ring["links"][0]["expected_bytes"]
 
 
-def test_when_the_aggregator_is_killed_the_ring_goes_on(tmp_path: Path) -> None:
-    settings = ("collective={kind: in_network, dataplane: reference}", "timeout=6s", "workload.iterations=8")
+def test_a_tree_adds_the_same_and_each_of_its_links_carries_each_chunk_once(
+    ring: dict[str, Any], tmp_path: Path
+) -> None:
+    summary = run(tmp_path, RACKS, "collective={kind: in_network, at: tree}")
+    root, *leaves = summary["aggregators"]
+    assert (root["at"], root["children"], root["parent"]) == ("s2", ["a1", "a2"], None)
+    assert [(leaf["at"], leaf["children"], leaf["parent"]) for leaf in leaves] == [
+        ("s0", ["w0", "w1"], "a0"),
+        ("s1", ["w2", "w3"], "a0"),
+    ]
+    assert root["chunks"] == leaves[0]["chunks"] == leaves[1]["chunks"] > 1000
+    assert not any("add up" in reason for reason in summary["reasons"])
+    assert summary["loss"]["last"] == pytest.approx(ring["loss"]["last"], rel=0.01)
+    assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
+    links = {(link["from"], link["to"]): link for link in summary["links"]}
+    for hop in (("w0", "s0"), ("s1", "w3"), ("s0", "s2"), ("s2", "s1")):
+        assert links[hop]["expected_bytes"] == links["w0", "s0"]["expected_bytes"]
+        assert links[hop]["bytes"] >= 0.99 * links[hop]["expected_bytes"]
+
+
+def test_two_jobs_and_a_straggler_share_a_switch(tmp_path: Path) -> None:
+    tenants = "[{workers: [x0, x1], num_slots: 32, size: 64KiB}]"
+    summary = run(
+        tmp_path,
+        "hosts={x0: {at: s0}, x1: {at: s0}, w3: {slowdown: 20}}",
+        f"collective={{kind: in_network, dataplane: reference, partial_after: 10ms, tenants: {tenants}}}",
+    )
+    (aggregator,) = summary["aggregators"]
+    (tenant,) = aggregator["tenants"]
+    assert (tenant["workers"], tenant["num_slots"]) == (["x0", "x1"], 32)
+    assert tenant["reductions"] > 0
+    assert aggregator["partial"] > 0
+    assert any("without a straggler's contribution" in reason for reason in summary["reasons"])
+    assert not any("add up" in reason for reason in summary["reasons"]), "every sum of the other job was right"
+    assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
+
+
+@pytest.mark.parametrize("settings", [(), (RACKS, "collective.at=tree")], ids=["the only one", "a leaf of a tree"])
+def test_when_an_aggregator_is_killed_the_ring_goes_on(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    settings = (
+        "collective={kind: in_network, dataplane: reference}",
+        "timeout=6s",
+        "workload.iterations=8",
+        *settings,
+    )
     words = argv(tmp_path, *settings)
     words.remove("--json")  # progress goes to standard output then
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
@@ -64,20 +108,21 @@ def test_when_the_aggregator_is_killed_the_ring_goes_on(tmp_path: Path) -> None:
         for line in started.stdout:
             said.append(line)
             if line.startswith("measured: iteration"):
-                os.kill(aggregator_of(started.pid), signal.SIGKILL)
+                os.kill(aggregators_of(started.pid)[-1], signal.SIGKILL)
                 break
         said.append(started.stdout.read())
     assert started.returncode in {0, 4}, "".join(said)
     (record,) = (path.parent for path in tmp_path.glob("*/summary.json"))
     summary = json.loads((record / "summary.json").read_text())
-    assert "signal 9" in summary["aggregators"][0]["lost"]
+    assert "signal 9" in summary["aggregators"][-1]["lost"]
     assert any("went around the ring" in reason for reason in summary["reasons"])
     assert summary["num_iterations"] == 8
     assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
 
 
-def aggregator_of(coordinator: int) -> int:
-    """The aggregator's process among the run's."""
+def aggregators_of(coordinator: int) -> list[int]:
+    """The aggregators' processes among the run's, in the order in which they were started."""
+    found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             ours = b"testbed.aggregation.process" in (path / "cmdline").read_bytes().split(b"\0")
@@ -85,5 +130,5 @@ def aggregator_of(coordinator: int) -> int:
         except (OSError, ValueError):
             continue
         if ours and parent == coordinator:
-            return int(path.name)
-    raise AssertionError("the run has no aggregator")
+            found.append(int(path.name))
+    return sorted(found)

@@ -122,6 +122,55 @@ def test_when_the_aggregator_is_lost_the_ring_goes_on_with_the_same_bits(plane: 
     assert all(AGGREGATOR in lost for _, lost in results)
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["reset", "restarted"])
+def test_when_the_aggregator_forgets_everything_in_mid_run_the_ring_goes_on(restarts: bool) -> None:
+    planes = [ReferenceDataPlane((AGGREGATOR, PORTS.start), generation=1)]
+    planes[0].configure(Job(workers=HOSTS))
+
+    def forget() -> None:
+        if not restarts:
+            planes[0].reset(0)
+            return
+        planes[0].close()
+        planes[0] = ReferenceDataPlane((AGGREGATOR, PORTS.start), generation=2)
+        planes[0].configure(Job(workers=HOSTS))
+
+    forgotten = threading.Barrier(SIZE, action=forget)
+
+    def body(communicator: Communicator) -> tuple[list[torch.Tensor], str]:
+        tensors = [own(communicator.rank, number) for number in range(4)]
+        for number, values in enumerate(tensors):
+            if number == 2:
+                forgotten.wait()
+            communicator.all_reduce(values).wait()
+        return tensors, (communicator.reducer_statistics() or {})["lost"]
+
+    try:
+        results = run(body, timeout_s=3.0)
+    finally:
+        planes[0].close()
+    for number in range(4):
+        assert all(torch.equal(tensors[number], results[0][0][number]) for tensors, _ in results)
+        assert torch.allclose(results[0][0][number].double(), exact(number), atol=1e-5)
+    assert all("epoch" in lost for _, lost in results)
+
+
+def test_when_a_worker_is_gone_the_others_end_with_its_name_and_no_sum(plane: ReferenceDataPlane) -> None:
+    def body(communicator: Communicator) -> str:
+        if communicator.rank == 2:
+            return "gone"
+        values = own(communicator.rank)
+        with pytest.raises(TransportError) as caught:
+            communicator.all_reduce(values).wait(20)
+        assert torch.equal(values, own(communicator.rank)), "half a sum"
+        return str(caught.value)
+
+    said = run(body, timeout_s=2.0)
+    assert any("rank 2" in each for each in said[:2]), said
+    assert plane.counters().done == 0
+    assert plane.counters().violations(plane.in_flight()) == []
+
+
 @pytest.mark.parametrize("ahead", [(0,), (1, 2)])
 def test_whoever_is_ahead_hands_the_last_sum_on(plane: ReferenceDataPlane, ahead: tuple[int, ...]) -> None:
     """The aggregator dies after some have the sum of the second reduction and others have not."""

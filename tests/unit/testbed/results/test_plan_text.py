@@ -56,3 +56,14 @@ def test_an_estimate_is_called_one() -> None:
     text = rendered(compression="threshold")
     assert "~: what threshold sends depends on the gradients; an estimate" in text
     assert "threshold: about " in text
+
+
+def test_a_tree_of_switches_that_add_is_shown_and_the_jobs_that_share_one() -> None:
+    tree = rendered(topology="leaf_spine", collective={"kind": "in_network", "at": "tree"})
+    assert "aggregator a0 at s2 (ebpf) adds a1, a2" in tree
+    assert "aggregator a2 at s1 (ebpf) adds w2, w3 for a0" in tree
+    shared = rendered(
+        collective={"kind": "in_network", "tenants": [{"workers": ["x0"], "num_slots": 32}]}, hosts={"x0": {"at": "s0"}}
+    )
+    assert "a0: also job 1 of x0: 1MiB at a time in slots 128 to 159" in shared
+    assert "~: other jobs of the switch put bytes there" in shared
