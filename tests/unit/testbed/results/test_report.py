@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import polars as pl
 
-from testbed.results.record import CommandExit, CommandSummary, Record
+from testbed.results.record import AggregatorSummary, CommandExit, CommandSummary, Record, TenantSummary
 from testbed.results.report import write_report
 from testbed.results.summarize import CompressionFacts
 
@@ -70,6 +70,21 @@ def test_the_page_says_what_the_summary_says(record: Make) -> None:
         assert f"{link.bytes:,}" in made.text
     assert loaded.spec_yaml.strip().splitlines()[-1] in made.text
     assert '"model": "<any>"' in made.text
+
+
+def test_a_tree_of_switches_that_add_is_a_table(record: Make) -> None:
+    loaded = record()
+    common = {"dataplane": "ebpf", "duplicates": 0, "stale": 0, "bad": 0, "repeated": 0, "retransmitted": 0}
+    tenant = TenantSummary(workers=["x0"], num_slots=32, size_bytes=1 << 18, reductions=290, chunks_sent=74240)
+    aggregators = [
+        AggregatorSummary(
+            name="a0", at="s2", chunks=34778, children=["a1", "w2"], tenants=[tenant], lost=None, **common
+        ),
+        AggregatorSummary(name="a1", at="s0", chunks=34778, children=["w0"], parent="a0", lost="killed", **common),
+    ]
+    made = page(replace(loaded, summary=loaded.summary.model_copy(update={"aggregators": aggregators})))
+    for words in ("a0 at s2 (ebpf)", "a1, w2", "34,778", "lost: killed", "for x0 beside it 290 reductions of 256KiB"):
+        assert words in made.text
 
 
 def test_a_run_that_failed_early_has_a_page_without_figures(record: Make) -> None:
