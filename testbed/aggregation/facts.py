@@ -72,11 +72,12 @@ def switched_bytes(
     by_name = {each.name: each for each in plan.aggregators}
     for aggregator in plan.aggregators:
         for child in aggregator.children:
-            # Whatever a worker sends again, the aggregators above it may send again, and be answered again.
+            # Whatever a worker sends again, those above it may send again and may answer again; of the answers a worker
+            # notices only those that it did not need.
             below = workers_below(plan.aggregators, by_name[child]) if child in by_name else (int(child[1:]),)
             found = [statistics[rank] for rank in below if rank in statistics]
-            down_again = sum(each.sent_again if child in by_name else each.received_again for each in found)
             up_again = sum(each.sent_again for each in found)
+            down_again = max(up_again, sum(each.received_again for each in found))
             for pair, again in (((child, aggregator.name), up_again), ((aggregator.name, child), down_again)):
                 if found and plan.paths[pair].shares.get(direction.hop) == 1:
                     repeated += max(each.repeated for each in found) * found[0].frame_bytes
