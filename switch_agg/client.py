@@ -8,6 +8,7 @@ import ctypes
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self, TypeVar
 
@@ -28,6 +29,14 @@ from switch_agg.worker import MAX_SILENCE_S, Reduction, Worker, WorkerCounters, 
 SOURCE_PORT: Final = 4000
 """p4app-switchML's default."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Staged:
+    """A reduction whose datagrams lie ready."""
+
+    first_chunk: int
+    rows: Rows
 
 
 class Client:
@@ -168,8 +177,16 @@ class Client:
 
     def reduce(self, elements: Elements, exponents: Exponents) -> Reduction:
         """Sum (chunks, elements) int32 over all workers, exactly. Raises as :meth:`all_reduce`."""
+        return self.reduce_staged(self.staged(elements, exponents))
+
+    def staged(self, elements: Elements, exponents: Exponents) -> Staged:
+        """The datagrams of the next reduction, for :meth:`reduce_staged`."""
         first = self._core.reserve(len(elements))
-        return self._contribute(images(self.job, self._core.epoch, first, elements, exponents), first)
+        return Staged(first_chunk=first, rows=images(self.job, self._core.epoch, first, elements, exponents))
+
+    def reduce_staged(self, staged: Staged) -> Reduction:
+        """Sum what was staged last over all workers. Raises as :meth:`all_reduce`."""
+        return self._contribute(staged.rows, staged.first_chunk)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

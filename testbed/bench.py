@@ -280,6 +280,14 @@ def run_all(output: Path, console: Console) -> None:
     console.print("[bold]links[/]")
     rows += target_rows(link_benchmarks.BENCHMARKS, on_row=lambda row: console.print(row_text(row), highlight=False))
 
+    from testbed import aggregation_benchmarks  # it measures with this module
+
+    console.print("\n[bold]the switch that adds[/]")
+    added = target_rows(
+        aggregation_benchmarks.BENCHMARKS, on_row=lambda row: console.print(row_text(row), highlight=False)
+    )
+    rows += added
+
     console.print("\n[bold]all-reduce, 4 workers, 1 Gbit/s[/]")
     reduced = allreduce_rows(
         num_workers=4,

@@ -692,6 +692,27 @@ def bench_transports(
     _bench_targets(BENCHMARKS, only, as_json=as_json)
 
 
+@bench_app.command("aggregation", epilog=_EPILOG)
+def bench_aggregation(
+    only: Annotated[
+        str, typer.Option(help="Of the targets only these: rivals,many-workers,jumbo,delay,loss,program.")
+    ] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure the switch that adds against its targets: how full its links are, beside its rivals on the same links.
+
+    rivals: 4 workers at 200 Mbit/s beside a ring, gloo and servers. many-workers: 8 at 50 Mbit/s. jumbo: 2048 elements
+    in a packet. delay: 2 ms each way. loss: 1 % each way. program: ns in the kernel for a packet and an element.
+
+    Example: testbed bench aggregation --only rivals,program
+    """
+    from testbed.aggregation_benchmarks import BENCHMARKS
+
+    _logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
 def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> None:
     from testbed.targets import render_targets, row_text, target_rows
 

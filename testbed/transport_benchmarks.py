@@ -12,7 +12,7 @@ from testbed.targets import Benchmarks, Row, quietly, target_row
 from transports.units import parse_rate_bps, parse_size_bytes
 
 
-def _all_reduced(
+def all_reduced(
     stacks: Sequence[str], link: Mapping[str, str], *, workers: int, size: str, repeat: int, **keys: Any
 ) -> tuple[dict[str, Row], dict[str, float]]:
     """The row of each stack for that size, and what the cores did meanwhile."""
@@ -32,7 +32,7 @@ def _all_reduced(
 
 
 def _times_s(stacks: Mapping[str, str], rate: str, *, workers: int, size: str, repeat: int) -> dict[str, float]:
-    rows, _ = _all_reduced(list(stacks.values()), {"rate": rate}, workers=workers, size=size, repeat=repeat)
+    rows, _ = all_reduced(list(stacks.values()), {"rate": rate}, workers=workers, size=size, repeat=repeat)
     return {what: rows[stack]["time_s"]["median"] for what, stack in stacks.items()}
 
 
@@ -47,7 +47,7 @@ def ring_rows() -> Iterator[Row]:
     for workers, size, delay in [*points, (4, "25MB", "200us")]:
         repeat = 5 if size == "100MB" else 11
         link = {"rate": "1gbit", "delay": delay}
-        rows, facts = _all_reduced(["ring/tcp", "gloo"], link, workers=workers, size=size, repeat=repeat)
+        rows, facts = all_reduced(["ring/tcp", "gloo"], link, workers=workers, size=size, repeat=repeat)
         ours, gloos = rows["ring/tcp"], rows["gloo"]
         what = f"ring/tcp, {workers} workers, {size}" + (f", {delay} a link" if delay != "0s" else "")
         told: Row = {**facts, **ours}
@@ -60,7 +60,7 @@ def ring_rows() -> Iterator[Row]:
 def small_rows() -> Iterator[Row]:
     """Messages that latency decides: how many times as fast as gloo `auto` is."""
     for size, bar in (("4B", 1.0), ("1KiB", 2.0), ("4KiB", 2.0), ("16KiB", 2.0), ("64KiB", 2.0)):
-        rows, facts = _all_reduced(["auto/tcp", "gloo"], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
+        rows, facts = all_reduced(["auto/tcp", "gloo"], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
         faster = rows["gloo"]["time_s"]["median"] / rows["auto/tcp"]["time_s"]["median"]
         told: Row = {**facts, **rows["auto/tcp"]}
         yield target_row(f"auto/tcp, {size}: times gloo's speed", faster, bar, told, at_least=True)
@@ -108,7 +108,7 @@ def peer_to_peer_rows() -> Iterator[Row]:
 def udp_rows() -> Iterator[Row]:
     """25 MB around a ring of four at 1 Gbit/s, with the rate given and discovered; CPU beside TCP's."""
     stacks = {"rate given": "ring/udp:rate=1gbit", "rate discovered": "ring/udp"}
-    rows, facts = _all_reduced(["ring/tcp", *stacks.values()], {"rate": "1gbit"}, workers=4, size="25MB", repeat=7)
+    rows, facts = all_reduced(["ring/tcp", *stacks.values()], {"rate": "1gbit"}, workers=4, size="25MB", repeat=7)
     for what, stack in stacks.items():
         told: Row = {**facts, **rows[stack]}
         yield target_row(f"udp, {what}: share of the bound", 1 / told["ratio_to_bound"], 0.97, told, at_least=True)
@@ -120,7 +120,7 @@ def udp_rows() -> Iterator[Row]:
 def udp_loss_rows() -> Iterator[Row]:
     """25 MB between two at 200 Mbit/s, 20 ms there and back, one packet of 200 lost on each way."""
     stacks = {"rate given": "ring/udp:rate=200mbit", "rate discovered": "ring/udp"}
-    rows, facts = _all_reduced(
+    rows, facts = all_reduced(
         ["ring/tcp", *stacks.values()],
         {"rate": "200mbit", "delay": "5ms", "loss": "0.25%"},  # a way crosses two links
         workers=2,

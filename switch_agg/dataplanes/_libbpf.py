@@ -93,8 +93,11 @@ class BpfObject:
         options = _Options(sz=ctypes.sizeof(_Options), handle=1, priority=1)
         _library().bpf_tc_detach(ctypes.byref(hook), ctypes.byref(options))
 
-    def run(self, program: str, frame: bytes) -> tuple[int, bytes]:
-        """BPF_PROG_TEST_RUN: the program's verdict on a frame, and the frame afterwards. Raises OSError."""
+    def run(self, program: str, frame: bytes) -> tuple[int, bytes, int]:
+        """BPF_PROG_TEST_RUN: the program's verdict on a frame, the frame afterwards, and the nanoseconds.
+
+        Raises OSError.
+        """
 
         class Options(ctypes.Structure):
             """struct bpf_test_run_opts."""
@@ -129,7 +132,7 @@ class BpfObject:
         result = _library().bpf_prog_test_run_opts(self._program(program), ctypes.byref(options))
         if result != 0:
             raise OSError(-result, os.strerror(-result))
-        return options.retval, after.raw[: options.data_size_out]
+        return options.retval, after.raw[: options.data_size_out], options.duration
 
     def get(self, name: str, key: ctypes.Structure | int, kind: type[StructureT]) -> StructureT:
         """A value of a map."""

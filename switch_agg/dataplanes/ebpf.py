@@ -7,6 +7,7 @@ an epoch that is over. Both share the state of the reference's core, whose epoch
 import ctypes
 import json
 import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -22,12 +23,14 @@ from switch_agg.errors import JobError, UnsupportedError
 from switch_agg.faults import Faults, first_state
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.native.build import build
-from switch_agg.wire import MAX_JOBS, Packet
+from switch_agg.wire import ETHERNET_IP_UDP_BYTES, MAX_JOBS, PORTS, Packet
 
 SOURCE: Final = Path(__file__).resolve().parent / "native" / "aggregate.bpf.c"
 PROGRAM: Final = "aggregate"
 _FAULT_NUMBERS: Final = {"loss": 1, "duplicate": 2, "corrupt": 3}
 _SHARES: Final = 1 << 53
+_SHOT: Final = 2
+"""TC_ACT_SHOT of linux/pkt_cls.h."""
 
 
 class _Job(ctypes.Structure):
@@ -215,11 +218,7 @@ class EbpfDataPlane:
         """See DataPlane: the kernel's, and what went past it."""
         with self._service.lock:
             found = self._core.counters.copy()
-        known = {each.name for each in fields(Counters)}
-        for counters in self._object.get_per_cpu("counts", 0, _Counters):
-            for name in _COUNTERS:
-                if name in known:
-                    setattr(found, name, getattr(found, name) + getattr(counters, name))
+        _add_kernel_counters(found, self._object)
         # Stale data is counted by the program that lets it pass, and again by the one that answers.
         with self._service.lock:
             found.rx -= self._core.counters.rx - self._core.counters.bad
@@ -230,9 +229,7 @@ class EbpfDataPlane:
         """See DataPlane."""
         with self._service.lock:
             slots = [slot for job in self._core.jobs for slot in range(job.first_slot, job.first_slot + job.num_slots)]
-        kind = self._version_kind()
-        versions = (self._object.get("versions", 2 * slot + half, kind) for slot in slots for half in range(2))
-        return sum(int(version.seen).bit_count() for version in versions if not version.done)
+        return _in_flight(self._object, slots, self._num_elements)
 
     def stragglers(self, number: int) -> Stragglers:
         """See DataPlane."""
@@ -323,23 +320,6 @@ class EbpfDataPlane:
             interface=index,
         )
 
-    def _version_kind(self) -> type[ctypes.Structure]:
-        """struct version, whose length depends on the number of elements."""
-        head = ("lock", "generation", "chunk", "seen", "done", "saturated", "exponent", "upward")
-
-        class Version(ctypes.Structure):
-            """struct version of aggregate.bpf.c."""
-
-            _fields_ = (
-                *((name, ctypes.c_uint32) for name in head),
-                ("first_ns", ctypes.c_uint64),
-                ("what", ctypes.c_uint32),
-                ("unused", ctypes.c_uint32),
-                ("sums", ctypes.c_int32 * self._num_elements),
-            )
-
-        return Version
-
 
 class _Publishing:
     """The control core; whatever it received is published before it answers."""
@@ -360,6 +340,84 @@ class _Publishing:
 
     def expire(self, now_s: float) -> None:
         self._core.expire(now_s)
+
+
+class ProgramTrial:
+    """The program run on frames that a test makes (BPF_PROG_TEST_RUN), without a network: one job, all of whose workers
+    have joined its epoch 0. The kernel takes frames of up to some 3500 bytes, so chunks of at most 512 elements."""
+
+    def __init__(self, job: Job) -> None:
+        """Raises UnsupportedError as :class:`EbpfDataPlane`."""
+        self._job = job
+        object_file = build(SOURCE, "bpf", (f"NUM_ELEMENTS={job.num_elements}",))
+        self._object = BpfObject(object_file, max_entries={"versions": 2 * (job.first_slot + job.num_slots)})
+        for index, host in enumerate(job.workers):
+            self._object.set("worker_index", _who(job.number, host), index)
+        entry_ = _Job(
+            num_workers=job.num_workers,
+            epoch=0,
+            joined=job.everybody,
+            first_slot=job.first_slot,
+            num_slots=job.num_slots,
+            generation=1,
+        )
+        self._object.set("jobs", job.number, entry_)
+
+    def send(self, host: str, datagram: bytes) -> tuple[bool, bytes, int]:
+        """One datagram from a host: whether the program kept it, what it then was, and the nanoseconds it took."""
+        udp = struct.pack(">HHHH", 4000, PORTS.start, 8 + len(datagram), 0)
+        length = struct.pack(">BBHHHBBH", 0x45, 0, 28 + len(datagram), 0, 0, 64, socket.IPPROTO_UDP, 0)
+        ip = length + socket.inet_aton(host) + socket.inet_aton("192.0.2.1")
+        frame = bytes(12) + struct.pack(">H", 0x0800) + ip + udp + datagram
+        verdict, after, duration_ns = self._object.run(PROGRAM, frame)
+        return verdict == _SHOT, after[ETHERNET_IP_UDP_BYTES:], duration_ns
+
+    def counters(self) -> Counters:
+        """What the program has counted."""
+        found = Counters()
+        _add_kernel_counters(found, self._object)
+        return found
+
+    def in_flight(self) -> int:
+        """Contributions to chunks whose result is not known."""
+        slots = range(self._job.first_slot, self._job.first_slot + self._job.num_slots)
+        return _in_flight(self._object, slots, self._job.num_elements)
+
+    def close(self) -> None:
+        """Give the program and its maps back."""
+        self._object.close()
+
+
+def _add_kernel_counters(counters: Counters, program: BpfObject) -> None:
+    known = {each.name for each in fields(Counters)}
+    for counted in program.get_per_cpu("counts", 0, _Counters):
+        for name in _COUNTERS:
+            if name in known:
+                setattr(counters, name, getattr(counters, name) + getattr(counted, name))
+
+
+def _in_flight(program: BpfObject, slots: Iterable[int], num_elements: int) -> int:
+    kind = _version_kind(num_elements)
+    versions = (program.get("versions", 2 * slot + half, kind) for slot in slots for half in range(2))
+    return sum(int(version.seen).bit_count() for version in versions if not version.done)
+
+
+def _version_kind(num_elements: int) -> type[ctypes.Structure]:
+    """struct version, whose length depends on the number of elements."""
+    head = ("lock", "generation", "chunk", "seen", "done", "saturated", "exponent", "upward")
+
+    class Version(ctypes.Structure):
+        """struct version of aggregate.bpf.c."""
+
+        _fields_ = (
+            *((name, ctypes.c_uint32) for name in head),
+            ("first_ns", ctypes.c_uint64),
+            ("what", ctypes.c_uint32),
+            ("unused", ctypes.c_uint32),
+            ("sums", ctypes.c_int32 * num_elements),
+        )
+
+    return Version
 
 
 def loading_fails() -> str:

@@ -1,0 +1,161 @@
+"""The program in the kernel beside the core in Python, datagram by datagram, without a network (BPF_PROG_TEST_RUN)."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from switch_agg.aggregator import Aggregator
+from switch_agg.core import Datagram
+from switch_agg.dataplanes.ebpf import ProgramTrial
+from switch_agg.job import Job
+from switch_agg.wire import HEADER, Kind, Packet, decode
+
+pytestmark = pytest.mark.privileged
+
+
+class Twins:
+    """The same datagrams to both; answers and counters must agree."""
+
+    def __init__(self, trial: ProgramTrial, job: Job) -> None:
+        self.trial, self.job = trial, job
+        self.core = Aggregator(generation=1)
+        self.core.configure(job)
+        for index, host in enumerate(job.workers):
+            join = Packet(Kind.JOIN, job.number, 0, index, slot=index)
+            self.core.receive([Datagram((host, 4000), join.encode())], 0.0)
+        self.core.transmit(0.0)
+
+    def contribution(self, chunk: int, seed: int, limit: int = 2**20) -> bytes:
+        slot, version = self.job.place(chunk)
+        elements = np.random.default_rng(seed).integers(-limit, limit, self.job.num_elements).astype(np.int32)
+        packet = Packet(
+            Kind.DATA, self.job.number, 0, chunk, slot=slot, version=version, exponent=seed % 7, elements=elements
+        )
+        return packet.encode()
+
+    def send(self, worker: int, data: bytes) -> Packet | None:
+        """The result that either answers with, if any."""
+        host = self.job.workers[worker]
+        self.core.receive([Datagram((host, 4000), data)], 0.0)
+        answers = [decode(each.data) for each in self.core.transmit(0.0) if each.peer[0] == host]
+        results = [each for each in answers if each.elements is not None]
+        _, after, _ = self.trial.send(host, data)
+        if not results:
+            return None
+        np.testing.assert_array_equal(decode(after).elements, results[0].elements)
+        assert decode(after)._replace(elements=None) == results[0]._replace(elements=None)
+        return results[0]
+
+    def agree(self) -> None:
+        ours, theirs = asdict(self.trial.counters()), asdict(self.core.counters)
+        differing = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
+        differing.pop("control", None)  # those go to the program at the address
+        assert differing == {}
+        assert self.trial.in_flight() == self.core.in_flight
+        assert self.trial.counters().violations(self.trial.in_flight()) == []
+
+
+@contextmanager
+def twins(num_workers: int, num_elements: int, *, num_slots: int = 4, first_slot: int = 0) -> Iterator[Twins]:
+    hosts = tuple(f"10.0.{index}.1" for index in range(num_workers))
+    job = Job(number=3, workers=hosts, num_elements=num_elements, num_slots=num_slots, first_slot=first_slot)
+    trial = ProgramTrial(job)
+    try:
+        yield Twins(trial, job)
+    finally:
+        trial.close()
+
+
+@pytest.mark.parametrize("num_elements", [64, 256])
+@pytest.mark.parametrize("num_workers", [2, 3, 8, 32])
+def test_they_agree_whatever_is_lost_doubled_or_late(num_workers: int, num_elements: int) -> None:
+    rng = random.Random(num_workers * num_elements)
+    with twins(num_workers, num_elements, first_slot=5) as both:
+        old: list[tuple[int, bytes]] = []
+        for chunk in range(14):
+            order = list(range(num_workers))
+            rng.shuffle(order)
+            for worker in order:
+                data = both.contribution(chunk, 100 * chunk + worker)
+                for _ in range(rng.choice([1, 1, 1, 2, 3])):  # repeated while pending, or when the result was lost
+                    both.send(worker, data)
+                old.append((worker, data))
+            for worker, data in rng.sample(old, min(3, len(old))):  # late duplicates, also from two versions ago
+                both.send(worker, data)
+        both.agree()
+        counters = both.trial.counters()
+        assert counters.done == 14
+        assert counters.stale > 0
+        assert counters.duplicate_done > 0
+        assert counters.duplicate_pending > 0
+
+
+def test_chunk_numbers_and_pools_wrap() -> None:
+    with twins(2, 64) as both:
+        first = 2**32 - 6
+        for chunk in range(first, first + 12):
+            for worker in range(2):
+                result = both.send(worker, both.contribution(chunk & 0xFFFFFFFF, chunk + worker))
+            assert result is not None
+            assert result.chunk == chunk & 0xFFFFFFFF
+        both.agree()
+
+
+def test_what_leaves_32_bits_is_flagged() -> None:
+    with twins(3, 64) as both:
+        elements = np.full(64, 2**31 - 1, np.int32)
+        for worker in range(3):
+            result = both.send(worker, Packet(Kind.DATA, 3, 0, 0, elements=elements).encode())
+        assert result is not None
+        assert result.kind == Kind.SATURATED
+        both.agree()
+
+
+def test_a_chunk_that_comes_too_early_is_held() -> None:
+    with twins(2, 64) as both:
+        both.send(0, both.contribution(0, 1))
+        both.send(0, both.contribution(8, 1))
+        both.agree()
+        assert both.trial.counters().held == 1
+
+
+def test_hostile_datagrams_are_counted_and_change_nothing() -> None:
+    with twins(2, 64) as both:
+        both.send(0, both.contribution(0, 1))
+        whole = both.contribution(0, 2)
+        for length in (*range(HEADER.size), *range(HEADER.size, len(whole), 9)):
+            both.send(1, whole[:length])
+        both.send(1, whole + b"\0")
+        rng = random.Random(1)
+        for at in range(HEADER.size):
+            for value in (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF):
+                changed = bytearray(whole)
+                changed[at] = value
+                kept_kind = changed[0] >> 4 in {Kind.DATA, Kind.SATURATED}
+                if bytes(changed) != whole and kept_kind and at not in {8, 9} and not (at == 1 and value >> 4 == 3):
+                    both.send(1, bytes(changed))
+        for _ in range(200):
+            noise = bytearray(rng.randbytes(rng.choice([0, 5, 9, 10, 11, 200, 266])))
+            if noise:
+                noise[0] = Kind.DATA << 4 | noise[0] & 0x0F
+            both.send(1, bytes(noise))
+        assert both.trial.counters().fresh == 1
+        assert sum(asdict(both.trial.counters())[name] for name in ("fresh", "done")) == 1
+        result = both.send(1, whole)
+        assert result is not None
+        assert both.trial.counters().violations(both.trial.in_flight()) == []
+        assert both.trial.counters().done == 1
+
+
+def test_a_stranger_and_other_traffic_are_told_apart() -> None:
+    with twins(2, 64) as both:
+        kept, _, _ = both.trial.send("10.9.9.9", both.contribution(0, 1))
+        assert kept
+        assert both.trial.counters().bad_worker == 1
+        passed = [Packet(Kind.JOIN, 3, 0, 0), Packet(Kind.PROBE, 3, 0, 0), Packet(Kind.LEAVE, 3, 0, 0)]
+        assert [both.trial.send("10.0.0.1", packet.encode())[0] for packet in passed] == [False] * 3
+        assert both.trial.counters().rx == 1
