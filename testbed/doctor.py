@@ -28,6 +28,7 @@ from testbed.links.tap import port_argument, tap_stage
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
+from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
     from testbed.budget import Budget
@@ -324,6 +325,11 @@ def require(plan: Plan) -> None:
             importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
+    for stack in plan.experiment.workload.whole_stacks(plan.experiment.stack):
+        try:
+            stack.require()
+        except UnsupportedError as error:
+            missing.append(str(error))
     if plan.congestion not in congestion_controls():
         missing.append(
             f"channel.congestion: this kernel has no {plan.congestion} (it has {', '.join(congestion_controls())}): "

@@ -5,6 +5,7 @@ Switches route (testbed.addresses) or bridge (testbed.bridging); neighbour entri
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import permutations
 from math import prod
 from typing import Any
 
@@ -213,6 +214,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     """
     if misfits := experiment.workload.misfits(experiment):
         raise SpecError("\n".join(misfits))
+    exchanged_with = _exchanged_with(experiment)
     network = place(experiment)
     inside = experiment.workers_per_host.inside
     asked = asked_links(network, experiment.link, inside, experiment.links, packet_bytes=experiment.packet_bytes)
@@ -234,7 +236,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     latency_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s) + HOST_LATENCY_S
     rate_bps = min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
     goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu)
-    collective = experiment.collective.informed(
+    collective = exchanged_with.informed(
         tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
         latency_s=latency_s,
         rate_bps=goodput_bps,
@@ -255,6 +257,9 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     uncertain = uncertain_hops(background, ways) | shared_hops(aggregators, ways)
     if experiment.compression.data_dependent or not channel.countable:
         uncertain |= {hop for pair in traffic for hop in ways[pair].shares}
+    if experiment.stack is not None and experiment.stack.schedule is None:  # any worker may send to any other
+        workers = participant_names(world.num_workers, 0)
+        uncertain |= {hop for pair in permutations(workers, 2) for hop in ways[pair].shares}
     loads = _loads(ways, traffic, uncertain) | {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
@@ -322,6 +327,26 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     )
 
 
+def _exchanged_with(experiment: Experiment) -> Collective:
+    """The spec's collective, or a whole stack's own; for a stack that chooses by rules of its own the ring, whose bytes
+    on a worker's link no all-reduce of long buffers undercuts. Raises SpecError for what a stack would ignore."""
+    stack = experiment.stack
+    if stack is None:
+        return experiment.collective
+    standard = Experiment(name="standard")
+    if experiment.collective != standard.collective:
+        raise SpecError(
+            f"stack: {stack.kind} is a whole stack with algorithms of its own and has no use for collective "
+            f"{experiment.collective.kind}; leave one of the two out (collective: ring is the same as none)"
+        )
+    if experiment.channel.kind != standard.channel.kind:
+        raise SpecError(
+            f"stack: {stack.kind} is a whole stack over TCP and has no use for channel {experiment.channel.kind}; "
+            "leave one of the two out (of channel tcp, `congestion` is for every stack)"
+        )
+    return stack.schedule or experiment.collective
+
+
 def place(experiment: Experiment) -> Network:
     """The topology with the workers' hosts where the placement puts them, and hosts for background traffic where the
     spec does. Raises SpecError when there are too few places, or no such switch."""
@@ -349,12 +374,7 @@ def place(experiment: Experiment) -> Network:
 
 
 def num_servers_of(experiment: Experiment) -> int:
-    """Parameter servers with nodes of their own. Raises SpecError where nobody would use them."""
-    if experiment.stack and experiment.collective.num_servers:
-        raise SpecError(
-            f"stack: {experiment.stack.kind} is a whole stack and has no use for the servers of collective "
-            f"{experiment.collective.kind}; leave one of the two out"
-        )
+    """Parameter servers with nodes of their own."""
     served = experiment.workload.served_groups(experiment.collective, experiment.channel)
     return max((each.collective.num_servers for each in served), default=0)
 

@@ -92,7 +92,10 @@ class Workbench:
                         name=configuration.host,
                         entry="testbed.control.agent:main",
                         arguments=(str(socket_path), str(rank)),
-                        environment={"GLOO_SOCKET_IFNAME": configuration.interface},
+                        environment={
+                            "GLOO_SOCKET_IFNAME": configuration.interface,
+                            "TMPDIR": str(self.state.directory),  # what a worker leaves goes with the run
+                        },
                         limits=plan.host(rank).limits,
                     )
                 )
@@ -160,7 +163,7 @@ class Workbench:
             latency_s=self.plan.latency_s,
             channel=spec["channel"],
             compression=spec["compression"],
-            stack=experiment.stack.kind if experiment.stack else None,
+            stack=spec["stack"],
             fusion=experiment.fusion,
             buckets=self.plan.buckets,
             dilation=float(experiment.dilation),

@@ -62,6 +62,18 @@ def address_of_interface(interface: str) -> str:
     return socket.inet_ntoa(reply[_IFNAMSIZ + 4 : _IFNAMSIZ + 8])
 
 
+def interface_of_address(address: str) -> str:
+    """The interface that has this IPv4 address. Raises UnsupportedError when none has."""
+    for _, interface in socket.if_nameindex():
+        try:
+            found = address_of_interface(interface)
+        except UnsupportedError:
+            continue
+        if found == address:
+            return interface
+    raise UnsupportedError(f"no interface has the address {address}; `ip -4 address` lists those there are")
+
+
 def address_towards(host: str) -> str:
     """Our own address on the way to a host; connecting a datagram socket asks the routing table and sends
     nothing.

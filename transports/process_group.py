@@ -43,7 +43,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from transports.autoload import BACKEND
-from transports.baselines.base import OnTrace, WorkLike
+from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
@@ -79,6 +79,8 @@ class ProcessGroupOptions:
     """For each rank of the default group, the number of its rack; empty: all in one."""
     servers_meet: tuple[str, Store] | None = None
     """Under which name, and in which store, the collective's dedicated servers meet the default group."""
+    stack: Stack | None = None
+    """A whole stack that does it all instead; groups over one cannot do what CommunicatorLike does not offer."""
     on_trace: OnTrace | None = None
     """Called for every finished operation of every group, on its communication thread."""
 
@@ -119,6 +121,8 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         timeout_s=backend_options.timeout.total_seconds(),
         racks=_racks(options.racks, backend_options),
     )
+    if options.stack is not None:
+        return TestbedProcessGroup(options.stack.open(group, options.on_trace))
     collective = options.collective.of_further_group() if dist.is_initialized() else options.collective
     communicator = Communicator(collective, options.channel, group, options.on_trace, options.compression)
     return TestbedProcessGroup(communicator)
@@ -141,11 +145,11 @@ def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
 
 
 class TestbedProcessGroup(dist.ProcessGroup):
-    """One process group of torch over one Communicator of ours."""
+    """One process group of torch over one communicator: ours, or a whole stack's that has our communicator's face."""
 
     __test__ = False  # the name begins like a test class; pytest must not collect it
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: CommunicatorLike) -> None:
         # The constructor that takes a store cannot be subclassed in torch 2.13.
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
         self.communicator: Final = communicator
@@ -282,17 +286,18 @@ class TestbedProcessGroup(dist.ProcessGroup):
         operations it is the only one that torch.distributed lets its callers give one."""
         given = opts is not None and opts.timeout > timedelta(0)  # torch's "unset" is negative
         timeout_s = opts.timeout.total_seconds() if given else None
-        return _Operation([self._open.barrier(timeout_s)], [torch.empty(0)])
+        work = self._open.barrier() if timeout_s is None else self._ours.barrier(timeout_s)
+        return _Operation([work], [torch.empty(0)])
 
     # Point to point, and what is made of it.
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
         """Send to one member."""
-        return _Operation([self._open.send(tensor, peer, tag) for tensor in tensors], tensors)
+        return _Operation([self._ours.send(tensor, peer, tag) for tensor in tensors], tensors)
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
         """Receive from one member."""
-        return _Operation([self._open.receive(tensor, peer, tag) for tensor in tensors], tensors)
+        return _Operation([self._ours.receive(tensor, peer, tag) for tensor in tensors], tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Refused with OptionError: a channel's messages are posted for a peer."""
@@ -302,7 +307,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         """On the root outputs[0][r] becomes member r's inputs[0]; the others give an empty list."""
         (source,) = inputs
         if self.rank() != opts.rootRank:
-            return _Operation([self._open.gather(None, source, opts.rootRank)], outputs)
+            return _Operation([self._ours.gather(None, source, opts.rootRank)], outputs)
         (parts,) = outputs
         _require_alike(parts, source, self.size())
         gathered = source.new_empty((self.size(), *source.shape))
@@ -311,7 +316,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
             for part, row in zip(parts, gathered, strict=True):
                 part.copy_(row)
 
-        return _Operation([self._open.gather(gathered, source, opts.rootRank)], outputs, hand_out)
+        return _Operation([self._ours.gather(gathered, source, opts.rootRank)], outputs, hand_out)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         """Every outputs[0] becomes the root's inputs[0][this rank]; the others give an empty list."""
@@ -321,7 +326,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
             (parts,) = inputs
             _require_alike(parts, target, self.size())
             whole = torch.stack(parts)
-        return _Operation([self._open.scatter(target, whole, opts.rootRank)], outputs)
+        return _Operation([self._ours.scatter(target, whole, opts.rootRank)], outputs)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """outputs[r] becomes member r's inputs[this rank]; sizes may differ from pair to pair."""
@@ -360,15 +365,26 @@ class TestbedProcessGroup(dist.ProcessGroup):
         """Run a job of several phases in one piece on the communication thread, for a DistributedDataParallel
         hook: the future completes with `buffer`, which the job has changed in place. See
         Communicator.submit."""
-        work = self._open.submit(name, job, buffer.numel() * buffer.element_size())
+        work = self._ours.submit(name, job, buffer.numel() * buffer.element_size())
         return _Operation([work], buffer).get_future()
 
     @property
-    def _open(self) -> Communicator:
+    def _open(self) -> CommunicatorLike:
         """The communicator, to start an operation on. Raises DistBackendError after shutdown()."""
         if self._closed:
             raise dist.DistBackendError(f"the process group {self._name!r} was shut down")
         return self.communicator
+
+    @property
+    def _ours(self) -> Communicator:
+        """The same where only ours will do. Raises OptionError over a whole stack."""
+        communicator = self._open
+        if not isinstance(communicator, Communicator):
+            raise OptionError(
+                "point-to-point messages, gather, scatter, barriers with a timeout and compression need "
+                "a collective over a channel instead of a whole stack"
+            )
+        return communicator
 
 
 class _Operation(dist.Work):

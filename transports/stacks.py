@@ -40,8 +40,8 @@ class Composed:
 
 def parse_stack(text: str) -> StackLike:
     """`ring/tcp` is collective/channel, `ring/tcp/fp16` with compression, `gloo` a whole stack; options stand behind
-    a kind: `parameter_server:servers=2:pipelined=true/tcp`. `in_network/ebpf` is what adds in the switch, and the
-    channel tcp. Raises OptionError naming what is allowed."""
+    a kind: `parameter_server:servers=2:pipelined=true/tcp`, `openmpi:algorithm=ring`. `in_network/ebpf` is what adds in
+    the switch, and the channel tcp. Raises OptionError naming what is allowed."""
     collective, slash, below = text.partition("/")
     if slash:
         channel, _, compression = below.partition("/")
@@ -50,8 +50,8 @@ def parse_stack(text: str) -> StackLike:
         compressor = _with_options(COMPRESSORS, compression or "none")
         require_stateless(compressor)
         return Composed(_with_options(COLLECTIVES, collective), _with_options(CHANNELS, channel), compressor)
-    if text in STACKS.kinds():
-        return STACKS.parse(text)
+    if text.partition(":")[0] in STACKS.kinds():
+        return _with_options(STACKS, text)
     raise OptionError(
         f"{text!r} is not a stack; allowed: {', '.join(STACKS.kinds())}, or collective/channel or "
         f"collective/channel/compression with collective one of {', '.join(COLLECTIVES.kinds())}, channel one of "

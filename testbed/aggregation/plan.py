@@ -101,11 +101,6 @@ class AggregatorPlan:
 def used_collectives(experiment: Experiment) -> list[InNetwork]:
     """Those that need an aggregator. Raises SpecError for one that cannot be had here."""
     if experiment.stack is not None:
-        if isinstance(experiment.collective, InNetwork):
-            raise SpecError(
-                f"stack: {experiment.stack.kind} is a whole stack and has no use for the switch of collective "
-                "in_network; leave one of the two out"
-            )
         return []
     used = dict.fromkeys(experiment.workload.collectives(experiment.collective))
     found = [collective for collective in used if isinstance(collective, InNetwork)]

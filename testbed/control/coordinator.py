@@ -27,9 +27,9 @@ _SILENCE: Final = 1.5
 """Timeouts that a worker may say nothing. More than one, because everybody who waits for a worker that hangs is silent
 as well until their own timeout: they know whom they wait for."""
 _STOP_GRACE_S: Final = 2.0
-_CONSEQUENCES: Final = ("PeerLostError", "PeerTimeoutError", "/gloo/gloo/")
-"""What the error of a worker says that has lost another one: our errors, wrapped or not, and gloo's, which have no type
-of their own but name the source file."""
+_CONSEQUENCES: Final = ("PeerLostError", "PeerTimeoutError", "/gloo/gloo/", "mpirun has ended the job")
+"""What the error of a worker says that has lost another one: our errors, wrapped or not, gloo's, which have no type of
+their own but name the source file, and that of a rank of MPI."""
 
 
 class Listener:

@@ -27,8 +27,12 @@ from testbed.workloads._scheduling import RunQueueClock, threads_named
 from testbed.workloads._synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
 from testbed.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
 from transports import autoload, process_group
+from transports.baselines.base import STACKS, CommunicatorLike
+from transports.baselines.gloo import Gloo
+from transports.baselines.openmpi import OpenMpiCommunicator
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
+from transports.communicator import Communicator
 from transports.compression.base import COMPRESSORS
 from transports.gradients import GradientCompression
 from transports.trace import OperationTrace
@@ -113,7 +117,8 @@ class Trainer:
     @contextmanager
     def _process_group(self) -> Iterator[dist.ProcessGroup]:
         configuration = self._configuration
-        backend = configuration.stack or "testbed"
+        stack = None if configuration.stack is None else STACKS.parse(configuration.stack)
+        backend = _GLOO if isinstance(stack, Gloo) else "testbed"  # gloo as torch's users have it
         store = FileStore(configuration.store_path, configuration.num_workers)
         if backend == _GLOO:
             os.environ["GLOO_SOCKET_IFNAME"] = configuration.interface
@@ -125,6 +130,7 @@ class Trainer:
                     channel=CHANNELS.parse(configuration.channel),
                     address=configuration.address,
                     racks=configuration.racks,
+                    stack=stack,
                     servers_meet=(GRADIENTS_GROUP, PrefixStore(GRADIENTS_GROUP, store)),
                     on_trace=self._recorder.completed,
                 )
@@ -300,9 +306,15 @@ def _message(trace: OperationTrace) -> control_pb2.Bucket:
     )
 
 
+def _communicator(group: dist.ProcessGroup) -> CommunicatorLike | None:
+    """What the group exchanges tensors with; None for one of torch's own."""
+    return group.communicator if isinstance(group, process_group.TestbedProcessGroup) else None
+
+
 def _clock(group: dist.ProcessGroup) -> RunQueueClock:
-    if isinstance(group, process_group.TestbedProcessGroup):
-        return RunQueueClock(frozenset({group.communicator.thread_id}))
+    communicator = _communicator(group)
+    if isinstance(communicator, Communicator | OpenMpiCommunicator):
+        return RunQueueClock(frozenset({communicator.thread_id}))
     return RunQueueClock(threads_named(_GLOO_THREADS))
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from testbed.workloads.base import WORKLOADS, AgentWorkload, ServedGroup, WorkerConfiguration, WorkerControl
+from transports.baselines.base import Stack
 from transports.channels.base import Channel
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
@@ -80,6 +81,11 @@ class AllReduce(AgentWorkload):
         """Those of the stacks."""
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack.collective for stack in parsed if isinstance(stack, Composed)]
+
+    def whole_stacks(self, stack: Stack | None) -> Sequence[Stack]:  # noqa: ARG002 (it has its own)
+        """Those of the stacks."""
+        parsed = (parse_stack(name) for name in self.stacks)
+        return [stack for stack in parsed if isinstance(stack, Stack)]
 
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         """Open every stack, then time them in turn; reports one Result with a row per sample."""

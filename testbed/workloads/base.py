@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from testbed.fusion import Fusion
+from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.compression.base import Compressor
@@ -50,7 +51,7 @@ class WorkerConfiguration(BaseModel):
     """The address of the worker's own, and its number there, by `InNetwork.identity`."""
     channel: dict[str, object]
     compression: dict[str, object]
-    stack: str | None
+    stack: dict[str, object] | None
     """A whole stack (`gloo`) instead of collective x channel, or None."""
     fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
     buckets: tuple[int, ...] = ()
@@ -138,6 +139,9 @@ class Workload(Options):
         """All that are used, given the one with which the spec exchanges gradients."""
         return (collective,)
 
+    def whole_stacks(self, stack: Stack | None) -> Sequence[Stack]:
+        """All that are used, given the one that the spec exchanges gradients with instead of a collective."""
+        return () if stack is None else (stack,)
 
 class AgentWorkload(Workload):
     """One that is a function of ours, called in each worker; the control plane keeps the workers in step."""

@@ -118,6 +118,16 @@ def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) ->
         assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
 
 
+def test_openmpi_runs_on_the_same_links_and_on_nothing_else(summary: dict[str, Any], tmp_path: Path) -> None:
+    """Its ranks share the machine's memory and must not use it: the bytes of the ring that it was told to run are on
+    the links."""
+    baseline = run(tmp_path, "--set", "stack={kind: openmpi, algorithm: ring}")
+    assert baseline["loss"]["last"] == pytest.approx(summary["loss"]["last"], rel=1e-3)
+    for link in baseline["links"]:
+        assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
+    assert leftovers(baseline["run_id"]) == []
+
+
 def test_every_gradient_equals_the_float64_mean(tmp_path: Path) -> None:
     verified = run(tmp_path, "--set", "workload.verify_gradients=true", "--set", "link.rate=1gbit")
     assert verified["num_iterations"] == 6

@@ -12,6 +12,7 @@ from transports.trace import OperationTrace
 if TYPE_CHECKING:
     import torch
 
+    from transports.collectives.base import Collective
     from transports.transport import ReduceOperation
 
 OnTrace = Callable[[OperationTrace], None]
@@ -59,8 +60,8 @@ class CommunicatorLike(Protocol):
     ) -> WorkLike:
         """`output` becomes this rank's part of the reduction of all inputs."""
 
-    def reduce(self, tensor: "torch.Tensor", root: int) -> WorkLike:
-        """The root's tensor becomes the sum over all members; what the others' become is the stack's affair."""
+    def reduce(self, tensor: "torch.Tensor", root: int, op: "ReduceOperation" = "sum") -> WorkLike:
+        """The root's tensor becomes the reduction over all members; what the others' become is the stack's affair."""
 
     def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> WorkLike:
         """inputs[p] of rank r becomes outputs[r] of rank p."""
@@ -74,6 +75,14 @@ class CommunicatorLike(Protocol):
 
 class Stack(Options):
     """A value on the stack axis."""
+
+    @property
+    def schedule(self) -> "Collective | None":
+        """The collective whose bytes its all-reduce puts on every link; None where it chooses by rules of its own."""
+        return None
+
+    def require(self) -> None:
+        """Raises UnsupportedError, with the cure, where this machine cannot have it."""
 
     @abstractmethod
     def open(self, group: Group, on_trace: OnTrace | None = None) -> CommunicatorLike:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.channels.base import Group
+from transports.collectives.base import COLLECTIVES, Collective
 from transports.errors import OptionError
 from transports.trace import OperationTrace
 
@@ -26,6 +27,11 @@ _NUM_THREADS: Final = 2
 @STACKS.register
 class Gloo(Stack):
     """https://github.com/pytorch/gloo: ring all-reduce in C++ over TCP, two threads per group."""
+
+    @property
+    def schedule(self) -> Collective:
+        """Its all-reduce is the ring (`gloo/allreduce.h`: UNSPECIFIED stands for RING)."""
+        return COLLECTIVES.parse("ring")
 
     def open(self, group: Group, on_trace: OnTrace | None = None) -> CommunicatorLike:
         """Connect over the group's address. Raises OptionError unless the group's store is one of torch's,
@@ -122,11 +128,12 @@ class _GlooCommunicator:
         options.reduceOp = getattr(dist.ReduceOp, op.upper())
         return self._start("reduce_scatter", input, lambda: self._gloo._reduce_scatter_base(output, input, options))
 
-    def reduce(self, tensor: "torch.Tensor", root: int) -> WorkLike:
-        """The root's tensor becomes the sum over all members; the others' are left with partial sums."""
+    def reduce(self, tensor: "torch.Tensor", root: int, op: "ReduceOperation" = "sum") -> WorkLike:
+        """The root's tensor becomes the reduction over all members; the others' are left with partial ones."""
         import torch.distributed as dist
 
         options = dist.ReduceOptions()
+        options.reduceOp = getattr(dist.ReduceOp, op.upper())
         options.rootRank = root
         return self._start("reduce", tensor, lambda: self._gloo.reduce([tensor], options))
 

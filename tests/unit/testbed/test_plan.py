@@ -328,8 +328,31 @@ def test_servers_need_places_as_workers_do() -> None:
 
 def test_co_located_servers_need_no_nodes_and_whole_stacks_no_servers() -> None:
     assert len(plan(collective={"kind": "parameter_server", "placement": "co_located"}).participants) == 4
-    with pytest.raises(SpecError, match="no use for the servers"):
+    with pytest.raises(SpecError, match=r"stack: gloo .* no use for collective parameter_server"):
         plan(collective="parameter_server", stack="gloo")
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"stack": "gloo", "collective": "halving_doubling"}, "stack: gloo .* no use for collective halving_doubling"),
+        ({"stack": "openmpi", "channel": "udp"}, "stack: openmpi .* no use for channel udp"),
+        ({"stack": "openmpi", "collective": "in_network"}, "stack: openmpi .* no use for collective in_network"),
+    ],
+)
+def test_what_a_whole_stack_would_ignore_is_refused(keys: dict[str, Any], what: str) -> None:
+    with pytest.raises(SpecError, match=what):
+        plan(**keys)
+
+
+def test_a_whole_stack_s_bytes_are_those_of_its_own_schedule_if_it_has_one() -> None:
+    tree = {"kind": "leaf_spine", "leaves": 2, "spines": 1}
+    ring, gloo, free, told = (
+        [direction.expected_bytes for direction in plan(topology=tree, stack=stack).directions]
+        for stack in (None, "gloo", "openmpi", {"kind": "openmpi", "algorithm": "ring"})
+    )
+    assert ring == gloo == told
+    assert set(free) == {None}
 
 
 def test_one_server_s_link_is_what_a_parameter_server_waits_for() -> None:

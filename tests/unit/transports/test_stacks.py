@@ -1,6 +1,7 @@
 import pytest
 
 from transports.baselines.gloo import Gloo
+from transports.baselines.openmpi import OpenMpi
 from transports.channels.tcp import Tcp
 from transports.collectives.parameter_server import ParameterServer
 from transports.collectives.ring import Ring
@@ -12,6 +13,7 @@ from transports.stacks import Composed, parse_stack
 def test_a_stack_is_a_collective_over_a_channel_or_a_whole_one() -> None:
     assert parse_stack("ring/tcp") == Composed(Ring(), Tcp())
     assert parse_stack("gloo") == Gloo()
+    assert parse_stack("openmpi:algorithm=ring") == OpenMpi(algorithm="ring")
 
 
 @pytest.mark.parametrize("text", ["nccl", "", "ring", "ring/", "ring/pigeon", "star/tcp", "/tcp", "ring/tcp/x"])
