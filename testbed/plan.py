@@ -344,6 +344,11 @@ def _exchanged_with(experiment: Experiment) -> Collective:
             f"stack: {stack.kind} is a whole stack over TCP and has no use for channel {experiment.channel.kind}; "
             "leave one of the two out (of channel tcp, `congestion` is for every stack)"
         )
+    if stack.enters_namespaces and experiment.runtime.kind != standard.runtime.kind:
+        raise SpecError(
+            f"stack: {stack.kind} starts its ranks in the network namespaces of the hosts, and runtime "
+            f"{experiment.runtime.kind} has processes that see their own alone; allowed: runtime namespace"
+        )
     return stack.schedule or experiment.collective
 
 

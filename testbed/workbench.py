@@ -94,7 +94,7 @@ class Workbench:
                         arguments=(str(socket_path), str(rank)),
                         environment={
                             "GLOO_SOCKET_IFNAME": configuration.interface,
-                            "TMPDIR": str(self.state.directory),  # what a worker leaves goes with the run
+                            "TMPDIR": str(self.state.scratch_directory),  # what a worker leaves goes with the run
                         },
                         limits=plan.host(rank).limits,
                     )

@@ -207,7 +207,7 @@ class GradientEngine:
             # Where ranks agree any item that is ready is worth a job, whichever it will reduce.
             self._held.discard(number if self._order.agrees else self._num_jobs % len(self._items))
             self._num_jobs += 1
-            work = self._group.communicator.submit("exchange", self._job(self._num_jobs), 0)
+            work = self._group.ours.submit("exchange", self._job(self._num_jobs), 0)
             work.add_done_callback(self._job_ended)
 
     # On the communication thread.

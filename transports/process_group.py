@@ -286,18 +286,18 @@ class TestbedProcessGroup(dist.ProcessGroup):
         operations it is the only one that torch.distributed lets its callers give one."""
         given = opts is not None and opts.timeout > timedelta(0)  # torch's "unset" is negative
         timeout_s = opts.timeout.total_seconds() if given else None
-        work = self._open.barrier() if timeout_s is None else self._ours.barrier(timeout_s)
+        work = self._open.barrier() if timeout_s is None else self.ours.barrier(timeout_s)
         return _Operation([work], [torch.empty(0)])
 
     # Point to point, and what is made of it.
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
         """Send to one member."""
-        return _Operation([self._ours.send(tensor, peer, tag) for tensor in tensors], tensors)
+        return _Operation([self.ours.send(tensor, peer, tag) for tensor in tensors], tensors)
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
         """Receive from one member."""
-        return _Operation([self._ours.receive(tensor, peer, tag) for tensor in tensors], tensors)
+        return _Operation([self.ours.receive(tensor, peer, tag) for tensor in tensors], tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Refused with OptionError: a channel's messages are posted for a peer."""
@@ -307,7 +307,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         """On the root outputs[0][r] becomes member r's inputs[0]; the others give an empty list."""
         (source,) = inputs
         if self.rank() != opts.rootRank:
-            return _Operation([self._ours.gather(None, source, opts.rootRank)], outputs)
+            return _Operation([self.ours.gather(None, source, opts.rootRank)], outputs)
         (parts,) = outputs
         _require_alike(parts, source, self.size())
         gathered = source.new_empty((self.size(), *source.shape))
@@ -316,7 +316,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
             for part, row in zip(parts, gathered, strict=True):
                 part.copy_(row)
 
-        return _Operation([self._ours.gather(gathered, source, opts.rootRank)], outputs, hand_out)
+        return _Operation([self.ours.gather(gathered, source, opts.rootRank)], outputs, hand_out)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         """Every outputs[0] becomes the root's inputs[0][this rank]; the others give an empty list."""
@@ -326,7 +326,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
             (parts,) = inputs
             _require_alike(parts, target, self.size())
             whole = torch.stack(parts)
-        return _Operation([self._ours.scatter(target, whole, opts.rootRank)], outputs)
+        return _Operation([self.ours.scatter(target, whole, opts.rootRank)], outputs)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """outputs[r] becomes member r's inputs[this rank]; sizes may differ from pair to pair."""
@@ -365,7 +365,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         """Run a job of several phases in one piece on the communication thread, for a DistributedDataParallel
         hook: the future completes with `buffer`, which the job has changed in place. See
         Communicator.submit."""
-        work = self._ours.submit(name, job, buffer.numel() * buffer.element_size())
+        work = self.ours.submit(name, job, buffer.numel() * buffer.element_size())
         return _Operation([work], buffer).get_future()
 
     @property
@@ -376,7 +376,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         return self.communicator
 
     @property
-    def _ours(self) -> Communicator:
+    def ours(self) -> Communicator:
         """The same where only ours will do. Raises OptionError over a whole stack."""
         communicator = self._open
         if not isinstance(communicator, Communicator):

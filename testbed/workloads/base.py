@@ -143,6 +143,7 @@ class Workload(Options):
         """All that are used, given the one that the spec exchanges gradients with instead of a collective."""
         return () if stack is None else (stack,)
 
+
 class AgentWorkload(Workload):
     """One that is a function of ours, called in each worker; the control plane keeps the workers in step."""
 

@@ -3,7 +3,7 @@ with."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from transports.channels.base import Group
 from transports.registry import Options, Registry
@@ -75,6 +75,9 @@ class CommunicatorLike(Protocol):
 
 class Stack(Options):
     """A value on the stack axis."""
+
+    enters_namespaces: ClassVar[bool] = False
+    """Whether one member reaches into the others' namespaces to start."""
 
     @property
     def schedule(self) -> "Collective | None":

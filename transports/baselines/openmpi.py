@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from transports.baselines._openmpi_launch import Job, library_path, mpirun_path
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack
@@ -57,6 +57,8 @@ _ALGORITHMS: Final[Mapping[Algorithm, tuple[int, str]]] = {
 @STACKS.register
 class OpenMpi(Stack):
     """https://www.open-mpi.org, started by its `mpirun` and driven through mpi4py."""
+
+    enters_namespaces: ClassVar[bool] = True
 
     algorithm: Algorithm = "own"
     """Of all-reduces; `own` leaves it to Open MPI's rules for the size and the number of ranks, and then nobody knows

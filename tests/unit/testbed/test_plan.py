@@ -337,6 +337,7 @@ def test_co_located_servers_need_no_nodes_and_whole_stacks_no_servers() -> None:
     [
         ({"stack": "gloo", "collective": "halving_doubling"}, "stack: gloo .* no use for collective halving_doubling"),
         ({"stack": "openmpi", "channel": "udp"}, "stack: openmpi .* no use for channel udp"),
+        ({"stack": "openmpi", "runtime": "docker"}, "stack: openmpi .*; allowed: runtime namespace"),
         ({"stack": "openmpi", "collective": "in_network"}, "stack: openmpi .* no use for collective in_network"),
     ],
 )
