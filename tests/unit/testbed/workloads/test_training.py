@@ -61,7 +61,7 @@ def _configuration(rank: Rank, stack: str | None, seed: int, compression: str, f
         collective={"kind": "ring"},
         channel={"kind": "tcp"},
         compression={"kind": compression},
-        stack=stack,
+        stack=stack and {"kind": stack},
         **_fused(fusion),
         dilation=1.0,
         timeout_s=30.0,
@@ -132,9 +132,14 @@ def gloo_workers() -> list[Worker]:
     return _train(stack="gloo", verify_gradients=True)
 
 
-@pytest.fixture(params=["testbed", "gloo"])
+@pytest.fixture(scope="module")
+def openmpi_workers() -> list[Worker]:
+    return _train(stack="openmpi", verify_gradients=True)
+
+
+@pytest.fixture(params=["testbed", "gloo", "openmpi"])
 def either(request: pytest.FixtureRequest) -> list[Worker]:
-    name = "workers" if request.param == "testbed" else "gloo_workers"
+    name = "workers" if request.param == "testbed" else f"{request.param}_workers"
     trained: list[Worker] = request.getfixturevalue(name)
     return trained
 
