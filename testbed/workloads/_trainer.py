@@ -98,9 +98,9 @@ class Trainer:
 
     def _counted(self, group: dist.ProcessGroup) -> _Counted:
         """What this worker alone can count."""
-        if not isinstance(group, process_group.TestbedProcessGroup):
+        communicator = _communicator(group)
+        if not isinstance(communicator, Communicator):
             return _Counted(None, None)
-        communicator = group.communicator
         own = CHANNELS.parse(self._configuration.channel).counts_itself
         return _Counted(communicator.reducer_statistics(), communicator.statistics() if own else None)
 
