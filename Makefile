@@ -3,13 +3,16 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format bench test-crashes test-netem-vm proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-crashes test-netem-vm proto constraints
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## install what is missing: system packages, .venv, this package (TORCH_INDEX=url names an index for torch)
 	@tools/setup.sh
+
+setup-tests: ## the same, and what `make test` needs beside: Docker, whose service stays off
+	@tools/setup.sh tests
 
 demo: setup ## train a real model over an emulated network and say where the time went (root)
 	@[ "$$(id -u)" = 0 ] || { echo "make demo needs root for network namespaces: run 'sudo make demo'" >&2; exit 3; }
@@ -22,7 +25,7 @@ check: setup ## the fast gate, without root: ruff, mypy, import-linter, tests th
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q -m "not privileged"
 
-test: setup ## the whole check: everything above and the tests on real namespaces (root)
+test: setup-tests ## the whole check: everything above and the tests on real namespaces (root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for network namespaces: run 'sudo make test' (or 'make check' without)" >&2; exit 3; }
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .

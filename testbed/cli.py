@@ -88,6 +88,15 @@ Calibrate = Annotated[
     ),
 ]
 
+Runtime = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        help="What a worker runs in: namespace (the default) or docker, with the image that `make image` builds. The "
+        "same as --set runtime.kind=...; an image of your own: --set runtime.image=my/train:latest.",
+        show_default=False,
+    ),
+]
 Prometheus = Annotated[
     bool,
     typer.Option(
@@ -115,6 +124,7 @@ def run(
         int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
     ] = 128,
     prometheus: Prometheus = False,
+    runtime: Runtime = None,
     calibration: Calibrate = Mode.CLASS,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -132,15 +142,18 @@ def run(
       testbed run experiments/quickstart.yaml --capture w1-s0
 
       testbed run experiments/quickstart.yaml --prometheus
+
+      testbed run experiments/quickstart.yaml --runtime docker
     """
     from testbed.results.terminal import LiveProgress
     from testbed.run import CaptureRequest
     from testbed.spec.experiment import load
 
     _logging(verbose)
-    experiment = load(spec, overrides or [])
+    told = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
+    experiment = load(spec, told)
     if prometheus and experiment.metrics.prometheus is None:
-        experiment = load(spec, [*(overrides or []), "metrics.prometheus=true"])
+        experiment = load(spec, [*told, "metrics.prometheus=true"])
     links = [name.strip() for names in capture or [] for name in names.split(",")]
     _run(
         experiment,
@@ -180,9 +193,7 @@ def execute(
             show_default=False,
         ),
     ] = None,
-    runtime: Annotated[
-        str | None, typer.Option(help="What a worker runs in; default namespace.", show_default=False)
-    ] = None,
+    runtime: Runtime = None,
     overrides: Set = None,
     output: Output = Path("results"),
     prometheus: Prometheus = False,
@@ -215,10 +226,10 @@ def execute(
     _logging(verbose)
     data = {"name": "exec"} if spec is None else read(spec)
     workload: dict[str, Any] = {"kind": "command", "argv": command}
-    told = {"workers": workers, "link": parse_link(link) if link else None, "runtime": runtime}
+    told = {"workers": workers, "link": parse_link(link) if link else None}
     data |= {"workload": workload | ({"backend": backend} if backend else {})}
     data |= {key: value for key, value in told.items() if value is not None}
-    for override in overrides or []:
+    for override in [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]:
         apply_override(data, override)
     if prometheus and not (isinstance(data.get("metrics"), dict) and data["metrics"].get("prometheus")):
         apply_override(data, "metrics.prometheus=true")

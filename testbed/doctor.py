@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
+from testbed.hosts.docker import CURE as DOCKER_CURE
+from testbed.hosts.docker import docker_here
 from testbed.hosts.spec import lacking_cores
 from testbed.kernel import has_sysctl
 from testbed.links.delay import BACKENDS, refusals
@@ -197,6 +199,7 @@ def examine() -> list[Check]:
             )
         )
     checks += _kernel_checks()
+    checks.append(_docker_check())
     checks.append(_prometheus_check())
     checks.append(_port_check(9464))
     return checks
@@ -262,6 +265,22 @@ def _prometheus_check() -> Check:
     path = shutil.which(PROGRAM)
     return Check(
         name="runs watched by Prometheus", severity="optional", ok=path is not None, found=path or "missing", cure=CURE
+    )
+
+
+def _docker_check() -> Check:
+    found, ok = "", False
+    try:
+        facts = docker_here().facts()
+        found, ok = facts.text, not facts.has("rootless")
+    except EnvironmentLacksError as error:
+        found = str(error).partition(" apt-get")[0]
+    return Check(
+        name="runtime: docker",
+        severity="optional",
+        ok=ok,
+        found=found,
+        cure=f"{DOCKER_CURE}; a rootless daemon's containers cannot be given emulated links",
     )
 
 

@@ -227,6 +227,10 @@ class Launch:
                 lines += [f"the end of {path.name}:", tail]
                 break
         lines.append(f"all that it printed: {process.log_path.with_suffix('')}*.log")
+        try:
+            self._watch()
+        except RunFailedError as error:  # why, where someone else knows it: a limit, a container
+            lines.append(str(error))
         return "\n".join([*lines, *others, *stopped])
 
 

@@ -189,6 +189,7 @@ class _Run:
         self.overhead_s: dict[str, float] = {}
         self.calibration = Calibration(mode=calibration_mode)
         self.differences: list[str] = []
+        self.runtime: Mapping[str, object] = {}
         self.aggregators: list[AggregatorReport] = []
         self.recorder: Recorder | None = None
         self.prometheus: PrometheusSummary | None = None
@@ -232,6 +233,7 @@ class _Run:
         self.calibration = bench.calibration
         self.writer.write_calibration(self.calibration.to_json())
         read_back = bench.deployment.read_back()
+        self.runtime = bench.runtime.describe()
         recorder = self.recorder = Recorder(
             self.plan,
             epoch_s=self.epoch_s,
@@ -275,7 +277,7 @@ class _Run:
             self.overhead_s["start"] = recorder.first_iteration_s - begun_s
         self.aggregators = bench.deployment.aggregator_reports
         self.differences = bench.deployment.differences()
-        self.writer.write_environment({**self.environment, "read_back": read_back})
+        self.writer.write_environment({**self.environment, "runtime": self.runtime, "read_back": read_back})
 
     def _start_prometheus(self, bench: Workbench, exporter: Exporter, recorder: Recorder) -> PrometheusServer | None:
         """If the spec asks for it. It ends with the run."""

@@ -4,6 +4,7 @@ The runtime starts first, so that importing torch overlaps the deployment; links
 because a measurement beside an import on two cores measures the import.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from testbed.control.link_client import SOCKET_NAME
 from testbed.control.link_service import LinkService
 from testbed.control.server import ServerConfiguration
 from testbed.deploy import Deployment, deploy
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import EnvironmentLacksError, RunFailedError, TestbedError
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime
 from testbed.hosts.spawn import log_tail
 from testbed.launch import Launch
@@ -32,6 +33,8 @@ from testbed.state import RunState
 from testbed.workloads.base import WorkerConfiguration
 from testbed.workloads.command import Command
 from transports.collectives.base import COLLECTIVES
+
+_log: Final = logging.getLogger(__name__)
 
 IMPORT_TIMEOUT_S: Final = 120.0
 REGISTER_TIMEOUT_S: Final = 60.0
@@ -119,9 +122,14 @@ class Workbench:
             run_id=self.state.run_id,
             redirected=self.redirected,
             listener=listener,
-            watch=self.deployment.check,
+            watch=self._check,
         ).run()
         self.deployment.read_aggregators()
+
+    def _check(self) -> None:
+        self.deployment.check()
+        if (failure := self.runtime.failure) is not None:
+            raise RunFailedError(failure)
 
     @property
     def redirected(self) -> Path:
@@ -182,19 +190,26 @@ def _ignore(_: Any) -> None:
 def owned_run(run_id: str) -> Iterator[RunState]:
     """The state of a run that begins here; before it what dead runs left is removed, after it everything of its own.
 
-    Raises EnvironmentLacksError when something of the run withstands, and then keeps its state.
+    Raises EnvironmentLacksError when something of the run withstands, and then keeps its state; a run that has failed
+    raises its own error, and the log says what withstands.
     """
     clean_stale()
     state = RunState.create(run_id)
+    failure: BaseException | None = None
     try:
         yield state
+    except BaseException as error:
+        failure = error
+        raise
     finally:
         # By id, whatever the unwinding inside could not do.
-        remaining = clean(run_id).remaining
-    if remaining:
-        raise EnvironmentLacksError(
-            "could not remove " + ", ".join(f"{left.kind} {left.what}" for left in remaining) + ": run `testbed clean`"
-        )
+        if remaining := clean(run_id).remaining:
+            things = ", ".join(f"{left.kind} {left.what}" for left in remaining)
+            text = f"could not remove {things}: run `testbed clean`"
+            if isinstance(failure, TestbedError):
+                _log.warning(text)
+            else:
+                raise EnvironmentLacksError(text)
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 # Everything a fresh Debian 12 (or Ubuntu) machine needs: system packages, .venv, the package itself.
 # Idempotent: a stamp over the files that decide the installation makes the second call return at once.
 #
+#   tools/setup.sh          what every command needs
+#   tools/setup.sh tests    and what tests need beside: Docker, whose service is not started
+#
 #   TORCH_INDEX=<url>   an extra package index for torch's CPU wheels (optional)
 #   PYTHON=<python>     the interpreter for .venv (default: the first python3.11 or newer on PATH)
 set -euo pipefail
@@ -12,6 +15,12 @@ fail() { printf 'setup: %s\n' "$1" >&2; exit 3; }
 stamp=.venv/.setup-stamp
 wanted=$(cat tools/setup.sh pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)
 programs=(mnexec ethtool tc ip nsenter sysctl ifconfig brctl iptables-restore cc dumpcap clang tshark prometheus promtool iperf3)
+packages=(mininet iproute2 ethtool net-tools bridge-utils procps util-linux iptables gcc libc6-dev wireshark-common tshark
+          clang libbpf-dev prometheus iperf3)
+if [ "${1:-}" = tests ]; then
+  programs+=(docker dockerd containerd runc)
+  packages+=(docker.io)
+fi
 missing=()
 for program in "${programs[@]}"; do
   command -v "$program" >/dev/null || missing+=("$program")
@@ -19,19 +28,22 @@ done
 if [ "${#missing[@]}" -eq 0 ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
 
 if [ "${#missing[@]}" -gt 0 ]; then
-  packages=(mininet iproute2 ethtool net-tools bridge-utils procps util-linux iptables gcc libc6-dev wireshark-common tshark
-            clang libbpf-dev prometheus iperf3)
   [ "$(id -u)" -eq 0 ] || fail "missing ${missing[*]}; as root run: apt-get install --no-install-recommends ${packages[*]}"
   command -v apt-get >/dev/null || fail "missing ${missing[*]} and no apt-get; install your system's packages of ${packages[*]}"
   printf 'setup: installing system packages: %s\n' "${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  # A run starts a Prometheus of its own; the package's system service must not start, now or at the next boot.
-  if ! command -v prometheus >/dev/null && [ ! -e /etc/systemd/system/prometheus.service ]; then
-    mkdir -p /etc/systemd/system && ln -s /dev/null /etc/systemd/system/prometheus.service
-    if [ ! -d /run/systemd/system ] && [ ! -e /usr/sbin/policy-rc.d ]; then
-      printf '#!/bin/sh\n[ "$1" != prometheus ] || exit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
-      trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-    fi
+  # A run starts a Prometheus of its own, tests a Docker daemon: the packages' system services must not start, now or at
+  # the next boot (systemctl unmask docker.service docker.socket containerd.service, to use that Docker otherwise).
+  services=()
+  command -v prometheus >/dev/null || services+=(prometheus.service)
+  command -v dockerd >/dev/null || services+=(docker.service docker.socket containerd.service)
+  for service in "${services[@]}"; do
+    [ -e "/etc/systemd/system/$service" ] || { mkdir -p /etc/systemd/system && ln -s /dev/null "/etc/systemd/system/$service"; }
+  done
+  if [ "${#services[@]}" -gt 0 ] && [ ! -d /run/systemd/system ] && [ ! -e /usr/sbin/policy-rc.d ]; then
+    printf '#!/bin/sh\ncase $1 in prometheus|docker|containerd) exit 101 ;; esac\n' >/usr/sbin/policy-rc.d
+    chmod +x /usr/sbin/policy-rc.d
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
   fi
   { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >.setup-apt.log 2>&1 \
     || fail "apt-get could not install ${packages[*]} (see .setup-apt.log); check the network and /etc/apt/sources.list"

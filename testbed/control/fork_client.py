@@ -153,7 +153,8 @@ class ForkClient:
         if self._wait_ended(CLOSE_TIMEOUT_S) is None:
             self._kill()
             self._wait_ended(CLOSE_TIMEOUT_S)
-        self._reader.join(CLOSE_TIMEOUT_S)
+        if self._reader.is_alive():  # or it was never started
+            self._reader.join(CLOSE_TIMEOUT_S)
         if self._connection is not None:
             self._connection.close()
 

@@ -48,6 +48,8 @@ _SHARED_MEMORY: Final = "1g"
 _AT_ONCE: Final = 4
 """Containers being started; more make each other slower on two cores."""
 _POLL_S: Final = 0.2
+_BY_SIGNAL: Final = 128
+"""Docker adds it to the signal that ended a container, as a shell does."""
 _SETTLE_S: Final = 2.0
 """So long the daemon may take to notice that a container has ended."""
 
@@ -88,7 +90,8 @@ def run_arguments(
     return [
         *("--detach", "--name", container_name(run_id, node), "--hostname", node),
         *("--label", f"{RUN_LABEL}={run_id}", "--label", f"{RUN_LABEL}.node={node}"),
-        *("--network", "none", "--pull", "never"),
+        # The first process of a container ignores SIGTERM: a daemon that ends needs not wait for it.
+        *("--network", "none", "--pull", "never", "--stop-timeout", "1"),
         # No rights beyond an ordinary user's: its network is made from outside.
         *("--user", f"{spec.user}:{spec.user}", "--userns", "host", "--cap-drop", "ALL"),
         *("--security-opt", "no-new-privileges", "--pids-limit", str(MOST_PROCESSES)),
@@ -219,6 +222,9 @@ class Container(ForkClient):
                 f"hosts.{self.node}.memory: the kernel ended {self.title}, which needed more than it was given: give "
                 "it more, or leave the limit out"
             )
+        if facts.status > _BY_SIGNAL:
+            name = signal.strsignal(facts.status - _BY_SIGNAL)
+            return f"{self.title} was killed by signal {facts.status - _BY_SIGNAL}, {name}"
         return f"{self.title} ended with status {facts.status}\n{self._docker.last_words(self.name)}".rstrip()
 
     def limit(self, limits: Limits) -> None:
@@ -236,6 +242,14 @@ class Container(ForkClient):
             if self._connection is not None:
                 with suppress(OSError):  # it has ended already
                     self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Wait until its first process has ended, and make it end. Idempotent."""
+        super().close()
+        self._listener.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
 
 
 class ContainerHost(NamespaceHost):

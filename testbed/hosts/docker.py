@@ -88,7 +88,8 @@ class Docker:
             raise EnvironmentLacksError(f"{what}: {self.endpoint} has not answered within {timeout_s:g} s") from error
         if done.returncode != 0:
             said = done.stderr.strip().removesuffix("See 'docker run --help'.").strip()
-            raise EnvironmentLacksError(f"{what}: status {done.returncode}: {said}")
+            cure = f" {CURE}" if "Cannot connect to the Docker daemon" in said else ""
+            raise EnvironmentLacksError(f"{what}: status {done.returncode}: {said}{cure}")
         return done.stdout
 
     def facts(self) -> DaemonFacts:
