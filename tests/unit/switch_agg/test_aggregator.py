@@ -144,6 +144,16 @@ def test_joining_twice_is_one_joining_and_joining_anew_is_another_epoch() -> Non
     assert bench.send(0, Packet(Kind.JOIN, 0, 0, 5, slot=1)) == []  # w0 is not worker 1
 
 
+def test_in_a_tree_the_first_to_join_makes_its_aggregator_join_above() -> None:
+    bench = Bench(join=False, parent="root", parent_index=5)
+    first = bench.send(0, Packet(Kind.JOIN, 0, 0, 100, slot=0))
+    assert [(host, packet.kind, packet.slot) for host, packet in first] == [
+        ("root", Kind.JOIN, 5),
+        ("w0", Kind.JOIN, 77),
+    ]
+    assert [host for host, _ in bench.send(1, Packet(Kind.JOIN, 0, 0, 101, slot=1))] == ["w1"]
+
+
 def test_the_last_to_leave_ends_the_epoch() -> None:
     bench = Bench(2)
     assert [packet.epoch for _, packet in bench.send(0, Packet(Kind.LEAVE, 0, 0, 100, slot=0))] == [0]

@@ -203,6 +203,19 @@ def test_whoever_is_ahead_hands_the_last_sum_on(plane: ReferenceDataPlane, ahead
         assert torch.allclose(results[0][number].double(), exact(number), atol=1e-5)
 
 
+def test_where_partial_sums_let_some_get_further_ahead_the_loss_ends_the_run(plane: ReferenceDataPlane) -> None:
+    def body(communicator: Communicator) -> str:
+        reducer = communicator._transport.reducer
+        assert reducer is not None
+        communicator.all_reduce(own(communicator.rank)).wait()
+        with pytest.raises(TransportError) as caught:
+            reducer.settle(lambda count: [count, count + 2, count], lambda values, root: None)
+        return str(caught.value)
+
+    assert all("2 reductions ahead of the slowest" in said and "partial_after" in said for said in run(body))
+    assert plane.counters().violations(plane.in_flight()) == []
+
+
 def test_closing_ends_a_reduction_that_waits_for_others(plane: ReferenceDataPlane) -> None:
     def body(communicator: Communicator) -> str:
         if communicator.rank > 0:
