@@ -270,6 +270,16 @@ def test_corrupted_datagrams_disturb_nothing_when_the_checksum_drops_them() -> N
         assert world.aggregator.counters.violations(world.aggregator.in_flight) == []
 
 
+def leaf_job(leaf: int) -> Job:
+    return Job(
+        workers=tuple(host(2 * leaf + index)[0] for index in range(2)),
+        num_elements=NUM_ELEMENTS,
+        num_slots=4,
+        parent="root",
+        parent_index=leaf,
+    )
+
+
 def tree(seed: int, network: Network) -> tuple[Simulator, list[Worker], Aggregator]:
     """Two aggregators with two workers each, under a root."""
     root = Aggregator(generation=seed)
@@ -277,13 +287,7 @@ def tree(seed: int, network: Network) -> tuple[Simulator, list[Worker], Aggregat
     cores: dict[Address, Any] = {("root", 0xBEE0): root}
     workers = []
     for leaf in range(2):
-        job = Job(
-            workers=tuple(host(2 * leaf + index)[0] for index in range(2)),
-            num_elements=NUM_ELEMENTS,
-            num_slots=4,
-            parent="root",
-            parent_index=leaf,
-        )
+        job = leaf_job(leaf)
         aggregator = Aggregator(generation=seed + leaf + 1)
         aggregator.configure(job)
         cores[f"leaf{leaf}", 0xBEE0] = aggregator
@@ -294,7 +298,8 @@ def tree(seed: int, network: Network) -> tuple[Simulator, list[Worker], Aggregat
     return Simulator(cores, network, seed=seed), workers, root
 
 
-def test_a_tree_of_aggregators_adds_everybody_once() -> None:
+@pytest.mark.parametrize("restarts", [False, True], ids=["undisturbed", "a leaf restarts"])
+def test_a_tree_of_aggregators_adds_everybody_once(restarts: bool) -> None:
     for seed in range(60):
         simulator, workers, root = tree(seed, any_network(random.Random(seed)))
 
@@ -330,6 +335,11 @@ def test_a_tree_of_aggregators_adds_everybody_once() -> None:
         for index, worker in enumerate(workers):
             worker.reduce(values[index], np.zeros(9, np.int8))
             simulator.touch(host(index))
+        if restarts:
+            simulator.run_for(random.Random(seed).uniform(0, 0.02))
+            fresh = Aggregator(generation=seed + 1000)
+            fresh.configure(leaf_job(0))
+            simulator.restart(("leaf0", 0xBEE0), fresh)
         simulator.run(again)
         for worker in workers:
             np.testing.assert_array_equal(worker.result.elements, values.sum(axis=0, dtype=np.int64))
