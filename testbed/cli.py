@@ -63,6 +63,10 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override one value, such as --set link.rate=1gbit. Repeatable.", metavar="PATH=VALUE"),
 ]
+Run = Annotated[
+    str | None,
+    typer.Argument(help="The beginning of a run's id, or `last`; left out where one is alive.", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]
 Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.")]
 
@@ -518,10 +522,7 @@ Where = Annotated[
 
 @link_app.command("show", epilog=_EPILOG)
 def link_show(
-    run: Annotated[
-        str | None,
-        typer.Argument(help="The beginning of a run's id, or `last`; left out where one is alive.", show_default=False),
-    ] = None,
+    run: Run = None,
     as_json: Json = False,
 ) -> None:
     """Every direction of a run's links: what is asked of it now, what it carries at this moment, its queue."""
@@ -601,6 +602,57 @@ def _change_links(where: list[str], settings: dict[str, str], carrier: str | Non
         console.print(text, markup=False)
     if not changed:
         console.print("nothing changed: it was so already")
+
+
+@app.command(epilog=_EPILOG)
+def status(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="The beginning of a run's id, or `last`; all where left out.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which runs are alive: what each does, since when, how far it is, where its record will be."""
+    from datetime import UTC, datetime
+
+    from testbed.results.status_text import render_status
+    from testbed.status import alive_runs, choose, read_status
+
+    alive = alive_runs()
+    chosen = alive if run is None else [choose(run, alive)]
+    found = [known for run_id in chosen if (known := read_status(run_id)) is not None]
+    if as_json:
+        _emit({"schema_version": 1, "runs": [each.model_dump(mode="json") for each in found]})
+    else:
+        render_status(found, Console(), now=datetime.now(UTC))
+
+
+@app.command(epilog=_EPILOG)
+def top(
+    run: Run = None,
+    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.3, max=60)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look twice, print, end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Watch the links of a run that goes on: what each is asked, what it carries, what waits, is dropped, is marked.
+
+    Ends with the run, or with Ctrl-C, which the run does not notice. A look costs the run some milliseconds of a core.
+
+    Examples:
+
+      testbed top
+
+      testbed top last --once
+    """
+    from testbed.top import once as look_once
+    from testbed.top import watch
+
+    if as_json:
+        _emit({"schema_version": 1, **look_once(run, interval_s=interval_s).to_json()})
+    elif once:
+        look_once(run, interval_s=interval_s).render(Console())
+    else:
+        watch(run, Console(), interval_s=interval_s)
 
 
 @bench_app.command("allreduce", epilog=_EPILOG)

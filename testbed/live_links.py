@@ -55,6 +55,8 @@ class LinkNow:
     backlog_bytes: int
     num_drops: int
     """In its queue, since the link was made."""
+    num_marks: int
+    """By ECN, likewise."""
 
 
 class LiveLinks:
@@ -137,6 +139,7 @@ class LiveLinks:
             self._stop.wait(USED_WINDOW_S)
             second = self._deployment.line_counters()
             took_s = time.monotonic() - begun_s
+            delayed = self._deployment.delay_counters()
             return [
                 LinkNow(
                     direction=direction,
@@ -144,6 +147,7 @@ class LiveLinks:
                     used_bps=8 * (second[hop].num_bytes - first[hop].num_bytes) / took_s,
                     backlog_bytes=second[hop].backlog_bytes,
                     num_drops=second[hop].num_drops,
+                    num_marks=line.num_marked if (line := delayed.get((direction.link, hop[0]))) else 0,
                 )
                 for hop, direction in self._deployment.directions.items()
             ]

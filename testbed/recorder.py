@@ -23,7 +23,7 @@ from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.plan import Plan
 from testbed.results.record import RecordWriter
-from testbed.results.terminal import LiveProgress
+from testbed.status import Progress
 from transports.channels.base import PeerStatistics
 
 MEASURED: Final = "measured"
@@ -89,7 +89,7 @@ class Recorder(Listener):
         epoch_s: float,
         writer: RecordWriter,
         exporter: Exporter,
-        progress: LiveProgress,
+        progress: Progress,
         links: LiveLinks,
         on_line: OnLine | None = None,
     ) -> None:

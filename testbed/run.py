@@ -66,6 +66,7 @@ from testbed.results.summarize import (
 from testbed.results.terminal import LiveProgress
 from testbed.spec.experiment import Experiment
 from testbed.state import new_run_id
+from testbed.status import RunStatus, StatusFile
 from testbed.workbench import Workbench, workbench
 from testbed.workloads.command import Command
 from transports.compression.base import Exchange
@@ -185,6 +186,7 @@ class _Run:
         self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
         self.environment = environment.describe()
         self.hosts = plan.host_addresses()
+        self.told = StatusFile(self._status(), progress)
         self.background_ends = background_ends(plan)
         self.overhead_s: dict[str, float] = {}
         self.calibration = Calibration(mode=calibration_mode)
@@ -206,7 +208,7 @@ class _Run:
                     self.plan,
                     run_id=self.run_id,
                     log_directory=self.writer.logs,
-                    on_phase=self.progress.phase,
+                    on_phase=self.told.phase,
                     calibration_mode=self.calibration.mode,
                 ) as bench,
             ):
@@ -218,11 +220,25 @@ class _Run:
             outcome: Outcome = "invalid" if invalid else "unsupported" if unsupported else "failed"
             reason = f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
             raise RunStoppedError(self._finish(outcome, [reason])) from error
-        self.progress.phase("report")
+        self.told.phase("report")
         outcome, reasons = self._judge()
         summary = self._finish(outcome, reasons)
         write_report(load(self.writer.directory))
         return summary
+
+    def _status(self) -> RunStatus:
+        experiment, now = self.plan.experiment, self.started_at
+        workload = experiment.workload
+        return RunStatus(
+            run_id=self.run_id,
+            name=experiment.name,
+            workload=f"{workload.kind}: {workload.text}" if isinstance(workload, Command) else workload.kind,
+            num_workers=experiment.workers,
+            num_links=len(self.plan.directions),
+            started_at=now,
+            record=str(self.writer.directory.absolute()),
+            phase_since=now,
+        )
 
     def _exporter(self) -> Exporter:
         experiment = self.plan.experiment
@@ -239,12 +255,12 @@ class _Run:
             epoch_s=self.epoch_s,
             writer=self.writer,
             exporter=exporter,
-            progress=self.progress,
+            progress=self.told,
             links=bench.links,
             on_line=self.on_line,
         )
         bench.links.accept(recorder.on_marks)
-        self.progress.phase("start workers")
+        self.told.phase("start workers")
         begun_s = time.monotonic()
         interval_s = self.plan.experiment.metrics.interval_s
         directory = self.writer.directory / "captures"

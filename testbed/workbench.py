@@ -227,8 +227,8 @@ def workbench(
     what it says.
     """
     overhead_s: dict[str, float] = {}
-    on_phase("deploy")
     with owned_run(run_id) as state, ExitStack() as stack:
+        on_phase("deploy")
         begun_s = time.monotonic()
         runtime = plan.experiment.runtime.start(plan, state, log_directory=log_directory)
         stack.callback(runtime.close)

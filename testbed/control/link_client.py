@@ -11,7 +11,8 @@ import grpc
 from testbed.control import links_pb2 as messages
 from testbed.control.links_pb2_grpc import LinksStub
 from testbed.errors import EnvironmentLacksError, SpecError
-from testbed.state import RUN_ROOT, RunState, run_ids
+from testbed.state import RUN_ROOT
+from testbed.status import alive_runs, choose
 
 SOCKET_NAME: Final = "links.sock"
 _TIMEOUT_S: Final = 10.0
@@ -24,26 +25,12 @@ _CARRIER: Final = {
 
 def live_run_ids(*, root: Path = RUN_ROOT) -> list[str]:
     """The runs that go on and can be asked, oldest first."""
-    return [
-        run_id
-        for run_id in run_ids(root=root)
-        if (root / run_id / SOCKET_NAME).exists() and RunState.load(run_id, root=root).coordinator_alive()
-    ]
+    return [run_id for run_id in alive_runs(root=root) if (root / run_id / SOCKET_NAME).exists()]
 
 
 def choose_run(name: str | None, *, root: Path = RUN_ROOT) -> str:
     """A run by its id or the beginning of it, `last`, or None for the only one. Raises SpecError with those alive."""
-    alive = live_run_ids(root=root)
-    there_are = f"there are {', '.join(alive)}" if alive else "no run is alive here (as this user)"
-    if name == "last" and alive:
-        return alive[-1]
-    found = alive if name is None else [run_id for run_id in alive if run_id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if name is None and found:
-        raise SpecError(f"several runs are alive: name one by the beginning of its id, or `last`; {there_are}")
-    several = "several runs begin" if found else "no run that is alive begins"
-    raise SpecError(f"{several} with {name!r}; {there_are}" if name is not None else there_are)
+    return choose(name, live_run_ids(root=root))
 
 
 @contextmanager
@@ -75,6 +62,7 @@ def show_links(run_id: str, *, root: Path = RUN_ROOT) -> list[dict[str, Any]]:
             "used_bps": each.used_bps,
             "backlog_bytes": each.backlog_bytes,
             "drops": each.num_drops,
+            "marks": each.num_marks,
         }
         for each in reply.directions
     ]

@@ -58,6 +58,7 @@ class LinkService(LinksServicer):
                     used_bps=each.used_bps,
                     backlog_bytes=each.backlog_bytes,
                     num_drops=each.num_drops,
+                    num_marks=each.num_marks,
                 )
                 for each in self._links.now()
             ],

@@ -70,6 +70,7 @@ class Direction(_message.Message):
     USED_BPS_FIELD_NUMBER: _builtins.int
     BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
     NUM_DROPS_FIELD_NUMBER: _builtins.int
+    NUM_MARKS_FIELD_NUMBER: _builtins.int
     link: _builtins.str
     sender: _builtins.str
     receiver: _builtins.str
@@ -79,6 +80,8 @@ class Direction(_message.Message):
     used_bps: _builtins.float
     backlog_bytes: _builtins.int
     num_drops: _builtins.int
+    num_marks: _builtins.int
+    """by ECN"""
     def __init__(
         self,
         *,
@@ -90,10 +93,11 @@ class Direction(_message.Message):
         used_bps: _builtins.float = ...,
         backlog_bytes: _builtins.int = ...,
         num_drops: _builtins.int = ...,
+        num_marks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_json", b"asked_json", "backlog_bytes", b"backlog_bytes", "down", b"down", "link", b"link", "num_drops", b"num_drops", "receiver", b"receiver", "sender", b"sender", "used_bps", b"used_bps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_json", b"asked_json", "backlog_bytes", b"backlog_bytes", "down", b"down", "link", b"link", "num_drops", b"num_drops", "num_marks", b"num_marks", "receiver", b"receiver", "sender", b"sender", "used_bps", b"used_bps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

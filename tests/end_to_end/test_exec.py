@@ -1,0 +1,163 @@
+"""`testbed exec` with scripts as users write them, nothing in which knows of us."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.state import RUN_ROOT
+
+pytestmark = pytest.mark.privileged
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PYTHON = sys.executable
+
+
+def argv(output: Path, command: list[str], *options: str) -> list[str]:
+    fixed = ["--workers", "2", "--output", str(output), "--set", "metrics.port=0"]
+    return [PYTHON, "-m", "testbed", "exec", *fixed, *options, "--", *command]
+
+
+def execute(output: Path, command: list[str], *options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(argv(output, command, *options), capture_output=True, text=True, timeout=150, check=False)
+
+
+def summary_of(output: Path) -> dict[str, Any]:
+    (path,) = output.glob("*/summary.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def nothing_is_left(run_id: str) -> bool:
+    marked = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"TESTBED_RUN_ID={run_id}".encode() in (process / "environ").read_bytes():
+                marked.append(process.name)
+    return not marked and not (RUN_ROOT / run_id).exists()
+
+
+SCRIPTS = {
+    "ddp": ([PYTHON, str(EXAMPLES / "ddp.py"), "--epochs", "1"], "gloo", "epoch 0 loss"),
+    "fsdp2": ([PYTHON, str(EXAMPLES / "fsdp2.py")], "default", "step 4 loss"),
+    "all_reduce": ([PYTHON, str(EXAMPLES / "all_reduce.py")], "gloo", "Mbit/s"),
+}
+
+
+@pytest.mark.parametrize("backend", [None, "testbed"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_run_unchanged_with_their_backend_and_with_ours(
+    tmp_path: Path, script: str, backend: str | None
+) -> None:
+    command, asked, printed = SCRIPTS[script]
+    options = ["--link", "200mbit", *(["--backend", backend] if backend else [])]
+    done = execute(tmp_path, command, *options)
+    assert done.returncode == 0, done.stderr
+    assert printed in done.stdout
+    for rank in (0, 1):
+        assert f"[w{rank}] rank {rank} done with {backend or ('undefined' if asked == 'default' else asked)}" in (
+            done.stdout + done.stderr
+        )
+    summary = summary_of(tmp_path)
+    assert summary["command"]["argv"] == command
+    assert summary["command"]["redirected"] == ([asked] if backend else [])
+    assert [worker["status"] for worker in summary["command"]["workers"]] == [0, 0]
+    assert all(link["bytes"] > 10_000 for link in summary["links"])
+    assert nothing_is_left(summary["run_id"])
+
+
+@pytest.mark.parametrize("backend", [None, "testbed"])
+def test_iperf_gets_what_the_link_has(tmp_path: Path, backend: str | None) -> None:
+    options = ["--link", "50mbit,5ms", *(["--backend", backend] if backend else [])]
+    done = execute(tmp_path, ["sh", str(EXAMPLES / "iperf.sh"), "2"], *options)
+    assert done.returncode == 0, done.stderr
+    assert "[w1] " in done.stdout
+    assert "receiver" in done.stdout
+    summary = summary_of(tmp_path)
+    (up,) = (link for link in summary["links"] if link["from"] == "w1")
+    assert up["bytes"] > 0.5 * 50e6 / 8 * 2
+    assert 0.5 < up["utilization_busy"] < 1.01
+    assert up["measured_rate_bps"] == pytest.approx(50e6, rel=0.01)
+    assert any("workload.backend" in reason for reason in summary["reasons"]) == (backend is not None)
+    report = next(tmp_path.glob("*/report.html")).read_text()
+    assert "iperf.sh" in report
+
+
+def test_a_program_without_torch_finds_the_others(tmp_path: Path) -> None:
+    done = execute(tmp_path, [PYTHON, str(EXAMPLES / "sockets.py")], "--set", "workers=3")
+    assert done.returncode == 0, done.stderr
+    assert {f"[w{rank}] rank {rank} sum 3" for rank in range(3)} <= set(done.stdout.splitlines())
+
+
+def test_a_failure_is_passed_on_and_named(tmp_path: Path) -> None:
+    script = 'echo hello; if [ "$RANK" = 1 ]; then echo broken >&2; exit 42; fi; exec sleep 60'
+    done = execute(tmp_path, ["sh", "-c", script])
+    assert done.returncode == 42
+    assert "[w0] hello" in done.stdout
+    assert "[w1] broken" in done.stderr
+    assert "w1 (rank 1) ended with status 42" in done.stderr
+    summary = summary_of(tmp_path)
+    assert summary["outcome"] == "failed"
+    assert [worker["status"] for worker in summary["command"]["workers"]] == [-signal.SIGTERM, 42]
+    (logs,) = tmp_path.glob("*/logs")
+    assert (logs / "w1.stderr.log").read_text() == "broken\n"
+    assert nothing_is_left(summary["run_id"])
+
+
+def test_standard_output_is_one_object_for_scripts(tmp_path: Path) -> None:
+    done = execute(tmp_path, ["sh", "-c", "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE on $GROUP_RANK"], "--json",
+                   "--set", "workers=3", "--set", "workers_per_host=2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["command"]["backend"] is None
+    said = {line for line in done.stderr.splitlines() if " of " in line}
+    assert said >= {"[w0] 0 of 2 on 0", "[w1] 1 of 2 on 0", "[w2] 0 of 1 on 1"}
+
+
+def test_a_program_that_is_not_there_makes_nothing(tmp_path: Path) -> None:
+    done = execute(tmp_path, ["no-such-program"])
+    assert done.returncode == 3
+    assert "no-such-program" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def ask(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [PYTHON, "-m", "testbed", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_it_is_watched_changed_and_interrupted_from_outside(tmp_path: Path) -> None:
+    script = "trap 'echo stopped by INT; exit 0' INT; echo ready; while :; do sleep 0.1; done"
+    running = subprocess.Popen(
+        argv(tmp_path, ["sh", "-c", script]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    try:
+        assert {running.stdout.readline() for _ in range(2)} == {"[w0] ready\n", "[w1] ready\n"}
+        (record,) = tmp_path.iterdir()
+        run_id = "-".join(record.name.rsplit("-", 2)[1:])
+        status = json.loads(ask("status", run_id, "--json").stdout)["runs"][0]
+        assert (status["phase"], status["num_workers"], status["record"]) == ("command", 2, str(record))
+        assert status["workload"].startswith("command: sh -c")
+        changed = ask("link", "set", run_id, "w0->s0", "--rate", "20mbit")
+        assert changed.returncode == 0, changed.stderr
+        seen = json.loads(ask("top", run_id, "--json").stdout)
+        assert seen["status"]["run_id"] == run_id
+        assert {link["from"]: link["asked"]["rate"] for link in seen["links"]}["w0"] == "20mbit"
+        once = ask("top", run_id, "--once").stdout
+        assert "w0 → s0" in once
+        assert "20mbit" in once
+    finally:
+        begun_s = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        output, errors = running.communicate(timeout=60)
+    assert running.returncode == 130, errors
+    assert output.count("stopped by INT") == 2
+    assert time.monotonic() - begun_s < 30
+    assert nothing_is_left(run_id)
+    assert os.listdir(record / "logs")  # noqa: PTH208
