@@ -9,8 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedE
 from switch_agg.job import Job
 from switch_agg.native import worker as native
 from switch_agg.offloads import cuts_messages
-from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows
+from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows, shift_base
 from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_PATIENCE, MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import HEADER, Elements
@@ -28,7 +27,6 @@ from switch_agg.worker import MAX_SILENCE_S, Reduction, Worker, WorkerCounters, 
 
 SOURCE_PORT: Final = 4000
 """p4app-switchML's default."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +61,6 @@ class Client:
         """
         policy = policy or WindowPolicy()
         self.job = job
-        self.codec_s = 0.0
-        """Processor time spent between floats and integers, so far."""
         self.num_partial = 0
         """Chunks whose sum came with contributions missing, so far."""
         self._native = native.library() if use_native else None
@@ -82,7 +78,6 @@ class Client:
         self._driver = Driver(self._core, self._socket)
         self._quantizer = Quantizer(job.num_workers, job.num_elements, self._codec)
         self._rows_memory = np.empty(0, np.uint8)
-        self._sums_memory = np.empty(0, np.int32)
         """Kept from one reduction of floats to the next: the kernel clears every page that it gives out anew."""
         self._cancelled = ctypes.c_int32(0)
         self._carried = native.NativeReduction(
@@ -157,7 +152,8 @@ class Client:
         `straggler_timeout_s`) the sum is scaled up to all workers. Raises EpochEndedError, AggregatorLostError.
         """
         quantizer = self._quantizer
-        attempt: Round | None = self._timed(lambda: quantizer.begin(name, np.ascontiguousarray(values, np.float32)))
+        contiguous = np.ascontiguousarray(values, np.float32)
+        attempt: Round | None = quantizer.begin(name, contiguous)
         counts = np.empty(0, np.uint8)
         while attempt is not None:
             if not counts.size:
@@ -165,10 +161,15 @@ class Client:
             first = self._core.reserve(len(attempt.which))
             rows = self._rows(len(attempt.which))
             write_headers(rows, self.job, self._core.epoch, first, attempt.actual)
-            self._timed(partial(quantizer.stage, attempt, rows))
-            sums = self._contribute(rows, first, self._sums(len(attempt.which)))
-            counts[attempt.which] = sums.counts
-            attempt = self._timed(partial(quantizer.proceed, attempt, sums.elements, sums.exponents))
+            if self._native is None:
+                quantizer.stage(attempt, rows)
+                found = self._contribute(rows, first)
+            else:
+                found = self._contribute_floats(self._native, rows, first, attempt, contiguous)
+            counts[attempt.which] = found.counts
+            # In C the sums have gone to the result as they came.
+            sums = found.elements if self._native is None else None
+            attempt = quantizer.proceed(attempt, sums, found.exponents)
         if (counts != self.job.num_workers).any():
             self.num_partial += int((counts != self.job.num_workers).sum())
             scale = (self.job.num_workers / counts).astype(np.float32)
@@ -197,22 +198,27 @@ class Client:
             self._rows_memory = np.empty(num_chunks * width, np.uint8)
         return self._rows_memory[: num_chunks * width].reshape(num_chunks, width)
 
-    def _sums(self, num_chunks: int) -> Elements:
-        """Room for sums, until the next."""
-        width = self.job.num_elements
-        if self._sums_memory.size < num_chunks * width:
-            self._sums_memory = np.empty(num_chunks * width, np.int32)
-        return self._sums_memory[: num_chunks * width].reshape(num_chunks, width)
-
-    def _contribute(self, rows: Rows, first_chunk: int, sums: Elements | None = None) -> Reduction:
-        """The rows there, the sums back, in memory of their own unless there is some for them."""
+    def _contribute(self, rows: Rows, first_chunk: int) -> Reduction:
+        """The rows there, the sums back."""
         assert self._core.joined, "join first"
         if self._native is None:
             self._core.contribute(rows, first_chunk)
             self._settle(lambda: self._core.finished, None)
             return self._core.result
-        elements = np.empty((len(rows), self.job.num_elements), np.int32) if sums is None else sums
+        self._carried.with_floats = 0
+        elements = np.empty((len(rows), self.job.num_elements), np.int32)
         return self._contribute_native(self._native, rows, first_chunk, elements)
+
+    def _contribute_floats(
+        self, library: ctypes.CDLL, rows: Rows, first_chunk: int, attempt: Round, values: Floats
+    ) -> Reduction:
+        """Blocks become integers when they are first sent, and sums floats as they come, beside the network's time."""
+        carried, staged = self._carried, attempt.staged
+        carried.values, carried.result = native.address(values), native.address(self._quantizer.result)
+        carried.blocks, carried.count = native.address(attempt.which), len(values)
+        carried.staged, carried.used = native.address(staged), native.address(attempt.used)
+        carried.shift_base, carried.with_floats = shift_base(self.job.num_workers), 1
+        return self._contribute_native(library, rows, first_chunk, np.empty((0, self.job.num_elements), np.int32))
 
     def _contribute_native(self, library: ctypes.CDLL, rows: Rows, first_chunk: int, elements: Elements) -> Reduction:
         num_chunks = len(rows)
@@ -254,10 +260,3 @@ class Client:
 
     def _over(self) -> bool:
         return self._core.left or self._core.failure is not None or bool(self._cancelled.value)
-
-    def _timed(self, do: Callable[[], T]) -> T:
-        begun_s = time.thread_time()
-        try:
-            return do()
-        finally:
-            self.codec_s += time.thread_time() - begun_s

@@ -190,19 +190,22 @@ class Quantizer:
         """Write the attempt's integers into rows whose headers are there."""
         self._codec.stage(self._values, attempt.which, attempt.staged, self._num_workers, rows, self._num_elements)
 
-    def proceed(self, attempt: Round, sums: Elements, highest: Exponents) -> Round | None:
-        """The attempt's sums (chunks, elements) and the highest exponent of any worker, by block."""
+    def proceed(self, attempt: Round, sums: Elements | None, highest: Exponents) -> Round | None:
+        """The attempt's sums (chunks, elements) and the highest exponent of any worker, by block; None: whoever got the
+        sums has written those that count into :attr:`result`."""
         settled = (highest <= attempt.used) | (highest == EXPONENT_NOT_FINITE)
         final = np.where(highest == EXPONENT_NOT_FINITE, highest, attempt.used).astype(np.int8)
         self._highest[attempt.which] = highest
         if settled.all():
             self.used[attempt.which] = final
-            self._codec.unstage(sums, attempt.which, final, self._num_workers, self.result)
+            if sums is not None:
+                self._codec.unstage(sums, attempt.which, final, self._num_workers, self.result)
             self._history[self._name] = remembered(self._history.get(self._name), self._highest)
             return None
         done, again = attempt.which[settled], attempt.which[~settled]
         self.used[done] = final[settled]
-        self._codec.unstage(sums[settled], done, final[settled], self._num_workers, self.result)
+        if sums is not None:
+            self._codec.unstage(sums[settled], done, final[settled], self._num_workers, self.result)
         self.num_repeated += len(again)
         self.used[again] = highest[~settled]
         return self._round(again)

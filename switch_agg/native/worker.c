@@ -30,8 +30,9 @@ enum {
     KIND_SATURATED = 6,
     PARTIAL = 8,
     BATCH = 32,
+    MAX_ELEMENTS = 2048,
     MAX_MESSAGE_BYTES = 65507,
-    MAX_DATAGRAM_BYTES = HEADER_BYTES + 4 * 2048,
+    MAX_DATAGRAM_BYTES = HEADER_BYTES + 4 * MAX_ELEMENTS,
     REORDERING = 3,
     NONE = -1,
 };
@@ -44,12 +45,21 @@ static const double MIN_REST_S = 1e-4, MAX_REST_S = 5e-4;
 
 struct reduction {
     /* What is asked. */
-    const uint8_t *images; /* num_chunks rows: header and big-endian elements */
-    int32_t *elements;     /* (num_chunks, num_elements), host order */
+    uint8_t *images;   /* num_chunks rows: header and big-endian elements */
+    int32_t *elements; /* (num_chunks, num_elements), host order; unused with floats */
     int8_t *exponents;
     uint8_t *contributions;
     uint8_t *saturated;
     const volatile int32_t *cancel;
+    /* With floats: of count values the chosen blocks are staged when they are first sent, and a sum goes to the result as
+     * it comes, unless its exponent shows that the block has to be done again. */
+    const float *values;
+    float *result;
+    const int64_t *blocks;
+    const int8_t *staged, *used; /* by row: what to quantise by, and what that says of the sum */
+    uint64_t count;
+    int32_t shift_base; /* 30 - ceil(log2 n) */
+    int32_t with_floats;
     uint32_t num_chunks, num_elements, first_chunk, num_slots;
     uint32_t num_workers, job, epoch, generation;
     int32_t socket, policy;
@@ -94,6 +104,100 @@ static double now_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* --- floats and integers (switch_agg/quantize.py) ----------------------------------------------------------------- */
+
+enum { EXPONENT_ZERO = -128, EXPONENT_NOT_FINITE = 127, MIN_EXPONENT = -127, MAX_EXPONENT = 126 };
+
+/* The exponent of each block of num_elements floats; the last block may be short. */
+void exponents_of(const float *values, uint64_t count, uint32_t num_elements, int8_t *exponents) {
+    for (uint64_t begin = 0, block = 0; begin < count; begin += num_elements, block++) {
+        uint64_t end = begin + num_elements < count ? begin + num_elements : count;
+        int32_t highest = 0, bits;
+        for (uint64_t i = begin; i < end; i++) {
+            memcpy(&bits, &values[i], 4);
+            bits &= 0x7fffffff;
+            highest = bits > highest ? bits : highest;
+        }
+        int exponent = (highest >> 23) - 126; /* magnitudes are below two to this power */
+        if (highest < 0x400000) exponent = MIN_EXPONENT; /* a subnormal below two to the -127 */
+        if (exponent < MIN_EXPONENT) exponent = MIN_EXPONENT;
+        exponents[block] = highest == 0 ? EXPONENT_ZERO : exponent > MAX_EXPONENT ? EXPONENT_NOT_FINITE : exponent;
+    }
+}
+
+static uint32_t integer(double scaled, double limit) {
+    double clipped = scaled > limit ? limit : scaled < -limit ? -limit : scaled;
+    return (uint32_t)(int32_t)rint(clipped);
+}
+
+static void stage_block(const float *values, uint32_t count, int shift, float limit, uint8_t *out) {
+    uint32_t i = 0;
+    /* A power of two that float32 holds changes no digit of a float. */
+    if (shift > -100 && shift < 100) {
+        float scale = ldexpf(1.0f, shift);
+#ifdef __SSE2__
+        __m128 scales = _mm_set1_ps(scale), upper = _mm_set1_ps(limit), lower = _mm_set1_ps(-limit);
+        for (; i + 4 <= count; i += 4) {
+            __m128 scaled = _mm_mul_ps(_mm_loadu_ps(values + i), scales);
+            __m128i whole = _mm_cvtps_epi32(_mm_max_ps(_mm_min_ps(scaled, upper), lower));
+            whole = _mm_or_si128(_mm_slli_epi16(whole, 8), _mm_srli_epi16(whole, 8)); /* bytes of each half */
+            whole = _mm_shufflelo_epi16(_mm_shufflehi_epi16(whole, 0xb1), 0xb1);       /* halves of each word */
+            _mm_storeu_si128((__m128i *)(out + 4 * i), whole);
+        }
+#endif
+        (void)scale;
+    }
+    for (; i < count; i++) {
+        uint32_t word = __builtin_bswap32(integer(ldexp(values[i], shift), limit));
+        memcpy(out + 4 * i, &word, 4);
+    }
+}
+
+/* Writes a block's elements into its row of the wire image. */
+static void stage_row(const float *values, uint64_t count, uint32_t num_elements, int64_t block, int exponent,
+                      int32_t shift_base, uint8_t *row) {
+    uint64_t begin = (uint64_t)block * num_elements;
+    uint32_t here = count - begin < num_elements ? count - begin : num_elements;
+    uint8_t *out = row + HEADER_BYTES;
+    if (exponent == EXPONENT_ZERO || exponent == EXPONENT_NOT_FINITE) here = 0;
+    else stage_block(values + begin, here, shift_base - exponent, (float)(1 << shift_base), out);
+    memset(out + 4 * (size_t)here, 0, 4 * (size_t)(num_elements - here));
+}
+
+/* Of all chosen blocks. shift_base is 30 - ceil(log2 n). */
+void stage(const float *values, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
+           const int8_t *exponents, int32_t shift_base, uint8_t *images) {
+    size_t row_bytes = HEADER_BYTES + 4 * (size_t)num_elements;
+    for (uint64_t row = 0; row < num_blocks; row++)
+        stage_row(values, count, num_elements, blocks[row], exponents[row], shift_base, images + row * row_bytes);
+}
+
+/* A block's sums as floats, with the exponent it was quantised with. */
+static void unstage_row(const int32_t *in, uint64_t count, uint32_t num_elements, int64_t block, int exponent,
+                        int32_t shift_base, float *values) {
+    uint64_t begin = (uint64_t)block * num_elements;
+    uint32_t here = count - begin < num_elements ? count - begin : num_elements;
+    float *out = values + begin;
+    int shift = exponent - shift_base;
+    if (exponent == EXPONENT_NOT_FINITE) {
+        for (uint32_t i = 0; i < here; i++) out[i] = NAN;
+    } else if (exponent == EXPONENT_ZERO) {
+        for (uint32_t i = 0; i < here; i++) out[i] = (float)in[i];
+    } else if (shift > -100 && shift < 90) {
+        float scale = ldexpf(1.0f, shift);
+        for (uint32_t i = 0; i < here; i++) out[i] = (float)in[i] * scale;
+    } else {
+        for (uint32_t i = 0; i < here; i++) out[i] = (float)ldexp(in[i], shift);
+    }
+}
+
+/* Of all chosen blocks. */
+void unstage(const int32_t *sums, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
+             const int8_t *exponents, int32_t shift_base, float *values) {
+    for (uint64_t row = 0; row < num_blocks; row++)
+        unstage_row(sums + row * num_elements, count, num_elements, blocks[row], exponents[row], shift_base, values);
 }
 
 /* --- window policies (switch_agg/window.py) --------------------------------------------------------------------- */
@@ -216,8 +320,13 @@ static int choose(struct state *s, uint32_t *rows) {
     }
     uint32_t room = window_of(r) > s->num_flights ? window_of(r) - s->num_flights : 0;
     while (room-- > 0 && count < BATCH && s->next < r->num_chunks &&
-           (s->next < r->num_slots || s->received[s->next - r->num_slots]))
-        rows[count++] = s->next++;
+           (s->next < r->num_slots || s->received[s->next - r->num_slots])) {
+        uint32_t at = s->next++;
+        if (r->with_floats)
+            stage_row(r->values, r->count, r->num_elements, r->blocks[at], r->staged[at], r->shift_base,
+                      r->images + at * (HEADER_BYTES + 4 * (size_t)r->num_elements));
+        rows[count++] = at;
+    }
     return count;
 }
 
@@ -292,12 +401,19 @@ static void find_lost(struct state *s, double now) {
 static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, double now) {
     struct reduction *r = s->r;
     struct flight *f = &s->flights[at];
-    uint32_t *out = (uint32_t *)r->elements + (size_t)at * r->num_elements, word;
-    for (uint32_t i = 0; i < r->num_elements; i++) {
-        memcpy(&word, data + HEADER_BYTES + 4 * i, 4);
-        out[i] = __builtin_bswap32(word);
+    uint32_t sums[MAX_ELEMENTS], word;
+    uint32_t *out = r->with_floats ? sums : (uint32_t *)r->elements + (size_t)at * r->num_elements;
+    int highest = r->exponents[at] = data[8];
+    int settled = highest == EXPONENT_NOT_FINITE || (r->with_floats && highest <= r->used[at]);
+    if (!r->with_floats || settled) {
+        for (uint32_t i = 0; i < r->num_elements; i++) {
+            memcpy(&word, data + HEADER_BYTES + 4 * i, 4);
+            out[i] = __builtin_bswap32(word);
+        }
     }
-    r->exponents[at] = data[8];
+    if (r->with_floats && settled)
+        unstage_row((int32_t *)sums, r->count, r->num_elements, r->blocks[at],
+                    highest == EXPONENT_NOT_FINITE ? highest : r->used[at], r->shift_base, r->result);
     r->contributions[at] = data[0] & PARTIAL ? data[9] : r->num_workers;
     r->saturated[at] = data[0] >> 4 == KIND_SATURATED;
     unlink_flight(s, at);
@@ -437,90 +553,4 @@ int reduce(struct reduction *r) {
     free(s.flights);
     free(s.received);
     return outcome == NONE ? DONE : outcome;
-}
-
-/* --- floats and integers (switch_agg/quantize.py) ----------------------------------------------------------------- */
-
-enum { EXPONENT_ZERO = -128, EXPONENT_NOT_FINITE = 127, MIN_EXPONENT = -127, MAX_EXPONENT = 126 };
-
-/* The exponent of each block of num_elements floats; the last block may be short. */
-void exponents_of(const float *values, uint64_t count, uint32_t num_elements, int8_t *exponents) {
-    for (uint64_t begin = 0, block = 0; begin < count; begin += num_elements, block++) {
-        uint64_t end = begin + num_elements < count ? begin + num_elements : count;
-        int32_t highest = 0, bits;
-        for (uint64_t i = begin; i < end; i++) {
-            memcpy(&bits, &values[i], 4);
-            bits &= 0x7fffffff;
-            highest = bits > highest ? bits : highest;
-        }
-        int exponent = (highest >> 23) - 126; /* magnitudes are below two to this power */
-        if (highest < 0x400000) exponent = MIN_EXPONENT; /* a subnormal below two to the -127 */
-        if (exponent < MIN_EXPONENT) exponent = MIN_EXPONENT;
-        exponents[block] = highest == 0 ? EXPONENT_ZERO : exponent > MAX_EXPONENT ? EXPONENT_NOT_FINITE : exponent;
-    }
-}
-
-static uint32_t integer(double scaled, double limit) {
-    double clipped = scaled > limit ? limit : scaled < -limit ? -limit : scaled;
-    return (uint32_t)(int32_t)rint(clipped);
-}
-
-static void stage_block(const float *values, uint32_t count, int shift, float limit, uint8_t *out) {
-    uint32_t i = 0;
-    /* A power of two that float32 holds changes no digit of a float. */
-    if (shift > -100 && shift < 100) {
-        float scale = ldexpf(1.0f, shift);
-#ifdef __SSE2__
-        __m128 scales = _mm_set1_ps(scale), upper = _mm_set1_ps(limit), lower = _mm_set1_ps(-limit);
-        for (; i + 4 <= count; i += 4) {
-            __m128 scaled = _mm_mul_ps(_mm_loadu_ps(values + i), scales);
-            __m128i whole = _mm_cvtps_epi32(_mm_max_ps(_mm_min_ps(scaled, upper), lower));
-            whole = _mm_or_si128(_mm_slli_epi16(whole, 8), _mm_srli_epi16(whole, 8)); /* bytes of each half */
-            whole = _mm_shufflelo_epi16(_mm_shufflehi_epi16(whole, 0xb1), 0xb1);       /* halves of each word */
-            _mm_storeu_si128((__m128i *)(out + 4 * i), whole);
-        }
-#endif
-        (void)scale;
-    }
-    for (; i < count; i++) {
-        uint32_t word = __builtin_bswap32(integer(ldexp(values[i], shift), limit));
-        memcpy(out + 4 * i, &word, 4);
-    }
-}
-
-/* Writes the elements of the chosen blocks into the rows of the wire image. shift_base is 30 - ceil(log2 n). */
-void stage(const float *values, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
-           const int8_t *exponents, int32_t shift_base, uint8_t *images) {
-    size_t row_bytes = HEADER_BYTES + 4 * (size_t)num_elements;
-    for (uint64_t row = 0; row < num_blocks; row++) {
-        uint64_t begin = (uint64_t)blocks[row] * num_elements;
-        uint32_t here = count - begin < num_elements ? count - begin : num_elements;
-        uint8_t *out = images + row * row_bytes + HEADER_BYTES;
-        int exponent = exponents[row];
-        if (exponent == EXPONENT_ZERO || exponent == EXPONENT_NOT_FINITE) here = 0;
-        else stage_block(values + begin, here, shift_base - exponent, (float)(1 << shift_base), out);
-        memset(out + 4 * (size_t)here, 0, 4 * (size_t)(num_elements - here));
-    }
-}
-
-/* The chosen blocks' sums as floats, each block with the exponent it was quantised with. */
-void unstage(const int32_t *sums, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
-             const int8_t *exponents, int32_t shift_base, float *values) {
-    for (uint64_t row = 0; row < num_blocks; row++) {
-        uint64_t begin = (uint64_t)blocks[row] * num_elements;
-        uint32_t here = count - begin < num_elements ? count - begin : num_elements;
-        const int32_t *in = sums + row * num_elements;
-        float *out = values + begin;
-        int shift = exponents[row] - shift_base;
-        if (exponents[row] == EXPONENT_NOT_FINITE) {
-            for (uint32_t i = 0; i < here; i++) out[i] = NAN;
-        } else if (exponents[row] == EXPONENT_ZERO) {
-            for (uint32_t i = 0; i < here; i++) out[i] = (float)in[i];
-        } else if (shift > -100 && shift < 90) {
-            float scale = ldexpf(1.0f, shift);
-            for (uint32_t i = 0; i < here; i++) out[i] = (float)in[i] * scale;
-        } else {
-            for (uint32_t i = 0; i < here; i++) out[i] = (float)ldexp(in[i], shift);
-        }
-    }
 }
