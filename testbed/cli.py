@@ -735,7 +735,8 @@ def bench_links(
 @bench_app.command("transports", epilog=_EPILOG)
 def bench_transports(
     only: Annotated[
-        str, typer.Option(help="Of the targets only these: ring,small,parameter-server,peer-to-peer,udp,udp-loss.")
+        str,
+        typer.Option(help="Of the targets only these: ring,small,parameter-server,peer-to-peer,udp,udp-loss,mptcp."),
     ] = "",
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -744,8 +745,8 @@ def bench_transports(
 
     ring: 1 to 100 MB at 1 Gbit/s against the bound and gloo. small: messages that latency decides, against gloo.
     parameter-server, peer-to-peer: against their formulas. udp: our channel at 1 Gbit/s without loss, its rate given
-    and discovered. udp-loss: 200 Mbit/s, 20 ms round trip, 0.5 % random loss, beside TCP cubic. Links and sizes are in
-    --json.
+    and discovered. udp-loss: 200 Mbit/s, 20 ms round trip, 0.5 % random loss, beside TCP cubic. mptcp: two disjoint
+    paths against one. Links and sizes are in --json.
 
     Example: testbed bench transports --only udp
     """

@@ -385,6 +385,11 @@ class Deployment:
                     found += direction.delay_stage.parameter_differences(parameters)
         found += _address_differences(node, self.plan.directions, state["addresses"])
         found += _neighbour_differences(node, state["neighbours"])
+        if node.path_manager:
+            host = self.hosts[node.name]
+            limits = host.execute(["ip", "mptcp", "limits", "show"])
+            endpoints = json.loads(host.execute(["ip", "-j", "mptcp", "endpoint", "show"]))
+            found += [f"{node.name}: {each}" for each in node.path_manager.differences(limits, endpoints)]
         if node.addresses.bridge:
             found += node.addresses.bridge.differences(state["addresses"], state["forwarding"])
         return found + _route_differences(node, self.plan.congestion, state["routes"])

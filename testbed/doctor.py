@@ -30,6 +30,7 @@ from testbed.links.tap import port_argument, tap_stage
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
+from transports.channels.mptcp import Mptcp, require_mptcp
 from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
@@ -354,6 +355,11 @@ def require(plan: Plan) -> None:
             f"channel.congestion: this kernel has no {plan.congestion} (it has {', '.join(congestion_controls())}): "
             f"modprobe tcp_{plan.congestion}, or choose one it has"
         )
+    if isinstance(plan.experiment.channel, Mptcp):
+        try:
+            require_mptcp()
+        except UnsupportedError as error:
+            missing.append(f"channel: {error}")
     if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
         missing.append(_no_delay(plan, plan.delay_backend, problem))
     if any(each.collective.dataplane == "ebpf" for each in plan.aggregators) and (problem := ebpf_lacks()):

@@ -10,7 +10,8 @@ from testbed.bridging import BRIDGE_SYSCTLS
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink
 from testbed.links.tc import gso_max_segments
-from testbed.topologies.base import END_HOSTS, Node
+from testbed.path_manager import PathManager
+from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Node
 
 DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
 """The smaller of the kernel's usual limits of tcp_rmem (6 MiB) and tcp_wmem (4 MiB)."""
@@ -39,6 +40,8 @@ class NodePlan:
     """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
     cut_messages: tuple[str, ...]
     """Interfaces that cut messages of several UDP datagrams up as they leave, for a switch on the way that adds."""
+    path_manager: PathManager | None
+    """Of Multipath TCP, where connections have several subflows."""
     bridge_commands: tuple[str, ...]
     """Lines for `bridge -batch`."""
     addresses: NodeAddresses
@@ -58,9 +61,11 @@ def node_plan(
     marks: bool,
     cuts_messages: bool,
     buffer_sysctls: Mapping[str, str],
+    num_subflows: int,
 ) -> NodePlan:
     """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's, `marks` says
-    whether any link ever marks packets, `cuts_messages` whether workers' interfaces are to."""
+    whether any link ever marks packets, `cuts_messages` whether workers' interfaces are to; `num_subflows` is that of
+    each connection between participants."""
     bridge = addresses.bridge
     ip_commands = ["link set lo up", *(bridge.ip_commands() if bridge else ())]
     tc_commands: list[str] = []
@@ -75,6 +80,11 @@ def node_plan(
     ip_commands += [f"link set dev {interface} up" for interface in interfaces]
     ip_commands += [neighbour.command for neighbour in addresses.neighbours]
     ip_commands += [route.command(congestion) for route in addresses.routes]
+    path_manager = None
+    if num_subflows > 1 and node.role in PARTICIPANTS:
+        address = addresses.addresses[0][1].partition("/")[0]
+        path_manager = PathManager(address=address, num_subflows=num_subflows)
+        ip_commands += path_manager.commands()
     for direction in directions:
         if direction.sender.node == node.name and direction.shaper:
             tc_commands += direction.shaper.commands()
@@ -106,6 +116,7 @@ def node_plan(
         firewall_rules=tuple(firewall_rules),
         daemon_arguments=tuple(daemon_arguments),
         cut_messages=tuple(port.interface for port in ports) if cuts_messages and node.role == "worker" else (),
+        path_manager=path_manager,
         bridge_commands=tuple(bridge.bridge_commands()) if bridge else (),
         addresses=addresses,
     )

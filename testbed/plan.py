@@ -35,6 +35,7 @@ from testbed.routing import Hop, Path, next_hops, paths
 from testbed.spec.experiment import Experiment
 from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Network, participant_names
 from transports.channels.base import Channel
+from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.cost import sent_bytes
 from transports.collectives.in_network import InNetwork
@@ -293,6 +294,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 mtu=experiment.mtu,
                 cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in ever),
+                num_subflows=channel.subflows if isinstance(channel, Mptcp) else 1,
                 buffer_sysctls=buffer_sysctls(ever, exchange_delay_s(ways, traffic, adding, _longest_delays_s(ever))),
             )
             for node in network.nodes

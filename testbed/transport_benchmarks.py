@@ -117,6 +117,22 @@ def udp_rows() -> Iterator[Row]:
         yield target_row(f"udp, {what}: CPU over ring/tcp's", ratio, None, {**facts, **rows[stack]})
 
 
+def mptcp_rows() -> Iterator[Row]:
+    """25 MB between two hosts with two disjoint paths of 100 Mbit/s between their switches: eight subflows, of which
+    the switches' hash puts some on each, against TCP, which has one."""
+    channel = {"kind": "mptcp", "subflows": 8}
+    stacks = ["ring/tcp", "ring/mptcp:subflows=8"]
+    topology = {"kind": "leaf_spine", "leaves": 2, "spines": 2, "hosts_per_leaf": 1}
+    rows, facts = all_reduced(
+        stacks, {"rate": "200mbit"}, workers=2, size="25MB", repeat=5, topology=topology, channel=channel
+    )
+    one, two = (rows[stack] for stack in stacks)
+    faster = one["time_s"]["median"] / two["time_s"]["median"]
+    yield target_row(
+        "mptcp on two paths of 100 Mbit/s: times one path's speed", faster, 1.8, facts | two, at_least=True
+    )
+
+
 def udp_loss_rows() -> Iterator[Row]:
     """25 MB between two at 200 Mbit/s, 20 ms there and back, one packet of 200 lost on each way."""
     stacks = {"rate given": "ring/udp:rate=200mbit", "rate discovered": "ring/udp"}
@@ -144,4 +160,5 @@ BENCHMARKS: Final[Benchmarks] = {
     "peer-to-peer": peer_to_peer_rows,
     "udp": udp_rows,
     "udp-loss": udp_loss_rows,
+    "mptcp": mptcp_rows,
 }

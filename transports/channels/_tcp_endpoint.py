@@ -5,13 +5,10 @@ whose window tells the peer to wait. The epoll is edge-triggered so that nothing
 socket turns from ready to busy: `readable` and `writable` remember what it last said.
 """
 
-import array
-import fcntl
 import math
 import os
 import select
 import socket
-import termios
 import threading
 import time
 from collections import deque
@@ -82,8 +79,9 @@ class _Peer:
 class TcpEndpoint:
     """See :class:`transports.channels.base.Endpoint`."""
 
-    def __init__(self, group: Group, mesh: Mesh) -> None:
+    def __init__(self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES) -> None:
         self._group = group
+        self._low_water_bytes = low_water_bytes
         self.num_strangers = mesh.num_strangers
         self._peers = {rank: _Peer(rank=rank, socket=connection) for rank, connection in sorted(mesh.sockets.items())}
         self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
@@ -277,10 +275,11 @@ class TcpEndpoint:
         Not the whole message at once, for what comes instead of it may be shorter.
         """
         end = HEADER_BYTES if message.moved_bytes < HEADER_BYTES else message.total_bytes
-        self._await_bytes(peer, min(end - message.moved_bytes, LOW_WATER_BYTES))
+        self._await_bytes(peer, end - message.moved_bytes)
 
     def _await_bytes(self, peer: _Peer, low_water_bytes: int) -> None:
         peer.readable = False
+        low_water_bytes = min(low_water_bytes, self._low_water_bytes)
         if low_water_bytes != peer.low_water_bytes:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_bytes)
             peer.low_water_bytes = low_water_bytes
@@ -300,14 +299,16 @@ class TcpEndpoint:
         """A peer has ended its side. Without a word, or with one? While receives are posted, reading them tells."""
         if peer.receives or peer.left_after is not None:
             return
-        unread = array.array("i", [0])
-        fcntl.ioctl(peer.socket.fileno(), termios.FIONREAD, unread)
-        if unread[0] == HEADER_BYTES:
-            with suppress(FrameMismatchError, OSError):
-                last = unpack_header(peer.socket.recv(HEADER_BYTES, socket.MSG_PEEK))
+        try:
+            unread = peer.socket.recv(HEADER_BYTES + 1, socket.MSG_PEEK)
+        except OSError:
+            return  # reset; who uses the connection next is told why
+        if len(unread) == HEADER_BYTES:
+            with suppress(FrameMismatchError):
+                last = unpack_header(unread)
                 if last.operation == GOODBYE:
                     peer.left_after = last.sequence
-        elif unread[0] == 0:
+        elif not unread:
             raise PeerLostError(peer.rank, "it closed the connection")
 
     def _check_departure(self, peer: _Peer, left_after: int) -> None:

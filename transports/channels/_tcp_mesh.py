@@ -46,20 +46,21 @@ class Mesh:
             connection.close()
 
 
-def connect_mesh(group: Group, configure: Configure) -> Mesh:
+def connect_mesh(group: Group, configure: Configure, *, protocol: int = socket.IPPROTO_TCP) -> Mesh:
     """Connect to every other member; `configure` sets the options of each socket before it connects or listens.
+    `protocol` is TCP's or that of a kernel's relative of it.
 
     Raises PeerTimeoutError naming a member that did not appear within the group's timeout, PeerLostError when one
     appeared and went away again.
     """
     deadline_s = time.monotonic() + group.timeout_s
     mesh = Mesh()
-    with _listen(group, configure) as listener:
+    with _listen(group, configure, protocol) as listener:
         address, port = listener.getsockname()[:2]
         group.store.set(f"{group.name}/{group.rank}", f"{address}:{port}")
         try:
             for peer in range(group.rank):
-                mesh.sockets[peer] = _connect(group, peer, configure, deadline_s)
+                mesh.sockets[peer] = _connect(group, peer, configure, protocol, deadline_s)
             _accept_higher(group, listener, mesh, deadline_s)
             for peer in range(group.rank):
                 _check_answer(group, peer, mesh.sockets[peer], deadline_s)
@@ -120,8 +121,8 @@ def _bind(bound: socket.socket, group: Group, peer: int | None) -> None:
             return
 
 
-def _listen(group: Group, configure: Configure) -> socket.socket:
-    family, kind, protocol, _, _ = socket.getaddrinfo(group.address, 0, type=socket.SOCK_STREAM)[0]
+def _listen(group: Group, configure: Configure, protocol: int) -> socket.socket:
+    family, kind, _, _, _ = socket.getaddrinfo(group.address, 0, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
         configure(listener)
@@ -133,10 +134,10 @@ def _listen(group: Group, configure: Configure) -> socket.socket:
     return listener
 
 
-def _connect(group: Group, peer: int, configure: Configure, deadline_s: float) -> socket.socket:
+def _connect(group: Group, peer: int, configure: Configure, protocol: int, deadline_s: float) -> socket.socket:
     listening = published(group, f"{group.name}/{peer}", peer, "its address in the store", deadline_s)
     host, _, port = listening.rpartition(":")
-    family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+    family, kind, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     connection = socket.socket(family, kind, protocol)
     try:
         configure(connection)

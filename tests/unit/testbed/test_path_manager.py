@@ -1,0 +1,36 @@
+"""What the path manager is told is what is read back; anything else is a difference."""
+
+from testbed.path_manager import PathManager
+from testbed.plan import make_plan
+from testbed.spec.experiment import validate
+
+MANAGER = PathManager(address="10.0.0.2", num_subflows=3)
+ENDPOINTS = [
+    {"address": "10.0.0.2", "port": 20_000, "id": 1, "signal": True},
+    {"address": "10.0.0.2", "port": 20_001, "id": 2, "signal": True},
+]
+
+
+def test_it_is_told_limits_and_a_port_for_each_further_subflow() -> None:
+    assert MANAGER.commands() == [
+        "mptcp limits set subflows 2 add_addr_accepted 2",
+        "mptcp endpoint add 10.0.0.2 port 20000 signal",
+        "mptcp endpoint add 10.0.0.2 port 20001 signal",
+    ]
+
+
+def test_what_differs_is_told() -> None:
+    assert MANAGER.differences("add_addr_accepted 2 subflows 2 \n", ENDPOINTS) == []
+    assert "subflows is 8, asked for 2" in MANAGER.differences("add_addr_accepted 2 subflows 8", ENDPOINTS)[0]
+    assert "add_addr_accepted is None" in MANAGER.differences("subflows 2", ENDPOINTS)[0]
+    assert "endpoints are" in MANAGER.differences("add_addr_accepted 2 subflows 2", ENDPOINTS[:1])[0]
+
+
+def test_workers_have_one_where_connections_have_several_subflows() -> None:
+    def managed(channel: object) -> dict[str, int]:
+        plan = make_plan(validate({"name": "t", "workers": 2, "channel": channel}))
+        return {node.name: node.path_manager.num_subflows for node in plan.nodes if node.path_manager}
+
+    assert managed({"kind": "mptcp", "subflows": 4}) == {"w0": 4, "w1": 4}
+    assert managed("mptcp") == {}
+    assert managed("tcp") == {}

@@ -1,0 +1,50 @@
+"""Subflows that do not come are an error with its cure; the rest is in the contract of all channels."""
+
+import socket
+
+import pytest
+from pydantic import ValidationError
+
+from tests.threads import groups, run_threads
+from transports.channels.base import CHANNELS, Group
+from transports.channels.mptcp import IPPROTO_MPTCP, Mptcp, num_subflows, require_mptcp
+from transports.errors import UnsupportedError
+
+
+def test_subflows_that_do_not_come_are_told_with_the_cure() -> None:
+    """Nobody has told this host's path manager anything."""
+
+    def life(group: Group) -> str:
+        with pytest.raises(UnsupportedError) as raised:
+            CHANNELS.parse({"kind": "mptcp", "subflows": 8}).open(group)
+        return str(raised.value)
+
+    for told in run_threads(life, groups(2, timeout_s=1.0)):
+        assert "has 1 of 8" in told
+        assert "ip mptcp limits set subflows 7" in told
+
+
+def test_what_is_no_multipath_connection_has_one_subflow() -> None:
+    with socket.socket() as plain:
+        assert num_subflows(plain) == 1
+
+
+def test_a_kernel_without_it_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(93, "Protocol not supported")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(UnsupportedError, match=r"net\.mptcp\.enabled=1"):
+        require_mptcp()
+
+
+def test_the_number_of_subflows_is_the_kernels() -> None:
+    with pytest.raises(ValidationError):
+        Mptcp(subflows=9)
+    assert getattr(socket, "IPPROTO_MPTCP", 262) == IPPROTO_MPTCP
+
+
+def test_data_carries_the_option_that_orders_it() -> None:
+    wire = Mptcp().wire_bytes(1424 * 1000, 1500)
+    assert wire.forward == 1514 * 1000
+    assert Mptcp().goodput_fraction(1500) == 1424 / 1514
