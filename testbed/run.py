@@ -260,6 +260,7 @@ class _Run:
             on_line=self.on_line,
         )
         bench.links.accept(recorder.on_marks)
+        server = self._start_prometheus(bench, exporter, recorder)
         self.told.phase("start workers")
         begun_s = time.monotonic()
         interval_s = self.plan.experiment.metrics.interval_s
@@ -267,7 +268,6 @@ class _Run:
         if self.plan.aggregators:
             statuses = bench.deployment.aggregator_statuses
             exporter.watch_aggregators(scraped_aggregators(self.plan, statuses, run_id=self.run_id))
-        server = self._start_prometheus(bench, exporter, recorder)
         with (
             capturing(bench.deployment.hosts, self.captured, directory, snap_bytes=self.snap_bytes) as captures,
             LinkSampler(
@@ -283,8 +283,11 @@ class _Run:
                 exporter.watch_lateness(dict)
                 self.redirected = redirections(bench.redirected)
         if server is not None:
+            self.told.phase("compare with Prometheus")
+            ended_s = time.monotonic()
             self.prometheus = compare(server, self.writer.frame("links"), epoch_s=self.epoch_s)
             server.stop()
+            self.overhead_s["prometheus"] += time.monotonic() - ended_s
         bench.links.close()
         self.captures = captures.results
         scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
@@ -300,6 +303,7 @@ class _Run:
         asked = self.plan.experiment.metrics.prometheus
         if asked is None or exporter.port is None:
             return None
+        begun_s = time.monotonic()
         server = PrometheusServer(
             bench.state,
             record=self.writer.directory,
@@ -307,6 +311,7 @@ class _Run:
             target_port=exporter.port,
             port=asked.port,
         )
+        self.overhead_s["prometheus"] = time.monotonic() - begun_s
         recorder.watched.append(server.check)
         self.progress.say(f"Prometheus: {server.url} (alerts: {server.url}/alerts)")
         return server

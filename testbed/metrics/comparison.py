@@ -83,4 +83,5 @@ def compare(server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float) 
         num_series=server.num_series(),
         compared_s=over_s,
         differences=found,
+        alerts=server.alerts(),
     )

@@ -190,6 +190,12 @@ class PrometheusServer:
         found = self.query(f"count_over_time({self._selector('testbed_run_info')}[{_KEPT}])")
         return int(next((each["value"][1] for each in found), 0))
 
+    def alerts(self) -> dict[str, int]:
+        """Those that have fired since the run began, with what they were about: how many directions, workers, ..."""
+        fired = f'ALERTS{{run="{self._state.run_id}", alertstate="firing"}}[{_KEPT}]'
+        found = self.query(f"count by (alertname) (max_over_time({fired}))")
+        return {each["metric"]["alertname"]: int(each["value"][1]) for each in found}
+
     def _selector(self, name: str) -> str:
         return f'{name}{{run="{self._state.run_id}"}}'
 

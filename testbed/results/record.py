@@ -344,6 +344,8 @@ class PrometheusSummary(_Part):
     """Of the run at its end."""
     compared_s: float
     """Over the last so many wall seconds each scrape of each link's counters was compared with the record's."""
+    alerts: dict[str, int] = {}
+    """Those that fired, by name: about how many directions, workers or other things."""
     differences: list[str]
     """Where they were not the same within one scrape; none is as it should be."""
 

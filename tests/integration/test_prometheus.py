@@ -1,7 +1,10 @@
 """A real Prometheus beside a page: it answers, holds what was served, dies loudly and leaves nothing."""
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,12 +13,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from testbed.clean import clean, leftovers
+from testbed.doctor import APT_PACKAGES, require
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.measure.sampler import LinkSample
 from testbed.metrics.comparison import compare
 from testbed.metrics.exporter import Exporter
 from testbed.metrics.server import PrometheusServer
+from testbed.plan import make_plan
 from testbed.processes import ProcessIdentity
+from testbed.spec.experiment import validate
 from testbed.state import RunState, new_run_id
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
@@ -131,3 +138,52 @@ def test_an_expression_that_is_none_is_refused_in_its_words(
             server.query("rate(")
     finally:
         server.stop()
+
+
+COORDINATOR = """
+import sys, time
+from pathlib import Path
+from testbed.metrics.exporter import Exporter
+from testbed.metrics.server import PrometheusServer
+from testbed.state import RunState
+
+folder = Path(sys.argv[1])
+state = RunState.create(sys.argv[2], root=folder / "runs")
+exporter = Exporter(0, run_id=state.run_id)
+PrometheusServer(state, record=folder / "record", log_directory=folder, target_port=exporter.port)
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+time.sleep(60)
+"""
+
+
+def test_it_ends_when_the_coordinator_is_killed_and_clean_knows_it(tmp_path: Path) -> None:
+    run_id, root = new_run_id(), tmp_path / "runs"
+    with subprocess.Popen(
+        [sys.executable, "-c", COORDINATOR, str(tmp_path), run_id], stdout=subprocess.PIPE, text=True
+    ) as coordinator:
+        assert coordinator.stdout is not None
+        assert coordinator.stdout.readline() == "ready\n"
+        (owned,) = RunState.load(run_id, root=root).owned().processes
+        assert owned.name == "prometheus"
+        assert any("prometheus" in left.what for left in leftovers(run_id, root=root))
+        coordinator.kill()
+    deadline_s = time.monotonic() + 10
+    while owned.identity.alive():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    assert clean(run_id, root=root).remaining == []
+    assert leftovers(run_id, root=root) == []
+
+
+def test_a_machine_without_it_is_told_the_cure_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in APT_PACKAGES:
+        (tmp_path / program).symlink_to(shutil.which(program) or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    plan = make_plan(validate({"name": "x", "metrics": {"prometheus": True}}))
+    with pytest.raises(
+        EnvironmentLacksError, match=r"prometheus is missing: apt-get install .* prometheus; or run without"
+    ):
+        require(plan)

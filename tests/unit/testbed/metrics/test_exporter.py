@@ -13,6 +13,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from switch_agg.aggregator import Counters, Stragglers
+from switch_agg.job import Job
+from switch_agg.metrics import Scraped
+from switch_agg.status import JobStatus, Status
 from testbed.errors import EnvironmentLacksError
 from testbed.links.nfqueue import DelayCounters
 from testbed.live_links import Mark
@@ -231,3 +235,28 @@ def test_changes_of_links_are_counted_by_what_made_them(exporter: Exporter) -> N
     exporter.count_changes([MARK, replace(MARK, setting="queue"), replace(MARK, source="trace")])
     found = values(scrape(exporter)["testbed_link_changes"], "testbed_link_changes_total")
     assert found == {("w0-s0", "w0", "r1", "hand"): 2, ("w0-s0", "w0", "r1", "trace"): 1}
+
+
+def test_the_page_with_a_switch_that_adds_on_it_is_valid_too(exporter: Exporter) -> None:
+    job = JobStatus(job=Job(workers=("a", "b")), epoch=0, stragglers=Stragglers(gaps=(1,) * 32, last=(1, 3)))
+    status = Status(
+        dataplane="ebpf",
+        address="a:1",
+        jobs=(job,),
+        counters=dict.fromkeys(Counters.__slots__, 1),
+        in_flight=0,
+        violations=(),
+        uptime_s=1.0,
+    )
+    fill(exporter, 2)
+    exporter.watch_aggregators(
+        lambda: [Scraped(status=status, labels={"run": "r1", "aggregator": name}) for name in ("a0", "a1")]
+    )
+    with urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=10) as response:
+        page = response.read()
+    checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+    assert values(scrape(exporter)["switch_agg_chunks"], "switch_agg_chunks_total") == {
+        ("a0", "r1"): 1,
+        ("a1", "r1"): 1,
+    }

@@ -185,10 +185,18 @@ def test_compression_says_what_it_saved_and_what_it_cost(record: Make) -> None:
 
 
 def test_what_prometheus_saw_is_told_with_the_command_that_shows_it_again(record: Make) -> None:
-    seen = PrometheusSummary(data="prometheus/data", num_scrapes=12, num_series=148, compared_s=12.0, differences=[])
+    seen = PrometheusSummary(
+        data="prometheus/data",
+        num_scrapes=12,
+        num_series=148,
+        compared_s=12.0,
+        differences=[],
+        alerts={"LinkSaturated": 8},
+    )
     summary = record(num_iterations=3).summary.model_copy(update={"prometheus": seen, "record": "results/r"})
     stream = io.StringIO()
     render_summary(summary, Console(file=stream, width=100))
     text = " ".join(stream.getvalue().split())
     assert "12 scrapes of 148 series; its counters are the record's" in text
+    assert "alerts that fired, and about how many things: LinkSaturated (8)" in text
     assert "prometheus --config.file=/dev/null --storage.tsdb.path=results/r/prometheus/data" in text
