@@ -81,6 +81,8 @@ def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
             ["workers_per_host.link.rate: Input should be greater"],
         ),
         ({"packet_mode": "jumbo"}, ["packet_mode", "'jumbo' is no packet mode; allowed: superframe, mtu"]),
+        ({"mtu": 576}, ["mtu", "greater than or equal to 1500"]),
+        ({"mtu": 65536}, ["mtu", "less than or equal to 9000"]),
         ({"packet_mode": "1kB"}, ["packet_mode: '1kB' is no packet mode", "3000B to 64KiB"]),
         ({"workers": 1}, ["workers", "greater than or equal to 2"]),
         ({"workers": "four"}, ["workers"]),
