@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.metrics.server import reopen_command
 from testbed.results import plots, wording
 from testbed.results.record import Record, replace_text
 
@@ -21,6 +22,7 @@ def write_report(record: Record) -> Path:
         record=record,
         summary=record.summary,
         wording=wording,
+        reopen_command=reopen_command(record.path),
         median_iteration=plots.median_iteration(record),
         **inlined(figures),
         documents={

@@ -223,13 +223,8 @@ def _where(summary: "Summary") -> Text:
         text.append("Capture ", style="bold").append(f"{summary.record}/{capture.file}")
         text.append(f"  ({capture.num_packets:,} packets{missed})\n", style="dim")
     if summary.prometheus is not None:
-        seen = summary.prometheus
-        same = "not the record's" if seen.differences else "the record's"
         text.append("Metrics ", style="bold").append(f"{summary.record}/{DIRECTORY}")
-        text.append(f"  ({seen.num_scrapes:,} scrapes of {seen.num_series:,} series; its counters are {same})\n")
-        if seen.alerts:
-            fired = ", ".join(f"{name} ({count})" for name, count in sorted(seen.alerts.items()))
-            text.append(f"        alerts that fired, and about how many things: {fired}\n", style="dim")
+        text.append(f"  ({wording.prometheus_text(summary.prometheus)})\n")
         text.append(f"        {reopen_command(Path(summary.record))}\n", style="dim")
     text.append("Report  ", style="bold")
     text.append(f"{summary.record}/report.html", style=f"link {report.as_uri()}")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         LinkSummary,
         MachineSummary,
         Outcome,
+        PrometheusSummary,
         Summary,
         TenantSummary,
         WorkerSummary,
@@ -292,3 +293,10 @@ def command_text(command: "CommandSummary") -> str:
 def _scaled(value: float, units: tuple[tuple[float, str], ...], *, num_digits: int = 3) -> str:
     scale, unit = next((least or 1.0, unit) for least, unit in units if abs(value) >= least)
     return f"{digits(value / scale, num_digits)} {unit}"
+
+
+def prometheus_text(seen: "PrometheusSummary") -> str:
+    """`12 scrapes of 148 series; its counters are the record's; alerts fired: LinkSaturated (8)`."""
+    same = "not the record's" if seen.differences else "the record's"
+    fired = ", ".join(f"{name} ({count})" for name, count in sorted(seen.alerts.items())) or "none"
+    return f"{seen.num_scrapes:,} scrapes of {seen.num_series:,} series; its counters are {same}; alerts fired: {fired}"

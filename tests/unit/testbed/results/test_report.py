@@ -8,7 +8,14 @@ from html.parser import HTMLParser
 
 import polars as pl
 
-from testbed.results.record import AggregatorSummary, CommandExit, CommandSummary, Record, TenantSummary
+from testbed.results.record import (
+    AggregatorSummary,
+    CommandExit,
+    CommandSummary,
+    PrometheusSummary,
+    Record,
+    TenantSummary,
+)
 from testbed.results.report import write_report
 from testbed.results.summarize import CompressionFacts
 
@@ -153,3 +160,20 @@ def test_a_command_has_a_page_of_its_links(record: Make) -> None:
     assert "w1: signal 9" in made.text
     assert "utilization" in made.figures
     assert "breakdown" not in made.figures
+
+
+def test_what_prometheus_saw_is_on_the_page_with_the_command_that_opens_it_again(record: Make) -> None:
+    loaded = record(num_iterations=3)
+    seen = PrometheusSummary(
+        data="prometheus/data",
+        num_scrapes=12,
+        num_series=148,
+        compared_s=12.0,
+        alerts={"EmulationNotValid": 1},
+        differences=["testbed_link_drops_total of w0 on w0-s0 was never scraped"],
+    )
+    watched = replace(loaded, summary=loaded.summary.model_copy(update={"prometheus": seen}))
+    text = Page(write_report(watched).read_text()).text
+    assert "its counters are not the record's; alerts fired: EmulationNotValid (1)" in text
+    assert f"--storage.tsdb.path={loaded.path}/prometheus/data" in text
+    assert "prometheus" not in Page(write_report(loaded).read_text()).text.partition("Spec,")[0].lower()
