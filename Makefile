@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests demo test check format bench test-crashes test-netem-vm proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-crashes test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,13 @@ test-crashes: setup ## kill -9 fifty processes of running experiments at random 
 
 test-netem-vm: setup ## prove the netem path in a virtual machine with Debian's kernel (root, a few minutes, no KVM needed)
 	@tools/netem_vm.sh
+
+image: setup ## build the image for `runtime: docker` (BASE=image to build upon, IMAGE=name; a few minutes, 1 GB)
+	@tools/image.sh
+
+test-image: setup-tests ## build that image with a Docker daemon of the tests' own and train in it (root, minutes, 3 GB)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-image needs root for network namespaces: run 'sudo make test-image'" >&2; exit 3; }
+	@$(BIN)/python -m pytest -q tests/image
 
 proto: setup ## regenerate the control plane's code from its .proto files
 	@PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. testbed/control/*.proto switch_agg/control/*.proto
