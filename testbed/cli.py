@@ -620,9 +620,10 @@ def status(
 
     alive = alive_runs()
     chosen = alive if run is None else [choose(run, alive)]
-    found = [known for run_id in chosen if (known := read_status(run_id)) is not None]
+    found = {run_id: read_status(run_id) for run_id in chosen}
     if as_json:
-        _emit({"schema_version": 1, "runs": [each.model_dump(mode="json") for each in found]})
+        runs = [each.model_dump(mode="json") if each else {"run_id": run_id} for run_id, each in found.items()]
+        _emit({"schema_version": 1, "runs": runs})
     else:
         render_status(found, Console(), now=datetime.now(UTC))
 

@@ -1,49 +1,36 @@
 """Runs that go on, as a person reads them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from testbed.results import wording
 from testbed.status import RunStatus
 
-_NUM_LETTERS: Final = 40
 
-
-def render_status(runs: Sequence[RunStatus], console: Console, *, now: datetime) -> None:
-    """One line for each, and of a single one where its record is."""
+def render_status(runs: Mapping[str, RunStatus | None], console: Console, *, now: datetime) -> None:
+    """What each run does, how far it is and where its record is, by id; None: it has not said anything yet."""
     if not runs:
         console.print("no run is alive here", highlight=False)
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in ("Run", "name", "phase"):
-        table.add_column(column, no_wrap=True)
-    for column in ("for", "iteration", "workers", "links", "age"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("does", overflow="ellipsis", no_wrap=True, max_width=_NUM_LETTERS)
-    for run in runs:
-        table.add_row(
-            run.run_id,
-            run.name,
-            run.phase,
-            age_text(run.phase_since, now),
-            iteration_text(run),
-            str(run.num_workers),
-            str(run.num_links),
-            age_text(run.started_at, now),
-            run.workload,
-        )
-    console.print(table, highlight=False)
-    if len(runs) == 1:
-        console.print(f"record {runs[0].record}", highlight=False, soft_wrap=True, markup=False)
+    for run_id, status in runs.items():
+        console.print(title(run_id, status, now), highlight=False, soft_wrap=True)
+        if status is not None:
+            for word, text in (("does", status.workload), ("record", status.record)):
+                console.print(f"  {word:<6}  {text}", highlight=False, soft_wrap=True, markup=False)
 
 
-def iteration_text(run: RunStatus) -> str:
-    """`12/30`; a dash where the phase has none."""
-    return wording.DASH if run.iteration is None else f"{run.iteration}/{run.num_iterations}"
+def title(run_id: str, status: RunStatus | None, now: datetime) -> Text:
+    """`261121t080000-aaaaaa  quickstart  measured for 12 s, iteration 7/30  4 workers, 8 links, up 3:05`."""
+    text = Text(run_id)
+    if status is None:
+        return text.append("  has not said anything yet", style="dim")
+    text.append(f"  {status.name}", style="bold cyan")
+    text.append(f"  {status.phase} for {age_text(status.phase_since, now)}")
+    if status.iteration is not None:
+        text.append(f", iteration {status.iteration}/{status.num_iterations}")
+    what = f"  {status.num_workers} workers, {status.num_links} links, up {age_text(status.started_at, now)}"
+    return text.append(what, style="dim")
 
 
 def age_text(since: datetime, now: datetime) -> str:

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from rich.bar import Bar
 from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from testbed.results import wording
-from testbed.results.status_text import age_text, iteration_text
+from testbed.results.status_text import title
 from testbed.status import RunStatus
-from transports.units import parse_rate_bps
+from transports.units import parse_rate_bps, parse_time_s
 
 _BAR_WIDTH: Final = 20
 _NUM_OTHER_LINES: Final = 6
@@ -28,10 +28,10 @@ class LinkView:
     name: str
     """`w0 → s0`."""
     down: bool
-    rate: str
-    """As asked, `100mbit`."""
-    delay: str
     rate_bps: float
+    """As asked."""
+    delay_s: float
+    """One way, as asked."""
     used_bps: float
     backlog_bytes: int
     drops: int
@@ -64,8 +64,7 @@ def views(
         LinkView(
             name=f"{row['from']} → {row['to']}",
             down=row["down"],
-            rate=row["asked"]["rate"],
-            delay=row["asked"]["delay"],
+            delay_s=parse_time_s(row["asked"]["delay"]),
             rate_bps=parse_rate_bps(row["asked"]["rate"]),
             used_bps=row["used_bps"],
             backlog_bytes=row["backlog_bytes"],
@@ -87,21 +86,15 @@ def screen(
     if len(links) > room:
         keep = set(sorted(range(len(links)), key=lambda index: links[index].weight, reverse=True)[:room])
         shown = [link for index, link in enumerate(links) if index in keep]
-    parts: list[RenderableType] = [_title(run_id, status, now), _totals(links), "", _table(shown)]
+    parts: list[RenderableType] = [
+        Text.assemble(("testbed top  ", "bold"), title(run_id, status, now)),
+        _totals(links),
+        "",
+        _table(shown),
+    ]
     if len(shown) < len(links):
         parts.append(Text(f"and {len(links) - len(shown)} less busy ones", style="dim"))
     return Group(*parts)
-
-
-def _title(run_id: str, status: RunStatus | None, now: datetime) -> Text:
-    text = Text.assemble(("testbed top ", "bold"), run_id)
-    if status is not None:
-        text.append(f"  {status.name}", style="bold cyan")
-        text.append(f"  {status.phase} for {age_text(status.phase_since, now)}")
-        if status.iteration is not None:
-            text.append(f", iteration {iteration_text(status)}")
-        text.append(f"  {status.num_workers} workers, up {age_text(status.started_at, now)}", style="dim")
-    return text
 
 
 def _totals(links: Sequence[LinkView]) -> Text:
@@ -126,8 +119,8 @@ def _table(links: Sequence[LinkView]) -> Table:
     for link in links:
         table.add_row(
             link.name,
-            Text("down", style="bold red") if link.down else link.rate,
-            link.delay,
+            Text("down", style="bold red") if link.down else wording.rate_text(link.rate_bps),
+            wording.time_text(link.delay_s) if link.delay_s else wording.DASH,
             wording.rate_text(link.used_bps),
             _meter(link.share),
             wording.size_text(link.backlog_bytes) if link.backlog_bytes else wording.DASH,
@@ -139,8 +132,9 @@ def _table(links: Sequence[LinkView]) -> Table:
 
 def _meter(share: float) -> Table:
     color = "red" if share > _FULL_SHARE else "yellow" if share > _WARN_SHARE else "green"
+    bar = ProgressBar(1.0, min(share, 1.0), width=_BAR_WIDTH, complete_style=color, finished_style=color)
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(Bar(1, 0, min(share, 1.0), width=_BAR_WIDTH, color=color, bgcolor="grey23"), f"{100 * share:3.0f} %")
+    grid.add_row(bar, f"{100 * share:3.0f} %")
     return grid
 
 

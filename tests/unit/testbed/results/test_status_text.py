@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from testbed.results import wording
-from testbed.results.status_text import age_text, iteration_text, render_status
+from testbed.results.status_text import age_text, render_status
 from testbed.status import RunStatus
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -24,8 +23,8 @@ RUN = RunStatus(
 )
 
 
-def said(*runs: RunStatus) -> str:
-    console = Console(file=io.StringIO(), width=160)
+def said(**runs: RunStatus | None) -> str:
+    console = Console(file=io.StringIO(), width=60)
     render_status(runs, console, now=NOW)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
@@ -37,14 +36,12 @@ def test_ages(seconds: float, text: str) -> None:
     assert age_text(NOW - timedelta(seconds=seconds), NOW) == text
 
 
-def test_a_run_is_a_line_and_says_where_its_record_is() -> None:
-    text = said(RUN)
-    for part in (RUN.run_id, "measured", "12 s", "7/30", "3:05", "python a.py", "record /results/a"):
-        assert part in text
+def test_a_run_says_what_it_does_how_far_it_is_and_where_its_record_is() -> None:
+    lines = said(r1=RUN).splitlines()
+    assert lines[0] == "r1  quickstart  measured for 12 s, iteration 7/30  4 workers, 8 links, up 3:05"
+    assert lines[1:] == ["  does    command: python a.py", "  record  /results/a"]
 
 
-def test_several_runs_are_a_table_and_none_is_said() -> None:
-    other = RUN.model_copy(update={"run_id": "261121t090000-bbbbbb", "iteration": None})
-    assert iteration_text(other) == wording.DASH
-    assert "record" not in said(RUN, other)
+def test_one_that_has_said_nothing_is_there_all_the_same_and_none_is_said() -> None:
+    assert said(r1=None).startswith("r1  has not said")
     assert said() == "no run is alive here\n"
