@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from testbed.errors import RunFailedError
 from testbed.metrics import families
 from testbed.metrics.families import Family
 from testbed.metrics.server import DIRECTORY, SCRAPE_INTERVAL_S, PrometheusServer
@@ -67,21 +68,27 @@ def differences(
 def compare(server: PrometheusServer, samples: pl.DataFrame, *, epoch_s: float) -> PrometheusSummary:
     """What a run's Prometheus saw, beside the record's samples; when nothing is sampled any more.
 
-    `epoch_s` is the moment on CLOCK_MONOTONIC that `samples.at_s` counts from. Raises RunFailedError when Prometheus
-    does not answer or does not scrape.
+    `epoch_s` is the moment on CLOCK_MONOTONIC that `samples.at_s` counts from. One that does not answer or does not
+    scrape is a difference: what was measured is in the record all the same.
     """
-    server.await_scrape()
-    origin_s = epoch_s + time.time() - time.monotonic()
     over_s = min(MAX_COMPARED_S, time.monotonic() - epoch_s)
     found: list[str] = []
-    for family, column in COUNTERS.items():
-        scraped = server.scrapes(family.name, over_s=over_s)
-        found += differences(family.name, column, scraped, samples, origin_s=origin_s, slack_s=SCRAPE_INTERVAL_S)
+    num_scrapes = num_series = 0
+    alerts: dict[str, int] = {}
+    try:
+        server.await_scrape()
+        origin_s = epoch_s + time.time() - time.monotonic()
+        for family, column in COUNTERS.items():
+            scraped = server.scrapes(family.name, over_s=over_s)
+            found += differences(family.name, column, scraped, samples, origin_s=origin_s, slack_s=SCRAPE_INTERVAL_S)
+        num_scrapes, num_series, alerts = server.num_scrapes(), server.num_series(), server.alerts()
+    except RunFailedError as error:
+        found.append(str(error))
     return PrometheusSummary(
         data=f"{DIRECTORY}/data",
-        num_scrapes=server.num_scrapes(),
-        num_series=server.num_series(),
+        num_scrapes=num_scrapes,
+        num_series=num_series,
         compared_s=over_s,
+        alerts=alerts,
         differences=found,
-        alerts=server.alerts(),
     )

@@ -117,6 +117,8 @@ def test_its_death_is_an_error_with_its_name_and_it_dies_with_the_run(
         watch(server)
     with pytest.raises(RunFailedError, match="prometheus was killed by signal 9"):
         server.query("up")
+    (told,) = compare(server, pl.DataFrame(), epoch_s=time.monotonic()).differences
+    assert "prometheus was killed by signal 9" in told
     server.stop()
 
 
