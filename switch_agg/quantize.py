@@ -7,7 +7,8 @@ All workers must use one exponent for a block before any knows the others'. Nobo
 block's highest exponent in past reductions of the same name, which all workers know alike from their results and which
 counts one less with each reduction since, plus :data:`HEADROOM` doublings. The result carries the highest exponent of
 any worker; where that exceeds the prediction the block is done again with it, by all workers alike. So there is no
-extra round trip in the steady state.
+extra round trip in the steady state. A name that is new is predicted from the last reduction of as many blocks: the
+same bucket under the name it had before, or its neighbour.
 
 Error, per element, of the sum of n workers: at most n * 2^(e-s') with s' = 31 - ceil(log2 n), where e is the exponent
 used: :func:`error_bound`.
@@ -163,6 +164,8 @@ class Quantizer:
         self._num_elements = num_elements
         self._codec = codec or NumpyCodec()
         self._history: dict[str, Exponents] = {}
+        self._latest: dict[int, Exponents] = {}
+        """By the number of blocks, of the last reduction that had so many: what a new name is predicted from."""
         self._name = ""
         self._values: Floats = np.empty(0, np.float32)
         self._actual: Exponents = np.empty(0, np.int8)
@@ -180,7 +183,7 @@ class Quantizer:
         self._actual = self._codec.exponents_of(values, self._num_elements)
         history = self._history.get(name)
         if history is None or len(history) != len(self._actual):
-            history = np.full(len(self._actual), EXPONENT_ZERO, np.int8)
+            history = self._latest.get(len(self._actual), np.full(len(self._actual), EXPONENT_ZERO, np.int8))
         self.used = predicted(history)
         self._highest = np.full(len(self._actual), EXPONENT_ZERO, np.int8)
         self.result = np.empty_like(values)
@@ -201,6 +204,7 @@ class Quantizer:
             if sums is not None:
                 self._codec.unstage(sums, attempt.which, final, self._num_workers, self.result)
             self._history[self._name] = remembered(self._history.get(self._name), self._highest)
+            self._latest[len(self._highest)] = self._history[self._name]
             return None
         done, again = attempt.which[settled], attempt.which[~settled]
         self.used[done] = final[settled]

@@ -84,7 +84,9 @@ def test_a_second_reduction_of_a_name_takes_one_round() -> None:
         assert add("bucket", quantizers, gradients) == 1
     assert quantizers[0].num_repeated == math.ceil(1000 / 64)
     assert add("bucket", quantizers, [g * 64 for g in gradients]) == 2
-    assert add("another", quantizers, gradients) == 2
+    # A new name is predicted from the last reduction of as many blocks.
+    assert add("another", quantizers, gradients) == 1
+    assert add("shorter", quantizers, [g[:500] for g in gradients]) == 2
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**126, 3.4e38])
