@@ -27,6 +27,7 @@ from transports.terminal import standard_output
 if TYPE_CHECKING:
     from testbed.results.record import Summary
     from testbed.results.terminal import LiveProgress
+    from testbed.run import CaptureRequest
     from testbed.spec.experiment import Experiment
     from testbed.spec.sweep import Sweep
     from testbed.targets import Benchmarks
@@ -101,6 +102,17 @@ Runtime = Annotated[
         show_default=False,
     ),
 ]
+Capture = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--capture",
+        help="Write the packets of these links to the record as pcapng: w1-s0,w0-s0. Repeatable. Needs dumpcap.",
+        metavar="LINK[,LINK]",
+    ),
+]
+CaptureBytes = Annotated[
+    int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
+]
 Prometheus = Annotated[
     bool,
     typer.Option(
@@ -116,17 +128,8 @@ def run(
     spec: Spec,
     overrides: Set = None,
     output: Output = Path("results"),
-    capture: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--capture",
-            help="Write the packets of these links to the record as pcapng: w1-s0,w0-s0. Repeatable. Needs dumpcap.",
-            metavar="LINK[,LINK]",
-        ),
-    ] = None,
-    capture_bytes: Annotated[
-        int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
-    ] = 128,
+    capture: Capture = None,
+    capture_bytes: CaptureBytes = 128,
     prometheus: Prometheus = False,
     runtime: Runtime = None,
     calibration: Calibrate = Mode.CLASS,
@@ -150,7 +153,6 @@ def run(
       testbed run experiments/quickstart.yaml --runtime docker
     """
     from testbed.results.terminal import LiveProgress
-    from testbed.run import CaptureRequest
     from testbed.spec.experiment import load
 
     _logging(verbose)
@@ -158,14 +160,13 @@ def run(
     experiment = load(spec, told)
     if prometheus and experiment.metrics.prometheus is None:
         experiment = load(spec, [*told, "metrics.prometheus=true"])
-    links = [name.strip() for names in capture or [] for name in names.split(",")]
     _run(
         experiment,
         progress=LiveProgress(Console(stderr=True), enabled=not as_json),
         output=output,
         as_json=as_json,
         calibration_mode=calibration,
-        capture=CaptureRequest(links=links, snap_bytes=capture_bytes),
+        capture=_captures(capture, capture_bytes),
     )
 
 
@@ -200,6 +201,8 @@ def execute(
     runtime: Runtime = None,
     overrides: Set = None,
     output: Output = Path("results"),
+    capture: Capture = None,
+    capture_bytes: CaptureBytes = 128,
     prometheus: Prometheus = False,
     calibration: Calibrate = Mode.CLASS,
     as_json: Json = False,
@@ -252,8 +255,16 @@ def execute(
         output=output,
         as_json=as_json,
         calibration_mode=calibration,
+        capture=_captures(capture, capture_bytes),
         on_line=streams.write,
     )
+
+
+def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
+    from testbed.run import CaptureRequest
+
+    links = [name.strip() for several in names or [] for name in several.split(",")]
+    return CaptureRequest(links=links, snap_bytes=snap_bytes)
 
 
 def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:

@@ -61,7 +61,8 @@ class ComparedPoint:
     @property
     def usable(self) -> list[Summary]:
         """Runs whose numbers stand."""
-        return [run for run in self.runs if run.outcome in ("valid", "degraded") and run.iteration_time_s]
+        standing = [run for run in self.runs if run.outcome in ("valid", "degraded")]
+        return [run for run in standing if run.iteration_time_s or run.command]
 
     @property
     def reasons(self) -> list[str]:
@@ -93,6 +94,7 @@ class ComparedPoint:
             "allreduce_bound_s": self.bound_s if theory is None else theory.bound_s,
             "utilization_mean": _of(runs, _utilization),
             "payload_ratio": _of(runs, lambda run: run.compression.payload_ratio if run.compression else 1.0),
+            "command_time_s": _of(runs, lambda run: run.command.time_s if run.command else None),
             "loss": _of(runs, lambda run: run.loss.last if run.loss else None),
         }
 
@@ -208,6 +210,11 @@ def render_points(comparison: Comparison, console: Console) -> None:
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]:
     """Headers, how their cells are written, whether they need a wide terminal; without those that say nothing here."""
+    if any(row["command_time_s"] is not None for row in rows):
+        return [
+            ("command\ntime", lambda row: wording.time_text(row["command_time_s"]), False),
+            ("links\nused", lambda row: wording.percent_text(row["utilization_mean"]), False),
+        ]
     columns: list[tuple[str, Callable[[Mapping[str, Any]], str], bool]] = [
         ("iteration\nmedian", lambda row: wording.time_text(row["iteration_time_s"]), False),
         ("exposed\ncomm.", lambda row: wording.time_text(row["exposed_communication_s"]), True),

@@ -20,7 +20,16 @@ def invoke(*argv: str, root: bool = True) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["run", "--help"], ["sweep", "--help"], ["bench", "allreduce", "--help"], ["clean", "--help"]]
+    "argv",
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["exec", "--help"],
+        ["top", "--help"],
+        ["sweep", "--help"],
+        ["bench", "allreduce", "--help"],
+        ["clean", "--help"],
+    ],
 )
 def test_help_teaches(argv: list[str]) -> None:
     done = invoke(*argv)

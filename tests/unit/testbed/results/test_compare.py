@@ -10,7 +10,7 @@ from rich.console import Console
 
 from testbed.errors import EnvironmentLacksError
 from testbed.results.compare import ComparedPoint, Comparison, render_comparison, render_points, write_comparison
-from testbed.results.record import Outcome, Record, Summary
+from testbed.results.record import CommandSummary, Outcome, Record, Summary
 
 
 @pytest.fixture
@@ -82,6 +82,16 @@ def test_the_table_shows_what_varied_and_says_what_was_wrong(summary: Summary, t
         assert words in " ".join(text.split())
     table = text.partition("\nSweep ")[0]
     assert max(len(line.rstrip()) for line in table.splitlines()) <= width
+
+
+def test_a_command_is_compared_by_its_time(summary: Summary, tmp_path: Path) -> None:
+    command = CommandSummary(argv=["true"], backend=None, redirected=[], start_s=0.0, time_s=4.2, workers=[])
+    ran = summary.model_copy(update={"command": command, "iteration_time_s": None})
+    found = comparison(tmp_path, point(ran, **{"link.rate": "10mbit"}), point(ran, **{"link.rate": "20mbit"}))
+    assert found.points[0].row()["command_time_s"] == 4.2
+    text = text_of(found)
+    assert "4.2 s" in text
+    assert "iteration" not in text
 
 
 def test_points_to_run_are_listed_with_what_theory_predicts(summary: Summary, tmp_path: Path) -> None:
