@@ -345,9 +345,12 @@ def require(plan: Plan) -> None:
             importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
-    for stack in plan.experiment.workload.whole_stacks(plan.experiment.stack):
+    workload = plan.experiment.workload
+    requirements = [channel.require for channel in workload.channels(plan.experiment.channel)]
+    requirements += [stack.require for stack in workload.whole_stacks(plan.experiment.stack)]
+    for requirement in requirements:
         try:
-            stack.require()
+            requirement()
         except UnsupportedError as error:
             missing.append(str(error))
     if plan.congestion not in congestion_controls():

@@ -82,6 +82,11 @@ class AllReduce(AgentWorkload):
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack.collective for stack in parsed if isinstance(stack, Composed)]
 
+    def channels(self, channel: Channel) -> Sequence[Channel]:  # noqa: ARG002 (it has its own)
+        """Those of the stacks."""
+        parsed = (parse_stack(name) for name in self.stacks)
+        return [stack.channel for stack in parsed if isinstance(stack, Composed)]
+
     def whole_stacks(self, stack: Stack | None) -> Sequence[Stack]:  # noqa: ARG002 (it has its own)
         """Those of the stacks."""
         parsed = (parse_stack(name) for name in self.stacks)

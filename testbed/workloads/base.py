@@ -139,6 +139,10 @@ class Workload(Options):
         """All that are used, given the one with which the spec exchanges gradients."""
         return (collective,)
 
+    def channels(self, channel: Channel) -> Sequence[Channel]:
+        """All that are used, given the one over which the spec exchanges gradients."""
+        return (channel,)
+
     def whole_stacks(self, stack: Stack | None) -> Sequence[Stack]:
         """All that are used, given the one that the spec exchanges gradients with instead of a collective."""
         return () if stack is None else (stack,)

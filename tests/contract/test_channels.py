@@ -15,7 +15,7 @@ from transports.channels.base import CHANNELS, Completion, Endpoint, Group, Head
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 
-KINDS = ("grpc", "grpc_bulk", "memory", "mptcp", "tcp", "udp")
+KINDS = ("grpc", "grpc_bulk", "memory", "mptcp", "tcp", "udp", "quic")
 UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")
 ALL_REDUCE, BROADCAST = OPERATIONS.index("all_reduce"), OPERATIONS.index("broadcast")
 FOREVER_S = 30.0

@@ -159,6 +159,9 @@ class Channel(Options):
         """The kernel's congestion control to set on the route, or None for channels that are not the kernel's TCP."""
         return None
 
+    def require(self) -> None:
+        """Raises UnsupportedError, with the cure, where this machine lacks the library for it."""
+
     @abstractmethod
     def open(self, group: Group) -> Endpoint:
         """Connect to every other member. Raises PeerTimeoutError when one does not appear in time."""

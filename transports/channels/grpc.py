@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
-from transports.channels._grpc_endpoint import FRAMING_BYTES, GrpcEndpoint
+from transports.channels._grpc_streams import GrpcStreams
+from transports.channels._stream_endpoint import StreamEndpoint
 from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group
 from transports.channels.tcp import Tcp
 from transports.framing import HEADER_BYTES
@@ -20,6 +21,8 @@ FRAME_BYTES: Final = 16 << 10
 """HTTP/2's limit for the payload of one DATA frame, unless the receiver raises it (RFC 9113, 6.5.2)."""
 PREFIX_BYTES: Final = 5
 FRAME_HEADER_BYTES: Final = 9
+FRAMING_BYTES: Final = PREFIX_BYTES + FRAME_HEADER_BYTES
+"""Before each gRPC message: its length and whether it is compressed; and the header of one HTTP/2 DATA frame."""
 
 
 @CHANNELS.register
@@ -41,9 +44,9 @@ class Grpc(Channel):
         """See :class:`Channel`."""
         return self.congestion
 
-    def open(self, group: Group) -> GrpcEndpoint:
+    def open(self, group: Group) -> StreamEndpoint:
         """See :class:`Channel`. Raises UnsupportedError where gRPC is not installed."""
-        return GrpcEndpoint(group, self.chunk)
+        return StreamEndpoint(group, GrpcStreams(group, self.chunk), FRAMING_BYTES)
 
     def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
         """That of TCP for the payload in HTTP/2's frames of at most 16 KiB and gRPC's messages of a chunk each (the

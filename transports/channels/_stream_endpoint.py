@@ -1,13 +1,15 @@
-"""Messages over gRPC streams, received on the thread that drives the endpoint, straight into the posted views."""
+"""Messages over a library's streams (gRPC's, QUIC's) that threads of its own move: received on the thread that drives
+the endpoint, into the posted views."""
 
 import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from threading import Condition, Lock
+from typing import Protocol
 
-from transports.channels._grpc_streams import GRACE_S, GrpcStreams, Outgoing, Stream
+from transports.channels._grpc_streams import GRACE_S, Outgoing, Stream
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import (
@@ -22,8 +24,23 @@ from transports.framing import (
     unpack,
 )
 
-FRAMING_BYTES: Final = 5 + 9
-"""Before each gRPC message: its length and whether it is compressed; and the header of one HTTP/2 DATA frame."""
+
+class Streams(Protocol):
+    """One member's streams to all others, as :class:`transports.channels._grpc_streams.GrpcStreams` has them."""
+
+    lock: Lock
+    changed: Condition
+    streams: dict[int, Stream]
+    sent: list[Token]
+
+    def post(self, peer: int, outgoing: Outgoing) -> None:
+        """Queue a message to a peer; its token appears in `sent` when its view may be reused."""
+
+    def take(self, stream: Stream) -> bytes:
+        """The next piece that has arrived on it, never of two messages. With the lock held."""
+
+    def close(self, finished: int | None, grace_s: float) -> None:
+        """End every stream; peers hear which operation we finished if they listen within `grace_s`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,12 +52,14 @@ class _Receive:
     moved_bytes: int = 0
 
 
-class GrpcEndpoint:
+class StreamEndpoint:
     """See :class:`transports.channels.base.Endpoint`."""
 
-    def __init__(self, group: Group, chunk_bytes: int) -> None:
+    def __init__(self, group: Group, streams: Streams, framing_bytes: int) -> None:
+        """`framing_bytes` are what the library puts before each piece that it hands on."""
         self._group = group
-        self._streams = GrpcStreams(group, chunk_bytes)
+        self._streams = streams
+        self._framing_bytes = framing_bytes
         self._receives: dict[int, deque[_Receive]] = {peer: deque() for peer in sorted(self._streams.streams)}
         self._received_bytes = dict.fromkeys(self._receives, 0)
         self._left_after: dict[int, int] = {}
@@ -123,7 +142,7 @@ class GrpcEndpoint:
                 raise FrameMismatchError(f"rank {stream.rank} sends more than {describe(message.header)}")
             message.view[start : start + len(data)] = data
             message.moved_bytes += len(data)
-            self._received_bytes[stream.rank] += len(data) + FRAMING_BYTES
+            self._received_bytes[stream.rank] += len(data) + self._framing_bytes
             if message.moved_bytes == HEADER_BYTES + len(message.view):
                 receives.popleft()
                 self._completions.append(Completion(message.token))
@@ -181,19 +200,19 @@ class GrpcEndpoint:
             self._streams.changed.notify_all()
 
     def statistics(self) -> dict[int, PeerStatistics]:
-        """See :class:`Endpoint`. The payload with gRPC's framing; gRPC keeps its sockets, and what the kernel knows
-        of them, to itself."""
+        """See :class:`Endpoint`. The payload with the library's framing; it keeps its sockets, and what the kernel
+        knows of them, to itself."""
         with self._streams.lock:
             return {
                 rank: PeerStatistics(
-                    payload_bytes_sent=stream.num_sent_bytes + stream.num_sent_chunks * FRAMING_BYTES,
+                    payload_bytes_sent=stream.num_sent_bytes + stream.num_sent_chunks * self._framing_bytes,
                     payload_bytes_received=self._received_bytes[rank],
                 )
                 for rank, stream in self._streams.streams.items()
             }
 
     def congestion(self) -> dict[int, str]:
-        """See :class:`Endpoint`. gRPC does not let its sockets be asked."""
+        """See :class:`Endpoint`. No library here lets its sockets be asked."""
         return {}
 
     def close(self) -> None:
