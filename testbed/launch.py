@@ -92,7 +92,7 @@ def worker_environment(
         **dict.fromkeys(INTERFACE_VARIABLES, port.interface),
         "TESTBED_ADDRESS": port.address,
         "TESTBED_ADDRESSES": ",".join(plan.worker_port(each).address for each in range(world)),
-        "TESTBED_COLLECTIVE": json.dumps(COLLECTIVES.dump(plan.collective)),
+        "TESTBED_COLLECTIVE": json.dumps(COLLECTIVES.dump(plan.collective_of(rank))),
         "TESTBED_CHANNEL": json.dumps(experiment.dump()["channel"]),
         "TESTBED_COMPRESSION": json.dumps(experiment.dump()["compression"]),
         "TESTBED_RACKS": ",".join(map(str, plan.world.racks)),

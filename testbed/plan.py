@@ -15,6 +15,7 @@ from testbed.aggregation.plan import (
     attached_aggregators,
     exchange_delay_s,
     plan_aggregators,
+    seats_of,
     shared_hops,
 )
 from testbed.background._flows import Flow, plan_flows, uncertain_hops
@@ -99,6 +100,10 @@ class Plan:
         return tuple(
             self.collective.chosen(self.world, count, element_bytes=GRADIENT_ELEMENT_BYTES) for count in self.buckets
         )
+
+    def collective_of(self, rank: int) -> Collective:
+        """As the worker is told of it: with its own aggregator."""
+        return self.collective.served_by(seats_of(self.aggregators, rank))
 
     @property
     def participants(self) -> tuple[str, ...]:

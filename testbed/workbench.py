@@ -154,7 +154,6 @@ class Workbench:
         experiment, port = self.plan.experiment, self.plan.port_of(f"w{rank}")
         spec, host = experiment.dump(), self.plan.host(rank)
         num_threads = max(1, (os.cpu_count() or 1) // experiment.workers)
-        seats = seats_of(self.plan.aggregators, rank)
         return WorkerConfiguration(
             run_id=self.state.run_id,
             rank=rank,
@@ -165,8 +164,8 @@ class Workbench:
             seed=experiment.seed,
             workload=spec["workload"],
             racks=self.plan.world.racks,
-            collective=COLLECTIVES.dump(self.plan.collective.served_by(seats)),
-            aggregators=seats,
+            collective=COLLECTIVES.dump(self.plan.collective_of(rank)),
+            aggregators=seats_of(self.plan.aggregators, rank),
             goodput_bps=self.plan.prediction.goodput_bps,
             latency_s=self.plan.latency_s,
             channel=spec["channel"],

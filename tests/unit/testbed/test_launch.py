@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import threading
@@ -55,6 +56,19 @@ def test_local_ranks_count_within_a_host_and_the_last_host_may_have_fewer() -> N
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     found = [tuple(int(environment(plan, rank)[name]) for name in names) for rank in range(5)]
     assert found == [(0, 2, 0, 3), (1, 2, 0, 3), (0, 2, 1, 3), (1, 2, 1, 3), (0, 1, 2, 3)]
+
+
+def test_each_worker_is_told_its_own_aggregator_and_its_number_there() -> None:
+    collective = {"kind": "in_network", "at": "tree"}
+    plan = planned("true", workers=4, topology="leaf_spine", collective=collective)
+    told = [json.loads(environment(plan, rank)["TESTBED_COLLECTIVE"]) for rank in range(4)]
+    _, first, second = (each.port.address for each in plan.aggregators)
+    assert [(each["aggregator"], each["aggregator_index"]) for each in told] == [
+        (first, 0),
+        (first, 1),
+        (second, 0),
+        (second, 1),
+    ]
 
 
 def test_what_the_user_has_set_is_meant() -> None:
