@@ -34,6 +34,7 @@ from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
 from testbed.routing import Hop, Path, next_hops, paths
 from testbed.spec.experiment import Experiment
+from testbed.synchronisation import asynchronous_traffic, require_synchronisable
 from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Network, participant_names
 from transports.channels.base import Channel
 from transports.channels.mptcp import Mptcp
@@ -256,8 +257,14 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         )
 
     buckets = buckets_of(experiment, all_reduce_s)
-    asked_for = exchanges(experiment, buckets)
-    traffic = _traffic(collective, channel, world, asked_for, adding, experiment.mtu)
+    require_synchronisable(experiment)
+    if experiment.synchronisation.kind == "asynchronous":
+        names = participant_names(world.num_workers, world.num_servers)
+        asked_for: tuple[Exchange, ...] = ()
+        traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
+    else:
+        asked_for = exchanges(experiment, buckets)
+        traffic = _traffic(collective, channel, world, asked_for, adding, experiment.mtu)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
     uncertain = uncertain_hops(background, ways) | shared_hops(aggregators, ways)

@@ -57,6 +57,7 @@ from testbed.results.summarize import (
     CompressionFacts,
     Inputs,
     LinkFacts,
+    SynchronisationFacts,
     backlog_summary,
     machine_summary,
     payload_bytes_per_iteration,
@@ -349,7 +350,7 @@ class _Run:
         granule_bytes = wire_bytes(self.plan.experiment.packet_bytes, self.plan.experiment.mtu)
         expected = direction.expected_bytes
         if expected is not None:
-            expected *= workload.num_iterations()
+            expected *= self.plan.experiment.synchronisation.num_exchanges(workload.num_iterations())
             switched = switched_bytes(self.plan, direction, self._switch_statistics)
             expected = None if switched is None else expected + switched.repeated
             retransmitted += switched.retransmitted if switched else 0
@@ -564,6 +565,19 @@ class _Run:
             traffic_ratio=sent_bytes / without_bytes if sent_bytes and without_bytes else None,
         )
 
+    def _synchronisation(self) -> SynchronisationFacts | None:
+        asked = self.plan.experiment.synchronisation
+        if asked.kind == "every_iteration":
+            return None
+        in_step = asked.kind != "asynchronous"
+        num_iterations = self.plan.experiment.workload.num_iterations()
+        return SynchronisationFacts(
+            kind=asked.kind,
+            every=asked.every,
+            num_exchanges=asked.num_exchanges(num_iterations) if in_step else None,
+            in_step=in_step,
+        )
+
     def _finish(self, outcome: Outcome, reasons: list[str]) -> Summary:
         experiment = self.plan.experiment
         summary = summarize(
@@ -587,6 +601,7 @@ class _Run:
                 aggregators=aggregator_summaries(self.aggregators, self._switch_statistics),
                 allreduce=self._prediction(),
                 compression=self._compression(),
+                synchronisation=self._synchronisation(),
                 command=self._command(),
                 unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
                 overhead_s=self.overhead_s,

@@ -20,7 +20,7 @@ from testbed.clean import clean, clean_stale
 from testbed.control.coordinator import Coordinator, Listener
 from testbed.control.link_client import SOCKET_NAME
 from testbed.control.link_service import LinkService
-from testbed.control.server import ServerConfiguration
+from testbed.control.server import AsynchronousServer, ServerConfiguration
 from testbed.deploy import Deployment, deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError, TestbedError
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime
@@ -32,6 +32,7 @@ from testbed.slowdowns.base import SLOWDOWNS
 from testbed.state import RunState
 from testbed.workloads.base import WorkerConfiguration
 from testbed.workloads.command import Command
+from testbed.workloads.training import Training
 from transports.collectives.base import COLLECTIVES
 
 _log: Final = logging.getLogger(__name__)
@@ -145,9 +146,22 @@ class Workbench:
             groups=tuple(experiment.workload.served_groups(experiment.collective, experiment.channel)),
             timeout_s=experiment.timeout_s,
             store_path=str(self.state.scratch_directory / "store"),
+            asynchronous=self._asynchronous_server(),
         )
         return self.deployment.hosts[name].start(
             ProcessSpec(name=name, entry="testbed.control.server:main", arguments=(configuration.model_dump_json(),))
+        )
+
+    def _asynchronous_server(self) -> AsynchronousServer | None:
+        experiment = self.plan.experiment
+        workload = experiment.workload
+        if experiment.synchronisation.kind != "asynchronous":
+            return None
+        assert isinstance(workload, Training), "the plan refuses others"
+        return AsynchronousServer(
+            learning_rate=workload.learning_rate,
+            momentum=workload.momentum,
+            num_pushes=workload.warmup + workload.iterations,
         )
 
     def _configuration(self, rank: int) -> WorkerConfiguration:
@@ -172,6 +186,7 @@ class Workbench:
             compression=spec["compression"],
             stack=spec["stack"],
             fusion=experiment.fusion,
+            synchronisation=experiment.synchronisation,
             buckets=self.plan.buckets,
             dilation=float(experiment.dilation),
             timeout_s=experiment.timeout_s,

@@ -53,6 +53,8 @@ DTYPE_BYTES: Final = (1, 1, 2, 4, 8, 2, 2, 4, 8, 1)
 GOODBYE: Final = OPERATIONS.index("goodbye")
 HELLO: Final = OPERATIONS.index("hello")
 POINT_TO_POINT: Final = OPERATIONS.index("point_to_point")
+STALENESS_BYTES: Final = 8
+"""Of the message that an asynchronous parameter server sends beside each shard (`transports/asynchronous.py`)."""
 
 _MAGIC: Final = b"ina1"
 _REDUCING: Final = frozenset(map(OPERATIONS.index, ("all_reduce", "reduce_scatter", "reduce")))

@@ -228,6 +228,7 @@ class Iteration(_message.Message):
     COMMUNICATION_RUN_QUEUE_DELAY_S_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
     FORWARD_STALL_S_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
     SLOWDOWN_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """compute_only, warmup, measured"""
@@ -252,6 +253,8 @@ class Iteration(_message.Message):
     """the same, of the communication thread alone"""
     forward_stall_s: _builtins.float
     """of the forward pass, waiting for gradients of the iteration before"""
+    staleness: _builtins.int
+    """how many updates behind the parameters were that the gradient was made with"""
     slowdown: _builtins.float
     """how many times as long computing was made to take; 1: not at all"""
     @_builtins.property
@@ -274,11 +277,12 @@ class Iteration(_message.Message):
         communication_run_queue_delay_s: _builtins.float = ...,
         buckets: _abc.Iterable[Global___Bucket] | None = ...,
         forward_stall_s: _builtins.float = ...,
+        staleness: _builtins.int = ...,
         slowdown: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "staleness", b"staleness", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

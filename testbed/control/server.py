@@ -12,6 +12,17 @@ from testbed.workloads.base import ServedGroup
 from transports.channels.base import Group
 
 
+class AsynchronousServer(BaseModel):
+    """What a server does with each gradient that is pushed to it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    learning_rate: float
+    momentum: float
+    num_pushes: int
+    """Of each worker."""
+
+
 class ServerConfiguration(BaseModel):
     """Everything a server is told."""
 
@@ -24,6 +35,8 @@ class ServerConfiguration(BaseModel):
     timeout_s: float
     store_path: str
     """Of the workers' FileStore."""
+    asynchronous: AsynchronousServer | None = None
+    """None: servers add up, and workers step."""
 
 
 def main(configuration_json: str) -> None:
@@ -54,6 +67,7 @@ def _serve(configuration: ServerConfiguration, served: ServedGroup) -> None:
     import torch
     from torch._C._distributed_c10d import FileStore, PrefixStore
 
+    from transports.asynchronous import serve_asynchronously
     from transports.server import serve
 
     torch.set_num_threads(1)
@@ -66,4 +80,15 @@ def _serve(configuration: ServerConfiguration, served: ServedGroup) -> None:
         store=store,
         timeout_s=configuration.timeout_s,
     )
-    serve(served.collective, served.channel, group, configuration.number)
+    asynchronous, number = configuration.asynchronous, configuration.number
+    if asynchronous is None:
+        serve(served.collective, served.channel, group, number)
+        return
+    serve_asynchronously(
+        served.channel,
+        group,
+        number,
+        served.collective.num_servers,
+        lambda shard: torch.optim.SGD(shard, lr=asynchronous.learning_rate, momentum=asynchronous.momentum),
+        asynchronous.num_pushes,
+    )

@@ -8,6 +8,7 @@ from testbed.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.links.direction import Direction
 from testbed.routing import Hop, Path
 from testbed.spec.experiment import Experiment
+from testbed.synchronisation import asynchronous_time_s
 from testbed.topologies.base import participant_names
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import alpha_beta_time_s, bound_s
@@ -81,6 +82,23 @@ def predict(
         )
         for exchange in exchanges
     )
+    if experiment.synchronisation.kind == "asynchronous":
+        least_s, alone_s = asynchronous_time_s(
+            sum(buckets),
+            num_workers=world.num_workers,
+            num_servers=world.num_servers,
+            goodput_bps=goodput_bps,
+            alpha_s=alpha_s,
+        )
+        size_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
+        return Prediction(
+            gradient_bytes=size_bytes,
+            payload_bytes=size_bytes,
+            bound_s=least_s,
+            alpha_beta_s=alone_s,
+            goodput_bps=goodput_bps,
+            bottleneck=None,
+        )
     least_s = max(_least_s(direction, ends, exchanges, fraction) for direction in used)
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
     certain_s = max((trunk.balanced_s for trunk in trunks if trunk.expected_bytes is not None), default=0.0)

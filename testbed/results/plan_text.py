@@ -108,7 +108,10 @@ def render_plan(plan: Plan, console: Console) -> None:
             for count, chosen in dict(zip(plan.buckets, plan.chosen, strict=True)).items()
         )
         console.print(f"\n[bold]{plan.collective.kind}[/] picks {picked}", highlight=False)
-    console.print("\n[bold]prediction[/], per iteration")
+    every = experiment.synchronisation.every
+    often = f"averaging of parameters, every {every} iterations" if every else "iteration"
+    exchange = "push and pull" if experiment.synchronisation.kind == "asynchronous" else "all-reduce"
+    console.print(f"\n[bold]prediction[/], per {often}", highlight=False)
     console.print(
         f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",
         highlight=False,
@@ -124,7 +127,7 @@ def render_plan(plan: Plan, console: Console) -> None:
             highlight=False,
         )
     console.print(
-        f"  all-reduce at least {prediction.bound_s * 1e3:.1f} ms (bound), "
+        f"  {exchange} at least {prediction.bound_s * 1e3:.1f} ms (bound), "
         f"{prediction.alpha_beta_s * 1e3:.1f} ms by {model}, "
         f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
         highlight=False,

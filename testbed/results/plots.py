@@ -270,6 +270,11 @@ def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
         )
 
 
+def _in_step(record: Record) -> bool:
+    asked = record.summary.synchronisation
+    return asked is None or asked.kind != "asynchronous"
+
+
 def median_iteration(record: Record) -> int | None:
     """The measured iteration whose time is nearest the median; None without one."""
     iterations = _measured(record)
@@ -310,7 +315,9 @@ class _Bars:
 
 def _measured(record: Record) -> pl.DataFrame:
     summary = record.summary
-    return per_iteration(record.iterations, num_workers=summary.num_workers, dilation=summary.dilation)
+    return per_iteration(
+        record.iterations, num_workers=summary.num_workers, dilation=summary.dilation, in_step=_in_step(record)
+    )
 
 
 def _window(record: Record) -> tuple[float, float] | None:

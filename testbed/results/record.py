@@ -56,6 +56,7 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "run_queue_delay_s": pl.Float64,
     "communication_run_queue_delay_s": pl.Float64,
     "slowdown": pl.Float64,
+    "staleness": pl.Int32,  # updates that the parameters lacked when the gradient was made
     "forward_stall_s": pl.Float64,  # of the forward pass, waiting for gradients of the iteration before
 }
 ITERATION_PARTS: Final = (
@@ -411,6 +412,20 @@ class CompressionSummary(_Part):
     """The same after it."""
 
 
+class SynchronisationSummary(_Part):
+    """How far the workers' models were apart in the measured iterations."""
+
+    kind: str
+    every: int | None
+    """Of local SGD: iterations from one averaging to the next."""
+    num_exchanges: int | None
+    """In which workers exchanged anything; None: each worker in each iteration, by itself."""
+    staleness: dict[int, int]
+    """How many gradients were made with parameters that lacked so many updates: of other workers, where servers apply
+    them; of averaging, where each worker goes on by itself."""
+    staleness_mean: float
+
+
 class Summary(_Part):
     """summary.json, and what `testbed run --json` prints. Times are virtual seconds."""
 
@@ -449,6 +464,8 @@ class Summary(_Part):
     machine: MachineSummary | None
     allreduce: AllReduceSummary | None
     compression: CompressionSummary | None = None
+    synchronisation: SynchronisationSummary | None = None
+    """None: workers exchanged gradients in every iteration."""
     command: CommandSummary | None = None
     """None: the workload is one of ours."""
     aggregators: list[AggregatorSummary] = []

@@ -33,6 +33,7 @@ from testbed.results.record import (
     PrometheusSummary,
     Quantiles,
     Summary,
+    SynchronisationSummary,
 )
 from testbed.results.stragglers import worker_summaries
 
@@ -150,6 +151,17 @@ class CommandFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SynchronisationFacts:
+    """How workers synchronised, where not in every iteration."""
+
+    kind: str
+    every: int | None
+    num_exchanges: int | None
+    in_step: bool
+    """Whether they wait for each other at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
     """Everything a summary is made from."""
 
@@ -177,6 +189,8 @@ class Inputs:
     allreduce: AllReduceFacts | None = None
     compression: CompressionFacts | None = None
     """None: nothing is compressed."""
+    synchronisation: SynchronisationFacts | None = None
+    """None: in every iteration."""
     command: CommandFacts | None = None
     """None: the workload is one of ours."""
     overhead_s: Mapping[str, float] = field(default_factory=dict)
@@ -199,7 +213,12 @@ def summarize(inputs: Inputs) -> Summary:
     if len(digests) > 1:
         outcome = "failed"
         reasons.insert(0, f"the workers ended with {len(digests)} different sets of parameters; they must be the same")
-    iterations = per_iteration(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation)
+    iterations = per_iteration(
+        inputs.iterations,
+        num_workers=inputs.num_workers,
+        dilation=inputs.dilation,
+        in_step=inputs.synchronisation is None or inputs.synchronisation.in_step,
+    )
     times = iterations["time_s"].to_numpy()
     whole = len(times) > 0
     median_s = float(np.median(times)) if whole else None
@@ -238,6 +257,7 @@ def summarize(inputs: Inputs) -> Summary:
         ),
         allreduce=_allreduce(inputs),
         compression=_compression(inputs),
+        synchronisation=_synchronisation(inputs),
         command=_command(inputs),
         unshared_memory_bytes=list(inputs.unshared_memory_bytes),
         overhead_s=dict(inputs.overhead_s),
@@ -254,7 +274,7 @@ def summarize(inputs: Inputs) -> Summary:
 
 
 def per_iteration(
-    iterations: pl.DataFrame, *, num_workers: int, dilation: float, phase: str = "measured"
+    iterations: pl.DataFrame, *, num_workers: int, dilation: float, phase: str = "measured", in_step: bool = True
 ) -> pl.DataFrame:
     """One row per iteration that every worker finished: index, start_s and end_s (wall), and in virtual
     seconds time_s = compute_s + exposed_s + other_s; num_samples, loss.
@@ -262,8 +282,12 @@ def per_iteration(
     time_s is from the first worker's start to the last worker's end. compute_s (forward, backward until the
     last gradient, optimizer) and exposed_s (from the last gradient computed to the last one reduced, and waiting for
     gradients in the next forward pass) are means over workers; other_s is the rest: loading data, bookkeeping,
-    waiting for the slowest worker.
+    waiting for the slowest worker. Of workers that are not `in_step`, that never wait for each other, time_s is the
+    mean of their own iterations.
     """
+    time_s = (
+        pl.col("end_s").max() - pl.col("start_s").min() if in_step else (pl.col("end_s") - pl.col("start_s")).mean()
+    )
     compute = (
         pl.col("backward_compute_end_s") - pl.col("start_s") + pl.col("optimizer_end_s") - pl.col("backward_end_s")
     )
@@ -276,6 +300,7 @@ def per_iteration(
             pl.len().alias("num_rows"),
             pl.col("start_s").min(),
             pl.col("end_s").max(),
+            (time_s / dilation).alias("time_s"),
             (compute.mean() / dilation).alias("compute_s"),
             (exposed.mean() / dilation).alias("exposed_s"),
             pl.col("num_samples").sum(),
@@ -284,7 +309,6 @@ def per_iteration(
         .filter(pl.col("num_rows") == num_workers)
         .drop("num_rows")
         .sort("index")
-        .with_columns(((pl.col("end_s") - pl.col("start_s")) / dilation).alias("time_s"))
         .with_columns((pl.col("time_s") - pl.col("compute_s") - pl.col("exposed_s")).alias("other_s"))
     )
 
@@ -482,6 +506,21 @@ def _compression(inputs: Inputs) -> CompressionSummary | None:
         traffic_ratio=facts.traffic_ratio,
         encode_s=float(np.median(codec["encode_s"].to_numpy())) / inputs.dilation,
         decode_s=float(np.median(codec["decode_s"].to_numpy())) / inputs.dilation,
+    )
+
+
+def _synchronisation(inputs: Inputs) -> SynchronisationSummary | None:
+    facts = inputs.synchronisation
+    ages = inputs.iterations.filter(pl.col("phase") == "measured")["staleness"]
+    if facts is None or ages.is_empty():
+        return None
+    counts = ages.value_counts().sort("staleness")
+    return SynchronisationSummary(
+        kind=facts.kind,
+        every=facts.every,
+        num_exchanges=facts.num_exchanges,
+        staleness=dict(zip(counts["staleness"].to_list(), counts["count"].to_list(), strict=True)),
+        staleness_mean=float(ages.to_numpy().mean()),
     )
 
 

@@ -87,7 +87,7 @@ def _numbers(summary: "Summary") -> Table:
     if summary.allreduce is not None:
         took = summary.allreduce
         grid.add_row(
-            "All-reduce",
+            wording.exchange_name(summary),
             wording.time_text(took.time_s),
             f"for {wording.size_text(took.size_bytes)}; {took.time_s / took.bound_s:.3f} x the bound "
             f"({wording.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x "
@@ -113,6 +113,9 @@ def _numbers(summary: "Summary") -> Table:
     if summary.compression is not None:
         ratio = wording.percent_text(summary.compression.payload_ratio)
         grid.add_row("Compression", ratio, wording.compression_text(summary.compression))
+    if summary.synchronisation is not None:
+        mean = f"{summary.synchronisation.staleness_mean:.3g}"
+        grid.add_row("Staleness", mean, wording.staleness_text(summary.synchronisation))
     if summary.loss is not None:
         first, last = (_loss(value) for value in (summary.loss.first, summary.loss.last))
         grid.add_row("Loss", last, f"mean over workers; {first} in the first measured iteration")

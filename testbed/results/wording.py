@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         Outcome,
         PrometheusSummary,
         Summary,
+        SynchronisationSummary,
         TenantSummary,
         WorkerSummary,
     )
@@ -67,6 +68,8 @@ CHANCE: Final = 0.05
 STRAGGLER_SHARE: Final = 0.05
 """Of an iteration: workers that are all alike hold each other up by less."""
 
+_NUM_AGES: Final = 6
+"""Ages of gradients that are told one by one."""
 _TIME_UNITS: Final = ((600.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (0.0, 1e-6, "µs"))
 _RATE_UNITS: Final = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (0.0, "bit/s"))
 _SIZE_UNITS: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
@@ -119,6 +122,24 @@ def prediction_name(allreduce: "AllReduceSummary") -> str:
     """What the prediction rests on."""
     trunk = allreduce.bottleneck
     return "the alpha-beta prediction" if trunk is None else f"what the bytes of {trunk} need at its rate"
+
+
+def exchange_name(summary: "Summary") -> str:
+    """What the time of exchanging is the time of."""
+    return "Push, pull" if summary.synchronisation and summary.synchronisation.kind == "asynchronous" else "All-reduce"
+
+
+def staleness_text(synchronisation: "SynchronisationSummary") -> str:
+    """How old parameters were, and how often workers told each other."""
+    ages = list(synchronisation.staleness.items())
+    shown = ", ".join(f"{age}: {number}" for age, number in ages[:_NUM_AGES])
+    more = f", up to {ages[-1][0]}" if len(ages) > _NUM_AGES else ""
+    if synchronisation.every is None:
+        return f"updates of others behind, mean; gradients by age: {shown}{more}"
+    return (
+        f"own steps since the last averaging, mean; parameters averaged {synchronisation.num_exchanges} times, every "
+        f"{synchronisation.every} iterations; gradients by age: {shown}{more}"
+    )
 
 
 def compression_text(compression: "CompressionSummary") -> str:

@@ -33,6 +33,7 @@ from testbed.links.spec import LinkOverride, LinkSpec
 from testbed.links.tc import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
 from testbed.runtimes.base import RUNTIMES, Runtime
+from testbed.synchronisation import Synchronisation, SynchronisationKind, parse_synchronisation
 from testbed.topologies.base import TOPOLOGIES, Topology
 from testbed.workloads.base import WORKLOADS, Workload
 from transports.baselines.base import STACKS, Stack
@@ -148,6 +149,12 @@ class Experiment(BaseModel):
     )
     """How gradients are joined into buckets and in which order these go: `{bytes: 1MiB}`, `layers` (each tensor by
     itself), `merged`, `horovod_5ms`, `priority`, or `none` (all at once, when backward has ended)."""
+    synchronisation: Annotated[
+        Synchronisation,
+        BeforeValidator(parse_synchronisation, json_schema_input_type=SynchronisationKind | Synchronisation),
+    ] = Field(default_factory=lambda: Synchronisation.model_validate({}))
+    """When workers tell each other what they have learned: `every_iteration`, `{kind: local_sgd, every: 8}`, or
+    `asynchronous`, through parameter servers."""
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A whole stack (`gloo`) instead of collective x channel."""
     hosts: dict[str, HostSpec] = Field(default_factory=dict)
@@ -344,12 +351,17 @@ def _allowed_keys(wrong: tuple[int | str, ...], data: Mapping[Any, Any]) -> list
             given = None
         kind = given.get("kind") if isinstance(given, Mapping) else None
         if kind is not None:
-            variants = [each for each in variants if each.get("properties", {}).get("kind", {}).get("const") == kind]
+            variants = [each for each in variants if _is_kind(each.get("properties", {}).get("kind", {}), kind)]
     if isinstance(given, Mapping) and len(variants) > 1:  # the one that has most of the keys given
         variants = [each for each in variants if unknown not in each.get("properties", {})] or variants
         best = max(len(given.keys() & each.get("properties", {}).keys()) for each in variants)
         variants = [each for each in variants if len(given.keys() & each.get("properties", {}).keys()) == best]
     return sorted({key for variant in variants for key in variant.get("properties", {})} - {"kind"})
+
+
+def _is_kind(schema: Mapping[str, Any], kind: object) -> bool:
+    """Whether a schema's `kind` may be that: an axis' value has one, other mappings a few."""
+    return schema.get("const") == kind or kind in schema.get("enum", ())
 
 
 def _inside(variant: Mapping[str, Any], part: int | str, definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -51,6 +51,11 @@ class BucketRecorder:
             with self._lock:
                 self._traces.append(trace)
 
+    def pushed(self, trace: OperationTrace) -> None:
+        """A gradient was given to servers, and parameters came back."""
+        with self._lock:
+            self._traces.append(trace)
+
     @property
     def last_s(self) -> float:
         """When the last gradient was handed over."""

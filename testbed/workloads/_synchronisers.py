@@ -13,13 +13,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed.fusion import Fusion
 from testbed.workloads._gradients import BucketRecorder, GradientCheck, GradientHook
 from testbed.workloads._pacing import ComputePacer
+from testbed.workloads.base import GRADIENTS_GROUP, WorkerConfiguration
 from testbed.workloads.training import Training
+from transports.asynchronous import AsynchronousWorker, push_pull_trace
+from transports.collectives.base import COLLECTIVES
 from transports.engine import GradientEngine, OverlappedOptimizer
 from transports.gradients import GradientCompression
 from transports.process_group import TestbedProcessGroup
+from transports.transport import Transport
 
 
 class Synchroniser:
@@ -27,6 +30,8 @@ class Synchroniser:
 
     stalled_s: float = 0.0
     """For how long the present iteration's forward pass has waited for gradients of the one before."""
+    staleness: int = 0
+    """Of the present iteration's gradient: how many updates its parameters lacked."""
     trails: bool = False
     """Whether an iteration's communication goes on in the next one's forward pass."""
 
@@ -124,6 +129,127 @@ class Overlapped(Synchroniser):
         self._optimizer.flush()
 
 
+class Local(Synchroniser):
+    """Local SGD: steps by itself, and averages its parameters with the others' now and then."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        group: dist.ProcessGroup,
+        recorder: BucketRecorder,
+        pacer: ComputePacer,
+        *,
+        buckets: Sequence[int],
+        every: int,
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._group = group
+        self._recorder = recorder
+        self._pacer = pacer
+        self._every = every
+        self._parameters = list(model.parameters())
+        self._flat = torch.empty(sum(buckets))
+        self._buckets = torch.split(self._flat, list(buckets))
+        self._num_steps = 0
+        """Since the last averaging."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """With this worker's own parameters."""
+        self.staleness = self._num_steps
+        output: torch.Tensor = self._model(images)
+        return output
+
+    def after_backward(self) -> None:
+        """Step, and average when it is time."""
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._pacer.stretch()
+        self._recorder.ready()
+        self._num_steps += 1
+        if self._num_steps == self._every:
+            self.flush()
+
+    def step(self) -> None:
+        """It has."""
+
+    def flush(self) -> None:
+        """Average, unless that has just been done."""
+        if not self._num_steps:
+            return
+        self._num_steps = 0
+        _copy([parameter.detach() for parameter in self._parameters], self._flat)
+        self._flat.mul_(1.0 / self._group.size())
+        works = [dist.all_reduce(bucket, group=self._group, async_op=True) for bucket in self._buckets]
+        for work in works:
+            assert work is not None
+            work.wait()
+        _spread(self._flat, self._parameters)
+
+
+class Asynchronous(Synchroniser):
+    """Pushes its gradient to servers that step at once, and pulls what the parameters are then."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: TestbedProcessGroup,
+        recorder: BucketRecorder,
+        pacer: ComputePacer,
+        *,
+        servers: int,
+    ) -> None:
+        self._model = model
+        self._recorder = recorder
+        self._pacer = pacer
+        self._communicator = group.ours
+        self._parameters = list(model.parameters())
+        values = torch.empty(sum(parameter.numel() for parameter in self._parameters))
+        _copy([parameter.detach() for parameter in self._parameters], values)
+        self._worker = AsynchronousWorker(GRADIENTS_GROUP, servers, values)
+        self._num_pushes = 0
+        self._communicator.submit("begin", self._worker.begin, values.nbytes).wait()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """With what was pulled last."""
+        output: torch.Tensor = self._model(images)
+        return output
+
+    def after_backward(self) -> None:
+        """Push, then pull."""
+        self._pacer.stretch()
+        self._recorder.ready()
+        enqueued_s = time.monotonic()
+        gradients = [parameter.grad for parameter in self._parameters]
+        _copy([gradient for gradient in gradients if gradient is not None], self._worker.gradient)
+        self._num_pushes += 1
+
+        def job(transport: Transport) -> None:
+            self.staleness = self._worker.push_pull(transport)
+            self._recorder.pushed(push_pull_trace(self._worker, transport, self._num_pushes, enqueued_s))
+
+        self._communicator.submit("push_pull", job, self._worker.gradient.nbytes).wait()
+        _spread(self._worker.values, self._parameters)
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """The servers have."""
+
+
+def _copy(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
+    """One after the other."""
+    torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
+
+
+def _spread(flat: torch.Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    """The other way round."""
+    with torch.no_grad():
+        for parameter, values in zip(parameters, torch.split(flat, [each.numel() for each in parameters]), strict=True):
+            parameter.copy_(values.view_as(parameter))
+
+
 class Stalls:
     """Adds up the waiting, and keeps it out of what is stretched."""
 
@@ -146,8 +272,7 @@ def synchroniser(
     options: Training,
     group: dist.ProcessGroup,
     *,
-    fusion: Fusion,
-    buckets: Sequence[int],
+    configuration: WorkerConfiguration,
     recorder: BucketRecorder,
     pacer: ComputePacer,
     compression: GradientCompression | None,
@@ -155,6 +280,15 @@ def synchroniser(
 ) -> Synchroniser:
     """The one that the spec asks for. With a check every local gradient is kept there."""
     parameters = list(model.parameters())
+    fusion, buckets, synchronisation = configuration.fusion, configuration.buckets, configuration.synchronisation
+    if synchronisation.kind == "local_sgd":
+        assert synchronisation.every is not None
+        optimizer = optimizer_of(parameters, options)
+        return Local(model, optimizer, group, recorder, pacer, buckets=buckets, every=synchronisation.every)
+    if synchronisation.kind == "asynchronous":
+        assert isinstance(group, TestbedProcessGroup), "a plan refuses whole stacks"
+        servers = COLLECTIVES.parse(configuration.collective).num_servers
+        return Asynchronous(model, group, recorder, pacer, servers=servers)
     if not fusion.by_engine:
         hook = GradientHook(
             group,
@@ -184,8 +318,8 @@ def synchroniser(
         around_wait=stalls.around,
     )
     if engine.hides_behind_forward:
-        optimizer = OverlappedOptimizer(model, engine, lambda layer: optimizer_of(layer, options))
-        return Overlapped(model, optimizer, stalls)
+        overlapped = OverlappedOptimizer(model, engine, lambda layer: optimizer_of(layer, options))
+        return Overlapped(model, overlapped, stalls)
     return Engine(model, optimizer_of(parameters, options), engine)
 
 

@@ -94,7 +94,8 @@ class Trainer:
             self._control.barrier("done")
             if found := self._between(before, self._counted(group)):
                 self._control.report(control_pb2.Event(result=control_pb2.Result(json=json.dumps(found))))
-        self._control.report(control_pb2.Event(finished=_finished(model)))
+        alike = configuration.synchronisation.kind != "asynchronous"  # there everybody has what it pulled last
+        self._control.report(control_pb2.Event(finished=_finished(model, alike=alike)))
 
     def _counted(self, group: dist.ProcessGroup) -> _Counted:
         """What this worker alone can count."""
@@ -170,8 +171,7 @@ class Trainer:
             model,
             self._options,
             group,
-            fusion=self._configuration.fusion,
-            buckets=self._configuration.buckets,
+            configuration=self._configuration,
             recorder=self._recorder,
             pacer=self._pacer,
             compression=self._compression(),
@@ -288,6 +288,7 @@ class _Iterations:
             communication_run_queue_delay_s=delay.communication_s,
             slowdown=slowdown,
             forward_stall_s=synchroniser.stalled_s,
+            staleness=synchroniser.staleness,
             end_s=time.monotonic(),
         )
 
@@ -318,12 +319,12 @@ def _clock(group: dist.ProcessGroup) -> RunQueueClock:
     return RunQueueClock(threads_named(_GLOO_THREADS))
 
 
-def _finished(model: nn.Module) -> control_pb2.Finished:
+def _finished(model: nn.Module, *, alike: bool) -> control_pb2.Finished:
     parameters = [parameter.detach().contiguous() for parameter in model.parameters()]
     digest = hashlib.sha256()
     for parameter in parameters:
         digest.update(parameter.numpy().tobytes())
     return control_pb2.Finished(
-        parameters_sha256=digest.hexdigest(),
+        parameters_sha256=digest.hexdigest() if alike else "",
         num_parameters=sum(parameter.numel() for parameter in parameters),
     )

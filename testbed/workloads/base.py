@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from testbed.fusion import Fusion
+from testbed.synchronisation import Synchronisation
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
@@ -54,6 +55,7 @@ class WorkerConfiguration(BaseModel):
     stack: dict[str, object] | None
     """A whole stack (`gloo`) instead of collective x channel, or None."""
     fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
+    synchronisation: Synchronisation = Field(default_factory=lambda: Synchronisation.model_validate({}))
     buckets: tuple[int, ...] = ()
     """The plan's: elements in each."""
     dilation: float
@@ -107,6 +109,10 @@ class Workload(Options):
     def fusion_refusal(self, fusion: Fusion) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients fused so would be wrong here, and the cure; None: they may."""
         return None
+
+    def synchronisation_refusal(self) -> str | None:
+        """Why workers must agree in every iteration here, and the cure; None: they need not."""
+        return f"is for training; workload {self.kind} has no parameters"
 
     def refusal(self, compressor: Compressor) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients compressed so would be wrong here, and the cure; None: they may."""

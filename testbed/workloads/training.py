@@ -82,6 +82,12 @@ class Training(AgentWorkload):
             )
         return None
 
+    def synchronisation_refusal(self) -> str | None:
+        """What compares gradients after every backward pass."""
+        if self.verify_gradients:
+            return "leaves no mean gradient to compare with; leave workload.verify_gradients out"
+        return None
+
     def refusal(self, compressor: Compressor) -> str | None:
         """What would be applied twice, or compared with what it cannot equal."""
         if self.verify_gradients and compressor.kind != "none":

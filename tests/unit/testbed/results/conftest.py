@@ -108,6 +108,7 @@ class Model:
                     "communication_run_queue_delay_s": 0.001,
                     "slowdown": 1.0,
                     "forward_stall_s": 0.0,
+                    "staleness": 0,
                 }
             )
 

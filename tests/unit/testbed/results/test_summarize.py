@@ -55,6 +55,7 @@ def iteration(
         "run_queue_delay_s": 0.0,
         "communication_run_queue_delay_s": 0.1,
         "forward_stall_s": 0.0,
+        "staleness": 0,
         **changes,
     }
 

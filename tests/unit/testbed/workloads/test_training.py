@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.spec.experiment import Experiment, validate
 from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
 from tests.ranks import ADDRESS, Rank, run_ranks
 
@@ -48,7 +48,9 @@ class Listener(WorkerControl):
         self.events.append(copy.deepcopy(event))  # type: ignore[arg-type]
 
 
-def _configuration(rank: Rank, stack: str | None, seed: int, compression: str, fusion: object) -> WorkerConfiguration:
+def _configuration(
+    rank: Rank, stack: str | None, seed: int, compression: str, fusion: object, every: int | None
+) -> WorkerConfiguration:
     return WorkerConfiguration(
         run_id="test",
         rank=rank.rank,
@@ -62,7 +64,7 @@ def _configuration(rank: Rank, stack: str | None, seed: int, compression: str, f
         channel={"kind": "tcp"},
         compression={"kind": compression},
         stack=stack and {"kind": stack},
-        **_fused(fusion),
+        **_fused(fusion, {"kind": "local_sgd", "every": every} if every else "every_iteration"),
         dilation=1.0,
         timeout_s=30.0,
         store_path=rank.store_path,
@@ -70,9 +72,13 @@ def _configuration(rank: Rank, stack: str | None, seed: int, compression: str, f
     )
 
 
-def _fused(fusion: object) -> dict[str, Any]:
+def _fused(fusion: object, synchronisation: object) -> dict[str, Any]:
     made = make_plan(validate({"name": "x", "fusion": fusion, "workload": {"kind": "training", "batch_size": 8}}))
-    return {"fusion": made.experiment.fusion, "buckets": made.buckets}
+    return {
+        "fusion": made.experiment.fusion,
+        "buckets": made.buckets,
+        "synchronisation": Experiment.model_validate({"name": "x", "synchronisation": synchronisation}).synchronisation,
+    }
 
 
 def _work(
@@ -82,10 +88,11 @@ def _work(
     seed: int = 1,
     compression: str = "none",
     fusion: object = "size",
+    every: int | None = None,
 ) -> dict[str, Any]:
     control = Listener(rank)
     WORKLOADS.parse({"kind": "training", **options}).work(
-        _configuration(rank, stack, seed, compression, fusion), control
+        _configuration(rank, stack, seed, compression, fusion, every), control
     )
     iterations = [event.iteration for event in control.events if event.HasField("iteration")]
     (finished,) = (event.finished for event in control.events if event.HasField("finished"))
@@ -117,8 +124,8 @@ class Worker:
 def _train(num_workers: int = NUM_WORKERS, **changes: Any) -> list[Worker]:
     stack, seed = changes.pop("stack", None), changes.pop("seed", 1)
     compression = changes.pop("compression", "none")
-    fusion = changes.pop("fusion", "size")
-    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed, compression, fusion)
+    fusion, every = changes.pop("fusion", "size"), changes.pop("every", None)
+    outcomes = run_ranks(_work, num_workers, OPTIONS | changes, stack, seed, compression, fusion, every)
     return [Worker(outcome.value) for outcome in outcomes]
 
 
@@ -276,6 +283,23 @@ def test_cycles_join_what_is_ready_and_lose_nothing(two_workers: list[Worker]) -
 
 def test_the_engines_gradients_are_the_float64_mean() -> None:
     _train(num_workers=2, fusion="merged", iterations=2, verify_gradients=True)
+
+
+def test_local_sgd_averages_parameters_every_so_often_and_at_the_end() -> None:
+    workers = _train(num_workers=2, iterations=5, every=3)
+    assert len({worker.finished.parameters_sha256 for worker in workers}) == 1
+    for worker in workers:
+        measured = worker.phase("measured")
+        assert [iteration.staleness for iteration in measured] == [0, 1, 2, 0, 1]
+        sizes_bytes = [sum(bucket.size_bytes for bucket in iteration.buckets) for iteration in measured]
+        assert sizes_bytes == [0, 0, 4 * iteration_elements(), 0, 4 * iteration_elements()]
+    assert workers[0].losses()[-1] < workers[0].losses()[0]
+
+
+def test_averaging_after_every_step_is_averaging_gradients(two_workers: list[Worker]) -> None:
+    """Of stochastic gradient descent, which is linear in the gradient; to rounding."""
+    averaged = _train(num_workers=2, every=1)[0].losses()
+    assert averaged == pytest.approx(two_workers[0].losses(), rel=1e-4)
 
 
 def iteration_elements() -> int:
