@@ -21,7 +21,6 @@ from testbed.measure import endpoints
 from testbed.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.workloads._datasets import DATASETS, Dataset, batches
 from testbed.workloads._gradients import BucketRecorder, GradientCheck
-from testbed.workloads._models import MODELS
 from testbed.workloads._pacing import ComputePacer
 from testbed.workloads._scheduling import RunQueueClock, threads_named
 from testbed.workloads._synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
@@ -71,7 +70,7 @@ class Trainer:
         options, configuration = self._options, self._configuration
         torch.set_num_threads(configuration.num_threads)
         torch.manual_seed(configuration.seed)
-        model = MODELS[options.model].build()
+        model = options.build()
         dataset = DATASETS[options.dataset]()
         with self._process_group() as group:
             self._compute_only(copy.deepcopy(model), dataset)

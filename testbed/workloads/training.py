@@ -11,7 +11,8 @@ What this file leaves to `_trainer.py` is everything that needs torch.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,6 +21,9 @@ from testbed.workloads._models import MODELS
 from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
 from transports.compression.base import Compressor
 from transports.ordering import layers_of
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @WORKLOADS.register
@@ -56,9 +60,17 @@ class Training(AgentWorkload):
         "testbed.workloads._trainer",
     )
 
+    def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
+        """Of each float32 parameter, in the order the model registers them."""
+        return MODELS[self.model].parameter_shapes()
+
+    def build(self) -> "nn.Module":
+        """The model, its weights drawn from torch's global generator."""
+        return MODELS[self.model].build()
+
     def parameter_counts(self) -> Sequence[int]:
-        """Elements of each float32 parameter, in the order the model registers them."""
-        return MODELS[self.model].parameter_counts()
+        """Elements of each."""
+        return [prod(shape) for shape in self.parameter_shapes()]
 
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
         """In the order in which they become ready."""
@@ -66,7 +78,7 @@ class Training(AgentWorkload):
 
     def layer_shapes(self) -> Sequence[Sequence[tuple[int, ...]]]:
         """The model's."""
-        shapes = MODELS[self.model].parameter_shapes()
+        shapes = self.parameter_shapes()
         return [shapes[start:stop] for start, stop in layers_of(shapes)]
 
     def layer_operations(self) -> Sequence[float]:
