@@ -35,7 +35,7 @@ def owned(tmp_path: Path) -> Iterator[RunState]:
 @contextmanager
 def network(tmp_path: Path, **keys: Any) -> Iterator[EmulatedNetwork]:
     with owned(tmp_path) as state:
-        made = EmulatedNetwork(make_plan(validate({"name": "t", "workers": 2, **keys})), state)
+        made = EmulatedNetwork(make_plan(validate({"name": "t", "workers": 2, **keys})), state, holders={})
         try:
             made.build()
             made.start()

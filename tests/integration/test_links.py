@@ -219,7 +219,8 @@ def test_a_link_sends_at_its_rate_while_packets_wait_and_the_sampler_sees_it(tmp
     assert len(mine) >= 3
     sent, due = sum(probe.sent_bytes for probe in mine), sum(probe.due_bytes for probe in mine)
     # Each may be out by a super-frame.
-    chance = 3 * wire_bytes(deployment.plan.experiment.packet_bytes) * math.sqrt(len(mine) / 6)
+    experiment = deployment.plan.experiment
+    chance = 3 * wire_bytes(experiment.packet_bytes, experiment.mtu) * math.sqrt(len(mine) / 6)
     assert abs(sent - due) <= chance + 0.03 * due
 
 
