@@ -48,10 +48,11 @@ class _Results(Listener):
         self.samples: list[Sample] = []
 
     def on_result(self, rank: int, json: str) -> None:  # noqa: ARG002 (each sample says its own)
-        self.samples += _samples(json)
+        self.samples += parse_samples(json)
 
 
-def _samples(text: str) -> list[Sample]:
+def parse_samples(text: str) -> list[Sample]:
+    """What a worker of the workload `allreduce` reports."""
     return [Sample(**each) for each in json.loads(text)]
 
 

@@ -673,7 +673,10 @@ def bench_allreduce(
     link: Annotated[str, typer.Option(help="RATE[,DELAY[,LOSS]] of every link.")] = "1gbit,0s",
     sizes: Annotated[str, typer.Option(help="Comma-separated buffer sizes.")] = "64KiB,1MiB,25MB",
     stack: Annotated[
-        str, typer.Option(help="Comma-separated COLLECTIVE/CHANNEL[/COMPRESSION] or whole stacks.")
+        str,
+        typer.Option(
+            help="Comma-separated COLLECTIVE/CHANNEL[/COMPRESSION] or whole stacks; ring/udp:rate=1gbit:window=aimd."
+        ),
     ] = "ring/tcp,gloo",
     repeat: Annotated[int, typer.Option(help="Samples of each size and stack.", min=1, max=10_000)] = 10,
     congestion: Annotated[str, typer.Option(help="Congestion control on the routes, for every stack.")] = "cubic",
@@ -748,7 +751,9 @@ def bench_links(
 def bench_transports(
     only: Annotated[
         str,
-        typer.Option(help="Of the targets only these: ring,small,parameter-server,peer-to-peer,udp,udp-loss,mptcp."),
+        typer.Option(
+            help="Of the targets only these: ring,small,parameter-server,peer-to-peer,udp,udp-loss,udp-fair,mptcp."
+        ),
     ] = "",
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -757,8 +762,9 @@ def bench_transports(
 
     ring: 1 to 100 MB at 1 Gbit/s against the bound and gloo. small: messages that latency decides, against gloo.
     parameter-server, peer-to-peer: against their formulas. udp: our channel at 1 Gbit/s without loss, its rate given
-    and discovered. udp-loss: 200 Mbit/s, 20 ms round trip, 0.5 % random loss, beside TCP cubic. mptcp: two disjoint
-    paths against one. Links and sizes are in --json.
+    and discovered. udp-loss: 200 Mbit/s, 20 ms round trip, 0.5 % random loss, beside TCP cubic. udp-fair: what a
+    window that gives way leaves to a cubic flow, and gets. mptcp: two disjoint paths against one. Links and sizes are
+    in --json.
 
     Example: testbed bench transports --only udp
     """

@@ -1,14 +1,23 @@
 """What the ways for gradients to travel are held to, each beside its rivals on the same links in the same run."""
 
+import statistics
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from testbed.bench import allreduce_rows
+from testbed.bench import allreduce_rows, parse_samples
+from testbed.control.coordinator import Listener
+from testbed.doctor import plan_here, require
 from testbed.measure.streams import goodput_fraction
+from testbed.spec.experiment import validate
+from testbed.state import new_run_id
 from testbed.targets import Benchmarks, Row, quietly, target_row
+from testbed.workbench import Workbench, workbench
 from transports.units import parse_rate_bps, parse_size_bytes
 
 
@@ -117,6 +126,61 @@ def udp_rows() -> Iterator[Row]:
         yield target_row(f"udp, {what}: CPU over ring/tcp's", ratio, None, {**facts, **rows[stack]})
 
 
+class _Beside(Listener):
+    """Times of all-reduces, and what a background flow's sink received in the meantime."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._borders: list[tuple[float, int]] = []
+        self.durations_s: dict[int, float] = {}
+
+    def on_barrier(self, name: str) -> None:
+        if name in {"measure", "done"}:
+            (flow,) = self._bench.deployment.background_counters()
+            self._borders.append((time.monotonic(), flow.sink.received_bytes))
+
+    def on_result(self, rank: int, json: str) -> None:  # noqa: ARG002
+        for sample in parse_samples(json):
+            self.durations_s[sample.number] = max(sample.duration_s, self.durations_s.get(sample.number, 0.0))
+
+    @property
+    def background_bps(self) -> float:
+        (begun_s, before_bytes), (ended_s, after_bytes) = self._borders
+        return (after_bytes - before_bytes) * 8 / (ended_s - begun_s)
+
+
+def udp_fair_rows() -> Iterator[Row]:
+    """10 MB again and again between two at 100 Mbit/s and 20 ms there and back, a queue of one bandwidth-delay product,
+    beside one cubic flow that never ends: Jain's index of the two on the link that they share."""
+    size_bytes = 10_000_000
+    for window in ("aimd", "delay"):
+        experiment = validate(
+            {
+                "name": "bench-fair",
+                "workers": 2,
+                "link": {"rate": "100mbit", "delay": "5ms", "queue": "250kB"},
+                "background": [{"kind": "bulk", "from": "w0", "to": "w1"}],
+                "workload": {
+                    "kind": "allreduce", "sizes": [size_bytes], "stacks": [f"ring/udp:window={window}"], "repeat": 6
+                },
+                "metrics": {"port": None},
+            }
+        )  # fmt: skip
+        plan = plan_here(experiment)
+        require(plan)
+        with (
+            tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
+            workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
+        ):
+            beside = _Beside(bench)
+            bench.work(beside, timeout_s=600.0)
+        ours_bps = size_bytes * 8 / statistics.median(beside.durations_s.values())
+        rates_bps = [ours_bps, beside.background_bps]
+        jain = sum(rates_bps) ** 2 / (2 * sum(rate_bps**2 for rate_bps in rates_bps))
+        told = {"udp_bps": rates_bps[0], "cubic_bps": rates_bps[1]}
+        yield target_row(f"udp, window {window}, beside cubic: Jain's index", jain, 0.9, told, at_least=True)
+
+
 def mptcp_rows() -> Iterator[Row]:
     """25 MB between two hosts with two disjoint paths of 100 Mbit/s between their switches: eight subflows, of which
     the switches' hash puts some on each, against TCP, which has one."""
@@ -160,5 +224,6 @@ BENCHMARKS: Final[Benchmarks] = {
     "peer-to-peer": peer_to_peer_rows,
     "udp": udp_rows,
     "udp-loss": udp_loss_rows,
+    "udp-fair": udp_fair_rows,
     "mptcp": mptcp_rows,
 }

@@ -181,7 +181,11 @@ def bench(
         str, typer.Option(help="MIN:MAX:FACTOR or a comma-separated list; of the larger buffer, as nccl-tests has it.")
     ] = "4B:64MiB:4",
     stack: Annotated[
-        str, typer.Option(help="Comma-separated COLLECTIVE/CHANNEL, COLLECTIVE/CHANNEL/COMPRESSION or whole stacks.")
+        str,
+        typer.Option(
+            help="Comma-separated COLLECTIVE/CHANNEL, COLLECTIVE/CHANNEL/COMPRESSION or whole stacks; options stand "
+            "behind what they are of: ring/udp:rate=1gbit:window=aimd."
+        ),
     ] = "ring/tcp,auto/tcp,gloo",
     compression: Annotated[
         str | None, typer.Option(help="Time every COLLECTIVE/CHANNEL with this compression too, such as fp16.")

@@ -69,7 +69,10 @@ def _with_options(axis: Registry[OptionsT], text: str) -> OptionsT:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise OptionError(f"{text!r}: {where}: {first['msg']}") from None
+        if first["type"] != "extra_forbidden":
+            raise OptionError(f"{text!r}: {where}: {first['msg']}") from None
+        names = [field.alias or name for name, field in axis[kind].model_fields.items()]
+        raise OptionError(f"{text!r}: {kind} has no option {where}; allowed: {', '.join(names) or 'none'}") from None
 
 
 def _number_or_text(value: str) -> int | str:

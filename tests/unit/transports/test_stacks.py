@@ -42,10 +42,17 @@ def test_options_stand_behind_a_kind() -> None:
     ("text", "what"),
     [
         ("ring:segment_bytes/tcp", "not option=value"),
-        ("ring:segments=3/tcp", "segments: Extra inputs"),
+        ("ring:segments=3/tcp", "ring has no option segments; allowed: segment_bytes"),
         ("parameter_server:servers=none/tcp", "servers: .*integer"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(text: str, what: str) -> None:
     with pytest.raises(OptionError, match=what):
         parse_stack(text)
+
+
+def test_an_option_there_is_none_of_names_those_there_are() -> None:
+    with pytest.raises(OptionError, match=r"udp has no option speed; allowed: rate, window, packets, target, payload"):
+        parse_stack("ring/udp:speed=1gbit")
+    with pytest.raises(OptionError, match=r"memory has no option rate; allowed: none"):
+        parse_stack("ring/memory:rate=1gbit")
