@@ -40,7 +40,7 @@ if [ -z "$base" ]; then
 fi
 
 context=build/image
-rm -rf "$context" && mkdir -p "$context/wheels"
+rm -rf "$context" && mkdir -p "$context"/{wheels,native}
 cp docker/Dockerfile.worker docker/requirements-worker.txt constraints.txt "$context"
 printf 'image: collecting wheels\n'
 .venv/bin/python -m pip download --quiet --disable-pip-version-check --dest "$context/wheels" \
@@ -48,6 +48,10 @@ printf 'image: collecting wheels\n'
   || fail "pip could not fetch the wheels; the lines above say which"
 .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$context/wheels" . \
   || fail "pip could not build this package's wheel"
+# The C that workers load: for a base whose C library is this machine's, or newer.
+.venv/bin/python -m testbed.native_libraries | xargs realpath --relative-to=. \
+  | xargs cp --parents --target-directory="$context/native" \
+  || fail "the C sources that workers load could not be built; the lines above say why"
 printf 'image: building %s upon %s\n' "$image" "$base"
 docker build --quiet --network none --build-arg "BASE=$base" --tag "$image" --file "$context/Dockerfile.worker" "$context" \
   >/dev/null || fail "docker build failed; the lines above say where (wheels are for the Python of .venv: $(.venv/bin/python -V))"

@@ -129,7 +129,10 @@ class DockerContainers(Runtime):
     def start(self, plan: "Plan", state: "RunState", *, log_directory: Path) -> "RunningRuntime":
         """Start every container; each imports what the workload needs."""
         from testbed.hosts.container import ContainerRuntime, ContainerSpec
+        from testbed.native_libraries import build_libraries
 
+        if self.mounts:  # sources of this package among them are read-only there
+            build_libraries()
         spec = ContainerSpec(
             image=self.image,
             python=self.python,

@@ -1,0 +1,11 @@
+import ctypes
+
+from testbed.native_libraries import build_libraries
+
+
+def test_they_are_built_once_and_can_be_loaded() -> None:
+    libraries = build_libraries()
+    assert len(libraries) == 2
+    for path in libraries:
+        ctypes.CDLL(str(path))
+    assert build_libraries() == libraries
