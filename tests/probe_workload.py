@@ -3,6 +3,7 @@
 A worker's entry is `probe_workload:main`; importing this module adds the workload.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -106,6 +107,5 @@ def main(socket_path: str, rank: str) -> None:
 
 if __name__ == "__main__":
     # Run by path, this module would be a second one: the workload must be of the module that the registry knows.
-    import probe_workload
-
+    probe_workload = importlib.import_module("probe_workload")
     probe_workload.main(*sys.argv[1:])

@@ -169,7 +169,7 @@ def _reductions(rank: Rank) -> dict[str, Any]:
         truth = torch.tensor([True, rank.rank == 1, False])
         dist.all_reduce(truth, op=getattr(dist.ReduceOp, name))
         results[f"{name} bool"] = truth.tolist()
-    halves = dist._make_nccl_premul_sum(0.5)
+    halves = dist._make_nccl_premul_sum(0.5)  # type: ignore[attr-defined]
     tensor = torch.arange(6, dtype=torch.float64) + rank.rank
     part = torch.empty(2, dtype=torch.float64)
     dist.reduce_scatter_single(part, tensor, op=halves)

@@ -130,7 +130,7 @@ def test_every_query_of_a_dashboard_returns_series(path: Path, reopened: Reopene
     ]
     assert empty == []
     for variable in dashboard["templating"]["list"]:
-        metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]).groups()  # type: ignore[union-attr]
+        metric, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]).groups()
         found = reopened.series(substituted(metric, reopened.run_id))
         assert found
         assert all(series["metric"][label] for series in found)

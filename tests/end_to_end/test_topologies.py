@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 def run(output: Path, *overrides: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
     # Small batches leave the cores to communication: the verdict shall be about the links.
-    short = ("workload.iterations=4", "workload.compute_only=2", "workload.batch_size=8")
+    short: tuple[str, ...] = ("workload.iterations=4", "workload.compute_only=2", "workload.batch_size=8")
     short += ("workload.warmup=2", "link.rate=200mbit", "metrics.port=0")
     for override in (*short, *overrides):
         argv += ["--set", override]

@@ -193,7 +193,7 @@ def test_every_row_of_the_table_by_hand(kind: str) -> None:
         for length in (*range(HEADER.size), *range(HEADER.size, len(whole), 9)):
             send(0, whole[:length])
         send(0, whole + b"\0")
-        wrong = [{"job": 9}, {"slot": 2}, {"slot": 0x3FFF}, {"version": 1}, {"chunk": 9}]
+        wrong: list[dict[str, Any]] = [{"job": 9}, {"slot": 2}, {"slot": 0x3FFF}, {"version": 1}, {"chunk": 9}]
         for changes in wrong:
             send(0, contribution(8, 3)._replace(**changes))
         send(0, whole[:6] + b"\xc0" + whole[7:])

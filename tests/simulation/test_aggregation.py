@@ -5,14 +5,14 @@ Each seed decides a whole world: how many workers, how much is lost, doubled and
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from switch_agg.aggregator import Aggregator
-from switch_agg.core import Address, Datagram
+from switch_agg.core import Address, Core, Datagram
 from switch_agg.errors import AggregatorLostError, EpochEndedError
 from switch_agg.job import Job
 from switch_agg.simulator import Network, Simulator, StuckError
@@ -53,7 +53,10 @@ class World:
         self.aggregator = aggregator(generation=seed)
         self.aggregator.configure(self.job)
         self.workers = [self.worker(index) for index in range(num_workers)]
-        cores = {SWITCH: self.aggregator, **{host(index): worker for index, worker in enumerate(self.workers)}}
+        cores: dict[Address, Core] = {
+            SWITCH: self.aggregator,
+            **{host(index): worker for index, worker in enumerate(self.workers)},
+        }
         self.simulator = Simulator(cores, network, seed=seed)
 
     def worker(self, index: int) -> Worker:
@@ -233,7 +236,7 @@ def test_a_restarted_aggregator_is_noticed() -> None:
 
 def test_an_aggregator_that_is_gone_is_reported_in_time() -> None:
     class Dead:
-        def receive(self, datagrams: Sequence[Datagram], now_s: float) -> None: ...
+        def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None: ...
         def transmit(self, now_s: float) -> Sequence[Datagram]:
             return ()
 

@@ -10,7 +10,7 @@ import pytest
 
 from switch_agg.core import Address
 from switch_agg.simulator import Network, Simulator, StuckError
-from switch_agg.window import AimdWindow, DelayWindow, FixedWindow
+from switch_agg.window import AimdWindow, DelayWindow, FixedWindow, Window
 from transports.channels._udp_core import ASIDE_BYTES, Connection
 from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.framing import HEADER_BYTES
@@ -33,15 +33,15 @@ class World:
         self.tokens: dict[Address, list[int]] = {A: [], B: []}
 
     def connection(self, local: Address, peer: Address) -> Connection:
+        windows: list[Window] = [FixedWindow(self.random.randint(1, 200)), AimdWindow(4, 64), DelayWindow(4, 64)]
+        paces: list[Pace] = [WindowPace(), GivenPace(self.random.choice([1e6, 1e9])), DiscoveredPace()]
         return Connection(
             peer=peer,
             local=self.numbers[local],
             remote=self.numbers[peer],
             packet_bytes=self.packet_bytes,
-            window=self.random.choice(
-                [FixedWindow(self.random.randint(1, 200)), AimdWindow(4, 64), DelayWindow(4, 64)]
-            ),
-            pace=self.random.choice([WindowPace(), GivenPace(self.random.choice([1e6, 1e9])), DiscoveredPace()]),
+            window=self.random.choice(windows),
+            pace=self.random.choice(paces),
             pacer=Pacer(),
             now_s=0.0,
         )

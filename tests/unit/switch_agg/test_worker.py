@@ -1,5 +1,7 @@
 """A worker against a scripted aggregator; the simulation plays them against each other."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,7 @@ def sent(worker: Worker, now_s: float) -> list[int]:
     return [decode(datagram.data).chunk for datagram in worker.transmit(now_s)]
 
 
-def answer(worker: Worker, chunk: int, now_s: float, *, marked: bool = False, **changes: object) -> None:
+def answer(worker: Worker, chunk: int, now_s: float, *, marked: bool = False, **changes: Any) -> None:
     slot, version = JOB.place(chunk)
     packet = Packet(Kind.DATA, 0, 3, chunk, slot=slot, version=version, elements=np.full(32, chunk, np.int32))
     worker.receive([Datagram(SWITCH, packet._replace(**changes).encode(), marked)], now_s)
@@ -94,9 +96,11 @@ def test_the_first_window_repeats_its_own_chunks_one_at_a_time() -> None:
     """p4app-switchML's client repeats chunk p + 1 in chunk p's slot here."""
     worker = reducing(3)
     first = list(worker.transmit(0.0))
-    now_s, repeated = 0.0, []
+    now_s = 0.0
+    repeated: list[Datagram] = []
     for expirations in range(3):
         due_s = worker.deadline_s()
+        assert due_s is not None
         assert due_s == pytest.approx(now_s + worker.round_trip.timeout_s * 2**expirations)
         now_s = due_s
         worker.expire(now_s)

@@ -124,7 +124,7 @@ def test_communication_threads_waiting_for_a_core(share: float | None, outcome: 
 def probed(sent: float, **changes: Any) -> Evidence:
     """400 probes in which 100 MB were due."""
     told = {"num_probes": 400, "due_bytes": 100e6, "sent_bytes": int(sent * 100e6), "chance": 0.0166}
-    return with_link(backlog=BacklogEvidence(**{**told, **changes}))  # type: ignore[arg-type]
+    return with_link(backlog=BacklogEvidence(**{**told, **changes}))
 
 
 @pytest.mark.parametrize(

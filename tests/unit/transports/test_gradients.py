@@ -1,5 +1,7 @@
 """Exchanges over a transport: accounts, tensors of any shape, what is refused."""
 
+from typing import Literal
+
 import pytest
 import torch
 
@@ -52,7 +54,7 @@ def test_an_uncompressed_operation_counts_its_own_size() -> None:
 
 
 @pytest.mark.parametrize("operation", ["sum", "avg"])
-def test_tensors_of_any_shape_are_reduced_in_place(operation: str) -> None:
+def test_tensors_of_any_shape_are_reduced_in_place(operation: Literal["sum", "avg"]) -> None:
     def reduce(communicator: Communicator) -> torch.Tensor:
         own = GradientCompression(COMPRESSORS.parse("bf16"), rank=communicator.rank, num_workers=3)
         whole = torch.zeros(4, 6)
@@ -61,7 +63,7 @@ def test_tensors_of_any_shape_are_reduced_in_place(operation: str) -> None:
         communicator.submit(
             "all_reduce",
             lambda transport: own.all_reduce(transport, part, operation),
-            part.nbytes,  # type: ignore[arg-type]
+            part.nbytes,
         ).wait(10)
         return whole
 

@@ -39,7 +39,7 @@ def configuration(tmp_path: Path) -> TenantConfiguration:
 
 def until(condition: object) -> None:
     for _ in range(200):
-        if condition():  # type: ignore[operator]
+        if condition():
             return
         time.sleep(0.05)
     raise AssertionError("it does not come true")

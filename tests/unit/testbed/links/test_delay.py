@@ -20,7 +20,7 @@ def asked(keys: dict[str, str] | None = None, **link: Any) -> list[AskedLink]:
         ({"duplicate": "1%"}, "link.duplicate: nfqueue decides about packets and makes none"),
     ],
 )
-def test_nfqueue_says_what_it_has_not_got(link: dict[str, str], words: str) -> None:
+def test_nfqueue_says_what_it_has_not_got(link: dict[str, Any], words: str) -> None:
     (reason,) = refusals(asked(**link), "nfqueue", superframes=False, bridged=False)
     assert words in reason
 
@@ -46,7 +46,7 @@ def test_nothing_that_draws_for_whole_super_frames_is_taken() -> None:
 
 @pytest.mark.parametrize("link", [{"delay": "200us"}, {"delay": "1s"}, {"loss": "1%"}, {"delay": "5ms", "loss": "5%"}])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_delay_and_loss_are_had_from_all(link: dict[str, str], backend: BackendName) -> None:
+def test_delay_and_loss_are_had_from_all(link: dict[str, Any], backend: BackendName) -> None:
     assert refusals(asked(**link), backend, superframes=False, bridged=False) == []
 
 

@@ -120,7 +120,14 @@ def test_the_program_refuses_what_it_does_not_understand_before_it_makes_anythin
     tmp_path: Path, broken: str, words: str
 ) -> None:
     nowhere = port_argument("t0", "02:00:00:00:00:01", "/nonexistent")
-    argv = [program("relay_tap"), tmp_path / "counters", nowhere, broken, nowhere, stage(index=1).relay_argument()]
+    argv = [
+        str(program("relay_tap")),
+        str(tmp_path / "counters"),
+        nowhere,
+        broken,
+        nowhere,
+        stage(index=1).relay_argument(),
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert words in done.stderr
@@ -131,6 +138,6 @@ def test_the_program_knows_every_parameter_the_plan_has(tmp_path: Path) -> None:
     ends = []
     for index in range(2):
         ends += [port_argument("t0", "02:00:00:00:00:01", "/nonexistent"), stage(index=index).relay_argument()]
-    argv = [program("relay_tap"), tmp_path / "counters", *ends]
+    argv = [str(program("relay_tap")), str(tmp_path / "counters"), *ends]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "relay_tap: /nonexistent: No such file or directory\n")

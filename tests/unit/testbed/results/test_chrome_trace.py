@@ -107,8 +107,8 @@ def test_sums_agree_with_the_summary(record: Make, dilation: float) -> None:
     summary = loaded.summary
     assert summary.iteration_time_s is not None
     assert median(sums["iteration"]) == pytest.approx(1e6 * summary.iteration_time_s.median, rel=1e-6)
-    assert median(sums["compute"]) == pytest.approx(1e6 * summary.compute_time_s, rel=1e-6)  # type: ignore[operator]
-    assert median(sums["exposed"]) == pytest.approx(1e6 * summary.exposed_communication_s, rel=1e-6)  # type: ignore[operator]
+    assert median(sums["compute"]) == pytest.approx(1e6 * summary.compute_time_s, rel=1e-6)
+    assert median(sums["exposed"]) == pytest.approx(1e6 * summary.exposed_communication_s, rel=1e-6)
     buckets = [event for event in wholes if event["name"].startswith("bucket ")]
     assert {event["name"] for event in buckets} == {f"bucket {number}" for number in range(4)}
     assert summary.allreduce is not None
@@ -142,7 +142,7 @@ def test_changes_are_marks_and_background_flows_are_spans(everything: Record) ->
     assert [flow["name"].partition(":")[0] for flow in flows] == ["w1 → w2", "w0 → w1"], "the third never began"
     always, timed = flows
     communicating = everything.iterations.filter(pl.col("phase") != "compute_only")["start_s"].min()
-    origin = 1e6 * (communicating - everything.iterations["start_s"].min())  # type: ignore[operator]
+    origin = 1e6 * (communicating - everything.iterations["start_s"].min())
     assert always["ts"] == 0
     assert timed["ts"] == pytest.approx(origin + 500e3, abs=0.01)
     assert timed["dur"] == pytest.approx(500e3, abs=0.01)

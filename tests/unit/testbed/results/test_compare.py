@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -26,7 +27,11 @@ def slower(summary: Summary, factor: float, outcome: Outcome = "valid") -> Summa
     return summary.model_copy(update={"iteration_time_s": changed, "outcome": outcome, "reasons": reasons})
 
 
-def point(*runs: Summary, num_asked: int = 1, **settings: object) -> ComparedPoint:
+def rate(text: str) -> dict[str, Any]:
+    return {"link.rate": text}
+
+
+def point(*runs: Summary, num_asked: int = 1, **settings: Any) -> ComparedPoint:
     return ComparedPoint(
         settings=settings or {"link.rate": "100mbit"},
         spec_sha256="ab" * 32,
@@ -76,7 +81,7 @@ def test_theory_is_that_of_the_measured_latency_where_there_is_one(summary: Summ
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_table_shows_what_varied_and_says_what_was_wrong(summary: Summary, tmp_path: Path, width: int) -> None:
-    bad = point(slower(summary, 1, "invalid"), **{"link.rate": "1gbit"})
+    bad = point(slower(summary, 1, "invalid"), **rate("1gbit"))
     text = text_of(comparison(tmp_path, point(summary), bad), width)
     for words in ("100mbit", "1gbit", "valid", "link.rate=1gbit: invalid: the cores were busy"):
         assert words in " ".join(text.split())
@@ -87,7 +92,7 @@ def test_the_table_shows_what_varied_and_says_what_was_wrong(summary: Summary, t
 def test_a_command_is_compared_by_its_time(summary: Summary, tmp_path: Path) -> None:
     command = CommandSummary(argv=["true"], backend=None, redirected=[], start_s=0.0, time_s=4.2, workers=[])
     ran = summary.model_copy(update={"command": command, "iteration_time_s": None})
-    found = comparison(tmp_path, point(ran, **{"link.rate": "10mbit"}), point(ran, **{"link.rate": "20mbit"}))
+    found = comparison(tmp_path, point(ran, **rate("10mbit")), point(ran, **rate("20mbit")))
     assert found.points[0].row()["command_time_s"] == 4.2
     text = text_of(found)
     assert "4.2 s" in text
@@ -95,13 +100,13 @@ def test_a_command_is_compared_by_its_time(summary: Summary, tmp_path: Path) -> 
 
 
 def test_points_to_run_are_listed_with_what_theory_predicts(summary: Summary, tmp_path: Path) -> None:
-    text = text_of(comparison(tmp_path, point(summary), point(**{"link.rate": "1gbit"})), render=render_points)
+    text = text_of(comparison(tmp_path, point(summary), point(**rate("1gbit"))), render=render_points)
     assert [line.split()[-1] for line in text.splitlines()[-2:]] == ["result", "yes"]
     assert "600 ms" in text
 
 
 def test_the_directory_has_the_same_numbers_for_scripts(summary: Summary, tmp_path: Path) -> None:
-    written = comparison(tmp_path, point(summary), point(**{"link.rate": "1gbit"}))
+    written = comparison(tmp_path, point(summary), point(**rate("1gbit")))
     write_comparison(written)
     document = json.loads((written.directory / "sweep.json").read_text())
     assert document["varied"] == ["link.rate"]

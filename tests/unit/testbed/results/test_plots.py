@@ -46,7 +46,7 @@ def test_few_directions_are_lines_and_many_a_heat_map(record: Make) -> None:
 def test_a_long_run_is_thinned_without_losing_bytes(record: Make) -> None:
     loaded = record(num_iterations=5)
     start_s = loaded.iterations.filter(pl.col("phase") == "measured")["start_s"].min()
-    times = pl.DataFrame({"at_s": [start_s + 0.0003 * tick for tick in range(9001)]})  # type: ignore[operator]
+    times = pl.DataFrame({"at_s": [start_s + 0.0003 * tick for tick in range(9001)]})
     row = (
         loaded.links.filter((pl.col("link") == "w0-s0") & (pl.col("node") == "w0")).head(1).drop("at_s", "class_bytes")
     )

@@ -26,7 +26,7 @@ RUN = RunStatus(
 def said(**runs: RunStatus | None) -> str:
     console = Console(file=io.StringIO(), width=60)
     render_status(runs, console, now=NOW)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_parts_add_up_in_every_iteration_of_a_modelled_run(record: Callable[...,
     frame = per_iteration(loaded.iterations, num_workers=4, dilation=2.0)
     total = frame["compute_s"] + frame["exposed_s"] + frame["other_s"]
     assert np.allclose(total.to_numpy(), frame["time_s"].to_numpy())
-    assert frame["other_s"].min() >= 0  # type: ignore[operator]
+    assert frame["other_s"].min() >= 0
 
 
 def test_an_iteration_that_a_worker_did_not_finish_does_not_count() -> None:

@@ -55,7 +55,7 @@ def test_what_links_held_is_said_only_where_it_is_known_well(record: Callable[..
 
     def probed(chance: float) -> LinkSummary:
         told = {"num_probes": 9, "watched_s": 1.0, "due_bytes": 1e6, "sent_bytes": 990_000, "held_share": 1.0}
-        return link.model_copy(update={"backlog": BacklogSummary(**told, chance=chance)})  # type: ignore[arg-type]
+        return link.model_copy(update={"backlog": BacklogSummary(**told, chance=chance)})
 
     assert wording.rate_held(link) is None
     assert wording.rate_held(probed(0.2)) is None

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.plan import make_plan
 from testbed.spec.experiment import Experiment, validate
-from testbed.workloads.base import WORKLOADS, WorkerConfiguration, WorkerControl, Workload
+from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl, Workload
 from tests.ranks import ADDRESS, Rank, run_ranks
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def _work(
     every: int | None = None,
 ) -> dict[str, Any]:
     control = Listener(rank)
-    WORKLOADS.parse({"kind": "training", **options}).work(
-        _configuration(rank, stack, seed, compression, fusion, every), control
-    )
+    workload = WORKLOADS.parse({"kind": "training", **options})
+    assert isinstance(workload, AgentWorkload)
+    workload.work(_configuration(rank, stack, seed, compression, fusion, every), control)
     iterations = [event.iteration for event in control.events if event.HasField("iteration")]
     (finished,) = (event.finished for event in control.events if event.HasField("finished"))
     return {

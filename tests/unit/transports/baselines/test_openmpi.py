@@ -1,7 +1,8 @@
+import importlib.metadata
+
 import pytest
 from pydantic import ValidationError
 
-from transports.baselines import _openmpi_launch
 from transports.baselines.gloo import Gloo
 from transports.baselines.openmpi import OpenMpi
 from transports.errors import UnsupportedError
@@ -29,8 +30,8 @@ def test_an_algorithm_that_it_lacks_is_refused() -> None:
 
 def test_a_machine_without_it_is_told_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise _openmpi_launch.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(_openmpi_launch.importlib.metadata, "version", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(UnsupportedError, match=r"mpi4py is missing: pip install 'ina-testbed\[mpi\]'"):
         OpenMpi().require()

@@ -76,7 +76,7 @@ def test_strangers_are_refused_and_disturb_nobody(said: bytes) -> None:
     def life(group: Group) -> None:
         if group.rank == 1:
             with grpc_library.insecure_channel(listening(group)) as stranger:
-                call = stranger.stream_stream(METHOD)(iter([said]))
+                call = stranger.stream_stream(METHOD, None, None)(iter([said]))
                 try:
                     next(iter(call))
                 except grpc_library.RpcError as error:
@@ -110,7 +110,7 @@ def test_a_member_that_speaks_nonsense_is_an_error(sent: list[bytes], expected: 
         if member.rank == 1:
             with grpc_library.insecure_channel(listening(member)) as channel:
                 words = [pack(Header(group_id(member.name), 0, HELLO, 0, 2, 1)), *sent]
-                list(channel.stream_stream(METHOD)(iter(words)))
+                list(channel.stream_stream(METHOD, None, None)(iter(words)))
                 told.wait()
             return
         with closing(Grpc().open(member)) as endpoint, pytest.raises(expected):

@@ -35,7 +35,7 @@ def tampered(group: Group, key: str, value: object) -> None:
             told = json.dumps({**json.loads(told), key: value})
         publish(name, told)
 
-    group.store.set = set_other  # type: ignore[method-assign]
+    group.store.set = set_other  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize("congestion", ["cubic", "reno"])

@@ -33,6 +33,12 @@ def header(count: int, sequence: int = 1) -> Header:
     return Header(7, sequence, ALL_REDUCE, 0, count, 0)
 
 
+def open_tcp(group: Group) -> TcpEndpoint:
+    endpoint = Tcp().open(group)
+    assert isinstance(endpoint, TcpEndpoint)
+    return endpoint
+
+
 def finish(endpoint: TcpEndpoint, *tokens: int) -> None:
     left = set(tokens)
     while left:
@@ -57,7 +63,7 @@ def with_impostor(group: Group, impostor: Callable[[socket.socket], None]) -> An
     thread = threading.Thread(target=life)
     thread.start()
     try:
-        with closing(Tcp().open(group)) as endpoint:
+        with closing(open_tcp(group)) as endpoint:
             with pytest.raises(TransportError) as raised:
                 finish(endpoint, endpoint.post_receive(1, header(100), memoryview(bytearray(100))))
             return raised.value
@@ -125,10 +131,10 @@ def test_strangers_are_turned_away() -> None:
         silent.close()
 
     opened: list[TcpEndpoint] = []
-    other = threading.Thread(target=lambda: opened.append(Tcp().open(members[1])))
+    other = threading.Thread(target=lambda: opened.append(open_tcp(members[1])))
     crowd = threading.Thread(target=strangers)
     crowd.start()
-    endpoint = Tcp().open(members[0])
+    endpoint = open_tcp(members[0])
     crowd.join()
     assert endpoint.num_strangers == len(lies) + 1
     for each in (endpoint, *opened):
@@ -209,7 +215,8 @@ def test_ports_are_the_kernels_own_and_the_last_resort_is_any() -> None:
     assert all(40_000 <= port <= 40_999 for port in drawn[:-1])
     assert drawn[-1] == 0
     assert drawn == list(ports("g", 0, 1, (40_000, 40_999)))
-    for other in (("h", 0, 1), ("g", 1, 1), ("g", 0, None)):
+    others: list[tuple[str, int, int | None]] = [("h", 0, 1), ("g", 1, 1), ("g", 0, None)]
+    for other in others:
         assert list(ports(*other, (40_000, 40_999))) != drawn
 
 
@@ -234,7 +241,7 @@ def test_wire_bytes_count_every_segment() -> None:
 
 def test_the_kernel_counts_acknowledgements() -> None:
     def body(group: Group) -> Any:
-        with closing(Tcp().open(group)) as endpoint:
+        with closing(open_tcp(group)) as endpoint:
             view = memoryview(bytearray(1 << 22))
             post = endpoint.post_send if group.rank == 0 else endpoint.post_receive
             finish(endpoint, post(1 - group.rank, header(1 << 22), view))
@@ -293,7 +300,7 @@ def test_a_small_message_after_a_large_one_wakes_its_receiver() -> None:
     """The kernel's low-water mark, raised for the large one, must not hide the small one."""
 
     def body(group: Group) -> None:
-        with closing(Tcp().open(group)) as endpoint:
+        with closing(open_tcp(group)) as endpoint:
             for sequence, size in enumerate((1 << 22, 1, 1 << 21, 5), start=1):
                 view = memoryview(bytearray(size))
                 post = endpoint.post_send if group.rank == sequence % 2 else endpoint.post_receive
@@ -322,7 +329,7 @@ def test_a_killed_process_is_missed_though_its_child_lives_on() -> None:
     """A data loader's worker, forked while the group is open, must not keep its parent's connections alive."""
     member = groups(2)[0]
     opened: list[TcpEndpoint] = []
-    accepting = threading.Thread(target=lambda: opened.append(Tcp().open(member)))
+    accepting = threading.Thread(target=lambda: opened.append(open_tcp(member)))
     accepting.start()
     argv = [sys.executable, "-c", RANK_1, member.name, listening(member)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:

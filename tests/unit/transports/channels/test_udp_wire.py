@@ -39,7 +39,7 @@ def test_what_is_cut_short_is_noticed(body: bytes, data: st.DataObject) -> None:
 
 @given(st.integers(0, 2**40), st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), max_size=MAX_RANGES))
 def test_acknowledged_ranges_are_read_as_written(first: int, pieces: list[tuple[int, int]]) -> None:
-    ranges = []
+    ranges: list[tuple[int, int]] = []
     for gap, length in pieces:
         ranges.insert(0, (first + gap, first + gap + length - 1))
         first += gap + length

@@ -13,7 +13,7 @@ from transports.compression._sparse import largest, pack, unpack
     data=st.data(),
 )
 @settings(max_examples=200, deadline=None)
-def test_largest_are_distinct_in_order_and_not_below_the_rest(values: np.ndarray, data: st.DataObject) -> None:  # type: ignore[type-arg]
+def test_largest_are_distinct_in_order_and_not_below_the_rest(values: np.ndarray, data: st.DataObject) -> None:
     num_kept = data.draw(st.integers(1, len(values)))
     indices = largest(values, num_kept)
     assert len(indices) == num_kept
