@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Final
 
 from testbed.errors import SpecError
 from testbed.fusion import fuse, merge
 from testbed.spec.experiment import Experiment
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Shape
 from transports.errors import OptionError
-
-ASSUMED_OPERATIONS_PER_S: Final = 50e9
-"""Of a worker in a backward pass that nobody has said the time of."""
 
 
 def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> tuple[int, ...]:
@@ -34,13 +30,13 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
     if not layers:
         return ()
     if fusion.kind == "merged":
-        operations = list(reversed(workload.layer_operations()))
-        backward_s = fusion.backward_s or sum(operations) / ASSUMED_OPERATIONS_PER_S
+        backward_s = list(reversed(workload.layer_backward_s()))
+        stretched = fusion.backward_s / sum(backward_s) if fusion.backward_s else 1.0
         fewest, most = min(layers), sum(layers)
         s_per_element = (all_reduce_s(most) - all_reduce_s(fewest)) / (most - fewest) if most > fewest else 0.0
         return merge(
             layers,
-            [backward_s * each / sum(operations) for each in operations],
+            [stretched * each for each in backward_s],
             startup_s=max(0.0, all_reduce_s(fewest) - fewest * s_per_element),
             s_per_element=s_per_element,
         )

@@ -59,7 +59,7 @@ class Fusion(BaseModel):
     """Of `time`: from one look at what is ready to the next; 5ms where nothing is said."""
     backward_s: Time | None = Field(None, alias="backward", gt=0, le=3600)
     """Of `merged`: how long a backward pass takes, which its layers share by their multiplications; where nothing is
-    said, as long as they take at 50e9 operations a second."""
+    said, as long as they take at 50e9 operations a second, or as the workload says."""
 
     @model_validator(mode="after")
     def _options_where_they_mean_something(self) -> Self:

@@ -1,6 +1,7 @@
 """A layer that takes time and no core."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,28 +11,28 @@ from torch import nn
 class WaitingLayer(nn.Module):
     """Passes its input (n, features) on, a little changed by its parameters, so that autograd calls it."""
 
-    def __init__(self, shape: tuple[int, ...], *, forward_s: float, backward_s: float) -> None:
+    def __init__(self, shapes: Sequence[tuple[int, ...]], *, forward_s: float, backward_s: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(shape))
+        self.tensors = nn.ParameterList(torch.zeros(shape) for shape in shapes)
         self._forward_s = forward_s
         self._backward_s = backward_s
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """After `forward_s`."""
-        output: torch.Tensor = _Waiting.apply(values, self.weight, self._forward_s, self._backward_s)  # type: ignore[no-untyped-call]
+        output: torch.Tensor = _Waiting.apply(values, self._forward_s, self._backward_s, *self.tensors)  # type: ignore[no-untyped-call]
         return output
 
 
 class _Waiting(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, values: torch.Tensor, weight: torch.Tensor, forward_s: float, backward_s: float
+        context: Any, values: torch.Tensor, forward_s: float, backward_s: float, *tensors: torch.Tensor
     ) -> torch.Tensor:
         time.sleep(forward_s)
-        context.shape, context.backward_s = weight.shape, backward_s
-        return values + weight[0, 0]
+        context.shapes, context.backward_s = [tensor.shape for tensor in tensors], backward_s
+        return values + tensors[0].view(-1)[0]
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         time.sleep(context.backward_s)
-        return gradient, torch.full(context.shape, 1e-3), None, None
+        return gradient, None, None, *(torch.full(shape, 1e-3) for shape in context.shapes)

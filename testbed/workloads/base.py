@@ -22,6 +22,8 @@ from transports.registry import Options, Registry
 if TYPE_CHECKING:
     from testbed.spec.experiment import Experiment
 
+ASSUMED_OPERATIONS_PER_S: Final = 50e9
+"""Of a worker in a backward pass that nobody has said the time of."""
 GRADIENTS_GROUP: Final = "gradients"
 """The name under which parameter servers know the group that exchanges gradients."""
 
@@ -101,10 +103,10 @@ class Workload(Options):
         """Of the tensors of each layer, the first layer first. Where a workload does not say, tensors are layers."""
         return [((count,),) for count in self.parameter_counts()]
 
-    def layer_operations(self) -> Sequence[float]:
-        """Floating-point operations of each layer's part of a backward pass, the first layer first. Where a workload
-        does not say, two multiplications and two additions for each element."""
-        return [4.0 * sum(map(prod, shapes)) for shapes in self.layer_shapes()]
+    def layer_backward_s(self) -> Sequence[float]:
+        """How long each layer's part of a backward pass is taken to last, the first layer first. Where a workload does
+        not say, two multiplications and two additions for each element."""
+        return [4.0 * sum(map(prod, shapes)) / ASSUMED_OPERATIONS_PER_S for shapes in self.layer_shapes()]
 
     def fusion_refusal(self, fusion: Fusion) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients fused so would be wrong here, and the cure; None: they may."""

@@ -18,7 +18,13 @@ from pydantic import Field
 
 from testbed.fusion import Fusion
 from testbed.workloads._models import MODELS
-from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
+from testbed.workloads.base import (
+    ASSUMED_OPERATIONS_PER_S,
+    WORKLOADS,
+    AgentWorkload,
+    WorkerConfiguration,
+    WorkerControl,
+)
 from transports.compression.base import Compressor
 from transports.ordering import layers_of
 
@@ -81,9 +87,10 @@ class Training(AgentWorkload):
         shapes = self.parameter_shapes()
         return [shapes[start:stop] for start, stop in layers_of(shapes)]
 
-    def layer_operations(self) -> Sequence[float]:
+    def layer_backward_s(self) -> Sequence[float]:
         """For the gradients of the weights, and those of the layer's input."""
-        return [4.0 * self.batch_size * count for count in MODELS[self.model].layer_multiplications()]
+        operations = 4.0 * self.batch_size
+        return [operations * count / ASSUMED_OPERATIONS_PER_S for count in MODELS[self.model].layer_multiplications()]
 
     def fusion_refusal(self, fusion: Fusion) -> str | None:
         """What leaves nothing to compare."""

@@ -1,12 +1,16 @@
 """Random rounding to a few levels of the block's norm.
 
 Alistarh, Grubic, Li, Tomioka, Vojnovic 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
-(NeurIPS), with levels of a fixed width in place of Elias' code. On the wire: a float32 per block, its Euclidean norm,
-then `bits` per element.
+(NeurIPS), with levels of a fixed width in place of Elias' code. On the wire: a float32 per block, its norm, then `bits`
+per element.
+
+The paper's analysis is of the Euclidean norm, its experiments are with the largest absolute value ("max normalization
+preserves more values, and has slightly higher accuracy"), which costs the same bytes and has no more variance.
 """
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +40,8 @@ class Qsgd(Gathered):
     bits: Width = 4
     block: int = Field(512, ge=8, le=2**16, multiple_of=8)
     """Elements that share a norm."""
+    norm: Literal["max", "euclidean"] = "max"
+    """The largest absolute value of a block, or its length."""
 
     @property
     def unbiased(self) -> bool:
@@ -43,7 +49,7 @@ class Qsgd(Gathered):
         return True
 
     def variance(self, num_elements: int) -> float:  # noqa: ARG002
-        """Lemma 3.1 of the paper."""
+        """Lemma 3.1 of the paper, for the Euclidean norm; the other one is not larger."""
         levels = num_levels(self.bits)
         return min(self.block / levels**2, sqrt(self.block) / levels)
 
@@ -73,12 +79,20 @@ class _Codec(GatheredCodec):
         norms, packed = payload[:border].view(np.float32), payload[border:]
         for start, stop in chunks(len(values), block):
             blocks = blocks_of(values, start, stop, block)
-            norm = np.sqrt(np.einsum("ij,ij->i", blocks, blocks))
+            norm = self._norm(blocks)
             norms[start // block : start // block + len(norm)] = norm
             inverse = np.divide(levels, norm, out=np.zeros_like(norm), where=norm > SMALLEST_SCALE)
             drawn = draw(blocks * inverse[:, None], levels, self.private).reshape(-1)[: stop - start]
             packed[start * bits // 8 : -(-stop * bits // 8)] = pack(drawn, bits)
         return payload
+
+    def _norm(self, blocks: Array) -> Array:
+        """Of each row."""
+        if self.options.norm == "max":
+            norm: Array = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
+        else:
+            norm = np.sqrt(np.einsum("ij,ij->i", blocks, blocks))
+        return norm
 
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
         block, bits = self.options.block, self.options.bits

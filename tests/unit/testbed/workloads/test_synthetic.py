@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from testbed.errors import SpecError
 from testbed.plan import make_plan
 from testbed.spec.experiment import validate
 from testbed.workloads.synthetic import Synthetic
@@ -51,3 +52,42 @@ def test_it_trains_without_a_word_about_the_loss(order: int) -> None:
     module(torch.rand(2, 1, 8, 8)).sum().backward()
     optimizer.step()
     assert all(not torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True))
+
+
+def test_a_networks_tensors_become_ready_in_the_order_that_the_plan_counts() -> None:
+    workload = synthetic(layers="mobilenet", scale=0.01, forward="1ms", backward="1ms")
+    module = workload.build()
+    parameters = list(module.parameters())
+    assert list(workload.parameter_shapes()) == [tuple(each.shape) for each in parameters]
+    ready: list[tuple[int, ...]] = []
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(lambda each: ready.append(tuple(each.shape)))
+    module(torch.rand(2, 1, 8, 8)).sum().backward()
+    assert ready == list(workload.gradient_shapes())
+
+
+def test_merged_layers_are_planned_from_the_time_that_backward_takes() -> None:
+    """Neighbours join only where the next gradient is there before an all-reduce is through its start-up."""
+
+    def buckets(backward: str) -> int:
+        layers = ["256KiB"] * 8
+        workload = {"kind": "synthetic", "layers": layers, "backward": backward}
+        return len(make_plan(validate({"name": "x", "fusion": "merged", "workload": workload})).buckets)
+
+    assert buckets("1us") == 1
+    assert buckets("10s") == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": "resnet51"}, "workload.layers"),
+        ({"layers": []}, "workload.layers"),
+        ({"layers": ["1XB"]}, "workload.layers"),
+        ({"scale": 0}, "workload.scale"),
+        ({"scale": 1.5}, "workload.scale"),
+    ],
+)
+def test_what_no_network_can_be_is_refused_by_its_key(options: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        synthetic(**options)

@@ -1,5 +1,6 @@
 """Deep gradient compression against its paper's algorithm."""
 
+import pytest
 import torch
 
 from tests.lockstep import Workers
@@ -34,6 +35,21 @@ def test_a_gradient_is_clipped_before_it_is_accumulated() -> None:
     workers = Workers({"kind": "dgc", "ratio": 1.0, "momentum": 0.0, "clip_norm": 1.0}, 4)
     results = workers.mean([torch.full((50,), 100.0) for _ in range(4)], LAYOUT)
     assert abs(float(results[0].norm()) - 0.5) < 1e-5
+
+
+def test_the_warm_up_sends_a_quarter_then_a_quarter_of_that_down_to_the_ratio() -> None:
+    workers = Workers({"kind": "dgc", "ratio": 0.01, "warmup": 2}, 1)
+    generator = torch.Generator().manual_seed(1)
+    sent = [int((workers.mean([torch.randn(1000, generator=generator)])[0] != 0).sum()) for _ in range(10)]
+    assert sent == pytest.approx([250, 250, 63, 63, 16, 16, 10, 10, 10, 10], rel=0.1)  # of a sample's threshold
+
+
+def test_the_warm_up_goes_on_when_buckets_are_formed_anew() -> None:
+    workers = Workers({"kind": "dgc", "ratio": 0.01, "warmup": 1}, 1)
+    pieces = [Piece(number, (500,)) for number in range(2)]
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    workers.mean([values], pieces)
+    assert int((workers.mean([values], pieces[::-1])[0] != 0).sum()) == pytest.approx(63, rel=0.1)
 
 
 def test_the_share_of_a_large_bucket_is_about_the_ratio() -> None:
