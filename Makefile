@@ -6,7 +6,9 @@ BIN := .venv/bin
 .PHONY: help setup setup-tests demo test check format bench test-crashes test-netem-vm image test-image proto constraints
 
 help: ## say what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
+	  fold -s -w 64 <<<"$$text" | while IFS= read -r line; do printf '%-14s %s\n' "$$target" "$$line"; target=; done; \
+	done
 
 setup: ## install what is missing: system packages, .venv, this package (TORCH_INDEX=url names an index for torch)
 	@tools/setup.sh

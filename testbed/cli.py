@@ -4,6 +4,7 @@ Exit codes: 0 ok, 1 the run failed, 2 usage or spec error, 3 this machine lacks 
 invalid, 130 interrupted and cleaned.
 """
 
+import importlib.metadata
 import io
 import json
 import logging
@@ -48,28 +49,35 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 bench_app = typer.Typer(
     help="Micro-benchmarks: all stacks interleaved on the same links in one run.", no_args_is_help=True
 )
-app.add_typer(bench_app, name="bench")
+app.add_typer(bench_app, name="bench", short_help="Benchmarks: stacks and links against targets and rivals.")
 link_app = typer.Typer(
     help="Links of a run that goes on, from another terminal: look at them, change them, cut them.",
     no_args_is_help=True,
 )
-app.add_typer(link_app, name="link")
+app.add_typer(link_app, name="link", short_help="Look at, change and cut links of a run that goes on.")
 
-Spec = Annotated[Path, typer.Argument(help="A YAML spec; `testbed schema` describes it.", show_default=False)]
+Spec = Annotated[
+    Path, typer.Argument(help="A YAML spec; `testbed schema` describes it.", metavar="SPEC", show_default=False)
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override one value, such as --set link.rate=1gbit. Repeatable.", metavar="PATH=VALUE"),
 ]
 Run = Annotated[
     str | None,
-    typer.Argument(help="The beginning of a run's id, or `last`; left out where one is alive.", show_default=False),
+    typer.Argument(
+        help="The beginning of a run's id, or `last`; left out where one is alive.", metavar="RUN", show_default=False
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]
-Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.")]
+Verbose = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.", show_default=False)
+]
 
 
 def _logging(verbose: int) -> None:
@@ -80,6 +88,21 @@ def _logging(verbose: int) -> None:
 
 def _emit(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"testbed {importlib.metadata.version('ina-testbed')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Those before any command. Their help is the application's."""
 
 
 Output = Annotated[Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)]
@@ -123,7 +146,7 @@ Prometheus = Annotated[
 ]
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Train over an emulated network, say where the time went.")
 def run(
     spec: Spec,
     overrides: Set = None,
@@ -142,14 +165,11 @@ def run(
 
     Examples:
 
+    \b
       testbed run experiments/quickstart.yaml
-
-      testbed run experiments/quickstart.yaml --set link.rate=1gbit --set workload.iterations=100 --json
-
+      testbed run experiments/quickstart.yaml --set link.rate=1gbit --json
       testbed run experiments/quickstart.yaml --capture w1-s0
-
       testbed run experiments/quickstart.yaml --prometheus
-
       testbed run experiments/quickstart.yaml --runtime docker
     """
     from testbed.results.terminal import LiveProgress
@@ -170,12 +190,17 @@ def run(
     )
 
 
-@app.command("exec", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
+@app.command(
+    "exec",
+    epilog=_EPILOG,
+    short_help="Run your own command once per worker: torchrun with links.",
+    context_settings={"allow_interspersed_args": False},
+)
 def execute(
     command: Annotated[
         list[str],
         typer.Argument(
-            metavar="COMMAND [ARGUMENT]...",
+            metavar="COMMAND",
             help="The program that every worker runs; put -- before it.",
             show_default=False,
         ),
@@ -219,10 +244,9 @@ def execute(
 
     Examples:
 
+    \b
       testbed exec --workers 4 --link 1gbit,1ms -- python train.py --epochs 1
-
-      testbed exec --workers 2 --link 100mbit --backend testbed --set collective=halving_doubling -- python ddp.py
-
+      testbed exec --backend testbed --set collective=tree -- python ddp.py
       testbed exec --workers 2 --link 50mbit,5ms -- sh examples/iperf.sh
     """
     from testbed.bench import parse_link
@@ -291,7 +315,7 @@ def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, *
         raise typer.Exit(1)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Run every combination of what a spec lists, compare.")
 def sweep(
     spec: Spec,
     overrides: Set = None,
@@ -307,7 +331,10 @@ def sweep(
     A spec says what varies by path, and with `repeat: n` how often each point runs (with the same seed; several seeds
     are `seed: [1, 2, 3]` under `sweep`):
 
-      sweep: {link.rate: [100mbit, 1gbit], compression: [none, {kind: top_k, ratio: 1%}]}
+    \b
+      sweep:
+        link.rate: [100mbit, 1gbit]
+        compression: [none, {kind: top_k, ratio: 1%}]
 
     Every point is planned before the first runs. Points with a valid result below --output are skipped, so that the
     same command goes on after an interruption; a point that fails stops no other. Needs root.
@@ -316,9 +343,10 @@ def sweep(
 
     Examples:
 
+    \b
       testbed sweep experiments/link_speed.yaml
-
-      testbed sweep experiments/quickstart.yaml --set 'sweep.link.rate=[50mbit, 200mbit]' --set repeat=3
+      testbed sweep experiments/quickstart.yaml --set repeat=3 \\
+          --set 'sweep.link.rate=[50mbit, 200mbit]'
     """
     from testbed.results.compare import render_comparison, render_points
     from testbed.results.terminal import LiveProgress
@@ -361,7 +389,7 @@ def sweep(
         raise typer.Exit(code)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Print what a run would do, without root and doing nothing.")
 def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verbose = 0) -> None:
     """Print what a run would do, without root and without doing it.
 
@@ -400,9 +428,9 @@ def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
         render_points(points, standard_output())
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Write the report of a record again.")
 def report(
-    record: Annotated[Path, typer.Argument(help="The directory of a record.", show_default=False)],
+    record: Annotated[Path, typer.Argument(help="The directory of a record.", metavar="RECORD", show_default=False)],
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -419,8 +447,8 @@ def report(
 
     Examples:
 
+    \b
       testbed report results/RECORD
-
       testbed report results/RECORD --trace trace.json.gz
     """
     from testbed.results.chrome_trace import write_trace
@@ -441,7 +469,7 @@ def report(
             standard_output().print(f"trace {trace}: open it in ui.perfetto.dev", markup=False, soft_wrap=True)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Say what this machine can do, and the cure for the rest.")
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Try what works, but do not measure how much.")] = False,
     as_json: Json = False,
@@ -484,7 +512,7 @@ def doctor(
         raise typer.Exit(3)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Remove what dead runs left behind.")
 def clean(
     run_id: Annotated[
         str | None, typer.Option("--run-id", help="Only this run, even if it is alive.", show_default=False)
@@ -512,7 +540,7 @@ def clean(
         raise typer.Exit(1)
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Print the JSON schema of a spec.")
 def schema() -> None:
     """Print the JSON schema of a spec, so that editors complete it."""
     from testbed.spec.sweep import sweep_schema
@@ -531,7 +559,7 @@ Where = Annotated[
 ]
 
 
-@link_app.command("show", epilog=_EPILOG)
+@link_app.command("show", epilog=_EPILOG, short_help="What is asked of every direction now, and what it carries.")
 def link_show(
     run: Run = None,
     as_json: Json = False,
@@ -548,7 +576,7 @@ def link_show(
         render_links(run_id, rows, standard_output())
 
 
-@link_app.command("set", epilog=_EPILOG)
+@link_app.command("set", epilog=_EPILOG, short_help="Change rate, delay, loss, queue, ... in place.")
 def link_set(
     where: Where,
     rate: Annotated[str | None, typer.Option(help="Line rate: 50mbit.", show_default=False)] = None,
@@ -573,8 +601,8 @@ def link_set(
 
     Examples:
 
+    \b
       testbed link set w1-s0 --rate 50mbit
-
       testbed link set last 's0->w*' --rate 20mbit --queue 200kB
     """
     settings = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss, "queue": queue, "ecn": ecn}
@@ -585,13 +613,13 @@ def link_set(
     _change_links(where, told, None, as_json)
 
 
-@link_app.command("down", epilog=_EPILOG)
+@link_app.command("down", epilog=_EPILOG, short_help="Cut links: what is sent into them is lost.")
 def link_down(where: Where, as_json: Json = False) -> None:
     """Cut links of a run: everything sent into them is lost, nobody is told, routes and queues stay."""
     _change_links(where, {}, "down", as_json)
 
 
-@link_app.command("up", epilog=_EPILOG)
+@link_app.command("up", epilog=_EPILOG, short_help="Mend links that were cut.")
 def link_up(where: Where, as_json: Json = False) -> None:
     """Mend links that `link down` has cut."""
     _change_links(where, {}, "up", as_json)
@@ -615,11 +643,13 @@ def _change_links(where: list[str], settings: dict[str, str], carrier: str | Non
         console.print("nothing changed: it was so already")
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Say which runs are alive and how far they are.")
 def status(
     run: Annotated[
         str | None,
-        typer.Argument(help="The beginning of a run's id, or `last`; all where left out.", show_default=False),
+        typer.Argument(
+            help="The beginning of a run's id, or `last`; all where left out.", metavar="RUN", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -639,7 +669,7 @@ def status(
         render_status(found, Console(), now=datetime.now(UTC))
 
 
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, short_help="Watch the links of a run that goes on.")
 def top(
     run: Run = None,
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.3, max=60)] = 1.0,
@@ -652,8 +682,8 @@ def top(
 
     Examples:
 
+    \b
       testbed top
-
       testbed top last --once
     """
     from testbed.top import once as look_once
@@ -667,7 +697,7 @@ def top(
         watch(run, Console(), interval_s=interval_s)
 
 
-@bench_app.command("allreduce", epilog=_EPILOG)
+@bench_app.command("allreduce", epilog=_EPILOG, short_help="Time all-reduce on several stacks, interleaved.")
 def bench_allreduce(
     workers: Annotated[int, typer.Option(help="How many workers, in a star.", min=2, max=64)] = 4,
     link: Annotated[str, typer.Option(help="RATE[,DELAY[,LOSS]] of every link.")] = "1gbit,0s",
@@ -712,7 +742,7 @@ def bench_allreduce(
         render(rows, standard_output())
 
 
-@bench_app.command("links", epilog=_EPILOG)
+@bench_app.command("links", epilog=_EPILOG, short_help="Emulated links: rate, delay, loss, queue, incast.")
 def bench_links(
     link: Annotated[
         list[str] | None,
@@ -729,8 +759,8 @@ def bench_links(
 
     Examples:
 
+    \b
       testbed bench links --only rate,queue
-
       testbed bench links --link 1gbit,50us --link 10gbit
     """
     from testbed.bench import link_rows, parse_link, render_links
@@ -747,7 +777,7 @@ def bench_links(
         render_links(rows, standard_output())
 
 
-@bench_app.command("transports", epilog=_EPILOG)
+@bench_app.command("transports", epilog=_EPILOG, short_help="Channels and collectives beside their rivals.")
 def bench_transports(
     only: Annotated[
         str,
@@ -774,7 +804,7 @@ def bench_transports(
     _bench_targets(BENCHMARKS, only, as_json=as_json)
 
 
-@bench_app.command("aggregation", epilog=_EPILOG)
+@bench_app.command("aggregation", epilog=_EPILOG, short_help="The switch that adds beside its rivals.")
 def bench_aggregation(
     only: Annotated[
         str, typer.Option(help="Of the targets only these: rivals,many-workers,jumbo,delay,loss,program.")
@@ -807,7 +837,7 @@ def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> Non
         render_targets(rows, standard_output())
 
 
-@bench_app.command("all", epilog=_EPILOG)
+@bench_app.command("all", epilog=_EPILOG, short_help="All of them: what `make bench` runs.")
 def bench_all(
     output: Annotated[Path, typer.Option("--output", help="Where the rows go, as JSON.", dir_okay=False)] = Path(
         "bench.json"

@@ -1,5 +1,6 @@
 """The commands as a user types them: what they print, what they return, what they leave behind."""
 
+import importlib.metadata
 import json
 import os
 import socket
@@ -28,13 +29,18 @@ def invoke(*argv: str, root: bool = True) -> "subprocess.CompletedProcess[str]":
         ["top", "--help"],
         ["sweep", "--help"],
         ["bench", "allreduce", "--help"],
-        ["clean", "--help"],
+        ["clean", "-h"],
     ],
 )
 def test_help_teaches(argv: list[str]) -> None:
     done = invoke(*argv)
     assert done.returncode == 0
     assert "Exit codes" in done.stdout
+    assert "..." not in done.stdout.partition("Commands:")[2], "a command's line is cut off"
+
+
+def test_the_version_is_the_packages() -> None:
+    assert invoke("--version").stdout == f"testbed {importlib.metadata.version('ina-testbed')}\n"
 
 
 @pytest.mark.privileged
