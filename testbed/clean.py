@@ -10,13 +10,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.cgroups import remove_cgroup
-from testbed.hosts.docker import Docker
+from testbed.hosts.docker import CURE, Docker
 from testbed.kernel import network_namespace
 from testbed.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
 from testbed.state import RUN_ROOT, RunState, abandoned_directories, run_ids
@@ -29,6 +29,11 @@ _COORDINATOR_GRACE_S: Final = 15.0
 _TIMEOUT_S: Final = 10.0
 _HOLDER_GRACE_S: Final = 1.0
 """So long a foreign process may stay in a namespace of the run: a short command that someone ran there ends."""
+_POLL_S: Final = 0.5
+FORGET_CURE: Final = (
+    "start that Docker daemon and clean again, or, if it is gone for good: testbed clean --forget (nothing of these "
+    "containers runs any more)"
+)
 
 Kind = Literal["coordinator", "container", "process", "namespace", "interface", "cgroup", "path"]
 
@@ -41,6 +46,8 @@ class Leftover:
     kind: Kind
     what: str
     """A path, an interface's or container's name, `<pid> (<command>)`, or `net:[<inode>]`."""
+    problem: str = field(default="", compare=False)
+    """Why nothing can be done about it now: a Docker daemon that does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +56,8 @@ class CleanReport:
 
     removed: Sequence[Leftover]
     remaining: Sequence[Leftover]
-    """What withstood: a process in an uninterruptible call, a foreign process in one of the namespaces."""
+    """What withstood: a process in an uninterruptible call, a foreign process in one of the namespaces, a container
+    whose daemon does not answer."""
     live_run_ids: Sequence[str]
     """Runs that were left alone because their coordinator lives."""
 
@@ -62,10 +70,19 @@ def leftovers(run_id: str | None = None, *, root: Path = RUN_ROOT) -> list[Lefto
     return found + [Leftover(run_id="", kind="path", what=str(path)) for path in abandoned_directories(root=root)]
 
 
-def clean(run_id: str | None = None, *, dry_run: bool = False, root: Path = RUN_ROOT) -> CleanReport:
+def clean(
+    run_id: str | None = None,
+    *,
+    dry_run: bool = False,
+    forget: bool = False,
+    patience_s: float = 0.0,
+    root: Path = RUN_ROOT,
+) -> CleanReport:
     """Remove what dead runs have left; with a run id, that run, even if it lives. Idempotent.
 
-    The calling process is never touched: a coordinator may clean its own run.
+    With `forget`, containers whose Docker daemon does not answer count as removed; without it such a daemon is waited
+    for, at most `patience_s`: it may be restarting. The calling process is never touched: a coordinator may clean its
+    own run.
     """
     chosen = [run_id] if run_id is not None else _dead_run_ids(root)
     before = leftovers(run_id, root=root)
@@ -75,7 +92,7 @@ def clean(run_id: str | None = None, *, dry_run: bool = False, root: Path = RUN_
     remaining: list[Leftover] = []
     for each in chosen:
         _log.info("cleaning run %s", each)
-        remaining += _Cleaning(each, root).clean()
+        remaining += _Cleaning(each, root).clean(forget=forget, patience_s=patience_s)
     if run_id is None:
         for path in abandoned_directories(root=root):
             shutil.rmtree(path, ignore_errors=True)
@@ -89,8 +106,11 @@ def clean_stale(*, root: Path = RUN_ROOT) -> CleanReport:
     report = clean(root=root)
     for left in report.removed:
         _log.info("removed what run %s had left: %s %s", left.run_id, left.kind, left.what)
+    waiting = {left.run_id for left in report.remaining if left.problem}
     for left in report.remaining:
-        _log.warning("run %s has left something that cannot be removed: %s %s", left.run_id, left.kind, left.what)
+        # A daemon that is gone would be complained of at every run: `testbed clean` and `testbed doctor` say it.
+        level = logging.INFO if left.run_id in waiting else logging.WARNING
+        _log.log(level, "run %s has left something that cannot be removed: %s %s", left.run_id, left.kind, left.what)
     return report
 
 
@@ -154,7 +174,7 @@ class _Cleaning:
             try:
                 yield docker, docker.of_run(self._run_id), ""
             except EnvironmentLacksError as error:
-                yield docker, names, str(error)
+                yield docker, names, str(error).removesuffix(CURE).strip()
 
     def _existing_paths(self) -> list[Path]:
         if self._state is None:
@@ -163,12 +183,10 @@ class _Cleaning:
         return [path for path in candidates if path.exists() or path.is_symlink()]
 
     def _leftovers(self) -> Iterator[tuple[Kind, str]]:
+        """All but containers."""
         coordinator = self._coordinator()
         if coordinator is not None:
             yield "coordinator", coordinator.describe()
-        for _, names, problem in self._existing_containers():
-            for name in names:
-                yield "container", f"{name} ({problem})" if problem else name
         processes = self._processes()
         for identity in processes:
             yield "process", identity.describe()
@@ -185,17 +203,23 @@ class _Cleaning:
         for path in self._existing_paths():
             yield "path", str(path)
 
-    def leftovers(self) -> list[Leftover]:
-        return [Leftover(run_id=self._run_id, kind=kind, what=what) for kind, what in self._leftovers()]
+    def _containers(self) -> list[Leftover]:
+        return [
+            Leftover(run_id=self._run_id, kind="container", what=name, problem=problem)
+            for _, names, problem in self._existing_containers()
+            for name in names
+        ]
 
-    def clean(self) -> list[Leftover]:
+    def leftovers(self) -> list[Leftover]:
+        others = [Leftover(run_id=self._run_id, kind=kind, what=what) for kind, what in self._leftovers()]
+        return self._containers() + others
+
+    def clean(self, *, forget: bool, patience_s: float) -> list[Leftover]:
         """Returns what could not be removed."""
         coordinator = self._coordinator()
         if coordinator is not None:
             end_processes([coordinator], grace_s=_COORDINATOR_GRACE_S)
-        for docker, names, problem in self._existing_containers():
-            if not problem:
-                docker.remove(names)
+        self._remove_containers()
         self._end_processes()
         for name in self._existing_interfaces():
             subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
@@ -204,10 +228,40 @@ class _Cleaning:
                 remove_cgroup(group)
             except OSError as error:
                 _log.warning("cannot remove %s: %s", group, error)
-        if self._state is not None and not any(kind != "path" for kind, _ in self._leftovers()):
+        self._await_daemons(patience_s)
+        if self._state is not None and forget:
+            self._state.forget_containers([left.what for left in self._containers() if left.problem])
+        if self._state is not None and not any(left.kind != "path" for left in self.leftovers()):
             # Only now: as long as anything is left, the record of it is kept.
             self._remove_paths(self._state)
         return self.leftovers()
+
+    def _remove_containers(self) -> dict[str, str]:
+        """Returns what could not be asked or did not obey: its problem by daemon."""
+        problems = {}
+        for docker, names, problem in self._existing_containers():
+            if problem:
+                problems[docker.endpoint] = problem
+                continue
+            try:
+                docker.remove(names)
+            except EnvironmentLacksError as error:  # it ended between two questions
+                problems[docker.endpoint] = str(error).removesuffix(CURE).strip()
+        return problems
+
+    def _await_daemons(self, patience_s: float) -> None:
+        """Until every daemon has removed the run's containers: one that is being restarted answers again."""
+        deadline_s, said = time.monotonic() + patience_s, False
+        while (problems := self._remove_containers()) and time.monotonic() < deadline_s:
+            if not said:
+                _log.warning(
+                    "waiting at most %.0f s for the Docker daemon at %s, to remove the run's containers: %s",
+                    patience_s,
+                    ", ".join(problems),
+                    "; ".join(problems.values()),
+                )
+                said = True
+            time.sleep(_POLL_S)
 
     def _end_processes(self) -> None:
         deadline_s = time.monotonic() + _TIMEOUT_S

@@ -518,12 +518,16 @@ def clean(
         str | None, typer.Option("--run-id", help="Only this run, even if it is alive.", show_default=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, remove nothing.")] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Forget containers of Docker daemons that are gone for good.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Remove what dead runs left behind, by id, and nothing else. The next run does the same by itself."""
+    from testbed.clean import FORGET_CURE
     from testbed.clean import clean as remove
 
-    done = remove(run_id, dry_run=dry_run)
+    done = remove(run_id, dry_run=dry_run, forget=forget)
     if as_json:
         _emit(asdict(done))
     else:
@@ -532,6 +536,8 @@ def clean(
             console.print(f"{'would remove' if dry_run else 'removed'} {leftover.kind} {leftover.what}", markup=False)
         for leftover in done.remaining:
             console.print(f"could not remove {leftover.kind} {leftover.what} of run {leftover.run_id}", markup=False)
+        for problem in dict.fromkeys(left.problem for left in done.remaining if left.problem):
+            console.print(f"{problem}\n  {FORGET_CURE}", markup=False)
         for live in done.live_run_ids:
             console.print(f"run {live} is alive and was left alone (--run-id {live} ends it)")
         if not (done.removed or done.remaining or done.live_run_ids):

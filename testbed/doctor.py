@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from testbed.clean import FORGET_CURE, leftovers
 from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
 from testbed.hosts.docker import CURE as DOCKER_CURE
@@ -201,6 +202,7 @@ def examine() -> list[Check]:
         )
     checks += _kernel_checks()
     checks.append(_docker_check())
+    checks.append(_leftovers_check())
     checks.append(_prometheus_check())
     checks.append(_port_check(9464))
     return checks
@@ -282,6 +284,18 @@ def _docker_check() -> Check:
         ok=ok,
         found=found,
         cure=f"{DOCKER_CURE}; a rootless daemon's containers cannot be given emulated links",
+    )
+
+
+def _leftovers_check() -> Check:
+    """What the next run cannot remove by itself."""
+    try:
+        left = [each for each in leftovers() if each.problem]
+        found = "; ".join(f"container {each.what}: {each.problem}" for each in left)
+    except EnvironmentLacksError as error:
+        found = str(error)
+    return Check(
+        name="containers of dead runs", severity="optional", ok=not found, found=found or "none", cure=FORGET_CURE
     )
 
 

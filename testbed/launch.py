@@ -23,6 +23,7 @@ from testbed.workloads.command import Command
 from transports.collectives.base import COLLECTIVES
 
 _TICK_S: Final = 0.05
+_AFTERMATH_S: Final = 2.0
 _KILL_TIMEOUT_S: Final = 10.0
 _NUM_LINES: Final = 20
 """Of a failed worker's output, in the error's text."""
@@ -179,9 +180,20 @@ class Launch:
         """Until all have ended, or one has failed."""
         while len(self._exits) < len(self._processes) and not any(each.status for each in self._exits.values()):
             if not self._note_exits():
-                self._watch()
+                try:
+                    self._watch()
+                except RunFailedError:
+                    if not self._has_ended_a_worker():
+                        raise
                 self._listener.on_tick()
                 time.sleep(_TICK_S)
+
+    def _has_ended_a_worker(self) -> bool:
+        """Whether what ended the run did it by ending workers: their status comes after, and is the run's."""
+        deadline_s = time.monotonic() + _AFTERMATH_S
+        while not self._note_exits() and time.monotonic() < deadline_s:
+            time.sleep(_TICK_S)
+        return any(each.status for each in self._exits.values())
 
     def _note_exits(self) -> bool:
         """Whether any has ended since it was called last."""

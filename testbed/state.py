@@ -198,6 +198,15 @@ class RunState:
         """Intend to make containers."""
         self._change(lambda owned: owned.containers.update(dict.fromkeys(names, endpoint)))
 
+    def forget_containers(self, names: Iterable[str]) -> None:
+        """Nobody can say any more whether they exist."""
+        gone = frozenset(names)
+        self._change(
+            lambda owned: setattr(
+                owned, "containers", {name: each for name, each in owned.containers.items() if name not in gone}
+            )
+        )
+
     def add_path(self, path: Path) -> None:
         """Intend to make a file or directory outside the run's directory; it must not exist yet."""
         assert path.is_absolute(), f"an owned path must be absolute: {path}"

@@ -22,7 +22,7 @@ from testbed.control.link_client import SOCKET_NAME
 from testbed.control.link_service import LinkService
 from testbed.control.server import AsynchronousServer, ServerConfiguration
 from testbed.deploy import Deployment, deploy
-from testbed.errors import EnvironmentLacksError, RunFailedError, TestbedError
+from testbed.errors import EnvironmentLacksError, Interrupted, RunFailedError, TestbedError
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime
 from testbed.hosts.spawn import log_tail
 from testbed.launch import Launch
@@ -40,6 +40,8 @@ _log: Final = logging.getLogger(__name__)
 IMPORT_TIMEOUT_S: Final = 120.0
 REGISTER_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 2.0
+DAEMON_PATIENCE_S: Final = 30.0
+"""A Docker daemon that answered when the run began and does not at its end is likely being restarted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,9 +219,11 @@ def owned_run(run_id: str) -> Iterator[RunState]:
         raise
     finally:
         # By id, whatever the unwinding inside could not do.
-        if remaining := clean(run_id).remaining:
+        patience_s = 0.0 if isinstance(failure, Interrupted) else DAEMON_PATIENCE_S
+        if remaining := clean(run_id, patience_s=patience_s).remaining:
             things = ", ".join(f"{left.kind} {left.what}" for left in remaining)
-            text = f"could not remove {things}: run `testbed clean`"
+            problems = "".join(f" ({text})" for text in dict.fromkeys(left.problem for left in remaining) if text)
+            text = f"could not remove {things}{problems}: run `testbed clean`"
             if isinstance(failure, TestbedError):
                 _log.warning(text)
             else:

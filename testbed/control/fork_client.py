@@ -100,8 +100,9 @@ class ForkClient:
 
     @property
     def failure(self) -> str | None:
-        """Why it has ended without being asked to; None while all is well."""
-        return self._failure
+        """Why it has ended without being asked to, and its processes with it; None while all is well."""
+        with self._lock:
+            return self._failure
 
     def wait_ready(self, timeout_s: float) -> float:
         """Wait until everything is imported; returns the seconds that took. Raises RunFailedError."""
@@ -199,19 +200,20 @@ class ForkClient:
         """The fork server has closed its end: it is ending or dead, and its children with it."""
         status = self._wait_ended(CLOSE_TIMEOUT_S)
         failure = self._explain(status)
+        for process in self._running.values():
+            _wait_gone(process.pid)
         with self._lock:
             if not self._closing:
                 self._failure = failure
             pending, self._pending = self._pending, {}
+            # Together with the reason: whoever sees one of them finds the other.
+            while self._running:
+                self._running.popitem()[1].ended(-signal.SIGKILL)
         error = RunFailedError(failure)
         if not self._ready.done():
             self._ready.set_exception(error)
         for forked, _, _ in pending.values():
             forked.set_exception(error)
-        while self._running:
-            _, process = self._running.popitem()
-            _wait_gone(process.pid)
-            process.ended(-signal.SIGKILL)
 
 
 class ForkServer(ForkClient):

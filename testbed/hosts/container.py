@@ -33,7 +33,7 @@ from testbed.hosts.cgroups import (
     parse_throttling,
     settings,
 )
-from testbed.hosts.docker import RUN_LABEL, Docker
+from testbed.hosts.docker import RUN_LABEL, ContainerFacts, Docker
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.spawn import Output, StartedProcess
 from testbed.processes import RUN_ID_VARIABLE
@@ -50,6 +50,7 @@ _AT_ONCE: Final = 4
 _POLL_S: Final = 0.2
 _BY_SIGNAL: Final = 128
 """Docker adds it to the signal that ended a container, as a shell does."""
+_LAST_ANSWER_S: Final = 10.0
 _SETTLE_S: Final = 2.0
 """So long the daemon may take to notice that a container has ended."""
 
@@ -211,7 +212,7 @@ class Container(ForkClient):
             return f"{self.title} is closed"
         deadline_s = time.monotonic() + _SETTLE_S
         try:
-            while (facts := self._docker.inspect(self.name)) and facts.running and time.monotonic() < deadline_s:
+            while (facts := self._ask()) and facts.running and time.monotonic() < deadline_s:
                 time.sleep(_POLL_S)
         except EnvironmentLacksError as error:
             return f"{self.title} has ended, and the Docker daemon with it or before: {error}"
@@ -222,10 +223,16 @@ class Container(ForkClient):
                 f"hosts.{self.node}.memory: the kernel ended {self.title}, which needed more than it was given: give "
                 "it more, or leave the limit out"
             )
-        if facts.status > _BY_SIGNAL:
+        if facts.running:
+            return f"{self.title} has ended, and the Docker daemon, which has not noticed, cannot say why"
+        if _BY_SIGNAL < facts.status < _BY_SIGNAL + signal.NSIG:
             name = signal.strsignal(facts.status - _BY_SIGNAL)
             return f"{self.title} was killed by signal {facts.status - _BY_SIGNAL}, {name}"
         return f"{self.title} ended with status {facts.status}\n{self._docker.last_words(self.name)}".rstrip()
+
+    def _ask(self) -> ContainerFacts | None:
+        """Of a daemon that may be ending itself, and then takes questions without answering them."""
+        return self._docker.inspect(self.name, timeout_s=_LAST_ANSWER_S)
 
     def limit(self, limits: Limits) -> None:
         """Set what its processes may use together. Raises EnvironmentLacksError."""

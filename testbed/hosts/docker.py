@@ -112,10 +112,10 @@ class Docker:
         """From its registry. Raises EnvironmentLacksError."""
         self.call("pull", "--quiet", image, timeout_s=3600.0)
 
-    def inspect(self, container: str) -> ContainerFacts | None:
+    def inspect(self, container: str, *, timeout_s: float = _TIMEOUT_S) -> ContainerFacts | None:
         """None if there is no such container (any more)."""
         try:
-            (answer,) = json.loads(self.call("container", "inspect", container))
+            (answer,) = json.loads(self.call("container", "inspect", container, timeout_s=timeout_s))
         except EnvironmentLacksError as error:
             if "No such container" in str(error):
                 return None

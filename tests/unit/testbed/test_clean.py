@@ -1,10 +1,12 @@
 """Cleaning after coordinators that died, without namespaces: those are in tests/integration/test_crashes.py."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,8 +157,45 @@ def test_containers_of_a_daemon_that_does_not_answer_are_reported_and_their_reco
     state.add_containers("unix:///no/such/daemon.sock", ["testbed-r1-w0"])
     report = clean(state.run_id, root=root)
     assert [left.kind for left in report.remaining] == ["container", "path"]
-    assert report.remaining[0].what.startswith("testbed-r1-w0 (docker")
+    assert report.remaining[0].what == "testbed-r1-w0"
+    assert report.remaining[0].problem.startswith("docker")
     assert RunState.load(state.run_id, root=root).owned().containers == {"testbed-r1-w0": "unix:///no/such/daemon.sock"}
+
+
+def test_containers_of_a_daemon_that_is_gone_for_good_are_complained_of_once_and_forgotten_when_asked(
+    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = RunState.create(new_run_id(), root=root)
+    state.add_containers("unix:///no/such/daemon.sock", ["testbed-r1-w0"])
+    monkeypatch.setattr(RunState, "coordinator_alive", lambda _: False)
+    with caplog.at_level(logging.WARNING):
+        assert len(clean_stale(root=root).remaining) == 2
+    assert caplog.records == []
+    report = clean(forget=True, root=root)
+    assert ([left.kind for left in report.removed], report.remaining) == (["container", "path"], [])
+    assert list(root.iterdir()) == []
+
+
+DOCKER = """#!/bin/sh
+# A daemon that answers once it is back, and has one container that it can remove.
+[ -e "$0.back" ] || { echo "Cannot connect to the Docker daemon" >&2; exit 1; }
+case $3 in ps) [ -e "$0.removed" ] || echo testbed-r1-w0 ;; rm) touch "$0.removed" ;; esac
+"""
+
+
+def test_a_daemon_that_is_being_restarted_is_waited_for(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text(DOCKER)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    state = RunState.create(new_run_id(), root=root)
+    state.add_containers("unix:///a/daemon.sock", ["testbed-r1-w0"])
+    threading.Timer(0.7, (tmp_path / "docker.back").touch).start()
+    assert clean(state.run_id, patience_s=20.0, root=root).remaining == []
+    assert (tmp_path / "docker.removed").exists()
+    assert "waiting at most 20 s for the Docker daemon at unix:///a/daemon.sock" in caplog.text
 
 
 def test_directories_of_creations_that_were_cut_short_are_removed(root: Path) -> None:

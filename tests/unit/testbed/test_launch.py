@@ -136,6 +136,22 @@ def launch(tmp_path: Path, script: str, *, heard: Heard | None = None, grace: st
     return heard
 
 
+def test_a_worker_that_ended_with_its_container_tells_by_its_status_and_the_container_why(tmp_path: Path) -> None:
+    """Whatever is noticed first."""
+    plan = planned("sh", "-c", "sleep 60")
+    hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
+
+    def watch() -> None:
+        (process,) = hosts["w1"].started
+        process.send_signal(signal.SIGKILL)
+        process.wait(10.0)
+        raise RunFailedError("the container of w1 was removed")
+
+    with pytest.raises(CommandFailedError, match="the container of w1 was removed") as raised:
+        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", listener=Heard(), watch=watch).run()
+    assert raised.value.exit_code == 128 + signal.SIGKILL
+
+
 def test_lines_of_both_streams_are_told_apart_and_kept(tmp_path: Path) -> None:
     heard = launch(tmp_path, "echo out $RANK; echo err $RANK >&2; printf tail")
     assert sorted(heard.lines) == sorted(
