@@ -152,7 +152,7 @@ class _Beside(Listener):
 def udp_fair_rows() -> Iterator[Row]:
     """10 MB again and again between two at 100 Mbit/s and 20 ms there and back, a queue of one bandwidth-delay product,
     beside one cubic flow that never ends: Jain's index of the two on the link that they share."""
-    size_bytes = 10_000_000
+    size = "10MB"
     for window in ("aimd", "delay"):
         experiment = validate(
             {
@@ -161,7 +161,7 @@ def udp_fair_rows() -> Iterator[Row]:
                 "link": {"rate": "100mbit", "delay": "5ms", "queue": "250kB"},
                 "background": [{"kind": "bulk", "from": "w0", "to": "w1"}],
                 "workload": {
-                    "kind": "allreduce", "sizes": [size_bytes], "stacks": [f"ring/udp:window={window}"], "repeat": 6
+                    "kind": "allreduce", "sizes": [size], "stacks": [f"ring/udp:window={window}"], "repeat": 6
                 },
                 "metrics": {"port": None},
             }
@@ -174,7 +174,7 @@ def udp_fair_rows() -> Iterator[Row]:
         ):
             beside = _Beside(bench)
             bench.work(beside, timeout_s=600.0)
-        ours_bps = size_bytes * 8 / statistics.median(beside.durations_s.values())
+        ours_bps = parse_size_bytes(size) * 8 / statistics.median(beside.durations_s.values())
         rates_bps = [ours_bps, beside.background_bps]
         jain = sum(rates_bps) ** 2 / (2 * sum(rate_bps**2 for rate_bps in rates_bps))
         told = {"udp_bps": rates_bps[0], "cubic_bps": rates_bps[1]}

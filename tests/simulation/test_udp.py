@@ -10,9 +10,10 @@ import pytest
 
 from switch_agg.core import Address
 from switch_agg.simulator import Network, Simulator, StuckError
-from switch_agg.window import AimdWindow, DelayWindow, FixedWindow, Window
+from switch_agg.window import AimdWindow, FixedWindow, Window
 from transports.channels._udp_core import ASIDE_BYTES, Connection
 from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
+from transports.channels._udp_window import CompetingDelayWindow
 from transports.framing import HEADER_BYTES
 
 A: Address = ("a", 1)
@@ -33,7 +34,11 @@ class World:
         self.tokens: dict[Address, list[int]] = {A: [], B: []}
 
     def connection(self, local: Address, peer: Address) -> Connection:
-        windows: list[Window] = [FixedWindow(self.random.randint(1, 200)), AimdWindow(4, 64), DelayWindow(4, 64)]
+        windows: list[Window] = [
+            FixedWindow(self.random.randint(1, 200)),
+            AimdWindow(4, 64),
+            CompetingDelayWindow(4, 64),
+        ]
         paces: list[Pace] = [WindowPace(), GivenPace(self.random.choice([1e6, 1e9])), DiscoveredPace()]
         return Connection(
             peer=peer,

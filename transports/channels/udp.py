@@ -14,18 +14,20 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 
 from switch_agg.driver import open_socket
-from switch_agg.window import WindowPolicy
+from switch_agg.window import AimdWindow, FixedWindow, Window
 from transports.channels._tcp_mesh import port_range, ports
 from transports.channels._udp_core import Connection
 from transports.channels._udp_endpoint import UdpEndpoint
 from transports.channels._udp_native import library
 from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
+from transports.channels._udp_window import CompetingDelayWindow
 from transports.channels._udp_wire import HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES
 from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group, published
 from transports.errors import OptionError, PeerLostError, TransportError
 from transports.framing import HEADER_BYTES
 from transports.units import Rate, Time
 
+_INITIAL_PACKETS: Final = 16
 _UDP_GRO: Final = 104
 _IP_MTU_DISCOVER: Final = 10
 _IP_PMTUDISC_DO: Final = 2
@@ -43,7 +45,8 @@ class Udp(Channel):
     )
     window: Literal["fixed", "aimd", "delay"] = Field(
         default="fixed",
-        description="fixed: rate and packets decide; aimd: halves on loss and ECN marks; delay: as Swift",
+        description="fixed: rate and packets decide; aimd: halves on loss and ECN marks; delay: as Swift, and as "
+        "aimd while others fill the queue",
     )
     packets: int = Field(default=8192, ge=1, le=2**20, description="the window's maximum")
     target: Time = Field(default=1e-3, gt=0, description="of `delay`: queueing delay to aim for")
@@ -77,7 +80,7 @@ class Udp(Channel):
                     local=numbers[peer],
                     remote=int(number),
                     packet_bytes=self.payload,
-                    window=WindowPolicy(kind=self.window, target_s=self.target).window(self.packets),
+                    window=self._window(),
                     pace=self._pace(),
                     pacer=Pacer() if self.rate is None else pacer,
                     now_s=time.monotonic(),
@@ -85,6 +88,13 @@ class Udp(Channel):
             endpoint = UdpEndpoint(group, sockets, connections)
             undo.pop_all()
         return endpoint
+
+    def _window(self) -> Window:
+        if self.window == "fixed":
+            return FixedWindow(self.packets)
+        if self.window == "aimd":
+            return AimdWindow(_INITIAL_PACKETS, self.packets)
+        return CompetingDelayWindow(_INITIAL_PACKETS, self.packets, target_s=self.target)
 
     def _pace(self) -> Pace:
         if self.rate is not None:
