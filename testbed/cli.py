@@ -810,6 +810,27 @@ def bench_transports(
     _bench_targets(BENCHMARKS, only, as_json=as_json)
 
 
+@bench_app.command("training", epilog=_EPILOG, short_help="Fusion, order and overlap beside each other.")
+def bench_training(
+    only: Annotated[str, typer.Option(help="Of the targets only these: overlap,merging,rpc.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure fusion, order and overlap against their targets: whole runs, side by side; computing is time that passes.
+
+    overlap: 4 workers, 300 ms of computing and 260 ms of communicating, in layers as they become ready (WFBP), merged
+    (MG-WFBP), in Horovod's cycles, by priority (ByteScheduler), beside nothing before backward has ended. merging:
+    MobileNet's tensors where every message waits 1 ms a link. rpc: 8 workers, a fused ring beside parameter servers
+    that get tensor by tensor over gRPC, gRPC with a channel for bulk, and TCP; ResNet-50 and MobileNet.
+
+    Example: testbed bench training --only overlap
+    """
+    from testbed.training_benchmarks import BENCHMARKS
+
+    _logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
 @bench_app.command("aggregation", epilog=_EPILOG, short_help="The switch that adds beside its rivals.")
 def bench_aggregation(
     only: Annotated[

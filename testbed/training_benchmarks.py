@@ -1,0 +1,122 @@
+"""What fusion, order and overlap are held to: whole runs on the same links, one after the other, next to each other.
+
+Computing is time that passes (`workload: synthetic`), so that what a way of joining gradients brings does not depend
+on who got the cores.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from testbed.errors import RunFailedError
+from testbed.results.record import Summary
+from testbed.results.terminal import LiveProgress
+from testbed.run import RunStoppedError, run_experiment
+from testbed.spec.experiment import validate
+from testbed.targets import Benchmarks, Row, quietly, target_row
+
+_LAYERS: Final[Mapping[str, Any]] = {
+    "name": "bench-training",
+    "workers": 4,
+    "link": {"rate": "100mbit"},
+    "workload": {
+        "kind": "synthetic",
+        "layers": ["256KiB"] * 8,
+        "forward": "100ms",
+        "backward": "200ms",
+        "batch_size": 8,
+        "compute_only": 4,
+        "warmup": 2,
+        "iterations": 20,
+    },
+    "metrics": {"port": None},
+}
+"""Computing takes 300 ms, communicating 260 ms, with nothing hidden."""
+
+
+def trained(spec: Mapping[str, Any]) -> Summary:
+    """What a run of the spec measured. Raises RunFailedError where it ended early or measured no iteration."""
+    quiet = LiveProgress(Console(quiet=True), enabled=False)
+    with tempfile.TemporaryDirectory(prefix="testbed-bench-") as output:
+        try:
+            summary = run_experiment(validate(dict(spec)), output=Path(output), progress=quiet)
+        except RunStoppedError as stopped:
+            raise RunFailedError(stopped.summary.reasons[0]) from stopped
+    if summary.iteration_time_s is None or summary.compute_only_time_s is None:
+        raise RunFailedError("; ".join(summary.reasons) or "the run measured no iteration")
+    return summary
+
+
+def _side_by_side(spec: Mapping[str, Any], fusions: Sequence[Any]) -> tuple[dict[str, Summary], dict[str, float]]:
+    """By fusion's name, and what the cores did meanwhile."""
+    named = {fusion if isinstance(fusion, str) else fusion["kind"]: fusion for fusion in fusions}
+    return quietly(lambda: {name: trained({**spec, "fusion": fusion}) for name, fusion in named.items()})
+
+
+def _iteration_s(summary: Summary) -> float:
+    assert summary.iteration_time_s is not None, "trained() has looked"
+    return summary.iteration_time_s.median
+
+
+def _facts(runs: Mapping[str, Summary]) -> Row:
+    return {
+        "iteration_s": {name: _iteration_s(run) for name, run in runs.items()},
+        "exposed_communication_s": {name: run.exposed_communication_s for name, run in runs.items()},
+        "outcome": {name: run.outcome for name, run in runs.items()},
+    }
+
+
+def overlap_rows() -> Iterator[Row]:
+    """Layers sent while backward goes on (WFBP), merged, in Horovod's cycles and by priority, beside sending nothing
+    before backward has ended."""
+    runs, cores = _side_by_side(_LAYERS, ["none", "layers", "merged", "horovod_5ms", "priority"])
+    facts = {**cores, **_facts(runs)}
+    serial = runs["none"]
+    compute_s, communication_s = serial.compute_only_time_s, serial.exposed_communication_s
+    assert compute_s is not None, "trained() has looked"
+    assert communication_s is not None, "every iteration communicates"
+    share = min(compute_s, communication_s) / _iteration_s(serial)
+    yield target_row("overlap: the lesser of the two, share of the iteration", share, 0.2, facts, at_least=True)
+    layers_s = _iteration_s(runs["layers"])
+    over = layers_s / (compute_s + communication_s)
+    yield target_row("overlap, layers (WFBP): over computing plus communicating", over, 0.95, facts)
+    for name, what, bar in (
+        ("merged", "merged (MG-WFBP)", 1.02),
+        ("horovod_5ms", "time (Horovod, 5 ms)", None),
+        ("priority", "priority (ByteScheduler)", 0.95),
+    ):
+        yield target_row(f"overlap, {what}: over layers", _iteration_s(runs[name]) / layers_s, bar, facts)
+
+
+def merging_rows() -> Iterator[Row]:
+    """A network of many small tensors on links where every message waits: layer by layer, and merged."""
+    workload = {**_LAYERS["workload"], "layers": "mobilenet", "scale": 0.1, "forward": "50ms", "backward": "100ms"}
+    spec = {**_LAYERS, "link": {"rate": "100mbit", "delay": "1ms"}, "workload": workload}
+    runs, cores = _side_by_side(spec, ["layers", "merged"])
+    faster = _iteration_s(runs["layers"]) / _iteration_s(runs["merged"])
+    what = "merging (MG-WFBP), mobilenet, 1 ms a link: times the speed of layers"
+    yield target_row(what, faster, 1.1, {**cores, **_facts(runs)}, at_least=True)
+
+
+def rpc_rows() -> Iterator[Row]:
+    """Eight workers: a ring of fused gradients beside two parameter servers that get each tensor in a message of its
+    own. The bars are what Awan et al. 2019 (CCGRID) saw of Horovod over MPI against gRPC."""
+    workload = {"kind": "synthetic", "scale": 0.1, "forward": "50ms", "backward": "100ms", "batch_size": 8}
+    lengths = {"compute_only": 3, "warmup": 2, "iterations": 5}
+    servers = {"kind": "parameter_server", "servers": 2}
+    for network, bar in (("resnet50", 1.8), ("mobilenet", 3.2)):
+        spec = {**_LAYERS, "workers": 8, "workload": {**workload, **lengths, "layers": network}}
+        ring, cores = quietly(partial(trained, {**spec, "fusion": {"bytes": "64MiB"}}))
+        for channel in ("grpc", "grpc_bulk", "tcp"):
+            served = trained({**spec, "collective": servers, "channel": channel, "fusion": "layers"})
+            told = {**cores, **_facts({"ring": ring, channel: served})}
+            faster = _iteration_s(served) / _iteration_s(ring)
+            what = f"ring/tcp, fused, {network}: times the speed of servers over {channel}"
+            yield target_row(what, faster, bar if channel == "grpc" else None, told, at_least=True)
+
+
+BENCHMARKS: Final[Benchmarks] = {"overlap": overlap_rows, "merging": merging_rows, "rpc": rpc_rows}

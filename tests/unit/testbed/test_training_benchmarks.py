@@ -1,0 +1,49 @@
+"""The specs of the benchmarks can be planned, what a run lacks is said, and the command's help names them all."""
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from testbed import training_benchmarks
+from testbed.cli import app
+from testbed.errors import RunFailedError
+from testbed.plan import make_plan
+from testbed.results.record import Quantiles, Summary
+from testbed.spec.experiment import validate
+from testbed.training_benchmarks import BENCHMARKS
+
+ITERATION_S = {"none": 0.6, "layers": 0.4, "merged": 0.4, "time": 0.4, "priority": 0.36, "size": 0.5}
+
+
+def summary(**values: Any) -> Summary:
+    return Summary.model_construct(**{"exposed_communication_s": 0.26, "outcome": "valid", **values})
+
+
+def test_the_help_names_every_benchmark() -> None:
+    shown = CliRunner().invoke(app, ["bench", "training", "--help"], env={"COLUMNS": "200"}).stdout.split()
+    for name in BENCHMARKS:
+        assert name in "".join(shown)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_run_is_one_that_can_be_planned_and_holds_its_bar(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(spec: Any) -> Summary:
+        experiment = validate(dict(spec))
+        make_plan(experiment)
+        slower = 4 if experiment.collective.kind == "parameter_server" else 1
+        slower *= 2 if spec["link"].get("delay") and experiment.fusion.kind == "layers" else 1
+        median = slower * ITERATION_S[experiment.fusion.kind]
+        return summary(iteration_time_s=Quantiles(median=median, p10=median, p90=median), compute_only_time_s=0.3)
+
+    monkeypatch.setattr(training_benchmarks, "trained", planned)
+    rows = list(BENCHMARKS[name]())
+    assert rows
+    assert all(row["holds"] in (True, None) for row in rows)
+
+
+def test_a_run_without_iterations_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = summary(iteration_time_s=None, reasons=["nobody came"])
+    monkeypatch.setattr(training_benchmarks, "run_experiment", lambda *_, **__: empty)
+    with pytest.raises(RunFailedError, match="nobody came"):
+        training_benchmarks.trained({"name": "x"})
