@@ -119,7 +119,7 @@ def play(seed: int, aggregator: Callable[..., Aggregator] = Aggregator) -> World
     rng = random.Random(seed)
     world = World(
         seed,
-        num_workers=rng.choice([1, 2, 2, 3, 4, 8] if seed % 50 else [16, 32]),
+        num_workers=rng.choice([1, 2, 2, 3, 4, 8] if seed % 50 else [rng.randint(5, 31), 32]),
         num_slots=rng.choice([1, 2, 4]),
         network=any_network(rng),
         aggregator=aggregator,
