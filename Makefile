@@ -39,7 +39,7 @@ format: setup ## format and mend what ruff can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: setup ## measure against gloo and theory: bench.json and a table (root, about ten minutes)
+bench: setup ## measure against gloo and theory: bench.json and a table (root, about 30 minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root for network namespaces: run 'sudo make bench'" >&2; exit 3; }
 	@$(BIN)/testbed bench all --output bench.json
 

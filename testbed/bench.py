@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,15 +21,16 @@ from testbed.calibrate import delays_of, rate_of
 from testbed.control.coordinator import Listener
 from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
-from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
+from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError, TestbedError
 from testbed.measure.machine import MachineSample
 from testbed.measure.streams import goodput_fraction
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
-from testbed.targets import MAX_STEAL_SHARE, render_targets, row_text, target_rows
+from testbed.targets import MAX_STEAL_SHARE, Benchmarks, render_targets, row_text, target_row, target_rows
 from testbed.workbench import owned_run, workbench
-from transports.samples import Row, Sample, render, summarise
+from transports.errors import TransportError
+from transports.samples import Row, Sample, summarise
 from transports.units import format_rate, format_time
 
 
@@ -267,62 +268,64 @@ def deploy_row(*, num_workers: int, repeat: int) -> Row:
     }
 
 
-def run_all(output: Path, console: Console) -> None:
-    """The project's own benchmark set: every target of the README's table, measured in one go."""
+def every_part() -> Mapping[str, Benchmarks]:
+    """The project's own benchmark set, by title."""
+    from testbed import aggregation_benchmarks, training_benchmarks, transport_benchmarks  # they measure with this one
+
+    return {
+        "links": link_benchmarks.BENCHMARKS,
+        "transports": transport_benchmarks.BENCHMARKS,
+        "the switch that adds": aggregation_benchmarks.BENCHMARKS,
+        "training": training_benchmarks.BENCHMARKS,
+        "around a run": {"overhead": _overhead_targets, "deploy": _deploy_targets},
+    }
+
+
+def run_all(parts: Mapping[str, Benchmarks], output: Path, console: Console) -> None:
+    """Measure every part. What is measured is in `output` after each benchmark, and one that fails stops no other.
+
+    Raises SpecError when `output` cannot be written, and in the end RunFailedError naming the benchmarks that failed.
+    """
     try:
         output.open("a", encoding="utf-8").close()  # now rather than after minutes of measuring
     except OSError as refusal:
         raise SpecError(f"--output {output}: {refusal.strerror}") from None
     rows: list[Row] = []
+    failures: list[str] = []
+    begun_s = time.monotonic()
 
-    def add(what: str, value: float, target: float, **facts: Any) -> None:
-        rows.append({"what": what, "value": value, "target": target, "holds": value <= target, **facts})
+    def tell(row: Row) -> None:
+        console.print(row_text(row), highlight=False)
 
-    console.print("[bold]links[/]")
-    rows += target_rows(link_benchmarks.BENCHMARKS, on_row=lambda row: console.print(row_text(row), highlight=False))
-
-    from testbed import aggregation_benchmarks  # it measures with this module
-
-    console.print("\n[bold]the switch that adds[/]")
-    added = target_rows(
-        aggregation_benchmarks.BENCHMARKS, on_row=lambda row: console.print(row_text(row), highlight=False)
-    )
-    rows += added
-
-    console.print("\n[bold]all-reduce, 4 workers, 1 Gbit/s[/]")
-    reduced = allreduce_rows(
-        num_workers=4,
-        link=parse_link("1gbit"),
-        sizes=["64KiB", "1MiB", "25MB"],
-        stacks=["ring/tcp", "gloo"],
-        repeat=15,
-        congestion="cubic",
-    )
-    render(reduced, console)
-    ours, theirs = (
-        next(row for row in reduced if row["stack"] == stack and row["size_bytes"] == 25_000_000)
-        for stack in ("ring/tcp", "gloo")
-    )
-    add("25 MB ring/tcp over the bound", ours["ratio_to_bound"], 1.05, **ours)
-    add("25 MB ring/tcp over gloo", ours["time_s"]["median"] / theirs["time_s"]["median"], 1.02)
-    rows.extend({"what": "all-reduce", "target": None, "holds": None, **row} for row in reduced)
-
-    console.print("\n[bold]around the iterations[/]")
-    for row, target_s in zip(overhead_rows(workers=(4, 16), repeat=3), (10.0, 20.0), strict=True):
-        phases = ", ".join(f"{name} {value:.1f} s" for name, value in row["phases_s"].items())
-        memory = row["unshared_memory_bytes"]
-        console.print(f"{row['num_workers']} workers: {row['overhead_s']:.1f} s ({phases}), {memory / 1e6:.0f} MB each")
-        add(f"seconds around the iterations, {row['num_workers']} workers", row["overhead_s"], target_s, **row)
-        add(f"unshared MB per worker, {row['num_workers']} workers", memory / 1e6, 60.0)
-
-    console.print("\n[bold]deploy and tear down[/]")
-    deployed = deploy_row(num_workers=64, repeat=5)
-    console.print(
-        f"star of 64: {deployed['ours_s']:.2f} s, plain Mininet {deployed['mininet_s']:.2f} s", highlight=False
-    )
-    add("deploy and tear down a star of 64 over plain Mininet", deployed["ratio"], 0.5, **deployed)
-
-    output.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2) + "\n", encoding="utf-8")
-    console.print()
+    for number, (title, benchmarks) in enumerate(parts.items(), start=1):
+        minutes = (time.monotonic() - begun_s) / 60
+        console.print(f"[bold]{title}[/] (part {number} of {len(parts)}, after {minutes:.0f} min)", highlight=False)
+        for name in benchmarks:
+            try:
+                measured = target_rows(benchmarks, [name], on_row=tell)
+            except (TestbedError, TransportError) as error:
+                failures.append(f"{title}, {name}: {error}")
+                console.print(failures[-1], style="red", markup=False, highlight=False)
+                continue
+            rows += [{"part": title, "benchmark": name, **row} for row in measured]
+            written = {"schema_version": 1, "rows": rows, "failures": failures}
+            output.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        console.print()
     render_targets(rows, console)
-    console.print(f"rows: {output}")
+    console.print(f"rows: {output}", highlight=False)
+    if failures:
+        raise RunFailedError("not measured:\n" + "\n".join(failures))
+
+
+def _overhead_targets() -> Iterator[Row]:
+    """A short quickstart: seconds outside its iterations, and memory that workers do not share."""
+    for row, target_s in zip(overhead_rows(workers=(4, 16), repeat=3), (10.0, 20.0), strict=True):
+        count, memory_bytes = row["num_workers"], row["unshared_memory_bytes"]
+        yield target_row(f"seconds around the iterations, {count} workers", row["overhead_s"], target_s, row)
+        if memory_bytes is not None:
+            yield target_row(f"unshared MB per worker, {count} workers", memory_bytes / 1e6, 60.0, row)
+
+
+def _deploy_targets() -> Iterator[Row]:
+    row = deploy_row(num_workers=64, repeat=5)
+    yield target_row("deploy and tear down a star of 64 over plain Mininet", row["ratio"], 0.5, row)

@@ -1,5 +1,6 @@
 """What the ways for gradients to travel are held to, each beside its rivals on the same links in the same run."""
 
+import logging
 import statistics
 import tempfile
 import time
@@ -18,7 +19,11 @@ from testbed.spec.experiment import validate
 from testbed.state import new_run_id
 from testbed.targets import Benchmarks, Row, quietly, target_row
 from testbed.workbench import Workbench, workbench
+from transports.baselines.base import STACKS
+from transports.errors import UnsupportedError
 from transports.units import parse_rate_bps, parse_size_bytes
+
+_log: Final = logging.getLogger(__name__)
 
 
 def all_reduced(
@@ -50,29 +55,92 @@ def _once_s(rate: str, size: str) -> float:
     return parse_size_bytes(size) * 8 / (parse_rate_bps(rate) * goodput_fraction())
 
 
+def _rivals() -> list[str]:
+    """gloo, and Open MPI where this machine has it."""
+    try:
+        STACKS.parse("openmpi").require()
+    except UnsupportedError as lack:
+        _log.warning("beside gloo only: %s", lack)
+        return ["gloo"]
+    return ["gloo", "openmpi"]
+
+
+def _median_s(row: Row) -> float:
+    return float(row["time_s"]["median"])
+
+
+def _over_rivals(what: str, ours: Row, rows: Mapping[str, Row], facts: Mapping[str, float]) -> Iterator[Row]:
+    """The time of ours over that of each rival that was measured beside it; the faster of them is the bar."""
+    others = {rival: _median_s(rows[rival]) for rival in ("gloo", "openmpi") if rival in rows}
+    best = min(others, key=others.__getitem__)
+    for rival, time_s in others.items():
+        bar = 1.02 if rival == best else None
+        yield target_row(f"{what}: over {rival}", _median_s(ours) / time_s, bar, {**facts, **rows[rival]})
+
+
 def ring_rows() -> Iterator[Row]:
-    """ring/tcp against the bound 2(N-1)/N x S / goodput, and against gloo on the same links."""
+    """ring/tcp against the bound 2(N-1)/N x S / goodput, and against gloo and Open MPI on the same links."""
     points = [(workers, size, "0s") for workers in (4, 8) for size in ("1MB", "25MB", "100MB")]
-    for workers, size, delay in [*points, (4, "25MB", "200us")]:
+    for workers, size, delay in [*points, (4, "25MB", "50us"), (4, "25MB", "200us")]:
         repeat = 5 if size == "100MB" else 11
         link = {"rate": "1gbit", "delay": delay}
-        rows, facts = all_reduced(["ring/tcp", "gloo"], link, workers=workers, size=size, repeat=repeat)
-        ours, gloos = rows["ring/tcp"], rows["gloo"]
+        rows, facts = all_reduced(["ring/tcp", *_rivals()], link, workers=workers, size=size, repeat=repeat)
+        ours = rows["ring/tcp"]
         what = f"ring/tcp, {workers} workers, {size}" + (f", {delay} a link" if delay != "0s" else "")
         told: Row = {**facts, **ours}
         bar = None if size == "1MB" else 1.03
         yield target_row(f"{what}: over the bound", ours["ratio_to_bound"], bar, told)
-        yield target_row(f"{what}: over gloo", ours["time_s"]["median"] / gloos["time_s"]["median"], 1.02, told)
-        yield target_row(f"{what}: CPU over gloo's", ours["cpu_s_per_gb"] / gloos["cpu_s_per_gb"], 1.0, told)
+        yield from _over_rivals(what, ours, rows, facts)
+        yield target_row(f"{what}: CPU over gloo's", ours["cpu_s_per_gb"] / rows["gloo"]["cpu_s_per_gb"], 1.0, told)
 
 
 def small_rows() -> Iterator[Row]:
-    """Messages that latency decides: how many times as fast as gloo `auto` is."""
+    """Messages that latency decides: how many times as fast as gloo `auto` is, and Open MPI's latency beside it."""
     for size, bar in (("4B", 1.0), ("1KiB", 2.0), ("4KiB", 2.0), ("16KiB", 2.0), ("64KiB", 2.0)):
-        rows, facts = all_reduced(["auto/tcp", "gloo"], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
-        faster = rows["gloo"]["time_s"]["median"] / rows["auto/tcp"]["time_s"]["median"]
-        told: Row = {**facts, **rows["auto/tcp"]}
-        yield target_row(f"auto/tcp, {size}: times gloo's speed", faster, bar, told, at_least=True)
+        rows, facts = all_reduced(["auto/tcp", *_rivals()], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
+        for rival in rows.keys() - {"auto/tcp"}:
+            told: Row = {**facts, **rows["auto/tcp"], f"{rival}_s": _median_s(rows[rival])}
+            faster = _median_s(rows[rival]) / _median_s(rows["auto/tcp"])
+            what = f"auto/tcp, {size}: times {rival}'s speed"
+            yield target_row(what, faster, bar if rival == "gloo" else None, told, at_least=True)
+
+
+def far_rows() -> Iterator[Row]:
+    """25 MB among four at 1 Gbit/s, 10 ms there and back, every TCP with cubic: the best of ours and each of them."""
+    ours = ["ring/tcp", "ring/udp", "ring/udp:rate=1gbit", "all_to_all/udp:rate=1gbit"]
+    link = {"rate": "1gbit", "delay": "2500us"}  # a way crosses two links
+    rows, facts = all_reduced([*ours, *_rivals()], link, workers=4, size="25MB", repeat=7)
+    gloo_s = _median_s(rows["gloo"])
+    best = min(ours, key=lambda stack: _median_s(rows[stack]))
+    for stack, row in rows.items():
+        faster, told = gloo_s / _median_s(row), {**facts, **row}
+        if stack != "gloo":
+            bar = 1.2 if stack == best else None
+            yield target_row(f"10 ms there and back, {stack}: times gloo's speed", faster, bar, told, at_least=True)
+
+
+def unshaped_rows() -> Iterator[Row]:
+    """25 MB over links of 20 Gbit/s, which no all-reduce on a few cores fills: the processor decides."""
+    for workers in (2, 4):
+        stacks = ["ring/tcp", *_rivals()]
+        rows, facts = all_reduced(stacks, {"rate": "20gbit"}, workers=workers, size="25MB", repeat=21)
+        what = f"ring/tcp, {workers} workers, 25MB, more link than processor"
+        for rival in stacks[1:]:
+            faster, told = _median_s(rows[rival]) / _median_s(rows["ring/tcp"]), {**facts, **rows["ring/tcp"]}
+            bar = 1.0 if rival == "gloo" else None
+            yield target_row(f"{what}: times {rival}'s algbw", faster, bar, told, at_least=True)
+
+
+def grpc_rows() -> Iterator[Row]:
+    """What a ring costs whose messages are gRPC's, and with gRPC for control and the tensors beside it."""
+    channels = ["ring/grpc", "ring/grpc_bulk"]
+    rows, facts = all_reduced(["ring/tcp", *channels], {"rate": "1gbit"}, workers=4, size="25MB", repeat=5)
+    for stack in channels:
+        told, ours = {**facts, **rows[stack]}, rows["ring/tcp"]
+        yield target_row(f"{stack}: time over ring/tcp's", _median_s(rows[stack]) / _median_s(ours), None, told)
+        yield target_row(
+            f"{stack}: CPU over ring/tcp's", rows[stack]["cpu_s_per_gb"] / ours["cpu_s_per_gb"], None, told
+        )
 
 
 def parameter_server_rows() -> Iterator[Row]:
@@ -220,10 +288,13 @@ def udp_loss_rows() -> Iterator[Row]:
 BENCHMARKS: Final[Benchmarks] = {
     "ring": ring_rows,
     "small": small_rows,
+    "far": far_rows,
+    "unshaped": unshaped_rows,
     "parameter-server": parameter_server_rows,
     "peer-to-peer": peer_to_peer_rows,
     "udp": udp_rows,
     "udp-loss": udp_loss_rows,
     "udp-fair": udp_fair_rows,
     "mptcp": mptcp_rows,
+    "grpc": grpc_rows,
 }

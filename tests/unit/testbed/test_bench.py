@@ -1,0 +1,43 @@
+"""The whole set of benchmarks: what is measured is kept, whatever fails beside it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed.bench import every_part, run_all
+from testbed.errors import CalibrationError, RunFailedError, SpecError
+from testbed.targets import Benchmarks, Row, target_row
+
+
+def _one() -> Iterator[Row]:
+    yield target_row("something", 1.0, 2.0, {})
+
+
+def _failing() -> Iterator[Row]:
+    raise CalibrationError("links do not do what they say")
+    yield {}
+
+
+def test_one_that_fails_stops_no_other_and_is_named_in_the_end(tmp_path: Path) -> None:
+    parts: dict[str, Benchmarks] = {"first": {"bad": _failing, "good": _one}, "second": {"fine": _one}}
+    output = tmp_path / "bench.json"
+    with pytest.raises(RunFailedError, match="first, bad: links do not"):
+        run_all(parts, output, Console(quiet=True))
+    written = json.loads(output.read_text())
+    assert [(row["part"], row["benchmark"], row["holds"]) for row in written["rows"]] == [
+        ("first", "good", True),
+        ("second", "fine", True),
+    ]
+    assert written["failures"] == ["first, bad: links do not do what they say"]
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="--output"):
+        run_all({"first": {"bad": _failing}}, tmp_path / "none" / "bench.json", Console(quiet=True))
+
+
+def test_the_set_has_every_part() -> None:
+    assert list(every_part()) == ["links", "transports", "the switch that adds", "training", "around a run"]
