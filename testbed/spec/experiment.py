@@ -33,6 +33,7 @@ from testbed.links.spec import LinkOverride, LinkSpec
 from testbed.links.tc import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
 from testbed.runtimes.base import RUNTIMES, Runtime
+from testbed.spec.documents import load_document, read_document
 from testbed.synchronisation import Synchronisation, SynchronisationKind, parse_synchronisation
 from testbed.topologies.base import TOPOLOGIES, Topology
 from testbed.workloads.base import WORKLOADS, Workload
@@ -235,14 +236,9 @@ def naming(what: object) -> Iterator[None]:
 def read(path: Path) -> dict[Any, Any]:
     """A YAML spec as plain data, not checked yet; paths in it begin at the file's folder. Raises SpecError."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError(f"cannot read {path}: {reason}") from None
-    try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        data = read_document(path)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping with at least a `name`; this is {_describe(data)}")
     anchor(data, path.parent)
@@ -271,9 +267,9 @@ def parse_override(override: str) -> tuple[str, Any]:
     if not separator or not all(key.split(".")):
         raise SpecError(f"--set {override}: write path=value, such as link.rate=1gbit")
     try:
-        return key, yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise SpecError(f"--set {override}: {text!r} is not YAML") from None
+        return key, load_document(text)
+    except ValueError as error:
+        raise SpecError(f"--set {override}: {text!r} {error}") from None
 
 
 def set_value(data: dict[Any, Any], path: str, value: Any) -> None:
@@ -306,6 +302,8 @@ def _explanations(error: ValidationError, prefix: tuple[int | str, ...], data: M
     lines: list[str] = []
     for item in error.errors(include_url=False):
         path = (*prefix, *item["loc"])
+        if item["type"] == "default_factory_not_called":
+            continue  # a default that depends on a key that is wrong itself
         nested = item.get("ctx", {}).get("error")
         if isinstance(nested, ValidationError):
             lines.extend(_explanations(nested, path, data))

@@ -159,14 +159,14 @@ class PointErrors:
     def add(self, settings: Mapping[str, Any], error: SpecError) -> None:
         """Of the point with these settings."""
         for line in str(error).splitlines():
-            self._points.setdefault(line, []).append(settings_text(settings))
+            self._points.setdefault(line, []).append(settings_text(settings) if settings else "")
 
     def raise_if_any(self) -> None:
         """Raises SpecError with a line for each thing that is wrong."""
         lines = []
         for line, points in list(self._points.items())[:_NUM_ERRORS]:
             others = f" and {len(points) - 1} more points" if len(points) > 1 else ""
-            lines.append(f"{line} [{points[0]}{others}]")
+            lines.append(f"{line} [{points[0]}{others}]" if points[0] else line)
         if len(self._points) > _NUM_ERRORS:
             lines.append(f"and {len(self._points) - _NUM_ERRORS} more errors")
         if lines:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from testbed.links.spec import LinkOverride
+from testbed.spec.documents import read_document
 from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology
 
 _SWITCH: Final = re.compile(r"s(0|[1-9][0-9]{0,3})")
@@ -121,12 +121,9 @@ class File(Topology):
 
 def _contents(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"path: cannot read {path}: {reason}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"path: {path} is not YAML: {' '.join(str(error).split())}") from None
+        found = read_document(path)
+    except ValueError as error:
+        raise ValueError(f"path: {error}") from None
     if not isinstance(found, dict) or "path" in found:
         raise ValueError(f"path: {path} is not a network; allowed: a mapping with `switches` and `links`")
     return found

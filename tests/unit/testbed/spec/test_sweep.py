@@ -145,3 +145,8 @@ def test_the_schema_knows_sweep_and_repeat_beside_every_key_of_an_experiment() -
 def test_any_sweep_is_points_or_a_spec_error(sweep: dict[str, Any]) -> None:
     with contextlib.suppress(SpecError):
         assert expand({"name": "fuzz", "sweep": sweep}).points
+
+
+def test_what_is_wrong_without_a_sweep_is_said_without_a_point() -> None:
+    with pytest.raises(SpecError, match=r"^fusion\.kind: [^\[\n]*$"):
+        expand({"name": "x", "fusion": "lots"})
