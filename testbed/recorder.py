@@ -14,6 +14,7 @@ from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import own_throttling
 from testbed.links.change import timeline
 from testbed.links.nfqueue import DelayCounters
+from testbed.links.spec import MAX_RATE_BPS
 from testbed.live_links import LiveLinks, Mark
 from testbed.measure import endpoints
 from testbed.measure.backlog import BacklogProbe
@@ -130,7 +131,9 @@ class Recorder(Listener):
         self._writer.append_machine([asdict(machine) | {"at_s": machine.at_s - self._epoch_s}])
         self._exporter.update_links(samples)
         self._exporter.update_machine(machine)
-        self._progress.links([(sample.port, self._utilization(sample)) for sample in samples])
+        self._progress.links(
+            [(sample.port, self._utilization(sample)) for sample in samples if sample.rate_bps <= MAX_RATE_BPS]
+        )
 
     def on_probe(self, probe: BacklogProbe) -> None:
         """One probe of a backlogged link."""

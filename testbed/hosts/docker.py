@@ -175,4 +175,6 @@ def docker_here() -> Docker:
         )
     except FileNotFoundError as error:
         raise EnvironmentLacksError(f"docker is missing: {CURE}") from error
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentLacksError(f"docker context inspect has not ended within {_TIMEOUT_S:g} s") from error
     return Docker(done.stdout.strip() or _DEFAULT_ENDPOINT)

@@ -152,12 +152,13 @@ def _links(record: Record, clock: _Clock) -> Iterator[Event]:
         at_s = frame["at_s"].to_numpy()
         if len(at_s) < 2:
             continue
-        history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
-        could_bits = np.maximum(history.bits(at_s[:-1], at_s[1:]), 1.0)
-        carried_bits = record.summary.dilation * 8 * np.diff(frame["class_bytes"].to_numpy())
         title = f"{link.from_} \u2192 {link.to}"
-        for begin_s, percent in zip(at_s[:-1], 100 * carried_bits / could_bits, strict=True):
-            yield _counter(f"{title} utilisation", process, clock.us(float(begin_s)), "%", round(float(percent), 2))
+        if link.utilization_mean is not None:
+            history = RateHistory(record.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
+            could_bits = np.maximum(history.bits(at_s[:-1], at_s[1:]), 1.0)
+            carried_bits = record.summary.dilation * 8 * np.diff(frame["class_bytes"].to_numpy())
+            for begin_s, percent in zip(at_s[:-1], 100 * carried_bits / could_bits, strict=True):
+                yield _counter(f"{title} utilisation", process, clock.us(float(begin_s)), "%", round(float(percent), 2))
         for when_s, backlog_bytes in zip(at_s, frame["backlog_bytes"].to_list(), strict=True):
             yield _counter(f"{title} backlog", process, clock.us(float(when_s)), "bytes", backlog_bytes)
 

@@ -244,4 +244,5 @@ def _of(runs: Sequence[Summary], value: Callable[[Summary], float | None]) -> fl
 
 
 def _utilization(run: Summary) -> float | None:
-    return statistics.fmean(link.utilization_mean for link in run.links) if run.links else None
+    known = [link.utilization_mean for link in run.links if link.utilization_mean is not None]
+    return statistics.fmean(known) if known else None

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from testbed.links.spec import UNSHAPED_BPS
 from testbed.results import wording
 from transports.units import parse_rate_bps
 
@@ -19,14 +20,15 @@ def render_links(run_id: str, rows: Sequence[Mapping[str, Any]], console: Consol
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         asked = row["asked"]
+        rate_bps = parse_rate_bps(asked["rate"])
         table.add_row(
             f"{row['from']} → {row['to']}",
-            "[red]down[/]" if row["down"] else asked["rate"],
+            "[red]down[/]" if row["down"] else "unshaped" if rate_bps == UNSHAPED_BPS else asked["rate"],
             asked["delay"],
             wording.percent_text(asked["loss"]) if isinstance(asked["loss"], int | float) else "bursts",
             asked["queue"],
             wording.rate_text(row["used_bps"]),
-            wording.percent_text(row["used_bps"] / parse_rate_bps(asked["rate"])),
+            wording.percent_text(None if rate_bps == UNSHAPED_BPS else row["used_bps"] / rate_bps),
             wording.size_text(row["backlog_bytes"]),
             f"{row['drops']:,}",
         )

@@ -45,7 +45,8 @@ def utilization(record: Record) -> Figure | None:
     if window is None or record.links.is_empty() or not record.summary.links:
         return None
     start_s, end_s = window
-    series = {f"{link.from_} → {link.to}": _utilization(record, link, start_s, end_s) for link in record.summary.links}
+    shaped = [link for link in record.summary.links if link.utilization_mean is not None]
+    series = {f"{link.from_} → {link.to}": _utilization(record, link, start_s, end_s) for link in shaped}
     series = {name: frame for name, frame in series.items() if frame.height}
     if not series:
         return None

@@ -215,9 +215,9 @@ class LinkSummary(_Part):
     paths."""
     background_utilization: float | None = 0.0
     """The part of `utilization_mean` that is theirs."""
-    utilization_mean: float
-    """class bytes x 8 / (rate x measured time): 0 to 1."""
-    utilization_busy: float
+    utilization_mean: float | None
+    """class bytes x 8 / (rate x measured time): 0 to 1; None on an unshaped link, as fast as the machine."""
+    utilization_busy: float | None
     """The same while at least one bucket is in service on any worker; of a command, while any link carries over 1 %
     of its rate."""
     drops: int

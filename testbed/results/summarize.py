@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from testbed.fidelity import RATE_TOLERANCE, BacklogEvidence, LinkEvidence
+from testbed.links.spec import MAX_RATE_BPS
 from testbed.results.changes import RateHistory, summarize_changes
 from testbed.results.record import (
     CHANGE_SCHEMA,
@@ -620,5 +621,7 @@ def _counter(samples: pl.DataFrame, link: LinkFacts, window: tuple[float, float]
     return at_s, counter.astype(np.float64)
 
 
-def _utilization(num_bytes: float, rate_bps: float, time_s: float) -> float:
+def _utilization(num_bytes: float, rate_bps: float, time_s: float) -> float | None:
+    if rate_bps > MAX_RATE_BPS:  # unshaped
+        return None
     return num_bytes * 8 / (rate_bps * time_s) if time_s > 0 else 0.0

@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from testbed.links.spec import UNSHAPED_BPS
 from testbed.results import wording
 from testbed.results.status_text import title
 from testbed.status import RunStatus
@@ -122,7 +123,7 @@ def _table(links: Sequence[LinkView]) -> Table:
             Text("down", style="bold red") if link.down else wording.rate_text(link.rate_bps),
             wording.time_text(link.delay_s) if link.delay_s else wording.DASH,
             wording.rate_text(link.used_bps),
-            _meter(link.share),
+            wording.DASH if link.rate_bps == UNSHAPED_BPS else _meter(link.share),
             wording.size_text(link.backlog_bytes) if link.backlog_bytes else wording.DASH,
             *_counter(link.drops, link.drops_per_s, "red"),
             *_counter(link.marks, link.marks_per_s, "yellow"),

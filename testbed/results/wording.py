@@ -291,14 +291,16 @@ def headline(summary: "Summary") -> str:
 
 
 def _command_headline(summary: "Summary", command: "CommandSummary") -> str:
-    busiest = max(summary.links, key=lambda link: link.utilization_mean, default=None)
+    busiest = max(summary.links, key=lambda link: (link.utilization_mean or 0.0, link.bytes), default=None)
     text = f"{summary.num_workers} workers ran the command for {time_text(command.time_s)}"
     if busiest is None or not busiest.bytes:
         return f"{text}; nothing crossed a link."
+    text = f"{text}; the busiest link, {busiest.from_} → {busiest.to}, carried {size_text(busiest.bytes)}"
+    if busiest.utilization_mean is None:
+        return f"{text}."
     return (
-        f"{text}; the busiest link, {busiest.from_} → {busiest.to}, carried {size_text(busiest.bytes)}: "
-        f"{percent_text(busiest.utilization_mean)} of its rate, {percent_text(busiest.utilization_busy)} while any "
-        "link was busy."
+        f"{text}: {percent_text(busiest.utilization_mean)} of its rate, {percent_text(busiest.utilization_busy)} "
+        "while any link was busy."
     )
 
 

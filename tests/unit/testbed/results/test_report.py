@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import polars as pl
 
@@ -133,6 +134,17 @@ def test_unknown_schedules_and_measurements_are_dashes(record: Make) -> None:
     made = page(replace(loaded, summary=loaded.summary.model_copy(update={"links": links})))
     assert "None" not in made.text
     assert "\u2013" in made.text
+
+
+def test_utilisation_is_that_of_links_that_have_a_rate(record: Make) -> None:
+    loaded = record(num_iterations=2)
+    shaped, *others = loaded.summary.links
+    links = [shaped, *(link.model_copy(update={"utilization_mean": None, "utilization_busy": None}) for link in others)]
+    made = page(replace(loaded, summary=loaded.summary.model_copy(update={"links": links})))
+    assert "Over all 1 link directions that have a rate." in made.text
+    figure: Any = made.figures["utilization"]
+    assert len(figure["data"]) == 1
+    assert "None" not in made.text
 
 
 def test_compression_has_a_card_of_its_own(record: Make) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.links.spec import UNSHAPED_BPS
 from testbed.results.record import (
     BACKLOG_SCHEMA,
     BUCKET_SCHEMA,
@@ -249,6 +250,13 @@ def test_parts_add_up_in_every_iteration_of_a_modelled_run(record: Callable[...,
 def test_an_iteration_that_a_worker_did_not_finish_does_not_count() -> None:
     cut = iterations(iteration(0, 10.0), iteration(1, 10.25), iteration(0, 20.0, index=1, end_s=99.0))
     assert summarize(inputs(iterations=cut)).num_iterations == 1
+
+
+def test_an_unshaped_link_has_no_utilisation() -> None:
+    summary = summarize(inputs(links=[LINK, replace(LINK, rate_bps=UNSHAPED_BPS)]))
+    shaped, unshaped = summary.links
+    assert shaped.utilization_mean is not None
+    assert (unshaped.utilization_mean, unshaped.utilization_busy, unshaped.bytes) == (None, None, shaped.bytes)
 
 
 def test_a_run_without_iterations_has_no_made_up_numbers() -> None:

@@ -80,6 +80,7 @@ def test_a_link_inside_a_host_has_no_rate() -> None:
     text = drawn([row("w0", "h0", asked={"rate": "1tbit", "delay": "0ns"})])
     assert "unshaped" in text
     assert "ms" not in text
+    assert "%" not in text.splitlines()[-1]
 
 
 def test_before_there_are_links_it_says_so() -> None:
