@@ -26,7 +26,7 @@ on.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -304,12 +304,12 @@ class OverlappedOptimizer:
         make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
         """`make` gives an optimizer for the parameters of a layer. A layer is waited for where the first module that
-        has one of its parameters is called."""
+        has one of its parameters, by itself or in a list, is called."""
         self._engine = engine
         self.optimizers: Final = [make(layer) for layer in engine.layers]
         layer_of = {parameter: number for number, layer in enumerate(engine.layers) for parameter in layer}
         for module in model.modules():
-            needed = sorted({layer_of[parameter] for parameter in module.parameters(recurse=False)})
+            needed = sorted({layer_of[parameter] for parameter in _held(module)})
             if needed:
                 module.register_forward_pre_hook(self._before(needed))
 
@@ -330,6 +330,14 @@ class OverlappedOptimizer:
         """Step whatever is left: after the last backward, or before the parameters are looked at."""
         for layer in range(len(self.optimizers)):
             self._step(layer)
+
+
+def _held(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Those that its call needs: its own, and those of lists and mappings, which are never called."""
+    yield from module.parameters(recurse=False)
+    for child in module.children():
+        if isinstance(child, nn.ParameterList | nn.ParameterDict):
+            yield from child.parameters()
 
 
 def _lay_out(

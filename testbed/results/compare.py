@@ -24,6 +24,7 @@ from rich.text import Text
 
 from testbed.errors import EnvironmentLacksError
 from testbed.results import wording
+from testbed.results.compare_answer import answer
 from testbed.results.record import Summary, replace_text
 from testbed.spec.sweep import settings_text, value_text
 
@@ -137,6 +138,7 @@ class Comparison:
             "name": self.name,
             "varied": list(self.paths),
             "directory": str(self.directory),
+            "answer": answer(self),
             "points": [
                 {
                     **{key: value for key, value in point.row().items() if key not in point.settings},
@@ -180,6 +182,9 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         table.add_row(*varied, *(text(row) for _, text in shown), outcome)
     console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(rows)} points\n"))
     console.print(table, highlight=False)
+    console.print()
+    for sentence in answer(comparison):
+        console.print(sentence, highlight=False)
     for point in comparison.points:
         for reason in point.reasons:
             console.print(Text(f"• {reason}"), highlight=False)

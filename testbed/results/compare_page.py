@@ -6,6 +6,7 @@ from typing import Final
 
 from testbed.results import compare_plots, wording
 from testbed.results.compare import Comparison, columns, write_comparison
+from testbed.results.compare_answer import answer
 from testbed.results.record import replace_text
 from testbed.results.report import inlined, template
 
@@ -24,6 +25,7 @@ def write_sweep(comparison: Comparison) -> Path:
     rows = [point.row() for point in comparison.points]
     page = template("sweep.html.j2").render(
         comparison=comparison,
+        answer=answer(comparison),
         rows=[(point, row) for point, row in zip(comparison.points, rows, strict=True)],
         columns=[(header.replace("-\n", "-").replace("\n", " "), text) for header, text, _ in columns(rows)],
         titles=[(make.__name__, title, compare_plots.DEFINITIONS[make.__name__]) for make, title in _FIGURES],

@@ -4,19 +4,24 @@ The horizontal axis is the first that varies and is a quantity, with a line for 
 no axis is a quantity, the first that varies is spread out in groups of bars. None where there is nothing to draw.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from testbed.results import wording
 from testbed.results.compare import ComparedPoint, Comparison
+from testbed.results.compare_axes import grouped, horizontal, point_name
 from testbed.results.plots import BLUE, GREY, PALETTE, RED, Figure, rounded
-from testbed.spec.sweep import value_text
-from transports.units import parse_fraction, parse_rate_bps, parse_size_bytes, parse_time_s
 
 _LOG_RATIO: Final = 8
 """An axis whose values differ by more than this factor is logarithmic."""
 _DARK: Final = "#565d66"
+_PLOT_HEIGHT: Final = 330
+_LEGEND_LINE_HEIGHT: Final = 19
+"""Room for an entry of the legend above a plot: where names are long, each has a line of its own."""
+_NUM_UPRIGHT: Final = 8
+"""Names of more places stand on their side."""
 _NUM_BARS: Final = 40
 """Points, of which the parts of an iteration are drawn."""
 
@@ -32,17 +37,6 @@ class _Curve:
     value: Value
     dash: str = ""
     """Of theory; empty: measured."""
-
-
-def quantities(values: Sequence[Any]) -> list[float] | None:
-    """The numbers that all of these values are, in one unit; None where they are not."""
-    for parse in (parse_fraction, parse_rate_bps, parse_time_s, parse_size_bytes):
-        try:
-            numbers = [float(parse(value)) for value in values]
-        except ValueError:
-            continue
-        return numbers if len(set(numbers)) > 1 else None
-    return None
 
 
 def iteration(comparison: Comparison) -> Figure | None:
@@ -81,7 +75,7 @@ def breakdown(comparison: Comparison) -> Figure | None:
     if not points:
         return None
     rows = [point.row() for point in points]
-    names = [_name(point, comparison.paths) for point in points]
+    names = [point_name(point, comparison.paths) for point in points]
     exposed: list[float] = [float(row["exposed_communication_s"] or 0.0) for row in rows]
     whole: list[float] = [float(row["iteration_time_s"] or 0.0) for row in rows]
     rest = [time_s - part_s for time_s, part_s in zip(whole, exposed, strict=True)]
@@ -122,12 +116,6 @@ def _share(part_s: float | None, whole_s: float | None) -> float | None:
     return part_s / whole_s if part_s is not None and whole_s else None
 
 
-def _name(point: ComparedPoint, paths: Sequence[str]) -> str:
-    """`1gbit top_k(ratio=1%)`; what is null is not said."""
-    values = [value_text(point.settings[path]) for path in paths if point.settings[path] is not None]
-    return " ".join(values) or "null"
-
-
 def _figure(
     comparison: Comparison,
     curves: Sequence[_Curve],
@@ -140,16 +128,13 @@ def _figure(
     measured = [value for point in comparison.points if (value := curves[0].value(point.row())) is not None]
     if not measured:
         return None
-    axis, numbers = _horizontal(comparison)
-    others = [path for path in comparison.paths if path not in axis]
-    groups: dict[str, list[ComparedPoint]] = {}
-    for point in comparison.points:
-        groups.setdefault(_name(point, others) if others else "", []).append(point)
+    axis, numbers = horizontal(comparison)
+    groups = grouped(comparison, axis)
     data = []
     for position, (group, unsorted) in enumerate(groups.items()):
-        points = sorted(unsorted, key=lambda point: numbers.get(_name(point, axis), 0.0))
+        points = sorted(unsorted, key=lambda point: numbers.get(point_name(point, axis), 0.0))
         color = PALETTE[position % len(PALETTE)]
-        texts = [_name(point, axis) for point in points]
+        texts = [point_name(point, axis) for point in points]
         x: list[float] | list[str] = [numbers[text] for text in texts] if numbers else texts
         for curve in curves:
             values = [curve.value(point.row()) for point in points]
@@ -173,32 +158,32 @@ def _figure(
         "title": {"text": title},
         **({"type": "log", "dtick": "D2"} if logarithmic else {"rangemode": "tozero"}),
     }
-    layout: Figure = {"height": 400, "xaxis": _horizontal_axis(axis, numbers), "yaxis": vertical}
+    labels = list(dict.fromkeys(point_name(point, axis) for point in comparison.points))
+    layout: Figure = {
+        "height": _PLOT_HEIGHT + _LEGEND_LINE_HEIGHT * sum(trace.get("showlegend", True) for trace in data),
+        "xaxis": _horizontal_axis(axis, numbers, labels),
+        "yaxis": vertical,
+    }
     if not numbers:
         layout |= {"barmode": "group", "scattermode": "group", "bargap": 0.3, "scattergap": 0.3}
     return {"data": data, "layout": layout}
 
 
-def _horizontal(comparison: Comparison) -> tuple[tuple[str, ...], dict[str, float]]:
-    """The axis that is spread out, and its values as numbers by their text, if they are."""
-    varying = []
-    for axis in comparison.axes:
-        distinct = {_name(point, axis): point.settings[axis[0]] for point in comparison.points}
-        if len(axis) == 1 and (numbers := quantities(list(distinct.values()))) is not None:
-            return axis, dict(zip(distinct, numbers, strict=True))
-        varying += [axis] if len(distinct) > 1 else []
-    return next(iter([*varying, *comparison.axes]), ()), {}
-
-
-def _horizontal_axis(paths: Sequence[str], numbers: Mapping[str, float]) -> Figure:
+def _horizontal_axis(paths: Sequence[str], numbers: Mapping[str, float], labels: Sequence[str]) -> Figure:
     axis: Figure = {"title": {"text": ", ".join(paths)}}
     if numbers:
         axis |= {"tickvals": list(numbers.values()), "ticktext": list(numbers)}
         if min(numbers.values()) > 0 and max(numbers.values()) / min(numbers.values()) > _LOG_RATIO:
             axis["type"] = "log"
     else:
-        axis["type"] = "category"
+        axis |= {"type": "category", "tickvals": labels, "ticktext": [_wrapped(label) for label in labels]}
+        axis["tickangle"] = 0 if len(labels) <= _NUM_UPRIGHT else 90
     return axis
+
+
+def _wrapped(label: str) -> str:
+    """In lines, broken where words and options end."""
+    return re.sub(r" |(?<=,)|(?=\()", "<br>", label)
 
 
 def _drawn(curve: _Curve, color: str, group: str, *, as_lines: bool) -> Figure:

@@ -29,7 +29,18 @@ def _model(seed: int = 1) -> Any:
     from torch import nn
 
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 5))
+
+    class Listed(nn.Module):
+        """A linear layer with its parameters in a list, which is a module that nobody calls."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.tensors = nn.ParameterList(nn.Linear(64, 64).parameters())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(x, *self.tensors)
+
+    return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), Listed(), nn.Tanh(), nn.Linear(64, 5))
 
 
 def _group(rank: Rank) -> Any:

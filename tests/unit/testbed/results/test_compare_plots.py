@@ -9,7 +9,6 @@ import pytest
 
 from testbed.results import compare_plots
 from testbed.results.compare import ComparedPoint, Comparison
-from testbed.results.compare_plots import quantities
 from testbed.results.record import Record, Summary
 
 FIGURES = (compare_plots.iteration, compare_plots.allreduce, compare_plots.scaling, compare_plots.breakdown)
@@ -69,21 +68,19 @@ def test_theory_of_an_iteration_lies_around_computing_and_the_bound(summary: Sum
     assert least == pytest.approx(max(summary.compute_only_time_s, summary.allreduce.bound_s), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("values", "numbers"),
-    [
-        (["10mbit", "1gbit"], [1e7, 1e9]),
-        (["1ms", "0s"], [1e-3, 0.0]),
-        (["64KiB", "1MB"], [65536.0, 1e6]),
-        ([1, "1%"], [1.0, 0.01]),
-        ([2, 4, 8], [2.0, 4.0, 8.0]),
-        (["ring", "tree"], None),
-        (["1ms", "1mbit"], None),
-        ([True, False], None),
-        ([None, 1], None),
-        ([4], None),
-    ],
-)
-def test_quantities_are_of_one_unit(values: list[Any], numbers: list[float] | None) -> None:
-    found = quantities(values)
-    assert found == (None if numbers is None else pytest.approx(numbers))
+def test_names_of_places_are_broken_into_lines_and_every_line_of_the_legend_has_room(summary: Summary) -> None:
+    settings: list[dict[str, Any]] = [
+        {"collective": "ring", "stack": "gloo"},
+        {"collective": {"kind": "tree", "chunk": "1MiB"}, "stack": None},
+    ]
+    figure = compare_plots.iteration(comparison(settings, summary, axes=(("collective", "stack"),)))
+    assert figure is not None
+    axis = figure["layout"]["xaxis"]
+    assert axis["tickvals"] == ["ring gloo", "tree(chunk=1MiB)"]
+    assert axis["ticktext"] == ["ring<br>gloo", "tree<br>(chunk=1MiB)"]
+    many: list[dict[str, Any]] = [
+        {"compression": kind, "seed": str(seed)} for kind in ("none", "fp16", "int8", "top_k") for seed in (1, 2)
+    ]
+    taller = compare_plots.iteration(comparison(many, summary))
+    assert taller is not None
+    assert taller["layout"]["height"] > figure["layout"]["height"]

@@ -1,0 +1,127 @@
+"""What a sweep says, in a sentence or two: what is fastest where, or from where on more buys nothing. Pure."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from testbed.results import wording
+from testbed.results.compare_axes import grouped, horizontal, point_name
+
+if TYPE_CHECKING:
+    from testbed.results.compare import ComparedPoint, Comparison
+
+_NOTICEABLE: Final = 1.03
+"""Times that are nearer to each other than this are called equal."""
+_ENOUGH: Final = 1.1
+"""Of the shortest time: what comes after it hardly matters."""
+
+
+def answer(comparison: "Comparison") -> list[str]:
+    """Sentences about the medians of iterations, of commands where those were run; none where fewer than two points
+    have a result that stands."""
+    axis, numbers = horizontal(comparison)
+    times_s: dict[str, dict[str, float]] = {}
+    for group, points in grouped(comparison, axis).items():
+        named = sorted(
+            ((point_name(point, axis), point) for point in points), key=lambda each: numbers.get(each[0], 0.0)
+        )
+        along = {name: time_s for name, point in named if (time_s := _time_s(point)) is not None}
+        if along:
+            times_s[group] = along
+    if sum(map(len, times_s.values())) < 2:
+        return []
+    if len(times_s) > 1:
+        return _compared(times_s)
+    (along,) = times_s.values()
+    return [_along(" ".join(axis), along) if numbers else _fastest(along)]
+
+
+def _time_s(point: "ComparedPoint") -> float | None:
+    times_s = [run.iteration_time_s.median for run in point.usable if run.iteration_time_s]
+    times_s += [run.command.time_s for run in point.usable if run.command]
+    return statistics.median(times_s) if times_s else None
+
+
+def _along(path: str, times_s: Mapping[str, float]) -> str:
+    """Of one quantity: whether it matters, and from where on it does not any more."""
+    longest, shortest = max(times_s.values()), min(times_s.values())
+    positions = list(times_s)
+    if times_s[positions[-1]] > times_s[positions[0]]:
+        positions.reverse()
+    first, last = positions[0], positions[-1]
+    told = {position: wording.time_text(time_s) for position, time_s in times_s.items()}
+    if longest < _ENOUGH * shortest:
+        return f"{path} hardly matters here: {told[first]} at {first}, {told[last]} at {last}."
+    enough = next(position for position in positions if times_s[position] <= _ENOUGH * shortest)
+    factor = wording.digits(times_s[first] / times_s[enough])
+    beginning = f"From {first} to {enough} it becomes {factor} times as fast ({told[first]}, {told[enough]})"
+    if enough == last:
+        return f"{beginning}, and every step of {path} counts."
+    return f"{beginning}; what lies beyond, up to {last}, brings less than 10 % more ({told[last]})."
+
+
+def _fastest(times_s: Mapping[str, float]) -> str:
+    """Of names: the fastest, against the first."""
+    reference, *_ = times_s
+    best = min(times_s, key=times_s.__getitem__)
+    told = f"{reference} ({wording.time_text(times_s[reference])})"
+    faster = times_s[reference] / times_s[best]
+    if faster >= _NOTICEABLE:
+        than = f"{wording.digits(faster)} times as fast as {told}"
+        return f"{best} is the fastest with {wording.time_text(times_s[best])}, {than}."
+    slowest = max(times_s, key=times_s.__getitem__)
+    slower = times_s[slowest] / times_s[reference]
+    if slower < _NOTICEABLE:
+        return f"All are as fast as {told}."
+    return f"Nothing is faster than {told}; {slowest} takes {wording.digits(slower)} times as long."
+
+
+def _compared(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Several along the same axis: the fastest at each position, then where each is faster than the first."""
+    reference, *others = times_s
+    positions = [position for position in times_s[reference] if any(position in times_s[other] for other in others)]
+    if not positions:
+        return []
+    best, pays = {}, {other: list[str]() for other in others}
+    for position in positions:
+        here = {group: along[position] for group, along in times_s.items() if position in along}
+        for other in others:
+            if other in here and here[reference] >= _NOTICEABLE * here[other]:
+                pays[other].append(position)
+        fastest = min(here, key=here.__getitem__)
+        best[position] = fastest, here[reference] / here[fastest]
+    return [_best(reference, best), _paying(reference, pays, positions)]
+
+
+def _best(reference: str, best: Mapping[str, tuple[str, float]]) -> str:
+    parts: list[tuple[str, list[str], list[float]]] = []
+    for position, (group, faster) in best.items():
+        winner = group if faster >= _NOTICEABLE else reference
+        if not parts or parts[-1][0] != winner:
+            parts.append((winner, [], []))
+        parts[-1][1].append(position)
+        parts[-1][2].append(faster)
+    texts = []
+    for winner, at, factors in parts:
+        if winner == reference:
+            texts.append(f"at {_listed(at)} nothing is faster than {reference}")
+        else:
+            times = _listed([wording.digits(factor) for factor in factors])
+            texts.append(f"at {_listed(at)} {winner} is the fastest, {times} times as fast as {reference}")
+    text = "; ".join(texts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _paying(reference: str, pays: Mapping[str, Sequence[str]], positions: Sequence[str]) -> str:
+    by_place: dict[tuple[str, ...], list[str]] = {}
+    for group, at in pays.items():
+        by_place.setdefault(tuple(at), []).append(group)
+    texts = []
+    for at, groups in sorted(by_place.items(), key=lambda item: -len(item[0])):
+        place = "nowhere" if not at else "everywhere" if len(at) == len(positions) else f"at {_listed(at)}"
+        texts.append(f"{place}: {', '.join(groups)}")
+    return f"Faster than {reference} {'; '.join(texts)}."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
