@@ -107,7 +107,7 @@ def small_rows() -> Iterator[Row]:
 
 def far_rows() -> Iterator[Row]:
     """25 MB among four at 1 Gbit/s, 10 ms there and back, every TCP with cubic: the best of ours and each of them."""
-    ours = ["ring/tcp", "ring/udp", "ring/udp:rate=1gbit", "all_to_all/udp:rate=1gbit"]
+    ours = ["auto/tcp", "ring/tcp", "ring/udp:rate=1gbit"]
     link = {"rate": "1gbit", "delay": "2500us"}  # a way crosses two links
     rows, facts = all_reduced([*ours, *_rivals()], link, workers=4, size="25MB", repeat=7)
     gloo_s = _median_s(rows["gloo"])

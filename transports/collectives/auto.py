@@ -3,11 +3,14 @@
 The LogGP model (Alexandrov et al., "LogGP: incorporating long messages into the LogP model", SPAA 1995) of each
 candidate's own schedule: rounds x latency + messages x overhead + bytes / rate, where rounds are the messages that wait
 for each other, messages are those of the busiest participant, and bytes what crosses the busiest link in one direction.
+To it comes what slow start costs: a connection that has been idle begins with ten segments (RFC 6928) and doubles them
+every round trip (RFC 5681, 3.1 and 4.1), and a schedule that turns from one peer to another begins again each time.
 
 Every participant computes the same from the same options, so nobody has to be asked. What is left open (`latency`,
 `rate`) is filled in by whoever knows the links: `testbed plan` does, and prints the choice.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +29,7 @@ first are kinder to links that several pairs share."""
 DEFAULT_LATENCY_S: Final = 100e-6
 DEFAULT_RATE_BPS: Final = 1e9
 NUM_CHOICES: Final = 4096
+INITIAL_WINDOW_BYTES: Final = 10 * 1448
 _ALL_REDUCE: Final = "all_reduce"
 
 
@@ -35,12 +39,41 @@ class _Shape:
 
     num_rounds: float
     num_messages: int
+    num_peers: int
+    """To whom the busiest participant sends."""
     share: float
     """Of the buffer: what the busiest link carries in one direction."""
 
     def cost_s(self, size_bytes: int, *, latency_s: float, overhead_s: float, rate_bps: float) -> float:
         """Of a buffer of that size."""
-        return self.num_rounds * latency_s + self.num_messages * overhead_s + self.share * size_bytes * 8 / rate_bps
+        bytes_per_s = rate_bps / 8
+        abreast = min(max(1.0, self.num_messages / self.num_rounds), self.num_peers)
+        num_turns = 1.0 if abreast == self.num_peers else self.num_messages / abreast
+        carried_bytes = self.share * size_bytes
+        slow_start_s = slow_start_cost_s(
+            carried_bytes / num_turns,
+            window_bytes=abreast * INITIAL_WINDOW_BYTES,
+            round_trip_s=2 * latency_s,
+            bytes_per_s=bytes_per_s,
+        )
+        return (
+            self.num_rounds * latency_s
+            + self.num_messages * overhead_s
+            + carried_bytes / bytes_per_s
+            + num_turns * slow_start_s
+        )
+
+
+def slow_start_cost_s(num_bytes: float, *, window_bytes: float, round_trip_s: float, bytes_per_s: float) -> float:
+    """How much longer so many bytes take than at the link's rate, if a window leaves in the first round trip and twice
+    as much in every further one: after each window but the last the link idles until the round trip is over. Without
+    losses and delayed acknowledgements."""
+    lost_s = 0.0
+    while num_bytes > window_bytes and window_bytes < bytes_per_s * round_trip_s:
+        lost_s += round_trip_s - window_bytes / bytes_per_s
+        num_bytes -= window_bytes
+        window_bytes *= 2
+    return lost_s
 
 
 @COLLECTIVES.register
@@ -130,5 +163,6 @@ def _shape(kind: str, world: World) -> _Shape:
     return _Shape(
         num_rounds=alpha_beta_time_s(collective, _ALL_REDUCE, world, num_elements, 1, alpha_s=1.0, beta_s_per_byte=0.0),
         num_messages=max(messages),
+        num_peers=max(Counter(sender for sender, _ in counts).values()),
         share=max(*sent, *received) / num_elements,
     )
