@@ -119,28 +119,30 @@ class ForkClient:
         name, stdin = request.name, None
         forked: Future[ForkedProcess] = Future()
         descriptors = [output.descriptor, output.error_descriptor]
-        try:
-            self.wait_ready(_FORK_TIMEOUT_S)
-            if listens:
-                read, write = os.pipe2(os.O_CLOEXEC)
-                descriptors.append(read)
-                stdin = os.fdopen(write, "wb", buffering=0)
-            with self._lock:
-                if self._failure is not None or self._connection is None:
-                    raise RunFailedError(self._failure or f"{self.title} is closed")
-                assert name not in self._pending, f"{name} is being forked already"
-                self._pending[name] = (forked, output, stdin)
-                socket.send_fds(self._connection, [request.encode()], descriptors)
-        except OSError as error:
-            raise RunFailedError(f"cannot fork {name}: {self.title} is gone: {error}") from error
-        finally:
-            output.close()
-            for descriptor in descriptors[2:]:
-                os.close(descriptor)
-        try:
-            process = forked.result(_FORK_TIMEOUT_S)
-        except TimeoutError:
-            raise RunFailedError(f"{self.title} has not forked {name} within {_FORK_TIMEOUT_S:g} s") from None
+        with contextlib.ExitStack() as unless_forked:
+            try:
+                self.wait_ready(_FORK_TIMEOUT_S)
+                if listens:
+                    read, write = os.pipe2(os.O_CLOEXEC)
+                    descriptors.append(read)
+                    stdin = unless_forked.enter_context(os.fdopen(write, "wb", buffering=0))
+                with self._lock:
+                    if self._failure is not None or self._connection is None:
+                        raise RunFailedError(self._failure or f"{self.title} is closed")
+                    assert name not in self._pending, f"{name} is being forked already"
+                    self._pending[name] = (forked, output, stdin)
+                    socket.send_fds(self._connection, [request.encode()], descriptors)
+            except OSError as error:
+                raise RunFailedError(f"cannot fork {name}: {self.title} is gone: {error}") from error
+            finally:
+                output.close()
+                for descriptor in descriptors[2:]:
+                    os.close(descriptor)
+            try:
+                process = forked.result(_FORK_TIMEOUT_S)
+            except TimeoutError:
+                raise RunFailedError(f"{self.title} has not forked {name} within {_FORK_TIMEOUT_S:g} s") from None
+            unless_forked.pop_all()
         self._state.add_process(name, process.pid)
         return process
 
