@@ -314,9 +314,18 @@ def _explanations(error: ValidationError, prefix: tuple[int | str, ...], data: M
 
 _YAML_WORDS: Final = {
     **dict.fromkeys(("tuple_type", "list_type"), "write a list: [...], or a line `- ...` for each"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "write a mapping: {key: value}"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "write a mapping: {{key: value}}"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "write a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "write a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "write true or false"),
+    "greater_than_equal": "allowed: at least {ge:,}",
+    "greater_than": "allowed: more than {gt:,}",
+    "less_than_equal": "allowed: at most {le:,}",
+    "less_than": "allowed: less than {lt:,}",
+    "literal_error": "allowed: {expected}",
 }
-"""What pydantic calls by Python's names."""
+"""What pydantic calls by Python's names, or says without what is allowed; by its kind of error, whose facts stand in
+braces."""
 
 
 def _explain(path: tuple[int | str, ...], item: Any, data: Mapping[Any, Any]) -> str:
@@ -326,10 +335,17 @@ def _explain(path: tuple[int | str, ...], item: Any, data: Mapping[Any, Any]) ->
         return f"{shown}: required"
     if item["type"] == "extra_forbidden":
         return f"{shown}: unknown key; allowed: {', '.join(_allowed_keys(path, data)) or 'none'}"
-    message = _YAML_WORDS.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
+    words = _YAML_WORDS.get(item["type"])
+    facts = {name: _whole(fact) for name, fact in item.get("ctx", {}).items()}
+    message = words.format(**facts) if words else str(item["msg"]).removeprefix("Value error, ")
     given = item.get("input")
     known = isinstance(given, str | int | float | bool) or given is None
     return f"{shown}: {message}{f' (got {given!r})' if known and repr(given) not in message else ''}"
+
+
+def _whole(fact: object) -> object:
+    """1000000.0 is 1000000 to a reader."""
+    return int(fact) if isinstance(fact, float) and fact.is_integer() else fact
 
 
 def _allowed_keys(wrong: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[str]:

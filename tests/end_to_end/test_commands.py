@@ -1,8 +1,10 @@
 """The commands as a user types them: what they print, what they return, what they leave behind."""
 
+import importlib
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -37,6 +39,15 @@ def test_help_teaches(argv: list[str]) -> None:
     assert done.returncode == 0
     assert "Exit codes" in done.stdout
     assert "..." not in done.stdout.partition("Commands:")[2], "a command's line is cut off"
+
+
+@pytest.mark.parametrize("part", ["links", "transports", "training", "aggregation"])
+def test_help_names_every_benchmark(part: str) -> None:
+    module = importlib.import_module(f"testbed.{part.removesuffix('s')}_benchmarks")
+    listed = re.search(r"--only <str>(.*?)--json", invoke("bench", part, "--help").stdout, re.DOTALL)
+    assert listed is not None
+    words = "".join(listed[1].split()).partition("these:")[2].rstrip(".")
+    assert words.split(",") == list(module.BENCHMARKS)
 
 
 def test_the_version_is_the_packages() -> None:

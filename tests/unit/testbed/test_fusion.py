@@ -123,14 +123,14 @@ def test_a_layer_joins_the_next_whose_gradient_is_there_before_its_own_start_up_
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("layer", "fusion.kind: Input should be 'size', 'time', 'layers', 'merged', 'none' or 'priority'"),
+        ("layer", "fusion.kind: allowed: 'size', 'time', 'layers', 'merged', 'none' or 'priority'"),
         ({"kind": "layers", "bytes": "1MiB"}, "fusion: `layers` joins nothing by size; leave `bytes` out"),
         ({"bytes": None}, "fusion: `size` needs a size; write one as `bytes`"),
         ({"kind": "merged", "bytes": "1MiB"}, "fusion: `merged` joins nothing by size; leave `bytes` out"),
         ({"cycle": "5ms"}, "fusion: `size` has no cycle; leave `cycle` out"),
-        ({"kind": "time", "cycle": "1us"}, "fusion.cycle: Input should be greater than or equal to 0.0001"),
+        ({"kind": "time", "cycle": "1us"}, "fusion.cycle: allowed: at least 0.0001"),
         ({"kind": "priority", "backward": "1s"}, "fusion: `priority` asks nothing of backward's time"),
-        ({"bytes": "1B"}, "fusion.bytes: Input should be greater than or equal to 1024"),
+        ({"bytes": "1B"}, "fusion.bytes: allowed: at least 1,024"),
         ({"size": "1MiB"}, "fusion.size: unknown key; allowed: backward, bytes, cycle"),
         (None, "fusion: a fusion is layers, merged, none, priority, time, horovod_5ms, horovod_1ms, or {bytes: 1MiB}"),
     ],

@@ -48,7 +48,7 @@ def test_on_and_off_may_stand_without_quotes(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("flow", "words"),
     [
-        ({"kind": "constant", "rate": 0}, r"background\.0\.rate: .*greater"),
+        ({"kind": "constant", "rate": 0}, r"background\.0\.rate: allowed: at least 1,000 "),
         ({"kind": "constant"}, r"background\.0\.rate: required"),
         ({"kind": "constant", "rate": "1mbit", "packet": 20}, r"background\.0\.packet: "),
         ({"kind": "constant", "rate": "1mbit", "packet": 9000}, r"background\.0\.packet: "),
