@@ -95,8 +95,9 @@ class ComparedPoint:
             "allreduce_bound_s": self.bound_s if theory is None else theory.bound_s,
             "utilization_mean": _of(runs, _utilization),
             "payload_ratio": _of(runs, lambda run: run.compression.payload_ratio if run.compression else 1.0),
+            "codec_time_s": _of(runs, _codec_time_s),
             "command_time_s": _of(runs, lambda run: run.command.time_s if run.command else None),
-            "loss": _of(runs, lambda run: run.loss.last if run.loss else None),
+            "loss": _of(runs, lambda run: run.loss.end if run.loss else None),
         }
 
 
@@ -232,7 +233,8 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapp
     ]
     if any(row["payload_ratio"] not in (None, 1.0) for row in rows):
         columns.append(("payload\nsent", lambda row: wording.percent_text(row["payload_ratio"]), True))
-        columns.append(("last\nloss", lambda row: _number(row["loss"]), False))
+        columns.append(("codec\nCPU", lambda row: wording.time_text(row["codec_time_s"]), False))
+        columns.append(("loss at\nthe end", lambda row: _number(row["loss"]), False))
     return columns
 
 
@@ -246,6 +248,11 @@ def _median(values: Sequence[float]) -> float | None:
 
 def _of(runs: Sequence[Summary], value: Callable[[Summary], float | None]) -> float | None:
     return _median([found for run in runs if (found := value(run)) is not None])
+
+
+def _codec_time_s(run: Summary) -> float | None:
+    """CPU time of encoding and decoding in one iteration, on each worker."""
+    return run.compression.encode_s + run.compression.decode_s if run.compression else None
 
 
 def _utilization(run: Summary) -> float | None:

@@ -33,7 +33,10 @@ def answer(comparison: "Comparison") -> list[str]:
     if len(times_s) > 1:
         return _compared(times_s)
     (along,) = times_s.values()
-    return [_along(" ".join(axis), along) if numbers else _fastest(along)]
+    if not numbers:
+        return [_fastest(along)]
+    waiting = {point_name(point, axis): share for point in comparison.points if (share := _waiting(point)) is not None}
+    return [_along(" ".join(axis), along, waiting)]
 
 
 def _time_s(point: "ComparedPoint") -> float | None:
@@ -42,22 +45,31 @@ def _time_s(point: "ComparedPoint") -> float | None:
     return statistics.median(times_s) if times_s else None
 
 
-def _along(path: str, times_s: Mapping[str, float]) -> str:
-    """Of one quantity: whether it matters, and from where on it does not any more."""
+def _waiting(point: "ComparedPoint") -> float | None:
+    """The share of an iteration that is exposed communication."""
+    row = point.row()
+    exposed_s, whole_s = row["exposed_communication_s"], row["iteration_time_s"]
+    return exposed_s / whole_s if isinstance(exposed_s, float) and isinstance(whole_s, float) else None
+
+
+def _along(path: str, times_s: Mapping[str, float], waiting: Mapping[str, float]) -> str:
+    """Of one quantity: whether it matters, from where on it does not any more, and what is waited for in the end."""
     longest, shortest = max(times_s.values()), min(times_s.values())
     positions = list(times_s)
     if times_s[positions[-1]] > times_s[positions[0]]:
         positions.reverse()
     first, last = positions[0], positions[-1]
     told = {position: wording.time_text(time_s) for position, time_s in times_s.items()}
+    rest = f" At {last} {100 * waiting[last]:.0f} % of an iteration waits for communication." if last in waiting else ""
     if longest < _ENOUGH * shortest:
-        return f"{path} hardly matters here: {told[first]} at {first}, {told[last]} at {last}."
+        return f"{path} hardly matters here: {told[first]} at {first}, {told[last]} at {last}.{rest}"
     enough = next(position for position in positions if times_s[position] <= _ENOUGH * shortest)
     factor = wording.digits(times_s[first] / times_s[enough])
-    beginning = f"From {first} to {enough} it becomes {factor} times as fast ({told[first]}, {told[enough]})"
+    what = "an iteration" if waiting else "the command"
+    beginning = f"From {first} to {enough} {what} becomes {factor} times as fast ({told[first]}, {told[enough]})"
     if enough == last:
-        return f"{beginning}, and every step of {path} counts."
-    return f"{beginning}; what lies beyond, up to {last}, brings less than 10 % more ({told[last]})."
+        return f"{beginning}, and every step of {path} counts.{rest}"
+    return f"{beginning}; what lies beyond, up to {last}, brings less than 10 % more ({told[last]}).{rest}"
 
 
 def _fastest(times_s: Mapping[str, float]) -> str:
@@ -79,18 +91,18 @@ def _fastest(times_s: Mapping[str, float]) -> str:
 def _compared(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Several along the same axis: the fastest at each position, then where each is faster than the first."""
     reference, *others = times_s
-    positions = [position for position in times_s[reference] if any(position in times_s[other] for other in others)]
-    if not positions:
-        return []
+    positions = list(times_s[reference])
     best, pays = {}, {other: list[str]() for other in others}
     for position in positions:
+        if not any(position in times_s[other] for other in others):
+            continue
         here = {group: along[position] for group, along in times_s.items() if position in along}
         for other in others:
             if other in here and here[reference] >= _NOTICEABLE * here[other]:
                 pays[other].append(position)
         fastest = min(here, key=here.__getitem__)
         best[position] = fastest, here[reference] / here[fastest]
-    return [_best(reference, best), _paying(reference, pays, positions)]
+    return [_best(reference, best), _paying(reference, pays, positions)] if best else []
 
 
 def _best(reference: str, best: Mapping[str, tuple[str, float]]) -> str:

@@ -4,6 +4,7 @@ The horizontal axis is the first that varies and is a quantity, with a line for 
 no axis is a quantity, the first that varies is spread out in groups of bars. None where there is nothing to draw.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ def _figure(
     logarithmic = not linear and bool(numbers) and min(measured) > 0 and top / min(measured) > _LOG_RATIO
     vertical = {
         "title": {"text": title},
-        **({"type": "log", "dtick": "D2"} if logarithmic else {"rangemode": "tozero"}),
+        **(_logarithmic(data) if logarithmic else {"rangemode": "tozero"}),
     }
     labels = list(dict.fromkeys(point_name(point, axis) for point in comparison.points))
     layout: Figure = {
@@ -179,6 +180,14 @@ def _horizontal_axis(paths: Sequence[str], numbers: Mapping[str, float], labels:
         axis |= {"type": "category", "tickvals": labels, "ticktext": [_wrapped(label) for label in labels]}
         axis["tickangle"] = 0 if len(labels) <= _NUM_UPRIGHT else 90
     return axis
+
+
+def _logarithmic(traces: Sequence[Figure]) -> Figure:
+    """Every line at 1, 2 or 5 has its whole number: plotly leaves the zeros out between powers of ten."""
+    values = [value for trace in traces for value in trace["y"] if value]
+    decades = range(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1)
+    marks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    return {"type": "log", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
 
 
 def _wrapped(label: str) -> str:

@@ -142,6 +142,8 @@ class LossValues(_Part):
     first: float | None
     """None where the loss is not a finite number: training has diverged."""
     last: float | None
+    end: float | None = None
+    """Mean over the last tenth of the measured iterations: batches differ."""
 
 
 class DelayLine(_Part):

@@ -458,8 +458,11 @@ def _losses(iterations: pl.DataFrame) -> LossValues | None:
     losses = iterations["loss"].to_list()
     if all(loss is None or not math.isfinite(loss) for loss in losses):
         return None
-    first, last = (loss if loss is not None and math.isfinite(loss) else None for loss in (losses[0], losses[-1]))
-    return LossValues(first=first, last=last)
+    finite = [loss if loss is not None and math.isfinite(loss) else None for loss in losses]
+    tail = finite[-max(1, len(finite) // 10) :]
+    numbers = [loss for loss in tail if loss is not None]
+    end = sum(numbers) / len(numbers) if len(numbers) == len(tail) else None
+    return LossValues(first=finite[0], last=finite[-1], end=end)
 
 
 def _allreduce(inputs: Inputs) -> AllReduceSummary | None:

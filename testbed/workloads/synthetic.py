@@ -2,7 +2,7 @@
 
 Everything else is real: autograd, hooks, buckets, the optimizer, the bytes of gradients, the links. Because nobody
 needs a core to wait, more workers fit a machine, and how much communication hides behind computation depends on the
-network and not on who got the cores. The gradients are constant, and the loss means nothing.
+network and not on who got the cores. The gradients are drawn once, and the loss means nothing.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""The quickstart's network, narrower, trained for 200 iterations by workers in one process, with every compressor."""
+"""The quickstart's network, narrower, trained for 200 iterations by four workers in one process, with every compressor.
+
+A loss after so few iterations is noisy: with another seed the uncompressed one differs by a tenth. What draws at random
+or keeps something back is therefore judged by the mean over several seeds, each beside the same seed uncompressed.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,54 +16,56 @@ from testbed.workloads._models import ResidualNetwork
 from tests.lockstep import Workers
 from transports.compression.base import Piece
 
-NUM_WORKERS = 2
-BATCH_SIZE = 16
+NUM_WORKERS = 4
+BATCH_SIZE = 8
 NUM_ITERATIONS = 200
-NUM_LAST = 20
+NUM_LAST = 40
 """Iterations at the end over which the loss is averaged."""
 NETWORK = ResidualNetwork(width=16, blocks_before_pooling=1, blocks_after_pooling=1, image_side=8, num_classes=10)
 
-NEAR: list[Any] = [
-    "fp16",
-    "bf16",
-    "fp8",
-    "int8",
-    "natural",
-    "thc",
-    "threshold",
+SEEDS = (1, 2, 3)
+
+EXACT: list[Any] = ["fp16", "bf16", "fp8", "int8", "natural", "thc", "threshold"]
+"""Those that one seed is enough for: they go the uncompressed way, nearly."""
+CONVERGING: list[Any] = [
+    "qsgd",
+    {"kind": "terngrad", "clip": None},
+    {"kind": "top_k", "ratio": 0.1},
+    {"kind": "random_k", "ratio": 0.5},
+    {"kind": "powersgd", "rank": 8},
+    {"kind": "dgc", "momentum": 0.8},
     "onebit",
+]
+"""Those whose noise, or delay, the mean over seeds shows to do no harm. DGC has a momentum of its own."""
+BEHIND: list[Any] = [
+    "top_k",
+    "terngrad",
+    {"kind": "random_k", "ratio": 0.1},
     {"kind": "signsgd", "scaled": True, "error_feedback": True},
 ]
-"""Those that end at most 5 % above the uncompressed loss."""
-BEHIND: list[Any] = [
-    "qsgd",
-    "terngrad",
-    "top_k",
-    {"kind": "random_k", "ratio": 0.1},
-    "powersgd",
-    {"kind": "dgc", "momentum": 0.5},
-]
-"""Those whose noise, or delay, still shows: they have come 95 % of the way down."""
+"""Those that send so little that 200 iterations are not enough: they have come 95 % of the way down."""
 
 
-def _data(rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _data(rank: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     digits = DATASETS["digits"]()
     images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.labels)
-    for numbers in batches(num_images=len(labels), batch_size=BATCH_SIZE, rank=rank, num_workers=NUM_WORKERS, seed=1):
+    for numbers in batches(
+        num_images=len(labels), batch_size=BATCH_SIZE, rank=rank, num_workers=NUM_WORKERS, seed=seed
+    ):
         chosen = torch.from_numpy(numbers)
         yield images[chosen], labels[chosen]
 
 
-def train(compression: object) -> tuple[float, float]:
+def train(compression: object, seed: int = 1) -> tuple[float, float]:
     """Mean loss of the first iteration and of the last ones."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     model = NETWORK.build()
     parameters = list(model.parameters())
     layout = [Piece(number, tuple(parameter.shape)) for number, parameter in enumerate(parameters)]
-    workers = Workers(compression, NUM_WORKERS, seed=1)
+    workers = Workers(compression, NUM_WORKERS, seed=seed)
     momentum = 0.0 if workers.compressor.own_momentum else 0.5
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=momentum)
-    streams = [_data(rank) for rank in range(NUM_WORKERS)]
+    streams = [_data(rank, seed) for rank in range(NUM_WORKERS)]
     losses = []
     for _ in range(NUM_ITERATIONS):
         gradients = []
@@ -78,25 +84,43 @@ def train(compression: object) -> tuple[float, float]:
     return losses[0], float(np.mean(losses[-NUM_LAST:]))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """So small a network is trained no faster by several, and much slower where others want the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
-def uncompressed() -> tuple[float, float]:
-    return train("none")
+def uncompressed() -> list[tuple[float, float]]:
+    """By seed."""
+    return [train("none", seed) for seed in SEEDS]
 
 
-@pytest.mark.parametrize("compression", NEAR, ids=str)
+@pytest.mark.parametrize("compression", EXACT, ids=str)
 def test_it_ends_at_most_five_percent_above_the_uncompressed_loss(
-    compression: object, uncompressed: tuple[float, float]
+    compression: object, uncompressed: list[tuple[float, float]]
 ) -> None:
-    _, last = train(compression)
-    assert last <= 1.05 * uncompressed[1]
+    _, last = train(compression, SEEDS[0])
+    assert last <= 1.05 * uncompressed[0][1]
+
+
+@pytest.mark.parametrize("compression", CONVERGING, ids=str)
+def test_on_average_it_ends_at_most_five_percent_above_the_uncompressed_loss(
+    compression: object, uncompressed: list[tuple[float, float]]
+) -> None:
+    last = [train(compression, seed)[1] for seed in SEEDS]
+    assert np.mean(last) <= 1.05 * np.mean([last for _, last in uncompressed])
 
 
 @pytest.mark.parametrize("compression", BEHIND, ids=str)
-def test_it_has_come_almost_all_the_way_down(compression: Any, uncompressed: tuple[float, float]) -> None:
-    first, last = train(compression)
-    assert first - last >= 0.95 * (uncompressed[0] - uncompressed[1])
+def test_it_has_come_almost_all_the_way_down(compression: Any, uncompressed: list[tuple[float, float]]) -> None:
+    first, last = train(compression, SEEDS[0])
+    assert first - last >= 0.95 * (uncompressed[0][0] - uncompressed[0][1])
 
 
-def test_without_error_feedback_a_sparsifier_does_not_get_there(uncompressed: tuple[float, float]) -> None:
-    _, last = train({"kind": "top_k", "error_feedback": False})
-    assert last > 2 * uncompressed[1]
+def test_without_error_feedback_a_sparsifier_does_not_get_there(uncompressed: list[tuple[float, float]]) -> None:
+    _, last = train({"kind": "top_k", "error_feedback": False}, SEEDS[0])
+    assert last > 2 * uncompressed[0][1]

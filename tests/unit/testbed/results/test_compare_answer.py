@@ -19,7 +19,8 @@ def summary(record: Callable[..., Record]) -> Summary:
 def taking(summary: Summary, time_s: float) -> Summary:
     quantiles = summary.iteration_time_s
     assert quantiles is not None
-    return summary.model_copy(update={"iteration_time_s": quantiles.model_copy(update={"median": time_s})})
+    update = {"iteration_time_s": quantiles.model_copy(update={"median": time_s}), "exposed_communication_s": 0.04}
+    return summary.model_copy(update=update)
 
 
 def swept(summary: Summary, times_s: Mapping[tuple[Any, ...], float | None], *paths: str) -> Comparison:
@@ -41,20 +42,20 @@ def test_a_quantity_is_enough_where_more_brings_less_than_a_tenth(summary: Summa
     times_s = {("400mbit",): 0.100, ("25mbit",): 0.8, ("200mbit",): 0.105, ("100mbit",): 0.2}
     (sentence,) = answer(swept(summary, times_s, "link.rate"))
     assert sentence == (
-        "From 25mbit to 200mbit it becomes 7.62 times as fast (800 ms, 105 ms); what lies beyond, up to 400mbit, "
-        "brings less than 10 % more (100 ms)."
+        "From 25mbit to 200mbit an iteration becomes 7.62 times as fast (800 ms, 105 ms); what lies beyond, up to "
+        "400mbit, brings less than 10 % more (100 ms). At 400mbit 40 % of an iteration waits for communication."
     )
 
 
 def test_a_quantity_that_harms_is_told_from_its_harmful_end(summary: Summary) -> None:
     (sentence,) = answer(swept(summary, {("0ms",): 0.1, ("2ms",): 0.2, ("10ms",): 0.8}, "link.delay"))
-    assert sentence.startswith("From 10ms to 0ms it becomes 8 times as fast")
-    assert sentence.endswith("every step of link.delay counts.")
+    assert sentence.startswith("From 10ms to 0ms an iteration becomes 8 times as fast")
+    assert "every step of link.delay counts." in sentence
 
 
 def test_a_quantity_without_effect_is_said_to_have_none(summary: Summary) -> None:
     (sentence,) = answer(swept(summary, {("0ms",): 0.1, ("2ms",): 0.104}, "link.delay"))
-    assert sentence == "link.delay hardly matters here: 104 ms at 2ms, 100 ms at 0ms."
+    assert sentence.startswith("link.delay hardly matters here: 104 ms at 2ms, 100 ms at 0ms.")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,14 @@ def test_several_along_a_quantity_tell_who_is_fastest_where_and_who_pays(summary
         "at 400mbit nothing is faster than none."
     )
     assert pays == "Faster than none at 25mbit and 100mbit: fp16, top_k; nowhere: int8."
+
+
+def test_everywhere_is_only_where_all_have_a_result(summary: Summary) -> None:
+    times_s = {("25mbit", "none"): 0.8, ("25mbit", "fp16"): 0.4, ("1gbit", "none"): 0.1, ("1gbit", "fp16"): None}
+    assert answer(swept(summary, times_s, "link.rate", "compression")) == [
+        "At 25mbit fp16 is the fastest, 2 times as fast as none.",
+        "Faster than none at 25mbit: fp16.",
+    ]
 
 
 def test_what_has_no_result_is_not_spoken_of(summary: Summary) -> None:

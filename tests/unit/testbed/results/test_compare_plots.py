@@ -84,3 +84,26 @@ def test_names_of_places_are_broken_into_lines_and_every_line_of_the_legend_has_
     taller = compare_plots.iteration(comparison(many, summary))
     assert taller is not None
     assert taller["layout"]["height"] > figure["layout"]["height"]
+
+
+def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
+    quantiles = summary.iteration_time_s
+    assert quantiles is not None
+    points = tuple(
+        ComparedPoint(
+            settings={"link.rate": rate},
+            spec_sha256="ab",
+            bound_s=0.1,
+            predicted_s=0.1,
+            num_asked=1,
+            runs=(summary.model_copy(update={"iteration_time_s": quantiles.model_copy(update={"median": time_s})}),),
+        )
+        for rate, time_s in (("10mbit", 2.5), ("1gbit", 0.2))
+    )
+    figure = compare_plots.iteration(Comparison(name="x", axes=(("link.rate",),), points=points, directory=Path()))
+    assert figure is not None
+    axis = figure["layout"]["yaxis"]
+    assert axis["type"] == "log"
+    assert {"200": 200.0, "1000": 1000.0, "2000": 2000.0}.items() <= dict(
+        zip(axis["ticktext"], axis["tickvals"], strict=True)
+    ).items()

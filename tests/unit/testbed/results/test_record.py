@@ -43,7 +43,7 @@ def test_summary_json_keeps_the_contract_for_scripts(record: Make) -> None:
     }  # fmt: skip
     assert promised <= summary.keys()
     assert summary["iteration_time_s"].keys() == {"median", "p10", "p90"}
-    assert summary["loss"].keys() == {"first", "last"}
+    assert summary["loss"].keys() == {"first", "last", "end"}
     assert summary["allreduce"].keys() == {"size_bytes", "time_s", "bound_s", "predicted_s", "bottleneck"}
     assert {
         "name", "from", "to", "rate_bps", "delay_s", "measured_rate_bps", "measured_delay_s", "bytes",

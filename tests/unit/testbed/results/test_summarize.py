@@ -275,6 +275,13 @@ def test_workers_that_disagree_about_the_parameters_have_failed() -> None:
     assert summary.parameters_sha256 is None
 
 
+def test_the_loss_at_the_end_is_the_mean_of_the_last_tenth() -> None:
+    rows = [iteration(rank, 10.0 + index, index=index, loss=float(index)) for rank in range(2) for index in range(20)]
+    loss = summarize(inputs(iterations=iterations(*rows))).loss
+    assert loss is not None
+    assert (loss.first, loss.last, loss.end) == (0.0, 19.0, 18.5)
+
+
 def test_a_diverged_loss_is_null_and_a_workload_without_loss_has_none() -> None:
     rows = [iteration(0, 10.0), iteration(1, 10.25)]
     rows += [iteration(rank, 20.0, index=1, loss=math.nan) for rank in range(2)]
