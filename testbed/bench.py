@@ -106,23 +106,17 @@ def allreduce_rows(
     return [{**row, "rate_bps": link_spec.rate_bps, "delay_s": link_spec.delay_s} for row in rows]
 
 
-def link_rows(links: Sequence[dict[str, str]], *, repeat: int) -> list[Row]:
+def link_rows(links: Sequence[dict[str, str]], *, repeat: int, runtime: str = "namespace") -> list[Row]:
     """Measure one direction of an emulated link of each kind, repeatedly, against what was asked."""
-    return [row for link in links for row in _link_row(link, repeat)]
+    return [row for link in links for row in _link_row(link, repeat, runtime)]
 
 
-def _link_row(link: dict[str, str], repeat: int) -> list[Row]:
-    experiment = validate({"name": "bench-links", "workers": 2, "link": link, "metrics": {"port": None}})
-    plan = plan_here(experiment)
-    require(plan)
-    with (
-        tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
-        owned_run(new_run_id()) as state,
-        deploy(plan, state, log_directory=Path(logs)) as deployment,
-    ):
+def _link_row(link: dict[str, str], repeat: int, runtime: str) -> list[Row]:
+    with link_benchmarks.deployed(link=link, runtime=runtime) as deployment:
+        plan = deployment.plan
         measured = [rate_of(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
         delays_s = delays_of(deployment, plan.directions[:2])
-    asked = experiment.link
+    asked = plan.experiment.link
     goodput_bps = statistics.median(m.goodput_bps for m in measured)
     return [
         {
@@ -157,7 +151,7 @@ def render_links(rows: Sequence[Row], console: Console) -> None:
     console.print(table)
 
 
-def overhead_rows(*, workers: Sequence[int], repeat: int) -> list[Row]:
+def overhead_rows(*, workers: Sequence[int], repeat: int, runtime: str = "namespace") -> list[Row]:
     """Wall seconds around the iterations of a short quickstart: the whole command less its iterations.
 
     Each is a process of its own, as a user starts it; samples with CPU steal are repeated.
@@ -167,7 +161,7 @@ def overhead_rows(*, workers: Sequence[int], repeat: int) -> list[Row]:
         samples: list[Row] = []
         for _ in range(repeat * 4):
             before = MachineSample.take()
-            sample = _overhead_sample(num_workers)
+            sample = _overhead_sample(num_workers, runtime)
             if MachineSample.take().steal_share_since(before) <= MAX_STEAL_SHARE:
                 samples.append(sample)
             if len(samples) == repeat:
@@ -179,21 +173,13 @@ def overhead_rows(*, workers: Sequence[int], repeat: int) -> list[Row]:
     return rows
 
 
-def _overhead_sample(num_workers: int) -> Row:
-    quickstart = Path(__file__).resolve().parent.parent / "experiments" / "quickstart.yaml"
-    with tempfile.TemporaryDirectory(prefix="testbed-bench-") as output:
-        argv = [sys.executable, "-m", "testbed", "run", str(quickstart), "--json", "--output", output]
-        for override in (
-            f"workers={num_workers}",
-            "workload.iterations=3",
-            "metrics.port=0",
-            "link.rate=1gbit",
-        ):
-            argv += ["--set", override]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ})
-    if not done.stdout.strip():
-        raise RunFailedError(f"a run of {num_workers} workers failed:\n{done.stderr}")
-    summary = json.loads(done.stdout)
+def _overhead_sample(num_workers: int, runtime: str) -> Row:
+    summary = quickstart_summary(
+        f"workers={num_workers}",
+        "workload.iterations=3",
+        "link.rate=1gbit",
+        f"runtime.kind={runtime}",
+    )
     phases = summary["overhead_s"]
     return {
         "overhead_s": sum(phases.values()),
@@ -201,6 +187,20 @@ def _overhead_sample(num_workers: int) -> Row:
         "unshared_memory_bytes": max(summary["unshared_memory_bytes"], default=None),
         "outcome": summary["outcome"],
     }
+
+
+def quickstart_summary(*overrides: str) -> Row:
+    """What `testbed run --json` prints of the quickstart, in a process of its own. Raises RunFailedError."""
+    quickstart = Path(__file__).resolve().parent.parent / "experiments" / "quickstart.yaml"
+    with tempfile.TemporaryDirectory(prefix="testbed-bench-") as output:
+        argv = [sys.executable, "-m", "testbed", "run", str(quickstart), "--json", "--output", output]
+        for override in ("metrics.port=0", *overrides):
+            argv += ["--set", override]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ})
+    if not done.stdout.strip():
+        raise RunFailedError(f"the quickstart with {', '.join(overrides)} failed:\n{done.stderr}")
+    summary: Row = json.loads(done.stdout)
+    return summary
 
 
 _PLAIN_MININET: Final = """
@@ -269,15 +269,21 @@ def deploy_row(*, num_workers: int, repeat: int) -> Row:
 
 
 def every_part() -> Mapping[str, Benchmarks]:
-    """The project's own benchmark set, by title."""
-    from testbed import aggregation_benchmarks, training_benchmarks, transport_benchmarks  # they measure with this one
+    """The project's own benchmark set, by title; with containers where there are a Docker daemon and the image."""
+    from testbed import (  # they measure with this one
+        aggregation_benchmarks,
+        container_benchmarks,
+        training_benchmarks,
+        transport_benchmarks,
+    )
 
     return {
-        "links": link_benchmarks.BENCHMARKS,
+        "links": link_benchmarks.benchmarks(),
         "transports": transport_benchmarks.BENCHMARKS,
         "the switch that adds": aggregation_benchmarks.BENCHMARKS,
         "training": training_benchmarks.BENCHMARKS,
         "around a run": {"overhead": _overhead_targets, "deploy": _deploy_targets},
+        **({} if container_benchmarks.lacks() else {"containers": container_benchmarks.BENCHMARKS}),
     }
 
 

@@ -758,6 +758,9 @@ def bench_links(
     only: Annotated[
         str, typer.Option(help="Of the targets only these: rate,ring,delay,through-delay,loss,queue,incast,change.")
     ] = "",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="Between hosts that are namespaces, or containers: docker.")
+    ] = "namespace",
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -768,15 +771,16 @@ def bench_links(
     \b
       testbed bench links --only rate,queue
       testbed bench links --link 1gbit,50us --link 10gbit
+      testbed bench links --only rate,queue --runtime docker
     """
     from testbed.bench import link_rows, parse_link, render_links
-    from testbed.link_benchmarks import BENCHMARKS
+    from testbed.link_benchmarks import benchmarks
 
     _logging(verbose)
     if not link:
-        _bench_targets(BENCHMARKS, only, as_json=as_json)
+        _bench_targets(benchmarks(runtime), only, as_json=as_json)
         return
-    rows = link_rows([parse_link(text) for text in link], repeat=repeat)
+    rows = link_rows([parse_link(text) for text in link], repeat=repeat, runtime=runtime)
     if as_json:
         _emit({"schema_version": 1, "rows": rows})
     else:
@@ -849,6 +853,26 @@ def bench_aggregation(
     Example: testbed bench aggregation --only rivals,program
     """
     from testbed.aggregation_benchmarks import BENCHMARKS
+
+    _logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
+@bench_app.command("containers", epilog=_EPILOG, short_help="Containers beside namespaces.")
+def bench_containers(
+    only: Annotated[str, typer.Option(help="Of the targets only these: same,start.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure `runtime: docker` against its targets; needs a Docker daemon, and the image that `make image` builds.
+
+    same: three quickstarts in namespaces and three in containers, in turns: the same parameters bit by bit, and the
+    medians of iterations. start: the seconds around the iterations with 4 and 16 workers. How exact links at
+    containers are: testbed bench links --runtime docker.
+
+    Example: testbed bench containers --only same
+    """
+    from testbed.container_benchmarks import BENCHMARKS
 
     _logging(verbose)
     _bench_targets(BENCHMARKS, only, as_json=as_json)

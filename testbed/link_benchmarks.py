@@ -3,8 +3,8 @@
 import math
 import statistics
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +25,11 @@ from testbed.plan import Plan
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
 from testbed.targets import Benchmarks, Row, quietly, target_row
-from testbed.workbench import owned_run
+from testbed.workbench import IMPORT_TIMEOUT_S, owned_run
 from transports.units import parse_rate_bps
+
+Made = Callable[..., AbstractContextManager[Deployment]]
+"""`deployed`, of one runtime."""
 
 NUM_WINDOWS: Final = 3
 Z_99: Final = 2.576
@@ -41,23 +44,41 @@ _QUEUES: Final = (("10mbit", "150kB"), ("100mbit", "150kB"), ("100mbit", "1MB"),
 
 
 @contextmanager
-def _deployed(*, workers: int = 2, **keys: Any) -> Iterator[Deployment]:
-    plan = plan_here(validate({"name": "bench-links", "workers": workers, "metrics": {"port": None}, **keys}))
+def deployed(*, workers: int = 2, runtime: Any = "namespace", **keys: Any) -> Iterator[Deployment]:
+    """Links as a run makes them, a star unless `keys` of the spec say otherwise; where the hosts are containers, at
+    theirs."""
+    plan = plan_here(
+        validate(
+            {
+                "name": "bench-links",
+                "workers": workers,
+                "workload": {"kind": "command", "argv": ["true"]},  # nothing is started, and nothing imported for it
+                "metrics": {"port": None},
+                "runtime": runtime,
+                **keys,
+            }
+        )
+    )
     require(plan)
-    with (
-        tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
-        owned_run(new_run_id()) as state,
-        deploy(plan, state, log_directory=Path(logs)) as deployment,
-    ):
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-bench-")))
+        state = stack.enter_context(owned_run(new_run_id()))
+        hosts = None
+        if plan.experiment.runtime.contained(plan):
+            hosts = plan.experiment.runtime.start(plan, state, log_directory=logs)
+            stack.callback(hosts.close)
+        deployment = stack.enter_context(deploy(plan, state, log_directory=logs, runtime=hosts))
+        if hosts is not None:
+            hosts.wait_ready(IMPORT_TIMEOUT_S)
         yield deployment
 
 
-def rate_rows() -> Iterator[Row]:
+def rate_rows(made: Made) -> Iterator[Row]:
     """One TCP stream over one link: its goodput against rate x 1448/1514."""
     for rate in _RATES:
         rate_bps = parse_rate_bps(rate)
         queue = "4MB" if rate_bps >= 5e9 else "1MB"
-        with _deployed(link={"rate": rate, "queue": queue}) as deployment:
+        with made(link={"rate": rate, "queue": queue}) as deployment:
             direction = deployment.plan.directions[0]
             repeat = 3 if rate_bps >= 10e6 else 1
             samples: list[float] = []
@@ -70,9 +91,9 @@ def rate_rows() -> Iterator[Row]:
         yield target_row(f"rate error at {rate}", abs(error), 0.005 if tight else 0.01, facts | {"samples": samples})
 
 
-def ring_rows() -> Iterator[Row]:
+def ring_rows(made: Made) -> Iterator[Row]:
     """Eight links of 2.5 Gbit/s through the routed star, each worker sending to the next: medians of windows."""
-    with _deployed(workers=8, link={"rate": "2.5gbit"}) as deployment:
+    with made(workers=8, link={"rate": "2.5gbit"}) as deployment:
         flows = ring_flows(deployment.plan)
         windows_bps = []
         for _ in range(NUM_WINDOWS):
@@ -85,7 +106,7 @@ def ring_rows() -> Iterator[Row]:
     yield target_row("worst of the 8 links, error", worst, 0.04, facts)
 
 
-def delay_rows() -> Iterator[Row]:
+def delay_rows(made: Made) -> Iterator[Row]:
     """One way, batches of 1000 packets, by every backend that works here; its own constant is taken off.
 
     The value is the median of the batches': one interruption of the machine delays many packets of one batch.
@@ -93,9 +114,9 @@ def delay_rows() -> Iterator[Row]:
     for backend in BACKENDS:
         if backend_lacks(backend):
             continue
-        constant_s = statistics.median(statistics.median(batch_s) for batch_s in _late_s(backend, "1ms"))
+        constant_s = statistics.median(statistics.median(batch_s) for batch_s in _late_s(made, backend, "1ms"))
         for delay in _DELAYS:
-            batches_s, facts = quietly(partial(_late_s, backend, delay))
+            batches_s, facts = quietly(partial(_late_s, made, backend, delay))
             away_s = np.asarray(batches_s) - constant_s  # batches x packets: these links lose none
             asked_s = validate({"name": "t", "link": {"delay": delay}}).link.delay_s
             means_s, p99s_s = away_s.mean(axis=1), np.percentile(away_s, 99, axis=1)
@@ -106,20 +127,20 @@ def delay_rows() -> Iterator[Row]:
             yield target_row(f"{backend} {delay}: p99 lateness, us", 1e6 * p99_s, 300.0, told)
 
 
-def _late_s(backend: str, delay: str) -> list[list[float]]:
-    with _deployed(link={"rate": "1gbit", "delay": delay, "backend": backend}) as deployment:
+def _late_s(made: Made, backend: str, delay: str) -> list[list[float]]:
+    with made(link={"rate": "1gbit", "delay": delay, "backend": backend}) as deployment:
         direction = deployment.plan.directions[0]
         batches_s = [one_way_delays_s(deployment, [direction], num_packets=1000)[0] for _ in range(NUM_WINDOWS)]
     return [[delay_s - direction.delay_s for delay_s in batch_s] for batch_s in batches_s]
 
 
-def through_delay_rows() -> Iterator[Row]:
+def through_delay_rows(made: Made) -> Iterator[Row]:
     """One TCP stream through 1 ms under a shaper of 10 Gbit/s."""
     for backend in BACKENDS:
         if backend_lacks(backend):
             continue
         link = {"rate": "10gbit", "delay": "1ms", "queue": "10MB", "backend": backend}
-        with _deployed(link=link) as deployment:
+        with made(link=link) as deployment:
             direction = deployment.plan.directions[0]
             samples = []
             for _ in range(3):
@@ -129,14 +150,14 @@ def through_delay_rows() -> Iterator[Row]:
         yield target_row(what, statistics.median(samples), 9.0, facts | {"samples": samples}, at_least=True)
 
 
-def loss_rows() -> Iterator[Row]:
+def loss_rows(made: Made) -> Iterator[Row]:
     """50,000 single packets: how many standard deviations from the loss asked for; 99 % of true links stay below."""
     for backend in BACKENDS:
         if backend_lacks(backend):
             continue
         for loss in _LOSSES:
             link = {"rate": "1gbit", "loss": loss, "backend": backend}
-            with _deployed(link=link, packet_mode="mtu") as deployment:
+            with made(link=link, packet_mode="mtu") as deployment:
                 direction = deployment.plan.directions[0]
                 asked = direction.loss
                 found = measure_loss(deployment, direction, asked=asked, num_packets=50_000, z=Z_99)
@@ -146,10 +167,10 @@ def loss_rows() -> Iterator[Row]:
             yield target_row(f"{backend} loss {loss}: standard deviations away", away, Z_99, {"lost_share": lost})
 
 
-def queue_rows() -> Iterator[Row]:
+def queue_rows(made: Made) -> Iterator[Row]:
     """What a full queue adds against bytes x 8 / rate, on the sender's port and on the switch's."""
     for rate, queue in _QUEUES:
-        with _deployed(link={"rate": rate, "queue": queue}) as deployment:
+        with made(link={"rate": rate, "queue": queue}) as deployment:
             for direction in deployment.plan.directions[:2]:
                 found = measure_queue(deployment, direction)
                 told = {"added_s": found.added_s, "expected_s": found.expected_s, "num_drops": found.num_drops}
@@ -157,9 +178,9 @@ def queue_rows() -> Iterator[Row]:
                 yield target_row(f"queue of {queue} at {rate}, {direction.name}: error", error, 0.05, told)
 
 
-def incast_rows() -> Iterator[Row]:
+def incast_rows(made: Made) -> Iterator[Row]:
     """Eight senders to one receiver at 100 Mbit/s, a queue of 150 kB: who drops, and how evenly they share."""
-    with _deployed(workers=9, link={"rate": "100mbit", "queue": "150kB"}) as deployment:
+    with made(workers=9, link={"rate": "100mbit", "queue": "150kB"}) as deployment:
         plan = deployment.plan
         flows = _incast_flows(plan)
         rates_bps = goodputs_bps(deployment, flows, window_s=10.0, warm_up_s=2.0)
@@ -181,14 +202,14 @@ def _incast_flows(plan: Plan) -> list[Flow]:
     ]
 
 
-def change_rows() -> Iterator[Row]:
+def change_rows(made: Made) -> Iterator[Row]:
     """`testbed link set` under a TCP stream, 100 to 50 to 100 Mbit/s twice: until the new rate is there, and drops."""
     for backend in BACKENDS:
         if backend_lacks(backend):
             continue
         # The queue holds more than TCP may have under way: nothing but a change can drop a packet.
         link = {"rate": "100mbit", "delay": "1ms", "queue": "16MB", "backend": backend}
-        with _deployed(link=link) as deployment:
+        with made(link=link) as deployment:
             direction = deployment.plan.directions[0]
             found, facts = quietly(partial(measure_changes, deployment, direction, _CHANGED_RATES_BPS))
         told = facts | {"settling_s": found.settling_s, "taking_s": found.taking_s}
@@ -196,7 +217,7 @@ def change_rows() -> Iterator[Row]:
         yield target_row(f"{backend}: link set under a stream, packets dropped", found.num_drops, 0, told)
 
 
-BENCHMARKS: Final[Benchmarks] = {
+_ROWS: Final[Mapping[str, Callable[[Made], Iterator[Row]]]] = {
     "rate": rate_rows,
     "ring": ring_rows,
     "delay": delay_rows,
@@ -206,3 +227,8 @@ BENCHMARKS: Final[Benchmarks] = {
     "incast": incast_rows,
     "change": change_rows,
 }
+
+
+def benchmarks(runtime: Any = "namespace") -> Benchmarks:
+    """Of links between hosts of that runtime, as a spec names it."""
+    return {name: partial(rows, partial(deployed, runtime=runtime)) for name, rows in _ROWS.items()}

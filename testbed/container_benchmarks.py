@@ -1,0 +1,50 @@
+"""What containers are held to beside namespaces, by whole runs of the quickstart as a user starts them.
+
+Link accuracy at containers is `testbed bench links --runtime docker`.
+"""
+
+import statistics
+from collections.abc import Iterator
+from typing import Final
+
+from testbed.bench import overhead_rows, quickstart_summary
+from testbed.doctor import plan_here
+from testbed.spec.experiment import validate
+from testbed.targets import Benchmarks, Row, target_row
+
+NUM_PAIRS: Final = 3
+_RUNTIMES: Final = ("namespace", "docker")
+_OVERHEADS_S: Final = {4: 20.0, 16: 60.0}
+
+
+def lacks() -> list[str]:
+    """What this machine has not that containers need: a daemon, the image."""
+    plan = plan_here(validate({"name": "bench-containers", "runtime": "docker"}))
+    return plan.experiment.runtime.lacks(plan)
+
+
+def same_rows() -> Iterator[Row]:
+    """The quickstart in namespaces and in containers, in turns: its parameters, and the medians of its iterations."""
+    pairs = [[quickstart_summary(f"runtime.kind={kind}") for kind in _RUNTIMES] for _ in range(NUM_PAIRS)]
+    parameters = {each["parameters_sha256"] for pair in pairs for each in pair}
+    told = {"outcomes": [[each["outcome"] for each in pair] for pair in pairs]}
+    yield target_row("quickstart in both runtimes: different parameters", len(parameters) - 1, 0, told)
+    medians_s = [[each["iteration_time_s"]["median"] for each in pair] for pair in pairs]
+    plain_s, contained_s = (statistics.median(of_kind) for of_kind in zip(*medians_s, strict=True))
+    away = abs(contained_s / plain_s - 1)
+    what = "quickstart in containers: median iteration against namespaces, away"
+    yield target_row(what, away, 0.05, told | {"medians_s": medians_s})
+
+
+def start_rows() -> Iterator[Row]:
+    """Wall seconds around the iterations: every container imports torch by itself."""
+    for num_workers, target_s in _OVERHEADS_S.items():
+        (row,) = overhead_rows(workers=(num_workers,), repeat=1, runtime="docker")
+        what = f"seconds around the iterations in containers, {num_workers} workers"
+        yield target_row(what, row["overhead_s"], target_s, row)
+
+
+BENCHMARKS: Final[Benchmarks] = {
+    "same": same_rows,
+    "start": start_rows,
+}

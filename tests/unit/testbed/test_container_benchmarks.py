@@ -1,0 +1,43 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from testbed import container_benchmarks
+from testbed.cli import app
+from testbed.container_benchmarks import BENCHMARKS, NUM_PAIRS
+
+
+def test_the_help_names_every_benchmark() -> None:
+    shown = CliRunner().invoke(app, ["bench", "containers", "--help"], env={"COLUMNS": "200"}).stdout.split()
+    for name in BENCHMARKS:
+        assert name in "".join(shown)
+
+
+def runs(parameters: str, iteration_s: float) -> Callable[[str], dict[str, Any]]:
+    """Quickstarts whose containers do that, beside namespaces that take 1 s an iteration."""
+
+    def summary(override: str) -> dict[str, Any]:
+        found = (parameters, iteration_s) if override == "runtime.kind=docker" else ("same", 1.0)
+        return {"parameters_sha256": found[0], "iteration_time_s": {"median": found[1]}, "outcome": "valid"}
+
+    return summary
+
+
+@pytest.mark.parametrize(
+    ("parameters", "iteration_s", "holds"),
+    [
+        ("same", 1.04, [True, True]),
+        ("same", 1.06, [True, False]),
+        ("same", 0.9, [True, False]),
+        ("other", 1.0, [False, True]),
+    ],
+)
+def test_parameters_must_be_the_same_and_iterations_near(
+    parameters: str, iteration_s: float, holds: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_benchmarks, "quickstart_summary", runs(parameters, iteration_s))
+    rows = list(BENCHMARKS["same"]())
+    assert [row["holds"] for row in rows] == holds
+    assert len(rows[1]["medians_s"]) == NUM_PAIRS
