@@ -902,7 +902,7 @@ def bench_all(
     Each target is told as it is measured, and all are one table at the end. Everything is in --output, written after
     each benchmark; one that fails stops no other. Takes about 30 minutes on two cores, and more where the hypervisor
     takes time from them, since what was measured meanwhile is repeated. One part alone: testbed bench links,
-    transports, aggregation, training.
+    transports, aggregation, training, containers (among them only where make image has built what it needs).
 
     Example: testbed bench all --output bench.json
     """
