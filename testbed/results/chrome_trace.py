@@ -20,7 +20,7 @@ from testbed.background.base import BACKGROUNDS
 from testbed.errors import SpecError
 from testbed.results.changes import RateHistory
 from testbed.results.lanes import Lanes
-from testbed.results.record import ITERATION_PARTS, Record, replace_bytes
+from testbed.results.record import Record, iteration_parts, replace_bytes
 
 Event = dict[str, Any]
 
@@ -108,9 +108,9 @@ def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
         name = f"{_PHASES.get(row['phase'], row['phase'])} {row['index']}"
         whole = {"phase": row["phase"], "index": row["index"], "slowdown": row["slowdown"], **known}
         yield clock.span(name, *place, row["start_s"], row["end_s"], **whole)
-        for part, begin, end in ITERATION_PARTS:
-            if row[end] > row[begin]:
-                yield clock.span(part, *place, row[begin], row[end])
+        for part, begin_s, end_s in iteration_parts(row):
+            if end_s > begin_s:
+                yield clock.span(part, *place, begin_s, end_s)
 
 
 def _buckets(record: Record, clock: _Clock) -> Iterator[Event]:

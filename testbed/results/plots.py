@@ -13,7 +13,7 @@ import polars as pl
 from testbed.results import wording
 from testbed.results.changes import RateHistory
 from testbed.results.lanes import Lanes
-from testbed.results.record import ITERATION_PARTS, LinkSummary, Record
+from testbed.results.record import LinkSummary, Record, iteration_parts
 from testbed.results.summarize import per_iteration
 
 Figure = dict[str, Any]
@@ -26,6 +26,13 @@ AMBER: Final = "#f0b429"
 TEAL: Final = "#2a9d8f"
 DARK_TEAL: Final = "#1d6f65"
 PURPLE: Final = "#8e6bbf"
+_PART_COLORS: Final = {
+    "forward": BLUE,
+    "backward": NAVY,
+    "exposed communication": RED,
+    "optimizer": PURPLE,
+    "other": GREY,
+}
 PALETTE: Final = (BLUE, RED, TEAL, AMBER, PURPLE, "#d6619e", "#7a9a3a", GREY)
 _HEAT: Final = [[0, "rgba(76,141,214,0.05)"], [0.5, "rgba(76,141,214,0.55)"], [0.9, BLUE], [1, NAVY]]
 
@@ -219,8 +226,8 @@ def timeline(record: Record) -> Figure | None:
     bars = _Bars(origin_s, record.summary.dilation)
     for row in record.iterations.filter(this).sort("rank").iter_rows(named=True):
         worker = f"w{row['rank']}"
-        for (name, begin, end), color in zip(ITERATION_PARTS, (BLUE, NAVY, RED, PURPLE, GREY), strict=True):
-            bars.add(name, color, row["rank"] - 0.21, 0.36, row[begin], row[end], f"{worker} {name}")
+        for name, begin_s, end_s in iteration_parts(row):
+            bars.add(name, _PART_COLORS[name], row["rank"] - 0.21, 0.36, begin_s, end_s, f"{worker} {name}")
     for (rank,), buckets in (
         record.buckets.filter(this).sort("rank", "enqueued_s").group_by("rank", maintain_order=True)
     ):

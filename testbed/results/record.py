@@ -59,14 +59,27 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "staleness": pl.Int32,  # updates that the parameters lacked when the gradient was made
     "forward_stall_s": pl.Float64,  # of the forward pass, waiting for gradients of the iteration before
 }
-ITERATION_PARTS: Final = (
-    ("forward", "start_s", "forward_end_s"),
+_ITERATION_PARTS: Final = (
     ("backward", "forward_end_s", "backward_compute_end_s"),
     ("exposed communication", "backward_compute_end_s", "backward_end_s"),
     ("optimizer", "backward_end_s", "optimizer_end_s"),
     ("other", "optimizer_end_s", "end_s"),
 )
-"""What a worker's iteration consists of, without gaps: name, and the columns in which it begins and ends."""
+
+
+def iteration_parts(row: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """What an iteration of one worker, a row of ITERATION_SCHEMA, consists of, without gaps: name, begin and end.
+
+    What the forward pass waits for gradients is exposed communication; at its layers, but only the sum is known, which
+    comes before the rest of the pass here.
+    """
+    begun_s = row["start_s"] + row["forward_stall_s"]
+    parts = [("forward", begun_s, row["forward_end_s"])]
+    if row["forward_stall_s"] > 0:
+        parts.append(("exposed communication", row["start_s"], begun_s))
+    return [*parts, *((name, row[begin], row[end]) for name, begin, end in _ITERATION_PARTS)]
+
+
 BUCKET_SCHEMA: Final[dict[str, Any]] = {
     "rank": pl.Int32,
     "phase": pl.String,
