@@ -94,8 +94,6 @@ def push_pull_trace(worker: AsynchronousWorker, transport: Transport, sequence: 
         first_byte_s=done_s if transport.first_byte_s is None else transport.first_byte_s,
         done_s=done_s,
         payload_bytes=worker.gradient.nbytes,
-        encode_s=0.0,
-        decode_s=0.0,
     )
 
 

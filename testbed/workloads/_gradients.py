@@ -155,25 +155,10 @@ class GradientHook:
         def finish(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
             result = future.value()[0]
             if not self._group_traces:
-                self._recorder.completed(_outside_view(number, buffer, enqueued_s))
+                self._recorder.completed(
+                    OperationTrace.from_outside(number, "all_reduce", buffer.nbytes, enqueued_s=enqueued_s)
+                )
             return result
 
         reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return reduced
-
-
-def _outside_view(number: int, buffer: torch.Tensor, enqueued_s: float) -> OperationTrace:
-    """gloo does not say when it takes an operation up or when its first byte comes; it counts as busy from
-    the moment it is asked."""
-    return OperationTrace(
-        sequence=number,
-        operation="all_reduce",
-        size_bytes=buffer.numel() * buffer.element_size(),
-        enqueued_s=enqueued_s,
-        started_s=enqueued_s,
-        first_byte_s=enqueued_s,
-        done_s=time.monotonic(),
-        payload_bytes=buffer.numel() * buffer.element_size(),
-        encode_s=0.0,
-        decode_s=0.0,
-    )

@@ -179,22 +179,7 @@ class _GlooCommunicator:
             sequence = next(self._sequence)
 
             def ended(_: BaseException | None) -> None:
-                # gloo does not say when it takes an operation up or when its first byte comes; it counts as
-                # busy from the moment it is asked.
-                on_trace(
-                    OperationTrace(
-                        sequence=sequence,
-                        operation=operation,
-                        size_bytes=size_bytes,
-                        enqueued_s=enqueued_s,
-                        started_s=enqueued_s,
-                        first_byte_s=enqueued_s,
-                        done_s=time.monotonic(),
-                        payload_bytes=size_bytes,
-                        encode_s=0.0,
-                        decode_s=0.0,
-                    )
-                )
+                on_trace(OperationTrace.from_outside(sequence, operation, size_bytes, enqueued_s=enqueued_s))
 
             work.add_done_callback(ended)
         return work

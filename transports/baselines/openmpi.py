@@ -311,17 +311,8 @@ class OpenMpiCommunicator:
         if self._on_trace is not None:
             # MPI does not say when the first byte comes.
             self._on_trace(
-                OperationTrace(
-                    sequence=next(self._numbers),
-                    operation=name,
-                    size_bytes=size_bytes,
-                    enqueued_s=enqueued_s,
-                    started_s=started_s,
-                    first_byte_s=started_s,
-                    done_s=time.monotonic(),
-                    payload_bytes=size_bytes,
-                    encode_s=0.0,
-                    decode_s=0.0,
+                OperationTrace.from_outside(
+                    next(self._numbers), name, size_bytes, enqueued_s=enqueued_s, started_s=started_s
                 )
             )
 
