@@ -26,6 +26,7 @@ from switch_agg.errors import AggregationError, JobError
 from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
+from switch_agg.payload import PayloadName
 from switch_agg.status import Status, status_of
 from switch_agg.wire import PORTS, goodput_fraction
 
@@ -54,12 +55,13 @@ def serve(
         str | None, typer.Option(help="ebpf: the switch's interface that leads to the address.")
     ] = None,
     elements: Annotated[int, typer.Option(help="ebpf: elements of a chunk, the same for all jobs.")] = 256,
+    payload: Annotated[PayloadName, typer.Option(help="ebpf: what is in them, the same for all jobs.")] = "int32",
     slots: Annotated[int, typer.Option(help="ebpf: slots of all jobs together.")] = 512,
 ) -> None:
     """Serve an address until a signal comes. Says `ready ADDRESS:PORT` when it does."""
     address = _address(listen)
     with ExitStack() as stack:
-        plane = _plane(dataplane, address, switch_pid, interface, elements, slots)
+        plane = _plane(dataplane, address, switch_pid, interface, elements, payload, slots)
         stack.callback(plane.close)
         status = partial(status_of, plane, name=dataplane, address=address, since_s=time.monotonic())
         stack.enter_context(served(plane, control, status))
@@ -82,6 +84,9 @@ def configure(
     control: Control = DEFAULT_CONTROL,
     number: Annotated[int, typer.Option(help="0 to 15.")] = 0,
     elements: Annotated[int, typer.Option(help="Of a chunk: 32, 64, ... 2048; from 512 on with jumbo frames.")] = 256,
+    payload: Annotated[
+        PayloadName, typer.Option(help="In each element: an integer of 32 bits, two of 16 (fp16), four of 8.")
+    ] = "int32",
     slots: Annotated[
         int, typer.Option(help="Of the pool, a power of two: rate x round trip / frame fill a link.")
     ] = 128,
@@ -94,6 +99,7 @@ def configure(
         number=number,
         workers=tuple(workers.split(",")),
         num_elements=elements,
+        payload=payload,
         num_slots=slots,
         first_slot=first_slot,
         straggler_timeout_s=straggler_timeout,
@@ -186,7 +192,9 @@ def render(status: Status, before: Status | None, elapsed_s: float) -> Group:
             str(each.job.number),
             str(each.epoch),
             str(each.job.num_workers),
-            f"{each.job.num_elements} elements",
+            f"{each.job.num_values} elements"
+            if each.job.form.lanes == 1
+            else f"{each.job.num_values} of {each.job.payload}",
             f"{each.job.first_slot} to {each.job.first_slot + each.job.num_slots - 1}",
             f"{goodput_fraction(each.job.num_elements):.1%}",
             f"{each.job.workers[slowest]} in {each.stragglers.last[slowest] / total:.0%}" if total else "",
@@ -213,7 +221,13 @@ def _address(text: str) -> Address:
 
 
 def _plane(
-    kind: str, address: Address, switch_pid: int | None, interface: str | None, elements: int, slots: int
+    kind: str,
+    address: Address,
+    switch_pid: int | None,
+    interface: str | None,
+    elements: int,
+    payload: PayloadName,
+    slots: int,
 ) -> DataPlane:
     generation = secrets.randbits(14)
     if kind == "reference":
@@ -228,6 +242,7 @@ def _plane(
         address,
         generation=generation,
         num_elements=elements,
+        payload=payload,
         num_slots=slots,
         switch=partial(in_network_of, switch_pid),
         interface=interface,

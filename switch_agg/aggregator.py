@@ -19,7 +19,18 @@ import numpy.typing as npt
 from switch_agg.core import Address, Datagram
 from switch_agg.errors import JobError, WireError
 from switch_agg.job import MAX_WORKERS, Job
-from switch_agg.wire import EXPONENT_ZERO, MAX_SLOTS, NUM_EPOCHS, Kind, Packet, decode, epoch_is_newer, is_newer
+from switch_agg.payload import Payload
+from switch_agg.wire import (
+    CARRYING,
+    EXPONENT_ZERO,
+    MAX_SLOTS,
+    NUM_EPOCHS,
+    Kind,
+    Packet,
+    decode,
+    epoch_is_newer,
+    is_newer,
+)
 
 TRANSITIONS: Final = (
     ("of another epoch, or of a worker that has not joined", "stale", "answer RESET with the epoch"),
@@ -166,7 +177,7 @@ class Aggregator:
             if slots.start < theirs.stop and theirs.start < slots.stop:
                 raise JobError(f"slots {slots.start} to {slots.stop - 1} of job {job.number} are job {other.number}'s")
         halves = tuple(
-            [_Version(sums=np.zeros(job.num_elements, np.int64)) for _ in range(job.num_slots)] for _ in range(2)
+            [_Version(sums=np.zeros(job.num_values, np.int64)) for _ in range(job.num_slots)] for _ in range(2)
         )
         self._jobs[job.number] = _JobState(
             job=job,
@@ -262,12 +273,14 @@ class Aggregator:
         if worker is None:
             raise WireError("bad_worker", f"{host} is no worker of job {packet.job}")
         state.ports[worker] = port
-        if packet.kind not in {Kind.DATA, Kind.SATURATED}:
+        if packet.kind not in CARRYING:
             self.counters.control += 1
             self._control(state, worker, packet)
             return
-        if packet.elements is None or len(packet.elements) != state.job.num_elements:
-            raise WireError("bad_size", f"job {packet.job} has chunks of {state.job.num_elements} elements")
+        sized = packet.elements is not None and len(packet.elements) == state.job.num_elements
+        if not sized or not state.job.form.carries(packet.kind):
+            asked = f"{state.job.num_elements} elements of {state.job.payload}"
+            raise WireError("bad_size", f"job {packet.job} has chunks of {asked}")
         if not 0 <= packet.slot - state.job.first_slot < state.job.num_slots:
             raise WireError("bad_slot", f"slot {packet.slot} is not one of job {packet.job}'s")
         if state.job.compatible:
@@ -309,7 +322,7 @@ class Aggregator:
             self.counters.late += 1
             self._send(state, worker, version.result)
             return
-        self._add(version, packet)
+        self._add(state.job.form, version, packet)
         if version.added == state.job.num_workers:
             state.gaps[min(NUM_GAPS - 1, int((now_s - version.first_s) * 1e6).bit_length())] += 1
             state.last[worker] += 1
@@ -327,7 +340,7 @@ class Aggregator:
                 self.counters.discarded += 0 if version.result is not None else version.added
                 self._clear(version, packet.chunk, 0.0)
                 version.seen = bit
-            self._add(version, packet)
+            self._add(state.job.form, version, packet)
             if version.added == state.job.num_workers:
                 self._complete(state, version, packet.slot, packet.version, echo=packet)
         elif version.result is not None:
@@ -348,7 +361,7 @@ class Aggregator:
             if packet.kind == Kind.RESET:
                 self._join_parent(state)
             return
-        if packet.kind not in {Kind.DATA, Kind.SATURATED}:
+        if packet.kind not in CARRYING:
             self.counters.control += 1
             return
         if not 0 <= packet.slot - state.job.first_slot < state.job.num_slots:
@@ -420,12 +433,12 @@ class Aggregator:
         version.exponent, version.saturated = EXPONENT_ZERO, False
         version.upward = version.result = None
 
-    def _add(self, version: _Version, packet: Packet) -> None:
+    def _add(self, form: Payload, version: _Version, packet: Packet) -> None:
         assert packet.elements is not None
         if version.added == 0:
-            version.sums[:] = packet.elements
+            version.sums[:] = form.integers(packet.elements)
         else:
-            version.sums += packet.elements
+            version.sums += form.integers(packet.elements)
         version.added += 1
         version.exponent = max(version.exponent, packet.exponent)
         version.saturated |= packet.kind == Kind.SATURATED
@@ -435,11 +448,12 @@ class Aggregator:
         self, state: _JobState, version: _Version, slot: int, half: int, *, echo: Packet | None = None
     ) -> None:
         """Everybody has contributed, or the straggler has been waited for: send the sum up, or to everybody."""
+        form = state.job.form
         sums = np.clip(version.sums, _INT32.min, _INT32.max)
         saturated = version.saturated or (not state.job.compatible and bool((sums != version.sums).any()))
         partial = version.added < state.job.num_workers
         packet = Packet(
-            kind=Kind.SATURATED if saturated else Kind.DATA,
+            kind=Kind.SATURATED if saturated else form.kind,
             job=state.job.number,
             epoch=echo.epoch if echo else state.epoch,
             chunk=echo.chunk if echo else version.chunk,
@@ -448,7 +462,7 @@ class Aggregator:
             exponent=version.exponent,
             contributions=version.added if partial else 0,
             partial=partial,
-            elements=sums.astype(np.int32),
+            elements=form.words(form.rounded(sums, state.job.num_workers)),
         )
         if state.job.parent is None:
             self._finish(state, version, packet)

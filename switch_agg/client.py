@@ -19,7 +19,7 @@ from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedE
 from switch_agg.job import Job
 from switch_agg.native import worker as native
 from switch_agg.offloads import cuts_messages
-from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows, shift_base
+from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows
 from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_PATIENCE, MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import HEADER, Elements
@@ -76,13 +76,14 @@ class Client:
             min_timeout_s=min_timeout_s,
         )
         self._driver = Driver(self._core, self._socket)
-        self._quantizer = Quantizer(job.num_workers, job.num_elements, self._codec)
+        self._quantizer = Quantizer(job.num_workers, job.num_elements, self._codec, job.form)
         self._rows_memory = np.empty(0, np.uint8)
         """Kept from one reduction of floats to the next: the kernel clears every page that it gives out anew."""
         self._cancelled = ctypes.c_int32(0)
         self._carried = native.NativeReduction(
             cancel=ctypes.addressof(self._cancelled),
             num_elements=job.num_elements,
+            lanes=job.form.lanes,
             num_slots=job.num_slots,
             num_workers=job.num_workers,
             job=job.number,
@@ -126,7 +127,7 @@ class Client:
 
     def join(self, timeout_s: float = 10.0) -> None:
         """Take part, at the start and after :class:`EpochEndedError`. Raises AggregatorLostError."""
-        self._quantizer = Quantizer(self.job.num_workers, self.job.num_elements, self._codec)
+        self._quantizer = Quantizer(self.job.num_workers, self.job.num_elements, self._codec, self.job.form)
         self._core.join()
         self._settle(lambda: self._core.joined, timeout_s)
 
@@ -173,11 +174,12 @@ class Client:
         if (counts != self.job.num_workers).any():
             self.num_partial += int((counts != self.job.num_workers).sum())
             scale = (self.job.num_workers / counts).astype(np.float32)
-            quantizer.result *= np.repeat(scale, self.job.num_elements)[: len(values)]
+            quantizer.result *= np.repeat(scale, self.job.num_values)[: len(values)]
         return quantizer.result
 
     def reduce(self, elements: Elements, exponents: Exponents) -> Reduction:
-        """Sum (chunks, elements) int32 over all workers, exactly. Raises as :meth:`all_reduce`."""
+        """Sum (chunks, elements) int32 over all workers, exactly, or what narrower integers are in them as the job's
+        payload says. Raises as :meth:`all_reduce`."""
         return self.reduce_staged(self.staged(elements, exponents))
 
     def staged(self, elements: Elements, exponents: Exponents) -> Staged:
@@ -217,7 +219,7 @@ class Client:
         carried.values, carried.result = native.address(values), native.address(self._quantizer.result)
         carried.blocks, carried.count = native.address(attempt.which), len(values)
         carried.staged, carried.used = native.address(staged), native.address(attempt.used)
-        carried.shift_base, carried.with_floats = shift_base(self.job.num_workers), 1
+        carried.shift_base, carried.with_floats = self.job.form.shift_base(self.job.num_workers), 1
         return self._contribute_native(library, rows, first_chunk, np.empty((0, self.job.num_elements), np.int32))
 
     def _contribute_native(self, library: ctypes.CDLL, rows: Rows, first_chunk: int, elements: Elements) -> Reduction:

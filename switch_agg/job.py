@@ -4,6 +4,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from switch_agg.payload import PAYLOADS, Payload, PayloadName
 from switch_agg.wire import MAX_JOBS, MAX_SLOTS, ORIGINAL_SIZES, SIZES
 
 MAX_WORKERS: Final = 32
@@ -19,7 +20,9 @@ class Job(BaseModel):
     workers: tuple[str, ...] = Field(min_length=1, max_length=MAX_WORKERS)
     """Their hosts, by index: datagrams from elsewhere are not the job's."""
     num_elements: int = 256
-    """Of a chunk."""
+    """Of a chunk: words of 32 bits."""
+    payload: PayloadName = "int32"
+    """What is in them: an integer of 32 bits, two of 16 or four of 8."""
     first_slot: int = Field(0, ge=0, lt=MAX_SLOTS)
     num_slots: int = Field(128, ge=1, le=MAX_SLOTS)
     """The pool, a power of two, so that chunk numbers may wrap. It bounds what is under way: rate x round trip / frame
@@ -47,6 +50,10 @@ class Job(BaseModel):
             raise ValueError("workers: each has a host of its own")
         if self.parent is not None and self.straggler_timeout_s is not None:
             raise ValueError("straggler_timeout_s: in a tree nobody knows how many workers a partial sum stands for")
+        if self.parent is not None and self.payload != "int32":
+            raise ValueError(f"payload: a tree would round sums of {self.payload} at each level; int32 has exact ones")
+        if self.compatible and self.payload != "int32":
+            raise ValueError("payload: p4app-switchML has int32")
         if self.compatible and (self.num_elements not in ORIGINAL_SIZES or self.parent or self.straggler_timeout_s):
             raise ValueError("compatible: p4app-switchML has 64 or 256 elements, one switch and no partial sums")
         return self
@@ -55,6 +62,16 @@ class Job(BaseModel):
     def num_workers(self) -> int:
         """How many contribute to each chunk."""
         return len(self.workers)
+
+    @property
+    def form(self) -> Payload:
+        """What the chunk's elements are."""
+        return PAYLOADS[self.payload]
+
+    @property
+    def num_values(self) -> int:
+        """Floats in a chunk."""
+        return self.num_elements * self.form.lanes
 
     @property
     def everybody(self) -> int:

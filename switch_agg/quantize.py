@@ -1,17 +1,19 @@
-"""Gradients to integers that a switch can add, and back: int32 with block exponents.
+"""Gradients to integers that a switch can add, and back: with block exponents, in 32, 16 or 8 bits
+(:mod:`switch_agg.payload`).
 
 A block is one chunk. Its exponent e says that every magnitude is below 2^e; the integer of x is x * 2^s rounded to the
-nearest (ties to even) with s = 30 - ceil(log2 n) - e, so that the sum of n workers' integers never leaves 32 bits.
+nearest (ties to even) with s = 30 - ceil(log2 n) - e, so that the sum of n workers' integers never leaves 32 bits. In
+16 and 8 bits s is 15 - e and 7 - e, and the switch divides the sum by 2^ceil(log2 n).
 
 All workers must use one exponent for a block before any knows the others'. Nobody asks: each predicts it from the
 block's highest exponent in past reductions of the same name, which all workers know alike from their results and which
-counts one less with each reduction since, plus :data:`HEADROOM` doublings. The result carries the highest exponent of
+counts one less with each reduction since, plus a few doublings of headroom. The result carries the highest exponent of
 any worker; where that exceeds the prediction the block is done again with it, by all workers alike. So there is no
 extra round trip in the steady state. A name that is new is predicted from the last reduction of as many blocks: the
 same bucket under the name it had before, or its neighbour.
 
 Error, per element, of the sum of n workers: at most n * 2^(e-s') with s' = 31 - ceil(log2 n), where e is the exponent
-used: :func:`error_bound`.
+used; in b = 16 or 8 bits at most (n + 2^ceil(log2 n) / 2) * 2^(e+1-b): :func:`error_bound`.
 
 Defined at the edges: a block of zeros has exponent -128 and is exact. Exponents below -127 count as -127: magnitudes
 below 2^-127 (denormals) lose relative, not absolute, precision. A block with a NaN, an infinity or a magnitude of 2^126
@@ -24,11 +26,9 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from switch_agg.wire import EXPONENT_NOT_FINITE, EXPONENT_ZERO, HEADER, WIRE_ELEMENT, Elements
+from switch_agg.payload import INT32, Payload
+from switch_agg.wire import EXPONENT_NOT_FINITE, EXPONENT_ZERO, HEADER, Elements
 
-HEADROOM: Final = 4
-"""A block may grow sixteenfold from one reduction to the next without being done again. It costs four of 31 bits, of
-which float32 has use for 24: with four workers the sum is as precise as one in float32."""
 MIN_EXPONENT: Final = -127
 MAX_EXPONENT: Final = 126
 
@@ -56,80 +56,110 @@ def exponents_of(values: Floats) -> Exponents:
     return found
 
 
-def shifts(exponents: Exponents, num_workers: int) -> npt.NDArray[np.int32]:
+def shifts(exponents: Exponents, num_workers: int, form: Payload = INT32) -> npt.NDArray[np.int32]:
     """The power of two that each block is multiplied by."""
-    return shift_base(num_workers) - exponents.astype(np.int32)
+    return form.shift_base(num_workers) - exponents.astype(np.int32)
 
 
-def shift_base(num_workers: int) -> int:
-    """The shift of exponent 0: leaves room for the sum of so many workers, and a bit for rounding up."""
-    return 30 - (num_workers - 1).bit_length()
-
-
-def quantize(values: Floats, exponents: Exponents, num_workers: int) -> Elements:
-    """(chunks, elements) float32 -> int32. Blocks that are zero or not finite by these exponents become zeros, and
+def quantize(values: Floats, exponents: Exponents, num_workers: int, form: Payload = INT32) -> Elements:
+    """(chunks, values) float32 -> int32. Blocks that are zero or not finite by these exponents become zeros, and
     magnitudes that exceed an exponent that was too low are clipped: such a block is done again."""
-    scaled = np.ldexp(values.astype(np.float64), shifts(exponents, num_workers)[:, None])
-    limit = float(1 << shift_base(num_workers))
+    scaled = np.ldexp(values.astype(np.float64), shifts(exponents, num_workers, form)[:, None])
+    limit = float(form.limit(num_workers))
     usable = (exponents != EXPONENT_ZERO) & (exponents != EXPONENT_NOT_FINITE)
     scaled[~usable] = 0.0
     np.nan_to_num(scaled, copy=False, nan=0.0, posinf=limit, neginf=-limit)
     return np.rint(np.clip(scaled, -limit, limit, out=scaled), out=scaled).astype(np.int32)
 
 
-def dequantize(sums: Elements, exponents: Exponents, num_workers: int) -> Floats:
-    """(chunks, elements) int32 sums -> float32, rounded once; what exceeds float32 is infinite, as in a float sum."""
+def dequantize(sums: Elements, exponents: Exponents, num_workers: int, form: Payload = INT32) -> Floats:
+    """(chunks, values) int32, as the switch hands them down -> float32, rounded once; what exceeds float32 is infinite,
+    as in a float sum."""
     usable = exponents != EXPONENT_ZERO
-    found = np.ldexp(sums.astype(np.float64), np.where(usable, -shifts(exponents, num_workers), 0)[:, None])
+    back = form.rounding(num_workers) - shifts(exponents, num_workers, form)
+    found = np.ldexp(sums.astype(np.float64), np.where(usable, back, 0)[:, None])
     with np.errstate(over="ignore"):
         values = found.astype(np.float32)
     values[exponents == EXPONENT_NOT_FINITE] = np.nan
     return values
 
 
-def error_bound(exponents: Exponents, num_workers: int) -> npt.NDArray[np.float64]:
+def error_bound(exponents: Exponents, num_workers: int, form: Payload = INT32) -> npt.NDArray[np.float64]:
     """(chunks,): how far any element of the sum, as a real number, may be from the sum of the float32 inputs.
 
-    Each worker rounds by at most half a unit of 2^-s. (float32 holds the result to another relative 2^-24.)
+    Each worker rounds by at most half a unit of 2^-s; in 16 and 8 bits by at most a whole one, where the largest
+    magnitudes are clipped, and the switch by half of what it divides by. (float32 holds the result to another relative
+    2^-24.)
     """
-    units = np.ldexp(1.0, -shifts(exponents, num_workers))
-    return np.where(exponents == EXPONENT_ZERO, 0.0, num_workers * units / 2)
+    units = np.ldexp(1.0, -shifts(exponents, num_workers, form))
+    doublings = form.rounding(num_workers)
+    num_units = num_workers / 2 if form is INT32 else num_workers + (1 << doublings) / 2
+    return np.where(exponents == EXPONENT_ZERO, 0.0, num_units * units)
 
 
 class Codec(Protocol):
     """Between floats and the rows of a wire image. Here in numpy; in C in switch_agg.native.worker."""
 
-    def exponents_of(self, values: Floats, num_elements: int) -> Exponents:
+    def exponents_of(self, values: Floats, num_values: int) -> Exponents:
         """(count,) float32 -> the exponent of each block."""
 
     def stage(
-        self, values: Floats, which: Blocks, exponents: Exponents, num_workers: int, rows: Rows, num_elements: int
+        self,
+        values: Floats,
+        which: Blocks,
+        exponents: Exponents,
+        num_workers: int,
+        rows: Rows,
+        num_values: int,
+        form: Payload = INT32,
     ) -> None:
         """Write the integers of the chosen blocks of (count,) float32 into the rows, behind their headers."""
 
-    def unstage(self, sums: Elements, which: Blocks, exponents: Exponents, num_workers: int, values: Floats) -> None:
+    def unstage(
+        self,
+        sums: Elements,
+        which: Blocks,
+        exponents: Exponents,
+        num_workers: int,
+        values: Floats,
+        form: Payload = INT32,
+    ) -> None:
         """Write the chosen blocks' sums, each block with the exponent it was quantised with, into (count,) float32."""
 
 
 class NumpyCodec:
     """The codec that needs no compiler."""
 
-    def exponents_of(self, values: Floats, num_elements: int) -> Exponents:
+    def exponents_of(self, values: Floats, num_values: int) -> Exponents:
         """See Codec."""
-        return exponents_of(blocks(values, num_elements))
+        return exponents_of(blocks(values, num_values))
 
     def stage(
-        self, values: Floats, which: Blocks, exponents: Exponents, num_workers: int, rows: Rows, num_elements: int
+        self,
+        values: Floats,
+        which: Blocks,
+        exponents: Exponents,
+        num_workers: int,
+        rows: Rows,
+        num_values: int,
+        form: Payload = INT32,
     ) -> None:
         """See Codec."""
-        elements = quantize(blocks(values, num_elements)[which], exponents, num_workers)
-        rows[:, HEADER.size :] = elements.astype(WIRE_ELEMENT).view(np.uint8).reshape(len(which), 4 * num_elements)
+        integers = quantize(blocks(values, num_values)[which], exponents, num_workers, form)
+        rows[:, HEADER.size :] = integers.astype(form.dtype).view(np.uint8).reshape(rows[:, HEADER.size :].shape)
 
-    def unstage(self, sums: Elements, which: Blocks, exponents: Exponents, num_workers: int, values: Floats) -> None:
+    def unstage(
+        self,
+        sums: Elements,
+        which: Blocks,
+        exponents: Exponents,
+        num_workers: int,
+        values: Floats,
+        form: Payload = INT32,
+    ) -> None:
         """See Codec."""
-        num_elements = sums.shape[1]
-        found = dequantize(sums, exponents, num_workers)
-        padded = blocks(values, num_elements)
+        found = dequantize(sums, exponents, num_workers, form)
+        padded = blocks(values, sums.shape[1])
         padded[which] = found
         if not np.shares_memory(padded, values):
             values[:] = padded.reshape(-1)[: len(values)]
@@ -159,9 +189,11 @@ class Quantizer:
     be done again, or None when :attr:`result` is there. Every worker makes the same calls in the same order.
     """
 
-    def __init__(self, num_workers: int, num_elements: int, codec: Codec | None = None) -> None:
+    def __init__(self, num_workers: int, num_elements: int, codec: Codec | None = None, form: Payload = INT32) -> None:
+        """`num_elements` are a chunk's words of 32 bits."""
         self._num_workers = num_workers
-        self._num_elements = num_elements
+        self._num_values = num_elements * form.lanes
+        self._form = form
         self._codec = codec or NumpyCodec()
         self._history: dict[str, Exponents] = {}
         self._latest: dict[int, Exponents] = {}
@@ -180,21 +212,23 @@ class Quantizer:
     def begin(self, name: str, values: Floats) -> Round:
         """Start the reduction of that name, of (count,) contiguous float32."""
         self._name, self._values = name, values
-        self._actual = self._codec.exponents_of(values, self._num_elements)
+        self._actual = self._codec.exponents_of(values, self._num_values)
         history = self._history.get(name)
         if history is None or len(history) != len(self._actual):
             history = self._latest.get(len(self._actual), np.full(len(self._actual), EXPONENT_ZERO, np.int8))
-        self.used = predicted(history)
+        self.used = predicted(history, self._form.headroom)
         self._highest = np.full(len(self._actual), EXPONENT_ZERO, np.int8)
         self.result = np.empty_like(values)
         return self._round(np.arange(len(self._actual), dtype=np.int64))
 
     def stage(self, attempt: Round, rows: Rows) -> None:
         """Write the attempt's integers into rows whose headers are there."""
-        self._codec.stage(self._values, attempt.which, attempt.staged, self._num_workers, rows, self._num_elements)
+        self._codec.stage(
+            self._values, attempt.which, attempt.staged, self._num_workers, rows, self._num_values, self._form
+        )
 
     def proceed(self, attempt: Round, sums: Elements | None, highest: Exponents) -> Round | None:
-        """The attempt's sums (chunks, elements) and the highest exponent of any worker, by block; None: whoever got the
+        """The attempt's sums (chunks, words) and the highest exponent of any worker, by block; None: whoever got the
         sums has written those that count into :attr:`result`."""
         settled = (highest <= attempt.used) | (highest == EXPONENT_NOT_FINITE)
         final = np.where(highest == EXPONENT_NOT_FINITE, highest, attempt.used).astype(np.int8)
@@ -202,17 +236,21 @@ class Quantizer:
         if settled.all():
             self.used[attempt.which] = final
             if sums is not None:
-                self._codec.unstage(sums, attempt.which, final, self._num_workers, self.result)
+                self._unstage(sums, attempt.which, final)
             self._history[self._name] = remembered(self._history.get(self._name), self._highest)
             self._latest[len(self._highest)] = self._history[self._name]
             return None
         done, again = attempt.which[settled], attempt.which[~settled]
         self.used[done] = final[settled]
         if sums is not None:
-            self._codec.unstage(sums[settled], done, final[settled], self._num_workers, self.result)
+            self._unstage(sums[settled], done, final[settled])
         self.num_repeated += len(again)
         self.used[again] = highest[~settled]
         return self._round(again)
+
+    def _unstage(self, words: Elements, which: Blocks, exponents: Exponents) -> None:
+        sums = words if self._form is INT32 else self._form.integers(words).astype(np.int32)
+        self._codec.unstage(sums, which, exponents, self._num_workers, self.result, self._form)
 
     def _round(self, which: Blocks) -> Round:
         return Round(which=which, used=self.used[which], actual=self._actual[which])
@@ -228,8 +266,8 @@ def remembered(history: Exponents | None, highest: Exponents) -> Exponents:
     return np.where(highest == EXPONENT_NOT_FINITE, sinking, np.maximum(sinking, highest)).astype(np.int8)
 
 
-def predicted(history: Exponents) -> Exponents:
+def predicted(history: Exponents, headroom: int = INT32.headroom) -> Exponents:
     """The exponents to use, given those of the last reduction of the same name."""
-    grown = np.clip(history.astype(np.int32) + HEADROOM, MIN_EXPONENT, MAX_EXPONENT).astype(np.int8)
+    grown = np.clip(history.astype(np.int32) + headroom, MIN_EXPONENT, MAX_EXPONENT).astype(np.int8)
     unknown = (history == EXPONENT_ZERO) | (history == EXPONENT_NOT_FINITE)
     return np.where(unknown, np.int8(EXPONENT_ZERO), grown)

@@ -14,7 +14,7 @@ from scapy.fields import BitEnumField, BitField, IntField, SignedByteField, StrF
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, bind_layers
 
-from switch_agg.wire import EXPONENT_ZERO, PORTS, SIZES, Kind, size_code
+from switch_agg.wire import CARRYING, EXPONENT_ZERO, PORTS, SIZES, Kind, size_code
 
 
 class ElementsField(StrField):
@@ -47,7 +47,7 @@ class ElementsField(StrField):
 
     def getfield(self, packet: Packet, data: bytes) -> tuple[bytes, list[int]]:
         """As many as the header's size says, if they are there."""
-        carries = packet.kind in {Kind.DATA, Kind.SATURATED}
+        carries = packet.kind in CARRYING
         length = 4 * SIZES.get(packet.size, 0) if carries else 0
         return data[length:], self.m2i(packet, data[:length])
 

@@ -68,6 +68,14 @@ class Kind(IntEnum):
     """Answered by PROBE with the same chunk number: is there an aggregator, and how far away?"""
     SATURATED = 6
     """Only an answer: a result in which at least one element left the range of 32 bits and was clipped."""
+    DATA_16 = 7
+    """As DATA, with two 16-bit integers in each element: see switch_agg.payload."""
+    DATA_8 = 8
+    """As DATA, with four 8-bit integers in each element."""
+
+
+CARRYING: Final = frozenset({Kind.DATA, Kind.SATURATED, Kind.DATA_16, Kind.DATA_8})
+"""The kinds that have elements."""
 
 
 class Packet(NamedTuple):
@@ -89,7 +97,7 @@ class Packet(NamedTuple):
     """In a partial result."""
     partial: bool = False
     elements: Elements | None = None
-    """DATA and SATURATED: host byte order, read-only."""
+    """Of the kinds in CARRYING: host byte order, read-only."""
 
     def encode(self) -> bytes:
         """The datagram. Raises AssertionError for what cannot be a datagram."""
@@ -117,7 +125,7 @@ def decode(data: bytes | memoryview) -> Packet:
     except ValueError:
         raise WireError("bad_kind", f"kind {first >> 4} means nothing") from None
     elements = None
-    if kind in {Kind.DATA, Kind.SATURATED}:
+    if kind in CARRYING:
         num_elements = SIZES.get(first & 7)
         if num_elements is None:
             raise WireError("bad_size", f"size code {first & 7} means nothing")

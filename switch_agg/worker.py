@@ -19,7 +19,7 @@ from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedE
 from switch_agg.job import Job
 from switch_agg.round_trip import MIN_TIMEOUT_S, RoundTripEstimator
 from switch_agg.window import FixedWindow, Window
-from switch_agg.wire import HEADER, WIRE_ELEMENT, Elements, Kind, Packet, decode, epoch_is_newer, size_code
+from switch_agg.wire import CARRYING, HEADER, WIRE_ELEMENT, Elements, Kind, Packet, decode, epoch_is_newer, size_code
 
 REORDERING: Final = 3
 """Chunks sent later that must have come back before one is taken for lost."""
@@ -189,7 +189,7 @@ class Worker:
                 continue
             if packet.job != self._job.number:
                 self.counters.bad += 1
-            elif packet.kind in {Kind.DATA, Kind.SATURATED}:
+            elif packet.kind in CARRYING:
                 self._on_result(packet, now_s, marked=datagram.marked)
             else:
                 self._on_control(packet)
@@ -272,7 +272,7 @@ class Worker:
     def _on_result(self, packet: Packet, now_s: float, *, marked: bool) -> None:
         offset = (packet.chunk - self._base) & 0xFFFFFFFF
         flight = self._flights.get(offset) if packet.epoch == self.epoch else None
-        if flight is None or packet.elements is None or len(packet.elements) != self._job.num_elements:
+        if flight is None or packet.elements is None or not self._carries(packet):
             self.counters.duplicates += 1
             return
         del self._flights[offset]
@@ -295,6 +295,11 @@ class Worker:
         self._window.on_result(round_trip_s, marked=marked, now_s=now_s)
         self._newest_returned = max(self._newest_returned, flight.order)
         self._find_lost(now_s)
+
+    def _carries(self, packet: Packet) -> bool:
+        """Whether it has what a chunk of this job has."""
+        sized = packet.elements is not None and len(packet.elements) == self._job.num_elements
+        return sized and self._job.form.carries(packet.kind)
 
     def _find_lost(self, now_s: float) -> None:
         """Chunks are kept in the order of their last transmission, so the oldest ones tell."""
@@ -357,7 +362,7 @@ def write_headers(
 ) -> None:
     """All of the rows but their elements."""
     num_chunks, num_elements = len(exponents), job.num_elements
-    rows[:, 0] = Kind.DATA << 4 | size_code(num_elements)
+    rows[:, 0] = job.form.kind << 4 | size_code(num_elements)
     rows[:, 1] = job.number << 4 | epoch
     chunks = (first_chunk + np.arange(num_chunks, dtype=np.uint64)) & 0xFFFFFFFF
     rows[:, 2:6] = chunks.astype(">u4").view(np.uint8).reshape(num_chunks, 4)

@@ -15,6 +15,7 @@ from switch_agg.dataplanes.reference import ReferenceDataPlane
 from switch_agg.errors import AggregationError
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
+from switch_agg.payload import PayloadName
 
 PORT = 0xBEE0
 AGGREGATOR = "10.9.255.2"
@@ -84,7 +85,15 @@ class Rack:
             **{"workers": tuple(f"10.9.{index}.1" for index in range(self.num_workers)), "num_slots": 16, **keys}
         )
 
-    def plane(self, kind: str, *, num_elements: int = 256, num_slots: int = 64, number: int = 0) -> DataPlane:
+    def plane(
+        self,
+        kind: str,
+        *,
+        num_elements: int = 256,
+        payload: PayloadName = "int32",
+        num_slots: int = 64,
+        number: int = 0,
+    ) -> DataPlane:
         """A data plane of that kind at an aggregator's address; not for two at once."""
         address = (f"10.9.{255 - number}.2", PORT)
         with in_network_of(self.aggregators[number]):
@@ -94,6 +103,7 @@ class Rack:
                 address,
                 generation=5,
                 num_elements=num_elements,
+                payload=payload,
                 num_slots=num_slots,
                 switch=partial(in_network_of, self.switch),
                 interface=f"agg{number}",

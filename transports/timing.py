@@ -8,6 +8,7 @@ import torch
 
 from transports.baselines.base import CommunicatorLike, WorkLike
 from transports.collectives.base import Operation
+from transports.collectives.in_network import InNetwork
 from transports.compression.base import Compressor
 from transports.samples import TIMED_OPERATIONS, Sample
 from transports.stacks import Composed, StackLike
@@ -104,6 +105,8 @@ def allowed_error(stack: StackLike, *, dtype: torch.dtype, num_workers: int, num
     if not dtype.is_floating_point:
         return 0.0
     allowed = max(num_workers, 16) * _UNIT_ROUNDOFF.get(dtype, _BFLOAT16_ROUNDOFF)
+    if isinstance(stack, Composed) and isinstance(stack.collective, InNetwork) and stack.collective.payload != "int32":
+        allowed = max(num_workers, 16) * stack.collective.unit_roundoff
     if isinstance(stack, Composed) and stack.compression.kind != "none":
         lost = _lost(stack.compression, num_elements)
         return allowed + num_workers * lost

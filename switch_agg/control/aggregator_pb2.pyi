@@ -121,6 +121,7 @@ class Job(_message.Message):
     PARENT_PORT_FIELD_NUMBER: _builtins.int
     PARENT_INDEX_FIELD_NUMBER: _builtins.int
     STRAGGLER_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     num_elements: _builtins.int
     first_slot: _builtins.int
@@ -130,6 +131,8 @@ class Job(_message.Message):
     parent_port: _builtins.int
     parent_index: _builtins.int
     straggler_timeout_s: _builtins.float
+    payload: _builtins.str
+    """int32, fp16 or int8"""
     @_builtins.property
     def workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """IPv4 addresses, by index"""
@@ -147,10 +150,11 @@ class Job(_message.Message):
         parent_port: _builtins.int = ...,
         parent_index: _builtins.int = ...,
         straggler_timeout_s: _builtins.float | None = ...,
+        payload: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_straggler_timeout_s", b"_straggler_timeout_s", "parent", b"parent", "straggler_timeout_s", b"straggler_timeout_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_straggler_timeout_s", b"_straggler_timeout_s", "compatible", b"compatible", "first_slot", b"first_slot", "num_elements", b"num_elements", "num_slots", b"num_slots", "number", b"number", "parent", b"parent", "parent_index", b"parent_index", "parent_port", b"parent_port", "straggler_timeout_s", b"straggler_timeout_s", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_straggler_timeout_s", b"_straggler_timeout_s", "compatible", b"compatible", "first_slot", b"first_slot", "num_elements", b"num_elements", "num_slots", b"num_slots", "number", b"number", "parent", b"parent", "parent_index", b"parent_index", "parent_port", b"parent_port", "payload", b"payload", "straggler_timeout_s", b"straggler_timeout_s", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015

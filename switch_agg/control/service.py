@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import grpc
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from switch_agg.aggregator import Stragglers
 from switch_agg.control import aggregator_pb2 as pb
@@ -18,6 +18,7 @@ from switch_agg.dataplanes.base import DataPlane
 from switch_agg.errors import AggregationError, JobError, UnsupportedError
 from switch_agg.faults import Faults
 from switch_agg.job import Job
+from switch_agg.payload import PayloadName
 from switch_agg.status import JobStatus, Status
 
 Reply = TypeVar("Reply")
@@ -136,12 +137,16 @@ class ControlClient:
             raise UnsupportedError(error.details()) from error
 
 
+_PAYLOAD: Final[TypeAdapter[PayloadName]] = TypeAdapter(PayloadName)
+
+
 def job_of(message: pb.Job) -> Job:
     """Raises ValidationError."""
     return Job(
         number=message.number,
         workers=tuple(message.workers),
         num_elements=message.num_elements,
+        payload=_PAYLOAD.validate_python(message.payload or "int32"),
         first_slot=message.first_slot,
         num_slots=message.num_slots,
         compatible=message.compatible,

@@ -23,6 +23,7 @@ from switch_agg.errors import JobError, UnsupportedError
 from switch_agg.faults import Faults, first_state
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.native.build import build
+from switch_agg.payload import MAX_KERNEL_VALUES, PAYLOADS, PayloadName
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, MAX_JOBS, PORTS, Packet
 
 SOURCE: Final = Path(__file__).resolve().parent / "native" / "aggregate.bpf.c"
@@ -35,7 +36,8 @@ _SHOT: Final = 2
 
 class _Job(ctypes.Structure):
     _fields_ = tuple(
-        (name, ctypes.c_uint32) for name in ("num_workers", "epoch", "joined", "first_slot", "num_slots", "generation")
+        (name, ctypes.c_uint32)
+        for name in ("num_workers", "epoch", "joined", "first_slot", "num_slots", "generation", "doublings")
     )
 
 
@@ -115,16 +117,19 @@ class EbpfDataPlane:
         *,
         generation: int,
         num_elements: int,
+        payload: PayloadName = "int32",
         num_slots: int,
         switch: Callable[[], AbstractContextManager[None]],
         interface: str,
     ) -> None:
         """`switch()` enters the switch's network namespace, where `interface` leads to the `local` address.
 
-        All jobs have chunks of `num_elements`, and `num_slots` slots between them. Raises UnsupportedError without
-        clang, libbpf or a kernel that takes the program, and OSError when the address cannot be had.
+        All jobs have chunks of `num_elements` of that payload, and `num_slots` slots between them. Raises
+        UnsupportedError without clang, libbpf or a kernel that takes the program, or for more elements than it can
+        take, and OSError when the address cannot be had.
         """
         self._num_elements = num_elements
+        self._payload = payload
         self._num_slots = num_slots
         self._switch = switch
         self._interface = interface
@@ -133,7 +138,7 @@ class EbpfDataPlane:
         self._generations: dict[int, int] = {}
         self._published: dict[int, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
         self._next_generation = 1
-        object_file = build(SOURCE, "bpf", (f"NUM_ELEMENTS={num_elements}",))
+        object_file = build(SOURCE, "bpf", _defines(num_elements, payload))
         self._object = BpfObject(object_file, max_entries={"versions": 2 * num_slots})
         try:
             with switch():
@@ -157,6 +162,8 @@ class EbpfDataPlane:
         """See DataPlane."""
         if job.num_elements != self._num_elements:
             raise JobError(f"num_elements: the program in the switch adds {self._num_elements} at a time")
+        if job.payload != self._payload:
+            raise JobError(f"payload: the program in the switch adds {self._payload}, not {job.payload}")
         if job.first_slot + job.num_slots > self._num_slots:
             raise JobError(f"first_slot + num_slots: the switch has {self._num_slots} slots")
         for name, wanted in (
@@ -229,7 +236,7 @@ class EbpfDataPlane:
         """See DataPlane."""
         with self._service.lock:
             slots = [slot for job in self._core.jobs for slot in range(job.first_slot, job.first_slot + job.num_slots)]
-        return _in_flight(self._object, slots, self._num_elements)
+        return _in_flight(self._object, slots, self._num_elements * PAYLOADS[self._payload].lanes)
 
     def stragglers(self, number: int) -> Stragglers:
         """See DataPlane."""
@@ -290,6 +297,7 @@ class EbpfDataPlane:
                 first_slot=job.first_slot,
                 num_slots=job.num_slots,
                 generation=self._generations[job.number],
+                doublings=job.form.rounding(job.num_workers),
             )
             self._object.set("jobs", job.number, entry_)
             self._published[job.number] = state
@@ -349,7 +357,7 @@ class ProgramTrial:
     def __init__(self, job: Job) -> None:
         """Raises UnsupportedError as :class:`EbpfDataPlane`."""
         self._job = job
-        object_file = build(SOURCE, "bpf", (f"NUM_ELEMENTS={job.num_elements}",))
+        object_file = build(SOURCE, "bpf", _defines(job.num_elements, job.payload))
         self._object = BpfObject(object_file, max_entries={"versions": 2 * (job.first_slot + job.num_slots)})
         for index, host in enumerate(job.workers):
             self._object.set("worker_index", _who(job.number, host), index)
@@ -360,6 +368,7 @@ class ProgramTrial:
             first_slot=job.first_slot,
             num_slots=job.num_slots,
             generation=1,
+            doublings=job.form.rounding(job.num_workers),
         )
         self._object.set("jobs", job.number, entry_)
 
@@ -381,7 +390,7 @@ class ProgramTrial:
     def in_flight(self) -> int:
         """Contributions to chunks whose result is not known."""
         slots = range(self._job.first_slot, self._job.first_slot + self._job.num_slots)
-        return _in_flight(self._object, slots, self._job.num_elements)
+        return _in_flight(self._object, slots, self._job.num_values)
 
     def close(self) -> None:
         """Give the program and its maps back."""
@@ -396,14 +405,14 @@ def _add_kernel_counters(counters: Counters, program: BpfObject) -> None:
                 setattr(counters, name, getattr(counters, name) + getattr(counted, name))
 
 
-def _in_flight(program: BpfObject, slots: Iterable[int], num_elements: int) -> int:
-    kind = _version_kind(num_elements)
+def _in_flight(program: BpfObject, slots: Iterable[int], num_values: int) -> int:
+    kind = _version_kind(num_values)
     versions = (program.get("versions", 2 * slot + half, kind) for slot in slots for half in range(2))
     return sum(int(version.seen).bit_count() for version in versions if not version.done)
 
 
-def _version_kind(num_elements: int) -> type[ctypes.Structure]:
-    """struct version, whose length depends on the number of elements."""
+def _version_kind(num_values: int) -> type[ctypes.Structure]:
+    """struct version, whose length depends on the number of values in a chunk."""
     head = ("lock", "generation", "chunk", "seen", "done", "saturated", "exponent", "upward")
 
     class Version(ctypes.Structure):
@@ -414,16 +423,27 @@ def _version_kind(num_elements: int) -> type[ctypes.Structure]:
             ("first_ns", ctypes.c_uint64),
             ("what", ctypes.c_uint32),
             ("unused", ctypes.c_uint32),
-            ("sums", ctypes.c_int32 * num_elements),
+            ("sums", ctypes.c_int32 * num_values),
         )
 
     return Version
 
 
+def _defines(num_elements: int, payload: PayloadName) -> tuple[str, ...]:
+    """Raises UnsupportedError for chunks of more integers than the verifier walks through."""
+    lanes = PAYLOADS[payload].lanes
+    if num_elements * lanes > MAX_KERNEL_VALUES:
+        raise UnsupportedError(
+            f"num_elements: in the kernel a chunk has at most {MAX_KERNEL_VALUES // lanes} elements of {payload}, not "
+            f"{num_elements}; reference takes more"
+        )
+    return f"NUM_ELEMENTS={num_elements}", f"LANES={lanes}"
+
+
 def loading_fails() -> str:
     """Why the smallest program cannot be built or loaded here; empty when it can."""
     try:
-        BpfObject(build(SOURCE, "bpf", ("NUM_ELEMENTS=32",)), max_entries={"versions": 2}).close()
+        BpfObject(build(SOURCE, "bpf", _defines(32, "int32")), max_entries={"versions": 2}).close()
     except UnsupportedError as error:
         return str(error)
     return ""

@@ -28,6 +28,9 @@ enum {
     KIND_DATA = 1,
     KIND_RESET = 4,
     KIND_SATURATED = 6,
+    KIND_DATA_16 = 7,
+    KIND_DATA_8 = 8,
+    MAX_LANES = 4,
     PARTIAL = 8,
     BATCH = 32,
     MAX_ELEMENTS = 2048,
@@ -64,7 +67,7 @@ struct reduction {
     uint32_t num_workers, job, epoch, generation;
     int32_t socket, policy;
     int32_t cut; /* whether interfaces cut messages of several datagrams up before anything sees them (UDP_SEGMENT) */
-    int32_t padding;
+    int32_t lanes; /* integers in an element: 1 of 32 bits, 2 of 16, 4 of 8 (switch_agg/payload.py) */
     double max_silence_s, min_timeout_s, target_s;
     /* Carried from one reduction to the next. */
     double timeout_s, smoothed_s, variation_s; /* smoothed_s < 0: no sample yet */
@@ -104,6 +107,22 @@ static double now_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* Floats in a chunk. */
+static uint32_t num_values(const struct reduction *r) {
+    return r->num_elements * r->lanes;
+}
+
+/* The power of two that the switch divided a sum by. */
+static int doublings(const struct reduction *r) {
+    return r->lanes == 1 || r->num_workers < 2 ? 0 : 32 - __builtin_clz(r->num_workers - 1);
+}
+
+/* Whether a datagram of that kind has this job's integers. */
+static int carries(const struct reduction *r, unsigned kind) {
+    if (r->lanes == 1) return kind == KIND_DATA || kind == KIND_SATURATED;
+    return kind == (r->lanes == 2 ? KIND_DATA_16 : KIND_DATA_8);
 }
 
 /* --- floats and integers (switch_agg/quantize.py) ----------------------------------------------------------------- */
@@ -155,30 +174,64 @@ static void stage_block(const float *values, uint32_t count, int shift, float li
     }
 }
 
-/* Writes a block's elements into its row of the wire image. */
-static void stage_row(const float *values, uint64_t count, uint32_t num_elements, int64_t block, int exponent,
-                      int32_t shift_base, uint8_t *row) {
-    uint64_t begin = (uint64_t)block * num_elements;
-    uint32_t here = count - begin < num_elements ? count - begin : num_elements;
+/* The same in 16 or 8 bits. */
+static void stage_narrow(const float *values, uint32_t count, int shift, int lanes, uint8_t *out) {
+    float limit = lanes == 2 ? 32767 : 127;
+    uint32_t i = 0;
+#ifdef __SSE2__
+    if (shift > -100 && shift < 100) {
+        __m128 scales = _mm_set1_ps(ldexpf(1.0f, shift)), upper = _mm_set1_ps(limit), lower = _mm_set1_ps(-limit);
+        for (; i + 16 <= count; i += 16) {
+            __m128i whole[4];
+            for (int part = 0; part < 4; part++) {
+                __m128 scaled = _mm_mul_ps(_mm_loadu_ps(values + i + 4 * part), scales);
+                whole[part] = _mm_cvtps_epi32(_mm_max_ps(_mm_min_ps(scaled, upper), lower));
+            }
+            __m128i halves[2] = {_mm_packs_epi32(whole[0], whole[1]), _mm_packs_epi32(whole[2], whole[3])};
+            if (lanes == 4) {
+                _mm_storeu_si128((__m128i *)(out + i), _mm_packs_epi16(halves[0], halves[1]));
+                continue;
+            }
+            for (int part = 0; part < 2; part++) {
+                __m128i swapped = _mm_or_si128(_mm_slli_epi16(halves[part], 8), _mm_srli_epi16(halves[part], 8));
+                _mm_storeu_si128((__m128i *)(out + 2 * i + 16 * part), swapped);
+            }
+        }
+    }
+#endif
+    for (; i < count; i++) {
+        uint32_t whole = integer(ldexp(values[i], shift), limit);
+        if (lanes == 4) out[i] = whole;
+        else out[2 * i] = whole >> 8, out[2 * i + 1] = whole;
+    }
+}
+
+/* Writes a block's integers into its row of the wire image. */
+static void stage_row(const float *values, uint64_t count, uint32_t num_values, int64_t block, int exponent,
+                      int32_t shift_base, int lanes, uint8_t *row) {
+    uint64_t begin = (uint64_t)block * num_values;
+    uint32_t here = count - begin < num_values ? count - begin : num_values, bytes = 4 / lanes;
     uint8_t *out = row + HEADER_BYTES;
     if (exponent == EXPONENT_ZERO || exponent == EXPONENT_NOT_FINITE) here = 0;
-    else stage_block(values + begin, here, shift_base - exponent, (float)(1 << shift_base), out);
-    memset(out + 4 * (size_t)here, 0, 4 * (size_t)(num_elements - here));
+    else if (lanes == 1) stage_block(values + begin, here, shift_base - exponent, (float)(1 << shift_base), out);
+    else stage_narrow(values + begin, here, shift_base - exponent, lanes, out);
+    memset(out + bytes * (size_t)here, 0, bytes * (size_t)(num_values - here));
 }
 
-/* Of all chosen blocks. shift_base is 30 - ceil(log2 n). */
-void stage(const float *values, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
-           const int8_t *exponents, int32_t shift_base, uint8_t *images) {
-    size_t row_bytes = HEADER_BYTES + 4 * (size_t)num_elements;
+/* Of all chosen blocks. */
+void stage(const float *values, uint64_t count, uint32_t num_values, const int64_t *blocks, uint64_t num_blocks,
+           const int8_t *exponents, int32_t shift_base, int32_t lanes, uint8_t *images) {
+    size_t row_bytes = HEADER_BYTES + 4 * (size_t)num_values / lanes;
     for (uint64_t row = 0; row < num_blocks; row++)
-        stage_row(values, count, num_elements, blocks[row], exponents[row], shift_base, images + row * row_bytes);
+        stage_row(values, count, num_values, blocks[row], exponents[row], shift_base, lanes, images + row * row_bytes);
 }
 
-/* A block's sums as floats, with the exponent it was quantised with. */
-static void unstage_row(const int32_t *in, uint64_t count, uint32_t num_elements, int64_t block, int exponent,
+/* A block's sums as floats, with the exponent it was quantised with; of a result shift_base is less by the doublings
+ * that the switch divided by. */
+static void unstage_row(const int32_t *in, uint64_t count, uint32_t num_values, int64_t block, int exponent,
                         int32_t shift_base, float *values) {
-    uint64_t begin = (uint64_t)block * num_elements;
-    uint32_t here = count - begin < num_elements ? count - begin : num_elements;
+    uint64_t begin = (uint64_t)block * num_values;
+    uint32_t here = count - begin < num_values ? count - begin : num_values;
     float *out = values + begin;
     int shift = exponent - shift_base;
     if (exponent == EXPONENT_NOT_FINITE) {
@@ -194,10 +247,10 @@ static void unstage_row(const int32_t *in, uint64_t count, uint32_t num_elements
 }
 
 /* Of all chosen blocks. */
-void unstage(const int32_t *sums, uint64_t count, uint32_t num_elements, const int64_t *blocks, uint64_t num_blocks,
+void unstage(const int32_t *sums, uint64_t count, uint32_t num_values, const int64_t *blocks, uint64_t num_blocks,
              const int8_t *exponents, int32_t shift_base, float *values) {
     for (uint64_t row = 0; row < num_blocks; row++)
-        unstage_row(sums + row * num_elements, count, num_elements, blocks[row], exponents[row], shift_base, values);
+        unstage_row(sums + row * num_values, count, num_values, blocks[row], exponents[row], shift_base, values);
 }
 
 /* --- window policies (switch_agg/window.py) --------------------------------------------------------------------- */
@@ -323,7 +376,7 @@ static int choose(struct state *s, uint32_t *rows) {
            (s->next < r->num_slots || s->received[s->next - r->num_slots])) {
         uint32_t at = s->next++;
         if (r->with_floats)
-            stage_row(r->values, r->count, r->num_elements, r->blocks[at], r->staged[at], r->shift_base,
+            stage_row(r->values, r->count, num_values(r), r->blocks[at], r->staged[at], r->shift_base, r->lanes,
                       r->images + at * (HEADER_BYTES + 4 * (size_t)r->num_elements));
         rows[count++] = at;
     }
@@ -398,22 +451,37 @@ static void find_lost(struct state *s, double now) {
     }
 }
 
+static void read_integers(const uint8_t *in, uint32_t count, int lanes, int32_t *out) {
+    uint32_t word;
+    uint16_t half;
+    if (lanes == 4) {
+        for (uint32_t i = 0; i < count; i++) out[i] = (int8_t)in[i];
+    } else if (lanes == 2) {
+        for (uint32_t i = 0; i < count; i++) {
+            memcpy(&half, in + 2 * i, 2);
+            out[i] = (int16_t)__builtin_bswap16(half);
+        }
+    } else {
+        for (uint32_t i = 0; i < count; i++) {
+            memcpy(&word, in + 4 * i, 4);
+            out[i] = (int32_t)__builtin_bswap32(word);
+        }
+    }
+}
+
 static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, double now) {
     struct reduction *r = s->r;
     struct flight *f = &s->flights[at];
-    uint32_t sums[MAX_ELEMENTS], word;
-    uint32_t *out = r->with_floats ? sums : (uint32_t *)r->elements + (size_t)at * r->num_elements;
+    int32_t sums[MAX_LANES * MAX_ELEMENTS];
     int highest = r->exponents[at] = data[8];
     int settled = highest == EXPONENT_NOT_FINITE || (r->with_floats && highest <= r->used[at]);
-    if (!r->with_floats || settled) {
-        for (uint32_t i = 0; i < r->num_elements; i++) {
-            memcpy(&word, data + HEADER_BYTES + 4 * i, 4);
-            out[i] = __builtin_bswap32(word);
-        }
+    if (!r->with_floats) {
+        read_integers(data + HEADER_BYTES, r->num_elements, 1, r->elements + (size_t)at * r->num_elements);
+    } else if (settled) {
+        read_integers(data + HEADER_BYTES, num_values(r), r->lanes, sums);
+        unstage_row(sums, r->count, num_values(r), r->blocks[at],
+                    highest == EXPONENT_NOT_FINITE ? highest : r->used[at], r->shift_base - doublings(r), r->result);
     }
-    if (r->with_floats && settled)
-        unstage_row((int32_t *)sums, r->count, r->num_elements, r->blocks[at],
-                    highest == EXPONENT_NOT_FINITE ? highest : r->used[at], r->shift_base, r->result);
     r->contributions[at] = data[0] & PARTIAL ? data[9] : r->num_workers;
     r->saturated[at] = data[0] >> 4 == KIND_SATURATED;
     unlink_flight(s, at);
@@ -448,7 +516,7 @@ static int handle(struct state *s, const uint8_t *data, size_t size, int marked,
         r->new_epoch = epoch;
         return 1;
     }
-    if (kind != KIND_DATA && kind != KIND_SATURATED) return 0;
+    if (!carries(r, kind)) return 0;
     if (size != HEADER_BYTES + 4 * (size_t)r->num_elements) {
         r->bad++;
         return 0;

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from switch_agg.native.build import FOLDER, build
-from switch_agg.quantize import Blocks, Exponents, Floats, Rows, shift_base
+from switch_agg.payload import INT32, Payload
+from switch_agg.quantize import Blocks, Exponents, Floats, Rows
 from switch_agg.wire import Elements
 
 DONE: Final = 0
@@ -48,7 +49,7 @@ class NativeReduction(ctypes.Structure):
         ("socket", ctypes.c_int32),
         ("policy", ctypes.c_int32),
         ("cut", ctypes.c_int32),
-        ("padding", ctypes.c_int32),
+        ("lanes", ctypes.c_int32),
         ("max_silence_s", ctypes.c_double),
         ("min_timeout_s", ctypes.c_double),
         ("target_s", ctypes.c_double),
@@ -83,7 +84,7 @@ def library() -> ctypes.CDLL:
     pointer, u32, u64, i32 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32
     found.reduce.argtypes = (ctypes.POINTER(NativeReduction),)
     found.exponents_of.argtypes = (pointer, u64, u32, pointer)
-    found.stage.argtypes = (pointer, u64, u32, pointer, u64, pointer, i32, pointer)
+    found.stage.argtypes = (pointer, u64, u32, pointer, u64, pointer, i32, i32, pointer)
     found.unstage.argtypes = (pointer, u64, u32, pointer, u64, pointer, i32, pointer)
     for name in ("exponents_of", "stage", "unstage"):
         getattr(found, name).restype = None
@@ -103,24 +104,37 @@ class NativeCodec:
         """Raises UnsupportedError without a C compiler."""
         self._library = library()
 
-    def exponents_of(self, values: Floats, num_elements: int) -> Exponents:
+    def exponents_of(self, values: Floats, num_values: int) -> Exponents:
         """See Codec."""
-        found = np.empty(-(-len(values) // num_elements), np.int8)
-        self._library.exponents_of(address(values), len(values), num_elements, address(found))
+        found = np.empty(-(-len(values) // num_values), np.int8)
+        self._library.exponents_of(address(values), len(values), num_values, address(found))
         return found
 
     def stage(
-        self, values: Floats, which: Blocks, exponents: Exponents, num_workers: int, rows: Rows, num_elements: int
+        self,
+        values: Floats,
+        which: Blocks,
+        exponents: Exponents,
+        num_workers: int,
+        rows: Rows,
+        num_values: int,
+        form: Payload = INT32,
     ) -> None:
         """See Codec."""
         blocks_ = (address(which), len(which), address(exponents))
-        self._library.stage(
-            address(values), len(values), num_elements, *blocks_, shift_base(num_workers), address(rows)
-        )
+        base = form.shift_base(num_workers)
+        self._library.stage(address(values), len(values), num_values, *blocks_, base, form.lanes, address(rows))
 
-    def unstage(self, sums: Elements, which: Blocks, exponents: Exponents, num_workers: int, values: Floats) -> None:
+    def unstage(
+        self,
+        sums: Elements,
+        which: Blocks,
+        exponents: Exponents,
+        num_workers: int,
+        values: Floats,
+        form: Payload = INT32,
+    ) -> None:
         """See Codec."""
         blocks_ = (address(which), len(which), address(exponents))
-        self._library.unstage(
-            address(sums), len(values), sums.shape[1], *blocks_, shift_base(num_workers), address(values)
-        )
+        base = form.shift_base(num_workers) - form.rounding(num_workers)
+        self._library.unstage(address(sums), len(values), sums.shape[1], *blocks_, base, address(values))

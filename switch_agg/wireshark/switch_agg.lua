@@ -3,7 +3,8 @@
 -- or copy it to Wireshark's folder of personal Lua plugins (Help > About > Folders).
 local protocol = Proto("switch_agg", "In-network aggregation (SwitchML)")
 
-local kinds = { [1] = "data", [2] = "join", [3] = "leave", [4] = "reset", [5] = "probe", [6] = "saturated" }
+local kinds = { [1] = "data", [2] = "join", [3] = "leave", [4] = "reset", [5] = "probe", [6] = "saturated",
+  [7] = "data of 16 bits", [8] = "data of 8 bits" }
 local FIRST_PORT, LAST_PORT, HEADER_BYTES = 0xbee0, 0xbeef, 10
 
 local fields = {
@@ -44,15 +45,16 @@ function protocol.dissector(buffer, packet, tree)
   local up = packet.dst_port >= FIRST_PORT and packet.dst_port <= LAST_PORT
   root:add(fields.to_aggregator, up):set_generated()
   local what = kinds[kind] or ("kind " .. kind)
-  if kind == 1 and not up then what = "result" end
+  if (kind == 1 or kind >= 7) and not up then what = "result" end
   packet.cols.info = string.format("%s job %d epoch %d chunk %u slot %d.%d", what,
     bit32.rshift(buffer(1, 1):uint(), 4), bit32.band(buffer(1, 1):uint(), 15), buffer(2, 4):uint(),
     bit32.band(buffer(6, 2):uint(), 0x3fff), bit32.rshift(buffer(6, 2):uint(), 15))
-  if kind == 1 or kind == 6 then
+  if kind == 1 or (kind >= 6 and kind <= 8) then
     local bytes = 4 * bit32.lshift(32, size)
     local here = math.min(bytes, buffer:len() - HEADER_BYTES)
     local shown = root:add(fields.elements, buffer(HEADER_BYTES, here))
-    for at = HEADER_BYTES, HEADER_BYTES + here - 4, 4 do shown:add(fields.element, buffer(at, 4)) end
+    local width = kind == 7 and 2 or kind == 8 and 1 or 4
+    for at = HEADER_BYTES, HEADER_BYTES + here - width, width do shown:add(fields.element, buffer(at, width)) end
     if here < bytes and buffer:reported_len() < HEADER_BYTES + bytes then root:add_proto_expert_info(truncated) end
   end
   return buffer:len()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from switch_agg.job import MAX_WORKERS, Job
+from switch_agg.payload import MAX_KERNEL_VALUES, PAYLOADS
 from switch_agg.wire import MAX_SLOTS, SIZES, frame_bytes
 from testbed.addresses import Port
 from testbed.aggregation.tree import Branch, tree_of
@@ -119,6 +120,17 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
             f"bytes, and links carry packets of {experiment.mtu}; allowed: at most {fitting}, "
             "or a larger `mtu`"
         )
+    lanes = PAYLOADS[collective.payload].lanes
+    if collective.dataplane == "ebpf" and collective.num_values > MAX_KERNEL_VALUES:
+        raise SpecError(
+            f"collective.num_elements: the program in the kernel adds at most {MAX_KERNEL_VALUES // lanes} elements of "
+            f"{collective.payload} at a time; allowed: at most {MAX_KERNEL_VALUES // lanes}, or dataplane: reference"
+        )
+    if collective.payload != "int32" and collective.tenants:
+        raise SpecError(
+            f"collective.payload: other jobs check that their sums are exact, and {collective.payload} rounds; leave "
+            "collective.tenants out, or say payload: int32"
+        )
     if collective.partial_after_s is not None and collective.dataplane != "reference":
         raise SpecError(
             f"collective.partial_after: the data plane {collective.dataplane} has no clock; say dataplane: reference"
@@ -213,6 +225,11 @@ def _places(experiment: Experiment, network: Network) -> list[_Place]:
             raise SpecError(
                 "collective.partial_after: in a tree nobody knows how many workers a partial sum stands for; leave it "
                 f"out, or let one switch add: at: {root.switch}"
+            )
+        if collective.payload != "int32" and any(isinstance(child, Branch) for child in root.children):
+            raise SpecError(
+                f"collective.payload: a tree would round sums of {collective.payload} at each level; say payload: "
+                f"int32, or let one switch add: at: {root.switch}"
             )
         if collective.tenants and any(isinstance(child, Branch) for child in root.children):
             raise SpecError(

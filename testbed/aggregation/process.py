@@ -58,6 +58,7 @@ def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
             local,
             generation=generation,
             num_elements=configuration.jobs[0].num_elements,
+            payload=configuration.jobs[0].payload,
             num_slots=max(job.first_slot + job.num_slots for job in configuration.jobs),
             switch=partial(in_network_of, configuration.switch_pid),
             interface=configuration.switch_interface,

@@ -39,7 +39,7 @@ def bound_elements_per_s(plan: Plan, aggregator: AggregatorPlan) -> float | None
     if not rates_bps:
         return None
     collective = aggregator.collective
-    return min(rates_bps) / 8 / collective.frame_bytes * collective.num_elements
+    return min(rates_bps) / 8 / collective.frame_bytes * collective.num_values
 
 
 def _both(first: str, second: str) -> tuple[tuple[str, str], tuple[str, str]]:

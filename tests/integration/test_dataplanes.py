@@ -18,6 +18,7 @@ from switch_agg.errors import EpochEndedError, JobError, UnsupportedError
 from switch_agg.faults import FaultRates, Faults, ListedFault
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
+from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.quantize import error_bound
 from switch_agg.wire import HEADER, Kind, Packet, decode, frame_bytes
 from tests.rack import AGGREGATOR, PORT, Rack, everybody, rack
@@ -32,7 +33,7 @@ class Bench:
     def __init__(self, stack: ExitStack, kind: str, num_workers: int, *, mtu: int = 1500, **keys: Any) -> None:
         self.rack: Rack = stack.enter_context(rack(num_workers, mtu=mtu))
         self.job: Job = self.rack.job(**keys)
-        self.plane: DataPlane = self.rack.plane(kind, num_elements=self.job.num_elements)
+        self.plane: DataPlane = self.rack.plane(kind, num_elements=self.job.num_elements, payload=self.job.payload)
         stack.callback(self.plane.close)
         self.plane.configure(self.job)
         self.clients: list[Client] = [
@@ -91,6 +92,32 @@ def test_sums_are_exact_and_bytes_are_what_they_must_be(kind: str, num_workers: 
             exactly = 47 * frame_bytes(num_elements)
             assert (after[0] - before[0], after[1] - before[1]) == (exactly, exactly)
         assert sum(b.plane.stragglers(0).last) == sum(b.plane.stragglers(0).gaps) == 47
+
+
+@pytest.mark.parametrize("kind", PLANES)
+@pytest.mark.parametrize("payload", ["fp16", "int8"])
+def test_narrow_payloads_are_within_their_bound_and_take_their_share_of_the_bytes(
+    kind: str, payload: PayloadName
+) -> None:
+    """Through faults; all workers have the same bits, whichever codec they use."""
+    form = PAYLOADS[payload]
+    with bench(kind, 3, payload=payload) as b:
+        values = np.random.default_rng(1).normal(size=(3, 40_000)).astype(np.float32)
+        exact = values.astype(np.float64).sum(axis=0)
+        rates = FaultRates(loss=0.02, duplicate=0.02)
+        for faults in (Faults(), Faults(seed=3, up=rates, down=rates)):
+            b.plane.inject(faults)
+            before = [client.counters.results for client in b.clients]
+            sums = everybody(b.clients, lambda index, client: client.all_reduce("gradient", values[index]))
+            bound = np.repeat(error_bound(b.clients[0]._quantizer.used, 3, form), b.job.num_values)[:40_000]
+            for found in sums:
+                np.testing.assert_array_equal(found, sums[0])
+                assert (np.abs(found - exact) <= bound + np.abs(exact) * 2.0**-23).all()
+            num_chunks = -(-40_000 * form.bits // 8 // 1024)
+            rounds = 2 if faults == Faults() else 1  # the first learns the exponents
+            taken = [client.counters.results - old for client, old in zip(b.clients, before, strict=True)]
+            assert taken == [rounds * num_chunks] * 3
+        b.balance()
 
 
 @pytest.mark.parametrize("kind", PLANES)
@@ -328,6 +355,7 @@ def test_what_the_kernel_cannot_do_is_refused_by_name() -> None:
         stack.callback(plane.close)
         for keys, words in (
             ({"num_elements": 64}, "adds 256 at a time"),
+            ({"payload": "int8"}, "payload: the program in the switch adds int32"),
             ({"straggler_timeout_s": 1.0}, "straggler_timeout_s: the data plane ebpf has none"),
             ({"compatible": True}, "compatible"),
             ({"num_slots": 128}, "the switch has 64 slots"),

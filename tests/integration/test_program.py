@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,12 @@ class Twins:
 
     def contribution(self, chunk: int, seed: int, limit: int = 2**20) -> bytes:
         slot, version = self.job.place(chunk)
-        elements = np.random.default_rng(seed).integers(-limit, limit, self.job.num_elements).astype(np.int32)
+        form = self.job.form
+        limit = min(limit, form.limit(self.job.num_workers) + 1)
+        integers = np.random.default_rng(seed).integers(-limit, limit, self.job.num_values)
+        elements = form.words(integers)
         packet = Packet(
-            Kind.DATA, self.job.number, 0, chunk, slot=slot, version=version, exponent=seed % 7, elements=elements
+            form.kind, self.job.number, 0, chunk, slot=slot, version=version, exponent=seed % 7, elements=elements
         )
         return packet.encode()
 
@@ -60,9 +64,9 @@ class Twins:
 
 
 @contextmanager
-def twins(num_workers: int, num_elements: int, *, num_slots: int = 4, first_slot: int = 0) -> Iterator[Twins]:
+def twins(num_workers: int, num_elements: int, *, num_slots: int = 4, **keys: Any) -> Iterator[Twins]:
     hosts = tuple(f"10.0.{index}.1" for index in range(num_workers))
-    job = Job(number=3, workers=hosts, num_elements=num_elements, num_slots=num_slots, first_slot=first_slot)
+    job = Job(number=3, workers=hosts, num_elements=num_elements, num_slots=num_slots, **keys)
     trial = ProgramTrial(job)
     try:
         yield Twins(trial, job)
@@ -70,11 +74,13 @@ def twins(num_workers: int, num_elements: int, *, num_slots: int = 4, first_slot
         trial.close()
 
 
-@pytest.mark.parametrize("num_elements", [64, 256])
+@pytest.mark.parametrize(
+    ("num_elements", "payload"), [(64, "int32"), (256, "int32"), (256, "fp16"), (64, "int8"), (256, "int8")]
+)
 @pytest.mark.parametrize("num_workers", [2, 3, 8, 32])
-def test_they_agree_whatever_is_lost_doubled_or_late(num_workers: int, num_elements: int) -> None:
+def test_they_agree_whatever_is_lost_doubled_or_late(num_workers: int, num_elements: int, payload: str) -> None:
     rng = random.Random(num_workers * num_elements)
-    with twins(num_workers, num_elements, first_slot=5) as both:
+    with twins(num_workers, num_elements, first_slot=5, payload=payload) as both:
         old: list[tuple[int, bytes]] = []
         for chunk in range(14):
             order = list(range(num_workers))
@@ -149,6 +155,16 @@ def test_hostile_datagrams_are_counted_and_change_nothing() -> None:
         assert result is not None
         assert both.trial.counters().violations(both.trial.in_flight()) == []
         assert both.trial.counters().done == 1
+
+
+def test_integers_of_another_width_are_no_chunk_of_the_job() -> None:
+    with twins(2, 64, payload="fp16") as both:
+        slot, version = both.job.place(0)
+        for kind in (Kind.DATA, Kind.SATURATED, Kind.DATA_8):
+            packet = Packet(kind, 3, 0, 0, slot=slot, version=version, elements=np.ones(64, np.int32))
+            both.send(0, packet.encode())
+        both.agree()
+        assert both.trial.counters().bad_size == 3
 
 
 def test_a_stranger_and_other_traffic_are_told_apart() -> None:

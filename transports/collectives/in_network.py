@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from switch_agg.job import MAX_WORKERS, Job
+from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.round_trip import MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER, MAX_JOBS, SIZES
@@ -61,7 +62,10 @@ class InNetwork(Ring):
     dataplane: DataPlaneName = "ebpf"
     """What adds: a program in the switch's kernel, or a process beside the switch, readable and slower."""
     num_elements: int = 256
-    """Of a chunk, which is one packet; from 512 on it needs jumbo frames."""
+    """Of a chunk, which is one packet: words of 32 bits; from 512 on it needs jumbo frames."""
+    payload: PayloadName = "int32"
+    """What is in each: one 32-bit integer, as precise as float32; two of 16 bits (`fp16`); four of 8 (`int8`). The
+    switch adds all in 32 bits."""
     num_slots: int = Field(128, ge=1, le=1 << 14)
     """Chunks that may be under way at once, a power of two: rate x round trip / frame fill a link."""
     window: Annotated[WindowPolicy, BeforeValidator(_parse_window)] = Field(
@@ -98,6 +102,7 @@ class InNetwork(Ring):
         return Job(
             workers=workers,
             num_elements=self.num_elements,
+            payload=self.payload,
             num_slots=self.num_slots,
             parent=parent,
             parent_index=parent_index,
@@ -113,16 +118,28 @@ class InNetwork(Ring):
         """Of one chunk on the wire, Ethernet header included."""
         return ETHERNET_IP_UDP_BYTES + HEADER.size + 4 * self.num_elements
 
+    @property
+    def num_values(self) -> int:
+        """Floats in a chunk."""
+        return self.num_elements * PAYLOADS[self.payload].lanes
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Half a unit of the wire's integers, over the largest magnitude that a chunk may grow to before it is done
+        again with another exponent."""
+        form = PAYLOADS[self.payload]
+        return float(2.0 ** (form.headroom - form.bits))
+
     def wire_bytes(self, num_elements: int) -> int:
         """What one worker sends, and gets, for that many floats when no chunk is lost or done again."""
-        return -(-num_elements // self.num_elements) * self.frame_bytes
+        return -(-num_elements // self.num_values) * self.frame_bytes
 
     def time_s(self, num_elements: int, *, rate_bps: float, alpha_s: float) -> float:
         """Of one all-reduce on links of that rate, when an empty packet takes `alpha_s` to the aggregator and the same
         back: the chunks follow each other at the link's rate, or as fast as the pool lets them."""
         frame_s = self.frame_bytes * 8 / rate_bps
         round_trip_s = 2 * (alpha_s + frame_s)
-        num_chunks = -(-num_elements // self.num_elements)
+        num_chunks = -(-num_elements // self.num_values)
         return round_trip_s + max(0, num_chunks - 1) * max(frame_s, round_trip_s / self.num_slots)
 
     @property

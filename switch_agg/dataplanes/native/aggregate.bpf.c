@@ -12,7 +12,8 @@
  *
  * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What this one lacks: partial sums
  * and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
- * wants to see the end of every loop. Limits: a chunk's sum is clipped at each addition, so the elements of a result
+ * wants to see the end of every loop, and for each number of LANES: integers in an element, of which the sums of
+ * narrower ones than 32 bits leave divided by a power of two (switch_agg/payload.py). Limits: a chunk's sum is clipped at each addition, so the elements of a result
  * that is flagged as saturated depend on the order; no others do.
  */
 #include <stddef.h>
@@ -28,10 +29,30 @@
 #ifndef NUM_ELEMENTS
 #define NUM_ELEMENTS 256
 #endif
+#ifndef LANES
+#define LANES 1
+#endif
+#define NUM_VALUES (LANES * NUM_ELEMENTS)
 
-enum { MAX_WORKERS = 32, MAX_JOBS = 16, KIND_DATA = 1, KIND_SATURATED = 6, EXPONENT_ZERO = -128 };
+enum { MAX_WORKERS = 32, MAX_JOBS = 16, KIND_DATA = 1, KIND_SATURATED = 6, KIND_DATA_16 = 7, KIND_DATA_8 = 8, EXPONENT_ZERO = -128 };
+#if LANES == 1
+typedef __s32 integer;
+#define TO_HOST(value) ((__s32)bpf_ntohl(value))
+#define TO_WIRE(value) bpf_htonl(value)
+#define CARRIES(kind) ((kind) == KIND_DATA || (kind) == KIND_SATURATED)
+#elif LANES == 2
+typedef __s16 integer;
+#define TO_HOST(value) ((__s16)bpf_ntohs(value))
+#define TO_WIRE(value) bpf_htons(value)
+#define CARRIES(kind) ((kind) == KIND_DATA_16)
+#else
+typedef __s8 integer;
+#define TO_HOST(value) (value)
+#define TO_WIRE(value) (value)
+#define CARRIES(kind) ((kind) == KIND_DATA_8)
+#endif
 enum { UP, DOWN };
-enum { HAS_PARENT = 1 << 8 }; /* beside the number of a worker */
+enum { HAS_PARENT = 1 << 8, DOUBLINGS = 16 }; /* beside the number of a worker; from that bit on: of what divides a sum */
 enum fault { NO_FAULT, LOSS, DUPLICATE, CORRUPT };
 
 struct chunk_header {
@@ -53,6 +74,7 @@ struct job {
     __u32 num_workers; /* 0: nobody configured it */
     __u32 epoch, joined, first_slot, num_slots;
     __u32 generation; /* grows with every epoch, and with every job that takes these slots over */
+    __u32 doublings;  /* a sum leaves divided by two to this power */
 };
 struct worker {
     __be32 address;
@@ -69,7 +91,7 @@ struct version {
     __u32 upward; /* the sum has gone to the aggregator above, whose result is awaited */
     __u64 first_ns; /* when its first contribution came */
     __u32 what, unused; /* what the last contribution was: see contribute() */
-    __s32 sums[NUM_ELEMENTS];
+    __s32 sums[NUM_VALUES];
 };
 /* In the order of switch_agg/dataplanes/ebpf.py. */
 struct counters {
@@ -199,8 +221,8 @@ static __always_inline __u16 folded(__u32 sum) {
     return (sum & 0xffff) + (sum >> 16);
 }
 
-/* The frame's headers towards a worker, or the aggregator above. UDP's checksum field holds the sum of the pseudo header, which is what a
- * device or the receiver completes (CHECKSUM_PARTIAL, as every packet that never left this machine), or nothing. */
+/* The frame's headers towards a worker, or the aggregator above. UDP's checksum field holds the sum of the pseudo
+ * header, which is what a device or the receiver completes (CHECKSUM_PARTIAL, as every packet that never left this machine), or nothing. */
 static __always_inline void address_to(struct frame *frame, const struct worker *worker, __be32 from, __be16 port) {
     __builtin_memcpy(frame->ethernet.h_source, worker->source_mac, ETH_ALEN);
     __builtin_memcpy(frame->ethernet.h_dest, worker->mac, ETH_ALEN);
@@ -275,14 +297,21 @@ __noinline int wait_of(__u32 job, __u32 worker, __u64 gap_ns) {
 
 enum what { STALE, HELD, PENDING, FRESH, UPWARD_AGAIN, REPEATED, UPWARD, COMPLETE, COMPLETE_SATURATED };
 
+/* By two to a power, half to even. */
+static __always_inline __s32 divided(__s32 sum, __u32 power) {
+    power &= 7; /* the verifier wants a bound */
+    if (LANES > 1 && power) sum = (sum + (1 << (power - 1)) - 1 + (sum >> power & 1)) >> power;
+    return sum;
+}
+
 /* One contribution, under the version's lock. After what comes behind FRESH the packet carries the sum.
  * A global function, so that the verifier walks its loops once and not once for every way that leads here. */
 __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 who, __u32 everybody, __u32 generation) {
     struct version *version = bpf_map_lookup_elem(&versions, &at);
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
     struct frame *frame = data;
-    __s32 *elements = (void *)(frame + 1);
-    if (!version || (void *)(elements + NUM_ELEMENTS) > end) return STALE; /* the caller has looked */
+    integer *elements = (void *)(frame + 1);
+    if (!version || (void *)(elements + NUM_VALUES) > end) return STALE; /* the caller has looked */
     __u32 chunk = bpf_ntohl(frame->chunk.chunk), worker = who & (MAX_WORKERS - 1), bit = 1u << worker;
     __u64 now_ns = bpf_ktime_get_ns();
     enum what what = FRESH;
@@ -320,27 +349,33 @@ __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 who, __u32 ever
             version->done = what == COMPLETE;
         }
         if (first) {
-            for (int i = 0; i < NUM_ELEMENTS; i++) version->sums[i] = bpf_ntohl(elements[i]);
+            for (int i = 0; i < NUM_VALUES; i++) version->sums[i] = TO_HOST(elements[i]);
         } else {
+#if LANES == 1
             int clipped = 0;
-            for (int i = 0; i < NUM_ELEMENTS; i++) {
-                __s32 one = version->sums[i], other = bpf_ntohl(elements[i]);
+            for (int i = 0; i < NUM_VALUES; i++) {
+                __s32 one = version->sums[i], other = TO_HOST(elements[i]);
                 __s32 sum = (__u32)one + (__u32)other;
                 __s32 over = ((one ^ sum) & (other ^ sum)) >> 31; /* all ones when the sign is wrong */
                 clipped |= over;
                 version->sums[i] = (sum & ~over) | (((one >> 31) ^ 0x7fffffff) & over);
             }
             if (clipped) version->saturated = 1;
+#else
+            for (int i = 0; i < NUM_VALUES; i++) version->sums[i] += TO_HOST(elements[i]);
+#endif
         }
     }
     version->what = what;
     barrier();
     what = version->what; /* the verifier knows nothing of it now, and walks the loop below once, not for each */
     if (what > FRESH) {
-        for (int i = 0; i < NUM_ELEMENTS; i++) elements[i] = bpf_htonl(version->sums[i]);
+        for (int i = 0; i < NUM_VALUES; i++) elements[i] = TO_WIRE(divided(version->sums[i], who >> DOUBLINGS));
         frame->chunk.exponent = version->exponent;
+#if LANES == 1
         __u32 kind = version->saturated ? KIND_SATURATED : KIND_DATA;
         frame->chunk.kind_size = kind << 4 | (frame->chunk.kind_size & 7);
+#endif
     }
     if (what == COMPLETE && version->saturated) what = COMPLETE_SATURATED;
     bpf_spin_unlock(&version->lock);
@@ -355,14 +390,14 @@ __noinline int take(struct __sk_buff *skb, __u32 at, __u32 generation) {
     struct version *version = bpf_map_lookup_elem(&versions, &at);
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
     struct frame *frame = data;
-    __s32 *elements = (void *)(frame + 1);
-    if (!version || (void *)(elements + NUM_ELEMENTS) > end) return STALE; /* the caller has looked */
+    integer *elements = (void *)(frame + 1);
+    if (!version || (void *)(elements + NUM_VALUES) > end) return STALE; /* the caller has looked */
     enum what what = STALE;
 
     bpf_spin_lock(&version->lock);
     if (version->generation == generation && version->chunk == bpf_ntohl(frame->chunk.chunk) && version->upward &&
         !version->done) {
-        for (int i = 0; i < NUM_ELEMENTS; i++) version->sums[i] = bpf_ntohl(elements[i]);
+        for (int i = 0; i < NUM_VALUES; i++) version->sums[i] = TO_HOST(elements[i]);
         version->exponent = frame->chunk.exponent;
         version->saturated = frame->chunk.kind_size >> 4 == KIND_SATURATED;
         version->done = 1;
@@ -389,7 +424,7 @@ int aggregate(struct __sk_buff *skb) {
         return TC_ACT_SHOT;
     }
     __u32 kind = frame->chunk.kind_size >> 4;
-    if (kind != KIND_DATA && kind != KIND_SATURATED) return TC_ACT_OK;
+    if (kind != KIND_DATA && kind != KIND_SATURATED && kind != KIND_DATA_16 && kind != KIND_DATA_8) return TC_ACT_OK;
 
     COUNT(rx);
     __u32 number = frame->chunk.job_epoch >> 4, chunk = bpf_ntohl(frame->chunk.chunk);
@@ -412,12 +447,12 @@ int aggregate(struct __sk_buff *skb) {
         COUNT(injected);
         return TC_ACT_SHOT;
     }
-    if ((32u << (frame->chunk.kind_size & 7)) != NUM_ELEMENTS || (frame->chunk.kind_size & 7) > 6) {
+    if (!CARRIES(kind) || (32u << (frame->chunk.kind_size & 7)) != NUM_ELEMENTS || (frame->chunk.kind_size & 7) > 6) {
         COUNT(bad_size);
         return TC_ACT_SHOT;
     }
-    __s32 *elements = (void *)(frame + 1);
-    if ((void *)(elements + NUM_ELEMENTS) > end ||
+    integer *elements = (void *)(frame + 1);
+    if ((void *)(elements + NUM_VALUES) > end ||
         frame->udp.len != bpf_htons(sizeof(struct udphdr) + sizeof(struct chunk_header) + 4 * NUM_ELEMENTS)) {
         COUNT(bad_length);
         return TC_ACT_SHOT;
@@ -441,7 +476,7 @@ int aggregate(struct __sk_buff *skb) {
     __u32 num_workers = job->num_workers;
     enum what what = STALE;
     if (!from_parent)
-        what = contribute(skb, at, has_parent ? worker | HAS_PARENT : worker,
+        what = contribute(skb, at, (has_parent ? worker | HAS_PARENT : worker) | job->doublings << DOUBLINGS,
                           num_workers >= 32 ? ~0u : (1u << num_workers) - 1, job->generation);
     else if (of_epoch)
         what = take(skb, at, job->generation);

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 from switch_agg.native.worker import NativeCodec
+from switch_agg.payload import PAYLOAD_NAMES, PAYLOADS, PayloadName
 from switch_agg.quantize import (
     NumpyCodec,
     Quantizer,
@@ -25,9 +26,10 @@ floats = st.floats(min_value=-LIMIT, max_value=LIMIT, width=32)
 
 
 def integers(quantizer: Quantizer, attempt: Round) -> np.ndarray:
-    rows = np.zeros((len(attempt.which), 10 + 4 * quantizer._num_elements), np.uint8)
+    form = quantizer._form
+    rows = np.zeros((len(attempt.which), 10 + 4 * quantizer._num_values // form.lanes), np.uint8)
     quantizer.stage(attempt, rows)
-    return np.ascontiguousarray(rows[:, 10:]).view(">i4").astype(np.int64)
+    return form.integers(np.ascontiguousarray(rows[:, 10:]).view(">i4").astype(np.int32))
 
 
 def add(name: str, quantizers: list[Quantizer], values: list[np.ndarray]) -> int:
@@ -36,10 +38,11 @@ def add(name: str, quantizers: list[Quantizer], values: list[np.ndarray]) -> int
     for number in range(1, 4):
         sums = np.sum([integers(q, each) for q, each in zip(quantizers, rounds, strict=True)], axis=0)
         assert np.abs(sums).max(initial=0) <= 2**31 - 1, "the switch's registers would overflow"
+        form = quantizers[0]._form
+        words = form.words(form.rounded(sums, len(quantizers)))
         highest = np.max([each.actual for each in rounds], axis=0)
         following = [
-            quantizer.proceed(each, sums.astype(np.int32), highest)
-            for quantizer, each in zip(quantizers, rounds, strict=True)
+            quantizer.proceed(each, words, highest) for quantizer, each in zip(quantizers, rounds, strict=True)
         ]
         if following[0] is None:
             assert following == [None] * len(quantizers)
@@ -49,17 +52,19 @@ def add(name: str, quantizers: list[Quantizer], values: list[np.ndarray]) -> int
     raise AssertionError("a block was done more than twice")
 
 
+@pytest.mark.parametrize("payload", PAYLOAD_NAMES)
 @pytest.mark.parametrize("codec", [NumpyCodec, NativeCodec])
 @given(
     stn.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(0, 70)), elements=floats), st.integers(-150, 150)
 )
-def test_sums_are_within_the_stated_bound(codec: type, values: np.ndarray, scale: int) -> None:
+def test_sums_are_within_the_stated_bound(payload: PayloadName, codec: type, values: np.ndarray, scale: int) -> None:
     with np.errstate(over="ignore", under="ignore"):
         values = np.clip(np.ldexp(values, scale), np.float32(-LIMIT), np.float32(LIMIT)).astype(np.float32)
-    quantizers = [Quantizer(len(values), 32, codec()) for _ in values]
+    form = PAYLOADS[payload]
+    quantizers = [Quantizer(len(values), 32 // form.lanes, codec(), form) for _ in values]
     add("b", quantizers, list(values))
     exact = values.astype(np.float64).sum(axis=0)
-    bound = np.repeat(error_bound(quantizers[0].used, len(values)), 32)[: values.shape[1]]
+    bound = np.repeat(error_bound(quantizers[0].used, len(values), form), 32)[: values.shape[1]]
     for quantizer in quantizers:
         np.testing.assert_array_equal(quantizer.result, quantizers[0].result)
         error = np.abs(quantizer.result.astype(np.float64) - exact)

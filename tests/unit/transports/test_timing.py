@@ -36,4 +36,6 @@ def test_what_a_compression_loses_is_allowed_and_no_more() -> None:
         return allowed_error(parse_stack(stack), dtype=torch.float32, num_workers=4, num_elements=1000)
 
     assert of("ring/tcp") < 1e-6
+    assert of("in_network/ebpf") < 1e-6
+    assert 5e-4 < of("in_network:payload=fp16/ebpf") < 1e-2 < of("in_network:payload=int8/ebpf") < 0.2
     assert 4 * 2**-11 <= of("ring/tcp/fp16") < 5 * 2**-11

@@ -1,31 +1,38 @@
 """The C code and its Python twins do the same."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 from switch_agg.native.worker import NativeCodec
+from switch_agg.payload import PAYLOAD_NAMES, PAYLOADS, PayloadName
 from switch_agg.quantize import NumpyCodec, exponents_of
 
 anything = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
+@pytest.mark.parametrize("payload", PAYLOAD_NAMES)
 @given(stn.arrays(np.float32, st.integers(0, 200), elements=anything), st.integers(1, 32), st.integers(-127, 126))
 @settings(deadline=None)  # the first call may build the library
-def test_floats_become_the_same_integers(values: np.ndarray, num_workers: int, exponent: int) -> None:
+def test_floats_become_the_same_integers(
+    payload: PayloadName, values: np.ndarray, num_workers: int, exponent: int
+) -> None:
+    form = PAYLOADS[payload]
     native, python = NativeCodec(), NumpyCodec()
     actual = python.exponents_of(values, 32)
     np.testing.assert_array_equal(native.exponents_of(values, 32), actual)
     which = np.arange(len(actual), dtype=np.int64)[::-1].copy()
     # Quantised by their own exponent, and by one that may be too small or too large.
     for exponents in (actual[which], np.where(actual[which] == 127, 127, exponent).astype(np.int8)):
-        rows = [np.zeros((len(which), 138), np.uint8) for _ in range(2)]
-        native.stage(values, which, exponents, num_workers, rows[0], 32)
-        python.stage(values, which, exponents, num_workers, rows[1], 32)
+        rows = [np.zeros((len(which), 10 + 32 * 4 // form.lanes), np.uint8) for _ in range(2)]
+        native.stage(values, which, exponents, num_workers, rows[0], 32, form)
+        python.stage(values, which, exponents, num_workers, rows[1], 32, form)
         np.testing.assert_array_equal(rows[0], rows[1])
 
 
+@pytest.mark.parametrize("payload", PAYLOAD_NAMES)
 @given(
     stn.arrays(np.int32, st.tuples(st.integers(1, 5), st.just(32)), elements=st.integers(-(2**31), 2**31 - 1)),
     st.integers(0, 31),
@@ -33,12 +40,15 @@ def test_floats_become_the_same_integers(values: np.ndarray, num_workers: int, e
     stn.arrays(np.int8, 5, elements=st.integers(-128, 127)),
 )
 @settings(deadline=None)  # the first call may build the library
-def test_integers_become_the_same_floats(sums: np.ndarray, short: int, num_workers: int, exponents: np.ndarray) -> None:
+def test_integers_become_the_same_floats(
+    payload: PayloadName, sums: np.ndarray, short: int, num_workers: int, exponents: np.ndarray
+) -> None:
+    form = PAYLOADS[payload]
     count = sums.size - short
     which = np.arange(len(sums), dtype=np.int64)
     found = [np.zeros(count, np.float32) for _ in range(2)]
-    NativeCodec().unstage(sums, which, exponents[: len(sums)].copy(), num_workers, found[0])
-    NumpyCodec().unstage(sums, which, exponents[: len(sums)].copy(), num_workers, found[1])
+    NativeCodec().unstage(sums, which, exponents[: len(sums)].copy(), num_workers, found[0], form)
+    NumpyCodec().unstage(sums, which, exponents[: len(sums)].copy(), num_workers, found[1], form)
     np.testing.assert_array_equal(found[0], found[1])
 
 

@@ -60,6 +60,12 @@ def test_it_is_at_the_switch_nearest_to_all_workers_or_where_the_spec_says() -> 
         ({"workers": 33}, "workers"),
         ({"collective": {"kind": "in_network", "partial_after": "50ms"}}, "collective.partial_after"),
         ({"topology": "leaf_spine", **reference(at="tree", partial_after="50ms")}, "collective.partial_after"),
+        ({"topology": "leaf_spine", **reference(at="tree", payload="int8")}, "collective.payload"),
+        (reference(payload="fp16", tenants=[{"workers": ["x0"]}]) | X, "collective.payload"),
+        (
+            {"mtu": 9000, "collective": {"kind": "in_network", "num_elements": 1024, "payload": "int8"}},
+            "collective.num_elements",
+        ),
         ({"switch": "bridged"}, "switch"),
         (reference(tenants=[{"workers": ["w0"]}]), "collective.tenants.0.workers"),
         (reference(tenants=[{"workers": ["x0"]}, {"workers": ["x0"]}]) | X, "collective.tenants.1.workers"),
@@ -83,6 +89,13 @@ def test_jumbo_frames_carry_larger_chunks_and_fewer_bytes() -> None:
     assert all(f"link set dev {port.interface} mtu 9000" in made.node(port.node).ip_commands for port in made.links[0])
     with pytest.raises(SpecError, match=r"^collective.num_elements: .* allowed: at most 256, or a larger `mtu`"):
         plan(collective={"kind": "in_network", "num_elements": 2048})
+
+
+@pytest.mark.parametrize(("payload", "num_values"), [("fp16", 512), ("int8", 1024)])
+def test_fewer_bits_are_fewer_chunks_on_every_link(payload: str, num_values: int) -> None:
+    made = plan(workers=2, collective={"kind": "in_network", "payload": payload})
+    chunks = sum(-(-count // num_values) for count in made.buckets)
+    assert [each.expected_bytes for each in made.directions[:4]] == [chunks * 1076] * 4
 
 
 def test_workers_hand_over_several_chunks_at_once_where_super_frames_are_allowed() -> None:

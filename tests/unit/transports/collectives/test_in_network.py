@@ -22,6 +22,7 @@ def test_a_worker_sends_each_chunk_once_as_one_frame() -> None:
     assert collective.wire_bytes(256 * 10) == 10760
     assert collective.wire_bytes(1) == 1076
     assert in_network(num_elements=64).frame_bytes == 308
+    assert [in_network(payload=each).wire_bytes(1025) for each in ("fp16", "int8")] == [3 * 1076, 2 * 1076]
 
 
 @pytest.mark.parametrize("num_elements", [64, 256])
