@@ -23,6 +23,8 @@ _LEGEND_LINE_HEIGHT: Final = 19
 """Room for an entry of the legend above a plot: where names are long, each has a line of its own."""
 _NUM_UPRIGHT: Final = 8
 """Names of more places stand on their side."""
+_ONLY: Final = "all"
+"""The group where there is no other: plotly takes an empty name for none, and puts each trace beside the others."""
 _NUM_BARS: Final = 40
 """Points, of which the parts of an iteration are drawn."""
 
@@ -152,7 +154,8 @@ def _figure(
             }
             error = _spread(points, scale) if low_high and not curve.dash else {}
             data.append({**trace, **error, **_drawn(curve, color, group, as_lines=bool(numbers))})
-    data += [_legend(curve, as_lines=bool(numbers)) for curve in curves if curve.dash or "" in groups]
+    first = next(iter(groups))
+    data += [_legend(curve, first, as_lines=bool(numbers)) for curve in curves if curve.dash or "" in groups]
     top = max(measured)
     logarithmic = not linear and bool(numbers) and min(measured) > 0 and top / min(measured) > _LOG_RATIO
     vertical = {
@@ -202,8 +205,8 @@ def _drawn(curve: _Curve, color: str, group: str, *, as_lines: bool) -> Figure:
         marker = {"mode": "lines+markers", "marker": {"size": 9}, "line": {"color": color, "width": 2}}
         return {"type": "scatter", **marker}
     if curve.dash:
-        return {"type": "scatter", "mode": "markers", "offsetgroup": group, "marker": _tick(curve)}
-    return {"type": "bar", "offsetgroup": group, "marker": {"color": color}}
+        return {"type": "scatter", "mode": "markers", "offsetgroup": group or _ONLY, "marker": _tick(curve)}
+    return {"type": "bar", "offsetgroup": group or _ONLY, "marker": {"color": color}}
 
 
 def _tick(curve: _Curve) -> Figure:
@@ -225,10 +228,11 @@ def _spread(points: Sequence[ComparedPoint], scale: float) -> Figure:
     return {"error_y": {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **ends}}
 
 
-def _legend(curve: _Curve, *, as_lines: bool) -> Figure:
-    """An entry that says what a way of drawing means."""
+def _legend(curve: _Curve, group: str, *, as_lines: bool) -> Figure:
+    """An entry that says what a way of drawing means. It takes no place of its own beside that group's."""
     if not as_lines:
         shape: Figure = {
+            "offsetgroup": group or _ONLY,
             "mode": "markers",
             "marker": _tick(curve) if curve.dash else {"symbol": "square", "size": 12, "color": PALETTE[0]},
         }

@@ -75,6 +75,7 @@ def test_names_of_places_are_broken_into_lines_and_every_line_of_the_legend_has_
     ]
     figure = compare_plots.iteration(comparison(settings, summary, axes=(("collective", "stack"),)))
     assert figure is not None
+    assert {trace["offsetgroup"] for trace in figure["data"]} == {"all"}, "theory stands on its bar"
     axis = figure["layout"]["xaxis"]
     assert axis["tickvals"] == ["ring gloo", "tree(chunk=1MiB)"]
     assert axis["ticktext"] == ["ring<br>gloo", "tree<br>(chunk=1MiB)"]
