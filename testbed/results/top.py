@@ -110,11 +110,12 @@ def _totals(links: Sequence[LinkView]) -> Text:
 
 
 def _table(links: Sequence[LinkView]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold reverse")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold reverse")
     table.add_column("Link", no_wrap=True)
     for column in ("rate", "delay", "carries"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("of its rate", no_wrap=True)
+    table.add_column("of it", justify="right", no_wrap=True)
+    table.add_column(max_width=_BAR_WIDTH)  # alone gives way in a narrow terminal
     for column in ("waiting", "drops", "/s", "marks", "/s"):
         table.add_column(column, justify="right", no_wrap=True)
     for link in links:
@@ -123,7 +124,7 @@ def _table(links: Sequence[LinkView]) -> Table:
             Text("down", style="bold red") if link.down else wording.rate_text(link.rate_bps),
             wording.time_text(link.delay_s) if link.delay_s else wording.DASH,
             wording.rate_text(link.used_bps),
-            wording.DASH if link.rate_bps == UNSHAPED_BPS else _meter(link.share),
+            *((wording.DASH, "") if link.rate_bps == UNSHAPED_BPS else _meter(link.share)),
             wording.size_text(link.backlog_bytes) if link.backlog_bytes else wording.DASH,
             *_counter(link.drops, link.drops_per_s, "red"),
             *_counter(link.marks, link.marks_per_s, "yellow"),
@@ -131,12 +132,9 @@ def _table(links: Sequence[LinkView]) -> Table:
     return table
 
 
-def _meter(share: float) -> Table:
+def _meter(share: float) -> tuple[str, ProgressBar]:
     color = "red" if share > _FULL_SHARE else "yellow" if share > _WARN_SHARE else "green"
-    bar = ProgressBar(1.0, min(share, 1.0), width=_BAR_WIDTH, complete_style=color, finished_style=color)
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row(bar, f"{100 * share:3.0f} %")
-    return grid
+    return f"{100 * share:.0f} %", ProgressBar(1.0, min(share, 1.0), complete_style=color, finished_style=color)
 
 
 def _counter(count: int, per_s: float, color: str) -> tuple[Text, Text]:

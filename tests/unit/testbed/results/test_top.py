@@ -26,7 +26,13 @@ def row(sender: str, receiver: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def drawn(rows: list[dict[str, Any]], before: list[dict[str, Any]] | None = None, *, lines: int | None = None) -> str:
+def drawn(
+    rows: list[dict[str, Any]],
+    before: list[dict[str, Any]] | None = None,
+    *,
+    lines: int | None = None,
+    width: int = 130,
+) -> str:
     status = RunStatus(
         run_id="r1",
         name="quickstart",
@@ -40,7 +46,7 @@ def drawn(rows: list[dict[str, Any]], before: list[dict[str, Any]] | None = None
         iteration=3,
         num_iterations=9,
     )
-    console = Console(file=io.StringIO(), width=130)
+    console = Console(file=io.StringIO(), width=width)
     console.print(screen("r1", status, views(rows, before, elapsed_s=2.0), now=NOW, num_lines=lines))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -55,6 +61,16 @@ def test_a_link_is_a_line_with_what_it_does() -> None:
         assert part in line
     assert "measured for 0 s, iteration 3/9" in text
     assert "10 drops/s, 0 marks/s" in text
+
+
+def test_a_terminal_of_80_columns_shows_every_word() -> None:
+    busy = row("w10", "s0", drops=12345, marks=10, backlog_bytes=15140, used_bps=99.99e6)
+    text = drawn([busy], [row("w10", "s0", drops=10)], width=80)
+    (line,) = (line for line in text.splitlines() if line.startswith("w10 → s0"))
+    for part in ("100 Mbit/s", "5 ms", "99.99 Mbit/s", "100 %", "15.1 kB", "12,345", "6168", "10", "5"):
+        assert part in line
+    assert "…" not in line
+    assert "━" in line
 
 
 def test_without_a_look_before_nothing_is_known_per_second() -> None:
