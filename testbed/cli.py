@@ -867,8 +867,8 @@ def bench_containers(
     """Measure `runtime: docker` against its targets; needs a Docker daemon, and the image that `make image` builds.
 
     same: three quickstarts in namespaces and three in containers, in turns: the same parameters bit by bit, and the
-    medians of iterations. start: the seconds around the iterations with 4 and 16 workers. How exact links at
-    containers are: testbed bench links --runtime docker.
+    median iteration of the quietest run of each. start: the seconds around the iterations with 4 and 16 workers. How
+    exact links at containers are: testbed bench links --runtime docker.
 
     Example: testbed bench containers --only same
     """
