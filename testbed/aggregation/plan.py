@@ -84,7 +84,8 @@ class AggregatorPlan:
     def text(self) -> str:
         """`aggregator a1 at s0 (ebpf) adds w0, w1 for a0`."""
         above = "" if self.parent is None else f" for {self.parent.node}"
-        return f"{self.title} adds {', '.join(self.children)}{above}"
+        payload = "" if self.collective.payload == "int32" else f" in {self.collective.payload}"
+        return f"{self.title} adds {', '.join(self.children)}{payload}{above}"
 
     @property
     def pairs(self) -> tuple[Hop, ...]:
@@ -136,7 +137,9 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
             f"collective.partial_after: the data plane {collective.dataplane} has no clock; say dataplane: reference"
         )
     if experiment.workers > MAX_WORKERS:
-        raise SpecError(f"workers: a switch adds for at most {MAX_WORKERS} workers, not {experiment.workers}")
+        raise SpecError(
+            f"workers: a switch adds for at most {MAX_WORKERS} workers, not {experiment.workers}; use fewer, or a ring"
+        )
     if experiment.switch == "bridged":
         raise SpecError("switch: in_network needs switches that route to the aggregator; allowed: routed")
 

@@ -96,6 +96,7 @@ def test_fewer_bits_are_fewer_chunks_on_every_link(payload: str, num_values: int
     made = plan(workers=2, collective={"kind": "in_network", "payload": payload})
     chunks = sum(-(-count // num_values) for count in made.buckets)
     assert [each.expected_bytes for each in made.directions[:4]] == [chunks * 1076] * 4
+    assert made.aggregators[0].text == f"aggregator a0 at s0 (ebpf) adds w0, w1 in {payload}"
 
 
 def test_workers_hand_over_several_chunks_at_once_where_super_frames_are_allowed() -> None:
