@@ -1,0 +1,48 @@
+"""Compressors and orders on real links: the bytes that were declared, and the codec's time apart."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
+
+
+WORKLOAD = (
+    "workload={kind: synthetic, layers: [256KiB, 256KiB, 256KiB, 256KiB], forward: 20ms, backward: 40ms, "
+    "compute_only: 2, warmup: 2, iterations: 4}"
+)
+
+
+def run(output: Path, *overrides: str) -> dict[str, Any]:
+    """The summary, whatever the verdict on the machine's cores is."""
+    argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
+    for override in ("workers=2", "metrics.port=0", WORKLOAD, *overrides):
+        argv += ["--set", override]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout.strip(), done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert summary["outcome"] in ("valid", "degraded", "invalid"), summary["reasons"]
+    return summary
+
+
+@pytest.mark.parametrize("kind", ["int8", "top_k", "powersgd"])
+def test_links_carry_the_bytes_that_the_compressor_declares(kind: str, tmp_path: Path) -> None:
+    summary = run(tmp_path, "fusion=layers", f"compression={kind}")
+    for link in summary["links"]:
+        assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01, abs=5000)
+    found = summary["compression"]
+    assert found["encode_s"] > 0
+    assert found["decode_s"] > 0
+    assert found["payload_ratio"] < 0.3
+
+
+@pytest.mark.parametrize("fusion", ["priority", "merged", "horovod_5ms"])
+def test_links_carry_the_whole_gradient_in_any_order(fusion: str, tmp_path: Path) -> None:
+    summary = run(tmp_path, f"fusion={fusion}")
+    for link in summary["links"]:
+        assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
+    assert summary["allreduce"]["size_bytes"] == 4 * 256 * 1024
