@@ -33,7 +33,7 @@ from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
 from testbed.links.relay import LinkRelay
 from testbed.links.tap import RelayCounters, RelayParameters, TapStage, port_argument
-from testbed.links.tc import CLASS_HANDLE, Shaper, gso_max_segments
+from testbed.links.tc import CLASS_HANDLE, Shaper
 from testbed.node_plan import NodePlan
 from testbed.plan import Plan
 from testbed.routing import Hop
@@ -375,9 +375,7 @@ class Deployment:
                 qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
                 if direction.shaper:
                     found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
-                found += _packet_differences(
-                    interface, self.plan.experiment.packet_bytes, self.plan.experiment.mtu, state["addresses"]
-                )
+                found += _packet_differences(direction, self.plan.experiment.mtu, state["addresses"])
             if direction.receiver.node == node.name and direction.delay_stage:
                 found += direction.delay_stage.differences(state)
                 if isinstance(direction.delay_stage, NfqueueStage):
@@ -446,9 +444,9 @@ def _neighbour_differences(node: NodePlan, table: Sequence[dict[str, Any]]) -> I
         yield f"{node.name}: a neighbour {address} ({mac}) on {interface} that nobody asked for"
 
 
-def _packet_differences(interface: str, packet_bytes: int, mtu: int, links: Sequence[dict[str, Any]]) -> list[str]:
+def _packet_differences(direction: Direction, mtu: int, links: Sequence[dict[str, Any]]) -> list[str]:
+    interface, wanted = direction.sender.interface, direction.gso_max_segments
     link = next((link for link in links if link.get("ifname") == interface), {})
-    wanted = gso_max_segments(packet_bytes, mtu)
     found = [] if link.get("mtu") == mtu else [f"{interface}: mtu is {link.get('mtu')}, asked for {mtu}"]
     if wanted is not None and link.get("gso_max_segs") != wanted:
         found.append(f"{interface}: gso_max_segs is {link.get('gso_max_segs')}, asked for {wanted} (packet_mode)")

@@ -9,7 +9,6 @@ from testbed.addresses import NodeAddresses, Port
 from testbed.bridging import BRIDGE_SYSCTLS
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink
-from testbed.links.tc import gso_max_segments
 from testbed.path_manager import PathManager
 from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Node
 
@@ -56,7 +55,6 @@ def node_plan(
     *,
     congestion: str,
     seed: int,
-    packet_bytes: int,
     mtu: int,
     marks: bool,
     cuts_messages: bool,
@@ -72,9 +70,10 @@ def node_plan(
     tc_commands_if_known: list[str] = []
     firewall_rules: list[str] = []
     daemon_arguments: list[str] = []
-    segments = gso_max_segments(packet_bytes, mtu)
-    limit = f" gso_max_segs {segments}" if segments else ""
-    ip_commands += [f"link set dev {port.interface} mtu {mtu}{limit}" for port in ports]
+    segments = {each.sender.interface: each.gso_max_segments for each in directions if each.sender.node == node.name}
+    for interface in (port.interface for port in ports):
+        limit = f" gso_max_segs {segments[interface]}" if segments.get(interface) else ""
+        ip_commands.append(f"link set dev {interface} mtu {mtu}{limit}")
     ip_commands += [f"address add {address} dev {interface}" for interface, address in addresses.addresses]
     interfaces = [*(port.interface for port in ports), *([bridge.interface] if bridge else ())]
     ip_commands += [f"link set dev {interface} up" for interface in interfaces]

@@ -29,7 +29,7 @@ from testbed.links.delay import BACKENDS, DelayStage, able, refusals
 from testbed.links.direction import Direction
 from testbed.links.resolve import AskedLink, asked_links
 from testbed.links.spec import MAX_RATE_BPS, BackendName
-from testbed.links.tc import Shaper
+from testbed.links.tc import Shaper, gso_max_segments
 from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
 from testbed.routing import Hop, Path, next_hops, paths
@@ -284,7 +284,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
             delay_backend,
             staged=(sender.node, receiver.node) in staged,
             loads=loads,
-            seed=experiment.seed,
+            experiment=experiment,
         )
         for index, (sender, receiver) in enumerate(ends)
     )
@@ -302,7 +302,6 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 directions,
                 congestion=congestion,
                 seed=experiment.seed,
-                packet_bytes=experiment.packet_bytes,
                 mtu=experiment.mtu,
                 cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in ever),
@@ -496,14 +495,14 @@ def _direction(
     *,
     staged: bool,
     loads: Mapping[Hop, tuple[int | None, float]],
-    seed: int,
+    experiment: Experiment,
 ) -> Direction:
     expected, balanced = loads.get(asked.hop, (0, 0.0))
     spec = asked.spec
     stage: DelayStage | None = None
     shaper: Shaper | None = None
     if backend and (staged or BACKENDS[backend].shapes):
-        stage = BACKENDS[backend].stage(spec, interface=receiver.interface, index=index, seed=seed)
+        stage = BACKENDS[backend].stage(spec, interface=receiver.interface, index=index, seed=experiment.seed)
     if not (backend and BACKENDS[backend].shapes):
         shaper = Shaper(interface=sender.interface, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
     return Direction(
@@ -511,6 +510,7 @@ def _direction(
         sender=sender,
         receiver=receiver,
         asked=spec,
+        gso_max_segments=gso_max_segments(experiment.packet_bytes, experiment.mtu, spec.rate_bps),
         shaper=shaper,
         delay_stage=stage,
         expected_bytes=expected,

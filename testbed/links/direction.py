@@ -20,6 +20,8 @@ class Direction:
     receiver: Port
     asked: LinkSpec
     """Fully resolved: the rate is this direction's share, the queue is in bytes."""
+    gso_max_segments: int | None
+    """Of the sender's interface, from the rate at the start; None: the kernel's own limit."""
     shaper: Shaper | None
     """None: the delay stage makes rate and queue as well."""
     delay_stage: DelayStage | None

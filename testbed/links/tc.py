@@ -30,10 +30,22 @@ CLASS_HANDLE: Final = 0x10001
 LEAF_HANDLE: Final = "10:"
 
 
-def gso_max_segments(packet_bytes: int, mtu: int) -> int | None:
-    """`gso_max_segs` of the interfaces whose packets are to be at most that long; None where the kernel's own limit
-    holds. TCP then makes no longer super-frames (tcp_output.c, tcp_tso_segs), and no interface on the way does."""
-    return None if packet_bytes >= SUPERFRAME_BYTES else max(1, packet_bytes // mtu)
+SUPERFRAME_S: Final = 1e-3
+"""The longest that a super-frame takes at its link's rate. TCP aims at that itself, but not where the round trip is
+short: there it fills them whatever the rate (tcp_output.c, tcp_tso_autosize). A shaper lets a packet pass whole as soon
+as it may pass at all, so a message of one super-frame would take no time on a link at rest."""
+
+
+def gso_max_segments(packet_bytes: int, mtu: int, rate_bps: float) -> int | None:
+    """`gso_max_segs` of the interface of a link of that rate whose packets are to be at most that long; None where the
+    kernel's own limit holds. TCP then makes no longer super-frames (tcp_output.c, tcp_tso_segs), and an interface on
+    the way cuts up those that are. Where super-frames may be as long as the kernel's, they last a millisecond at
+    most."""
+    if packet_bytes >= SUPERFRAME_BYTES:
+        packet_bytes = int(min(packet_bytes, rate_bps * SUPERFRAME_S / 8))
+        if packet_bytes >= SUPERFRAME_BYTES:
+            return None
+    return max(1, packet_bytes // mtu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,8 +131,9 @@ class Experiment(BaseModel):
         PlainSerializer(lambda mode: mode if isinstance(mode, str) else format_size(mode)),
         WithJsonSchema({"type": "string", "description": "superframe, mtu, or a size", "examples": ["mtu", "9000B"]}),
     ] = "superframe"
-    """What TCP hands to the links: `superframe`, up to 64 KiB at once, cheap; `mtu`, single packets, so that queues and
-    losses are of packets; or super-frames of at most that many bytes."""
+    """What TCP hands to the links: `superframe`, up to 64 KiB at once, but never more than a millisecond of the link,
+    cheap; `mtu`, single packets, so that queues and losses are of packets; or super-frames of at most that many
+    bytes."""
     mtu: int = Field(MTU, ge=MTU, le=MAX_MTU)
     """The largest IP packet that links carry; above 1500, jumbo frames. Every byte count and bound follows it."""
     switch: Literal["routed", "bridged"] = "routed"
