@@ -41,13 +41,14 @@ def test_help_teaches(argv: list[str]) -> None:
     assert "..." not in done.stdout.partition("Commands:")[2], "a command's line is cut off"
 
 
-@pytest.mark.parametrize("part", ["links", "transports", "training", "aggregation"])
+@pytest.mark.parametrize("part", ["links", "transports", "training", "aggregation", "containers"])
 def test_help_names_every_benchmark(part: str) -> None:
     module = importlib.import_module(f"testbed.{part.removesuffix('s')}_benchmarks")
-    listed = re.search(r"--only <str>(.*?)--json", invoke("bench", part, "--help").stdout, re.DOTALL)
+    listed = re.search(r"--only <str>(.*?)--(json|runtime)", invoke("bench", part, "--help").stdout, re.DOTALL)
     assert listed is not None
     words = "".join(listed[1].split()).partition("these:")[2].rstrip(".")
-    assert words.split(",") == list(module.BENCHMARKS)
+    benchmarks = module.benchmarks() if part == "links" else module.BENCHMARKS
+    assert words.split(",") == list(benchmarks)
 
 
 def test_the_version_is_the_packages() -> None:
