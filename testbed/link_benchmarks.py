@@ -24,7 +24,7 @@ from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
 from testbed.plan import Plan
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
-from testbed.targets import Benchmarks, Row, quietly, target_row
+from testbed.targets import Benchmarks, Row, jain_index, quietly, target_row
 from testbed.workbench import IMPORT_TIMEOUT_S, owned_run
 from transports.units import parse_rate_bps
 
@@ -186,9 +186,8 @@ def incast_rows(made: Made) -> Iterator[Row]:
         rates_bps = goodputs_bps(deployment, flows, window_s=10.0, warm_up_s=2.0)
         drops = {direction.hop: num_drops(deployment, direction) for direction in plan.directions}
     at_switch = drops["s0", "w0"]
-    jain = sum(rates_bps) ** 2 / (len(rates_bps) * sum(rate_bps**2 for rate_bps in rates_bps))
     told = {"rates_bps": rates_bps, "switch_drops": at_switch}
-    yield target_row("incast 8 to 1: Jain's index", jain, 0.9, told, at_least=True)
+    yield target_row("incast 8 to 1: Jain's index", jain_index(rates_bps), 0.9, told, at_least=True)
     yield target_row("incast 8 to 1: drops at the switch port", at_switch, 1, told, at_least=True)
     yield target_row("incast 8 to 1: drops in senders", sum(drops[f"w{rank}", "s0"] for rank in range(1, 9)), 0, told)
 

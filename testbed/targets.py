@@ -20,6 +20,11 @@ MAX_STEAL_SHARE: Final = 0.02
 NUM_ATTEMPTS: Final = 4
 
 
+def jain_index(rates_bps: Sequence[float]) -> float:
+    """How evenly flows share: 1 where all rates are alike, 1/n where one of n has everything (Jain et al., 1984)."""
+    return sum(rates_bps) ** 2 / (len(rates_bps) * sum(rate_bps**2 for rate_bps in rates_bps))
+
+
 def target_row(
     what: str, value: float, target: float | None, facts: Mapping[str, Any], *, at_least: bool = False
 ) -> Row:

@@ -17,7 +17,7 @@ from testbed.doctor import plan_here, require
 from testbed.measure.streams import goodput_fraction
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
-from testbed.targets import Benchmarks, Row, quietly, target_row
+from testbed.targets import Benchmarks, Row, jain_index, quietly, target_row
 from testbed.workbench import Workbench, workbench
 from transports.baselines.base import STACKS
 from transports.errors import UnsupportedError
@@ -99,7 +99,7 @@ def small_rows() -> Iterator[Row]:
     """Messages that latency decides: how many times as fast as gloo `auto` is, and Open MPI's latency beside it."""
     for size, bar in (("4B", 1.0), ("1KiB", 2.0), ("4KiB", 2.0), ("16KiB", 2.0), ("64KiB", 2.0)):
         rows, facts = all_reduced(["auto/tcp", *_rivals()], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
-        for rival in rows.keys() - {"auto/tcp"}:
+        for rival in (stack for stack in rows if stack != "auto/tcp"):
             told: Row = {**facts, **rows["auto/tcp"], f"{rival}_s": _median_s(rows[rival])}
             faster = _median_s(rows[rival]) / _median_s(rows["auto/tcp"])
             what = f"auto/tcp, {size}: times {rival}'s speed"
@@ -245,7 +245,7 @@ def udp_fair_rows() -> Iterator[Row]:
             bench.work(beside, timeout_s=600.0)
         ours_bps = parse_size_bytes(size) * 8 / statistics.median(beside.durations_s.values())
         rates_bps = [ours_bps, beside.background_bps]
-        jain = sum(rates_bps) ** 2 / (2 * sum(rate_bps**2 for rate_bps in rates_bps))
+        jain = jain_index(rates_bps)
         told = {"udp_bps": rates_bps[0], "cubic_bps": rates_bps[1]}
         yield target_row(f"udp, window {window}, beside cubic: Jain's index", jain, 0.9, told, at_least=True)
 

@@ -7,7 +7,12 @@ import pytest
 from rich.console import Console
 
 from testbed.errors import SpecError
-from testbed.targets import quietly, render_targets, row_text, target_row, target_rows
+from testbed.targets import jain_index, quietly, render_targets, row_text, target_row, target_rows
+
+
+def test_jains_index_is_one_for_equals_and_a_share_where_one_has_all() -> None:
+    assert jain_index([5e6, 5e6, 5e6]) == pytest.approx(1.0)
+    assert jain_index([8e6, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
 
 
 def test_a_bar_is_an_upper_or_a_lower_one() -> None:
