@@ -30,10 +30,10 @@ class Prediction:
     bound_s: float
     alpha_beta_s: float
     goodput_bps: float
-    """Of the slowest direction of a worker's link that carries anything."""
+    """Of the slowest direction of a worker's or server's link that carries anything."""
     bottleneck: str | None
-    """The direction between two switches, `s0 -> s1`, that needs more time for its bytes than the workers' links do:
-    it decides `alpha_beta_s`, and `bound_s` where its bytes are certain."""
+    """The direction between two switches, `s0 -> s1`, that needs more time for its bytes than workers' and servers'
+    links do: it decides `alpha_beta_s`, and `bound_s` where its bytes are certain."""
 
 
 def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s: Mapping[Hop, float]) -> float:
@@ -58,15 +58,15 @@ def predict(
     *,
     alpha_s: float,
 ) -> Prediction:
-    """The exchanges of one iteration, one after the other, on the workers' links; or what the most loaded
+    """The exchanges of one iteration, one after the other, on the workers' and servers' links; or what the most loaded
     link that workers share (between switches, of a host) needs for its bytes, if that is longer.
 
-    Workers' links that differ count as the slowest that carries anything does: in a ring every step waits for it.
+    Links that differ count as the slowest that carries anything does: in a ring every step waits for it.
     """
     fraction = experiment.channel.goodput_fraction(experiment.mtu)
-    workers = set(participant_names(world.num_workers, world.num_servers))
-    trunks = [direction for direction in directions if workers.isdisjoint(direction.hop)]
-    own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
+    participants = set(participant_names(world.num_workers, world.num_servers))
+    trunks = [direction for direction in directions if participants.isdisjoint(direction.hop)]
+    own = [direction for direction in directions if not participants.isdisjoint(direction.hop)]
     if all(direction.asked.unshaped for direction in own):
         # Workers that share a host: its link is the first that takes time.
         own = [direction for direction in trunks if any(node.startswith("h") for node in direction.hop)]
@@ -132,8 +132,8 @@ def exchange_time_s(
 
 
 def _least_s(direction: Direction, world: World, exchanges: Sequence[Exchange], goodput_fraction: float) -> float:
-    """What this direction of a worker's link needs at least: for the bytes that these operations must move through some
-    worker's link, whatever the collective, or for its own where the collective gives it fewer."""
+    """What this direction of a worker's or server's link needs at least: for the bytes that these operations must move
+    through some such link, whatever the collective, or for its own where the collective gives it fewer."""
     goodput_bps = direction.rate_bps * goodput_fraction
     any_s = sum(
         bound_s(operation, world=world, size_bytes=num_elements * element_bytes, goodput_bps=goodput_bps)

@@ -55,9 +55,9 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "iterations: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
-    "bound": "Least time for these bytes at the goodput of the workers' links, or of a link that workers share "
-    "and that must carry more.",
-    "predicted": "Alpha-beta model: latency of every round, then bytes at the goodput of the workers' links; or the "
+    "bound": "Least time for these bytes at the goodput of the links of workers and parameter servers, or of a link "
+    "that workers share and that must carry more.",
+    "predicted": "Alpha-beta model: latency of every round, then bytes at the goodput of those links; or the "
     "time the most loaded link that workers share needs, if that is longer.",
 }
 DASH: Final = "\u2013"

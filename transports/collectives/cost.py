@@ -94,12 +94,13 @@ def bound_s(operation: Operation, *, world: World, size_bytes: int, goodput_bps:
     """The least time on full-duplex links of that goodput, one per participant, without help from the network.
 
     For all-reduce 2(N-1)/N x S x 8 / goodput: every worker must send, and receive, that much (Patarasuk and Yuan,
-    JPDC 69, 2009); with servers, however many, S x 8 / goodput: every worker must send its values and receive the
-    result. `size_bytes` is the larger buffer.
+    JPDC 69, 2009). With k servers, to which workers send and nobody else, max(1, N/k) x S x 8 / goodput: every worker
+    must send its values and receive the result, and a server's link carries what N workers send it of an even share
+    (Li et al., OSDI 2014). `size_bytes` is the larger buffer.
     """
     share = bus_factor(operation, world.num_workers)
     if operation == "all_reduce" and world.num_servers:
-        share = min(share, 1.0)
+        share = max(1.0, world.num_workers / world.num_servers)
     return share * size_bytes * 8 / goodput_bps
 
 

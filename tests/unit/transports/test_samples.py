@@ -82,6 +82,7 @@ def test_each_stack_has_the_bound_of_what_its_links_must_carry() -> None:
     assert of("ring/tcp") == of("gloo") == pytest.approx(1.5 * 2**22 * 1514 / 1448)
     assert of("ring/tcp", mtu=9000) == pytest.approx(1.5 * 2**22 * 9014 / 8948)
     assert of("parameter_server:servers=4/tcp") == pytest.approx(2**22 * 1514 / 1448)
+    assert of("parameter_server:servers=2/tcp") == pytest.approx(2 * 2**22 * 1514 / 1448)
     assert of("in_network/ebpf") == pytest.approx(4096 * 1076)
     assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8244)
 

@@ -35,3 +35,23 @@ def test_delay_counts_every_link_of_the_longest_path_that_is_used() -> None:
         made = plan(workers=4, link=link, topology=topology)
         delays_s = {direction.hop: direction.delay_s for direction in made.directions}
         assert path_delay_s(made.paths, made.traffic, delays_s) == pytest.approx(num_links * 0.01)
+
+
+@pytest.mark.parametrize(("num_servers", "busiest"), [(1, 8.0), (2, 4.0), (8, 1.0)])
+def test_servers_links_bind_where_they_carry_more_than_workers_do(num_servers: int, busiest: float) -> None:
+    servers = {"kind": "parameter_server", "servers": num_servers}
+    ring = plan(workers=8).prediction
+    found = plan(workers=8, collective=servers).prediction
+    assert found.bound_s == pytest.approx(busiest / (2 * 7 / 8) * ring.bound_s, rel=5e-3)
+    assert found.bound_s <= found.alpha_beta_s
+    pipelined = plan(workers=8, collective=servers | {"pipelined": True}).prediction
+    assert found.bound_s <= pipelined.alpha_beta_s * 1.001
+
+
+def test_a_slow_server_is_what_its_workers_wait_for() -> None:
+    servers = {"kind": "parameter_server", "servers": 2}
+    alike = plan(collective=servers).prediction
+    slow = plan(collective=servers, links={"ps1-s0": {"rate": "10mbit"}}).prediction
+    assert slow.bound_s == pytest.approx(10 * alike.bound_s, rel=5e-3)
+    slow_worker = plan(collective=servers, links={"w0-s0": {"rate": "50mbit"}}).prediction
+    assert slow_worker.bound_s == pytest.approx(alike.bound_s, rel=5e-3)  # half as fast, with half as many bytes

@@ -144,9 +144,12 @@ def test_messages_of_different_lengths_are_found() -> None:
         interpret(steps, [{"output": np.zeros(2)}, {"output": np.zeros(2)}])
 
 
-def test_servers_can_halve_what_workers_send_and_no_more() -> None:
-    world = World(num_workers=8, num_servers=3)
-    assert bound_s("all_reduce", world=world, size_bytes=1000, goodput_bps=8000.0) == pytest.approx(1.0)
+@pytest.mark.parametrize(
+    ("num_workers", "num_servers", "share"), [(8, 1, 8.0), (8, 2, 4.0), (8, 3, 8 / 3), (8, 8, 1.0), (4, 9, 1.0)]
+)
+def test_few_servers_bind_and_many_halve_what_workers_send(num_workers: int, num_servers: int, share: float) -> None:
+    world = World(num_workers=num_workers, num_servers=num_servers)
+    assert bound_s("all_reduce", world=world, size_bytes=1000, goodput_bps=8000.0) == pytest.approx(share)
 
 
 def test_what_is_to_be_added_may_come_before_its_place_is_free() -> None:
