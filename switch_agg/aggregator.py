@@ -141,8 +141,8 @@ class _JobState:
     versions: tuple[list[_Version], list[_Version]]
     incarnations: dict[int, int] = field(default_factory=dict)
     """Of each worker that has joined this epoch."""
-    newest: dict[int, int] = field(default_factory=dict)
-    """The newest chunk that each worker has sent in this epoch."""
+    newest: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By worker and slot: the newest chunk that it has sent in this epoch."""
     ports: dict[int, int] = field(default_factory=dict)
     """Where each worker was last heard from."""
     left: int = 0
@@ -297,11 +297,11 @@ class Aggregator:
         self._contribute(state, worker, packet, now_s)
 
     def _contribute(self, state: _JobState, worker: int, packet: Packet, now_s: float) -> None:
-        if is_newer(packet.chunk, state.newest.get(worker, packet.chunk - 1)):
-            state.newest[worker] = packet.chunk
+        if is_newer(packet.chunk, state.newest.get((worker, packet.slot), packet.chunk - 1)):
+            state.newest[worker, packet.slot] = packet.chunk
         version = state.versions[packet.version][packet.slot - state.job.first_slot]
         if not version.used or self._is_newer(packet.chunk, version.chunk):
-            if version.used and not self._everybody_has(state, version.chunk):
+            if version.used and not self._everybody_has(state, packet.slot, version.chunk):
                 self.counters.held += 1
                 return
             self._clear(version, packet.chunk, now_s)
@@ -419,12 +419,12 @@ class Aggregator:
         return bool(version.seen >> worker & 1)
 
     @staticmethod
-    def _everybody_has(state: _JobState, chunk: int) -> bool:
-        """Whether every worker is known to have the chunk's result: it has sent one that is a pool further on."""
-        pool = state.job.num_slots
-        return len(state.newest) == state.job.num_workers and all(
-            not is_newer((chunk + pool) & 0xFFFFFFFF, newest) for newest in state.newest.values()
-        )
+    def _everybody_has(state: _JobState, slot: int, chunk: int) -> bool:
+        """Whether every worker is known to have the result of the slot's chunk: it has sent the slot's next one, or a
+        later one."""
+        follows = (chunk + state.job.num_slots) & 0xFFFFFFFF
+        sent = (state.newest.get((worker, slot)) for worker in range(state.job.num_workers))
+        return all(newest is not None and not is_newer(follows, newest) for newest in sent)
 
     @staticmethod
     def _clear(version: _Version, chunk: int, now_s: float) -> None:

@@ -36,7 +36,7 @@ class Network:
     hold_up_s: float = 5e-3
     """Its mean. The distribution has no bound, and neither has the reordering."""
     rate_bps: float | None = None
-    """Of each sender's link; None: whatever it sends leaves at once."""
+    """Of the link from each to each; None: whatever is sent leaves at once."""
     queue_bytes: int = 10**6
     """What waits in front of such a link; more is dropped."""
 
@@ -51,7 +51,7 @@ class Simulator:
         self._random = random.Random(seed)
         self._order = itertools.count()
         self._arriving: list[tuple[float, int, Address, Datagram]] = []
-        self._idle_s: dict[Address, float] = {}
+        self._idle_s: dict[tuple[Address, Address], float] = {}
         self.num_dropped = 0
         """For want of room in a queue."""
 
@@ -112,22 +112,23 @@ class Simulator:
                 self._send(sender, datagram)
 
     def _leaves(self, sender: Address, datagram: Datagram) -> bool:
-        """Whether the sender's link takes it: at once, or when those before it have left."""
+        """Whether the link takes it: at once, or when those before it have left."""
         if self.network.rate_bps is None:
             return True
-        idle_s = max(self._idle_s.get(sender, 0.0), self.now_s)
+        link = sender, datagram.peer
+        idle_s = max(self._idle_s.get(link, 0.0), self.now_s)
         wire_bytes = len(datagram.data) + ETHERNET_IP_UDP_BYTES
         if (idle_s - self.now_s) * self.network.rate_bps / 8 + wire_bytes > self.network.queue_bytes:
             self.num_dropped += 1
             return False
-        self._idle_s[sender] = idle_s + wire_bytes * 8 / self.network.rate_bps
+        self._idle_s[link] = idle_s + wire_bytes * 8 / self.network.rate_bps
         return True
 
     def _send(self, sender: Address, datagram: Datagram) -> None:
         network, data = self.network, datagram.data
         if network.corrupt and self._random.random() < network.corrupt:
             data = corrupt(data, self._random.getrandbits(16))
-        delay_s = network.delay_s + max(0.0, self._idle_s.get(sender, 0.0) - self.now_s)
+        delay_s = network.delay_s + max(0.0, self._idle_s.get((sender, datagram.peer), 0.0) - self.now_s)
         if network.reorder and self._random.random() < network.reorder:
             delay_s += self._random.expovariate(1 / network.hold_up_s)
         arrival = (self.now_s + delay_s, next(self._order), datagram.peer, Datagram(sender, data))

@@ -1,14 +1,16 @@
 """A worker's end of the protocol: gets each chunk of a reduction into the switch and its sum back. No I/O.
 
-It is self-clocked: what comes back lets the next go out. The oldest chunk is repeated when the timer runs out, and
-any as soon as three chunks sent after it have come back and a round trip and a quarter is over, or more where packets
-are often late rather than lost (RFC 5681's duplicate acknowledgements, counted in transmissions and with RACK's
-reordering window, RFC 8985, so that a repetition can be repeated).
+It is self-clocked, slot by slot: the result of a chunk lets the next one of its slot go out, whatever the other slots
+wait for. The oldest chunk is repeated when the timer runs out, and any as soon as three chunks sent after it have come
+back and a round trip and a quarter is over, or more where packets are often late rather than lost (RFC 5681's duplicate
+acknowledgements, counted in transmissions and with RACK's reordering window, RFC 8985, so that a repetition can be
+repeated).
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -108,9 +110,9 @@ class Worker:
         self._next_chunk = 0
         self._base = 0
         self._images = np.empty((0, 0), np.uint8)
-        self._received = bytearray()
-        self._num_received = 0
-        self._next = 0
+        self._num_chunks = self._num_received = 0
+        self._sendable: list[int] = []
+        """Chunks whose slot is free; a heap."""
         self._flights: OrderedDict[int, _Flight] = OrderedDict()
         self._transmissions = 0
         self._newest_returned = -1
@@ -148,8 +150,8 @@ class Worker:
         assert self.joined, "join first"
         assert self.finished, "one reduction at a time"
         self._base, self._images = first_chunk, rows
-        self._received = bytearray(len(rows))
-        self._num_received = self._next = 0
+        self._num_chunks, self._num_received = len(rows), 0
+        self._sendable = list(range(min(self._job.num_slots, len(rows))))
         self._result = _empty(len(rows), self._job.num_elements)
 
     def reserve(self, num_chunks: int) -> int:
@@ -166,7 +168,7 @@ class Worker:
     @property
     def finished(self) -> bool:
         """Whether nothing is under way."""
-        return self._num_received == len(self._received)
+        return self._num_received == self._num_chunks
 
     @property
     def result(self) -> Reduction:
@@ -201,16 +203,8 @@ class Worker:
             out.append(self._control_datagram(now_s))
         out.extend(self._transmit_chunk(offset, now_s) for offset in self._lost)
         self._lost.clear()
-        pool = self._job.num_slots
-        while (
-            self.failure is None
-            and self._next < len(self._received)
-            and len(self._flights) < min(self._window.size, pool)
-            # The chunk that had this slot before must be back: its result is proof that everybody contributed to it.
-            and (self._next < pool or self._received[self._next - pool])
-        ):
-            out.append(self._transmit_chunk(self._next, now_s))
-            self._next += 1
+        while self.failure is None and self._may_send():
+            out.append(self._transmit_chunk(heappop(self._sendable), now_s))
         return out
 
     def deadline_s(self) -> float | None:
@@ -250,6 +244,15 @@ class Worker:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _may_send(self) -> bool:
+        """Whether the window has room for the first sendable chunk.
+
+        One that is older than all under way needs none: what is under way may wait for workers that wait for this one.
+        """
+        if not self._sendable or len(self._flights) < self._window.size:
+            return bool(self._sendable)
+        return self._sendable[0] < min(self._flights)
+
     def _flights_due_s(self) -> float:
         """When the oldest flight has waited its time, which doubles while nothing comes back."""
         oldest = next(iter(self._flights.values()))
@@ -279,8 +282,10 @@ class Worker:
         taken_for_lost = offset in self._lost
         self._lost.pop(offset, None)
         self._progress_s, self._expirations = now_s, 0
-        self._received[offset] = 1
         self._num_received += 1
+        # Only now: the result is proof that everybody contributed to the chunk that had this slot.
+        if offset + self._job.num_slots < self._num_chunks:
+            heappush(self._sendable, offset + self._job.num_slots)
         self.counters.results += 1
         self._result.elements[offset] = packet.elements
         self._result.exponents[offset] = packet.exponent
@@ -341,8 +346,8 @@ class Worker:
     def _abandon(self) -> None:
         self._flights.clear()
         self._lost.clear()
-        self._received = bytearray()
-        self._num_received = self._next = self._expirations = 0
+        self._sendable.clear()
+        self._num_chunks = self._num_received = self._expirations = 0
         self._newest_returned = -1
 
 

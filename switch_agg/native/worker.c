@@ -1,9 +1,10 @@
 /*
  * The worker's end of the aggregation protocol, fast: one reduction at a time over one UDP socket.
  *
- * The same rules as switch_agg/worker.py (self-clocking, RFC 6298's timer with back-off, repetition after three later
- * chunks, window policies) and switch_agg/quantize.py (block exponents); the tests compare both with this. Packets move
- * in batches through sendmmsg(2) and recvmmsg(2), straight from the rows of the wire image that were staged once.
+ * The same rules as switch_agg/worker.py (slots that clock themselves, RFC 6298's timer with back-off, repetition after
+ * three later chunks, window policies) and switch_agg/quantize.py (block exponents); the tests compare both with this.
+ * Packets move in batches through sendmmsg(2) and recvmmsg(2), straight from the rows of the wire image that were staged
+ * once.
  *
  * No state outlives a call: everything is in struct reduction, whose layout switch_agg/native/worker.py repeats.
  */
@@ -93,9 +94,10 @@ struct flight {
 struct state {
     struct reduction *r;
     struct flight *flights;
-    uint8_t *received;
+    uint32_t *sendable; /* chunks whose slot is free; a heap */
+    uint32_t num_sendable;
     int32_t oldest, newest;
-    uint32_t num_flights, num_received, next, num_lost;
+    uint32_t num_flights, num_received, num_lost;
     uint64_t transmissions;
     int64_t newest_returned;
     double progress_s;    /* when the last result came, or the reduction began */
@@ -355,6 +357,30 @@ static void on_transmission(struct state *s, uint32_t at, double now) {
     s->newest = at;
 }
 
+static void make_sendable(struct state *s, uint32_t at) {
+    uint32_t i = s->num_sendable++;
+    for (; i && s->sendable[(i - 1) / 2] > at; i = (i - 1) / 2) s->sendable[i] = s->sendable[(i - 1) / 2];
+    s->sendable[i] = at;
+}
+
+static uint32_t next_sendable(struct state *s) {
+    uint32_t first = s->sendable[0], last = s->sendable[--s->num_sendable], i = 0, child;
+    for (; (child = 2 * i + 1) < s->num_sendable; i = child) {
+        if (child + 1 < s->num_sendable && s->sendable[child + 1] < s->sendable[child]) child++;
+        if (last <= s->sendable[child]) break;
+        s->sendable[i] = s->sendable[child];
+    }
+    s->sendable[i] = last;
+    return first;
+}
+
+static uint32_t first_in_flight(const struct state *s) {
+    uint32_t first = s->oldest;
+    for (int32_t at = s->oldest; at != NONE; at = s->flights[at].next)
+        if ((uint32_t)at < first) first = at;
+    return first;
+}
+
 static void mark_lost(struct state *s, uint32_t at) {
     if (s->flights[at].lost) return;
     s->flights[at].lost = 1;
@@ -372,9 +398,10 @@ static int choose(struct state *s, uint32_t *rows) {
         rows[count++] = at;
     }
     uint32_t room = window_of(r) > s->num_flights ? window_of(r) - s->num_flights : 0;
-    while (room-- > 0 && count < BATCH && s->next < r->num_chunks &&
-           (s->next < r->num_slots || s->received[s->next - r->num_slots])) {
-        uint32_t at = s->next++;
+    /* What is under way may wait for workers that wait for a chunk older than all of it: that one needs no room. */
+    if (!room && s->num_sendable && s->sendable[0] < first_in_flight(s)) room = 1;
+    while (room-- > 0 && count < BATCH && s->num_sendable) {
+        uint32_t at = next_sendable(s);
         if (r->with_floats)
             stage_row(r->values, r->count, num_values(r), r->blocks[at], r->staged[at], r->shift_base, r->lanes,
                       r->images + at * (HEADER_BYTES + 4 * (size_t)r->num_elements));
@@ -416,14 +443,13 @@ static int transmit(struct state *s) {
         char controls[BATCH][CMSG_SPACE(sizeof(uint16_t))];
         int num_messages = 0;
         memset(messages, 0, count * sizeof *messages);
-        for (uint32_t i = 0, run; i < (uint32_t)count; i += run, num_messages++) {
-            for (run = 1; i + run < (uint32_t)count && run < most && rows[i + run] == rows[i] + run;) run++;
-            struct iovec *vector = &vectors[num_messages];
+        for (int i = 0, run; i < count; i += run, num_messages++) {
+            run = count - i < (int)most ? count - i : (int)most;
             struct msghdr *message = &messages[num_messages].msg_hdr;
-            vector->iov_base = (void *)(r->images + rows[i] * row_bytes);
-            vector->iov_len = run * row_bytes;
-            message->msg_iov = vector;
-            message->msg_iovlen = 1;
+            message->msg_iov = &vectors[i];
+            message->msg_iovlen = run;
+            for (int j = i; j < i + run; j++)
+                vectors[j] = (struct iovec){.iov_base = r->images + rows[j] * row_bytes, .iov_len = row_bytes};
             if (run > 1) cut_into(message, controls[num_messages], row_bytes);
         }
         double now = now_s();
@@ -487,8 +513,9 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
     unlink_flight(s, at);
     s->num_flights--;
     s->num_lost -= f->lost;
-    s->received[at] = 1;
     s->num_received++;
+    /* Only now: the result is proof that everybody contributed to the chunk that had this slot. */
+    if (r->num_chunks - at > r->num_slots) make_sendable(s, at + r->num_slots);
     s->progress_s = now;
     s->expirations = 0;
     r->results++;
@@ -567,8 +594,7 @@ static int receive(struct state *s) {
 static int expire(struct state *s, double now) {
     struct reduction *r = s->r;
     if (now - s->progress_s >= r->max_silence_s) {
-        uint32_t first = 0;
-        while (s->received[first]) first++;
+        uint32_t first = first_in_flight(s);
         r->lost_chunk = r->first_chunk + first;
         r->lost_attempts = s->flights[first].attempts;
         r->lost_after_s = now - s->progress_s;
@@ -595,9 +621,10 @@ static double rest_s(const struct state *s) {
 int reduce(struct reduction *r) {
     struct state s = {.r = r, .oldest = NONE, .newest = NONE, .newest_returned = -1};
     s.flights = calloc(r->num_chunks ? r->num_chunks : 1, sizeof *s.flights);
-    s.received = calloc(r->num_chunks ? r->num_chunks : 1, 1);
-    int outcome = s.flights && s.received ? NONE : FAILED;
+    s.sendable = calloc(r->num_slots, sizeof *s.sendable);
+    int outcome = s.flights && s.sendable ? NONE : FAILED;
     r->error = ENOMEM;
+    for (uint32_t at = 0; outcome == NONE && at < r->num_chunks && at < r->num_slots; at++) make_sendable(&s, at);
     while (outcome == NONE && s.num_received < r->num_chunks) {
         if (transmit(&s) < 0) {
             r->error = errno;
@@ -619,6 +646,6 @@ int reduce(struct reduction *r) {
         if (outcome == NONE && *r->cancel) outcome = CANCELLED;
     }
     free(s.flights);
-    free(s.received);
+    free(s.sendable);
     return outcome == NONE ? DONE : outcome;
 }

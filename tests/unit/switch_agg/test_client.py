@@ -1,5 +1,6 @@
 """Workers with real sockets on loopback, through the C worker and through its Python twin, against the reference."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from switch_agg.faults import FaultInjector, FaultRates, Faults
 from switch_agg.job import Job
 from switch_agg.quantize import error_bound
 from switch_agg.window import WindowPolicy
+from switch_agg.wire import Kind, Packet, decode
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
@@ -166,6 +168,58 @@ def test_messages_of_several_chunks_are_cut_up_on_the_way() -> None:
                 np.testing.assert_array_equal(one.elements, values.sum(axis=0))
         with bench.service.lock:
             assert bench.aggregator.counters.bad == 0
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_each_slot_clocks_itself(native: bool) -> None:
+    """A test plays the aggregator: what lacks one result goes on with the others."""
+    job = Job(workers=HOSTS[:1], num_elements=32, num_slots=4)
+    with ExitStack() as stack:
+        played = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        played.bind(("127.0.0.9", 0))
+        played.settimeout(10)
+        keys: Any = {"local": (HOSTS[0], 0), "use_native": native}
+        client = stack.enter_context(Client(job, 0, played.getsockname(), **keys))
+        seen: set[int] = set()
+
+        def contributions(number: int) -> list[int]:
+            """Those that are no repetitions."""
+            found: list[int] = []
+            while len(found) < number:
+                chunk = decode(played.recv(2000)).chunk
+                found += [chunk] if chunk not in seen else []
+                seen.add(chunk)
+            return found
+
+        def answer(chunk: int) -> None:
+            slot, version = job.place(chunk)
+            elements = np.full(32, chunk, np.int32)
+            packet = Packet(Kind.DATA, 0, 0, chunk, slot=slot, version=version, elements=elements)
+            played.sendto(packet.encode(), client._socket.getsockname())
+
+        joining = threading.Thread(target=client.join)
+        joining.start()
+        join = decode(played.recv(2000))
+        played.sendto(join.encode(), client._socket.getsockname())
+        joining.join()
+        results: list[Any] = []
+        zeros = np.zeros((13, 32), np.int32), np.zeros(13, np.int8)
+        reducing = threading.Thread(target=lambda: results.append(client.reduce(*zeros)))
+        reducing.start()
+        assert contributions(4) == [0, 1, 2, 3]
+        for chunk, next_ in ((1, 5), (5, 9), (2, 6), (0, 4), (4, 8), (8, 12)):
+            answer(chunk)
+            assert contributions(1) == [next_]
+        for chunk in (12, 9, 6, 3):
+            answer(chunk)
+        assert sorted(contributions(2)) == [7, 10]
+        for chunk in (10, 7):
+            answer(chunk)
+        assert contributions(1) == [11]
+        answer(11)
+        reducing.join()
+        [result] = results
+        np.testing.assert_array_equal(result.elements[:, 0], np.arange(13))
 
 
 @pytest.mark.parametrize("kind", ["fixed", "aimd", "delay"])

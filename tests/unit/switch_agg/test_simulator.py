@@ -59,3 +59,14 @@ def test_a_run_that_cannot_end_says_so() -> None:
     simulator = Simulator({A: Talker(B, 1), B: Talker(A, 0)}, Network(), seed=1)
     with pytest.raises(StuckError, match="not finished"):
         simulator.run(lambda: False)
+
+
+def test_a_link_has_its_rate_in_each_direction_and_to_each_peer() -> None:
+    """Ethernet, IP, UDP and one byte are 43 bytes."""
+    heard: dict[Address, Talker] = {peer: Talker(A, 0) for peer in (B, ("c", 1))}
+    talker = Talker(B, 3)
+    talker.outbox += Talker(("c", 1), 3).outbox
+    simulator = Simulator({A: talker, **heard}, Network(delay_s=0.5, rate_bps=43 * 8), seed=1)
+    simulator.run_for(10.0)
+    for listener in heard.values():
+        assert listener.heard == [(1.5, 0), (2.5, 1), (3.5, 2)]

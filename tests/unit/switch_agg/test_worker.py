@@ -50,9 +50,12 @@ def test_results_clock_new_chunks_out() -> None:
     answer(worker, 0, 0.01)
     assert sent(worker, 0.01) == [8]
     answer(worker, 2, 0.01)
-    assert sent(worker, 0.01) == []  # chunk 9 has the slot of chunk 1, whose result is not here
-    answer(worker, 1, 0.01)
-    assert sent(worker, 0.01) == [9, 10]
+    assert sent(worker, 0.01) == [10]  # chunk 9 has the slot of chunk 1, whose result is not here
+    answer(worker, 10, 0.011)
+    assert sent(worker, 0.011) == [18]
+    for chunk in (4, 1):
+        answer(worker, chunk, 0.011)
+    assert sent(worker, 0.011) == [9, 12]  # the oldest first
 
 
 def test_a_chunk_that_later_ones_overtook_is_repeated_once() -> None:
@@ -198,6 +201,19 @@ def test_windows_bound_what_is_under_way() -> None:
     assert len(sent(adaptive, 0.0)) == 4
     answer(adaptive, 0, 0.01, marked=True)
     assert sent(adaptive, 0.01) == []
+
+
+def test_a_chunk_older_than_all_under_way_needs_no_room_in_the_window() -> None:
+    """Others may have room for nothing but what waits for this one."""
+    worker = reducing(20, window=AimdWindow(8, 8))
+    assert len(sent(worker, 0.0)) == 8
+    for chunk in range(1, 8):
+        answer(worker, chunk, 0.01)
+    assert sent(worker, 0.01) == list(range(9, 16))
+    answer(worker, 0, 0.02, marked=True)  # the window is halved: seven are under way and it has room for four
+    assert sent(worker, 0.02) == [8]
+    answer(worker, 9, 0.02)
+    assert sent(worker, 0.02) == []
 
 
 def test_images_are_the_datagrams() -> None:
