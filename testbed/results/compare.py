@@ -32,7 +32,6 @@ State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not ru
 SCHEMA_VERSION: Final = 1
 _SEVERITY: Final[tuple[State, ...]] = ("valid", "degraded", "not run", "invalid", "unsupported", "failed")
 _STYLES: Final[Mapping[State, str]] = {"valid": "green", "degraded": "yellow", "not run": "dim"}
-_NUM_REASONS: Final = 3
 _WIDE: Final = 110
 """Columns of a terminal; in fewer the table leaves out what can be derived."""
 _SETTING_WIDTH: Final = 24
@@ -64,13 +63,6 @@ class ComparedPoint:
         """Runs whose numbers stand."""
         standing = [run for run in self.runs if run.outcome in ("valid", "degraded")]
         return [run for run in standing if run.iteration_time_s or run.command]
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why its runs are not valid, in short."""
-        found = [reason for run in self.runs if run.outcome != "valid" for reason in run.reasons]
-        begin = f"{settings_text(self.settings)}: {self.outcome}: "
-        return [begin + reason for reason in list(dict.fromkeys(found))[:_NUM_REASONS]]
 
     def row(self) -> dict[str, float | int | str | None]:
         """Its numbers; None where no run has them. Times in virtual seconds."""
@@ -121,6 +113,22 @@ class Comparison:
     def outcomes(self) -> set[State]:
         """Of its points."""
         return {point.outcome for point in self.points}
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why points are not valid: what differs only in its numbers is said once, as the worst of them has it."""
+        found: dict[str, list[tuple[ComparedPoint, Summary, str]]] = {}
+        for point in self.points:
+            for run in point.runs:
+                for reason in run.reasons if run.outcome != "valid" else ():
+                    found.setdefault(_kind_of(reason), []).append((point, run, reason))
+        texts = []
+        for alike in found.values():
+            worst, run, reason = max(alike, key=lambda each: _SEVERITY.index(each[1].outcome))
+            num_points = len({id(point) for point, *_ in alike})
+            among = f" (the worst of {num_points} points)" if num_points > 1 else ""
+            texts.append(f"{settings_text(worst.settings)}: {run.outcome}{among}: {reason}")
+        return texts
 
     def with_run(self, position: int, summary: Summary) -> "Comparison":
         """One more run of the point there."""
@@ -186,9 +194,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     console.print()
     for sentence in answer(comparison):
         console.print(sentence, highlight=False)
-    for point in comparison.points:
-        for reason in point.reasons:
-            console.print(Text(f"• {reason}"), highlight=False)
+    for reason in comparison.reasons:
+        console.print(Text(f"• {reason}"), highlight=False)
     page = (comparison.directory / "sweep.html").absolute()
     console.print(Text.assemble("\n", ("Sweep   ", "bold"), str(comparison.directory)), soft_wrap=True)
     where = (f"{comparison.directory}/sweep.html", f"link {page.as_uri()}")
@@ -236,6 +243,11 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapp
         columns.append(("codec\nCPU", lambda row: wording.time_text(row["codec_time_s"]), False))
         columns.append(("loss at\nthe end", lambda row: _number(row["loss"]), False))
     return columns
+
+
+def _kind_of(reason: str) -> str:
+    """A reason without its numbers and what is in brackets: what it has in common with others of its kind."""
+    return re.sub(r"\([^)]*\)|\d+", "", reason)
 
 
 def _number(value: float | None) -> str:

@@ -20,18 +20,18 @@ def answer(comparison: "Comparison") -> list[str]:
     """Sentences about the medians of iterations, of commands where those were run; none where fewer than two points
     have a result that stands."""
     axis, numbers = horizontal(comparison)
-    times_s: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float]] = {}
     for group, points in grouped(comparison, axis).items():
         named = sorted(
             ((point_name(point, axis), point) for point in points), key=lambda each: numbers.get(each[0], 0.0)
         )
-        along = {name: time_s for name, point in named if (time_s := _time_s(point)) is not None}
-        if along:
-            times_s[group] = along
+        found[group] = {name: time_s for name, point in named if (time_s := _time_s(point)) is not None}
+    times_s = {group: along for group, along in found.items() if along}
     if sum(map(len, times_s.values())) < 2:
         return []
     if len(times_s) > 1:
-        return _compared(times_s)
+        compared = _compared(times_s)
+        return [*compared, *_unknown(found)] if compared else []
     (along,) = times_s.values()
     if not numbers:
         return [_fastest(along)]
@@ -133,6 +133,20 @@ def _paying(reference: str, pays: Mapping[str, Sequence[str]], positions: Sequen
         place = "nowhere" if not at else "everywhere" if len(at) == len(positions) else f"at {_listed(at)}"
         texts.append(f"{place}: {', '.join(groups)}")
     return f"Faster than {reference} {'; '.join(texts)}."
+
+
+def _unknown(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Who has no result where, so that nobody takes it for slow there."""
+    positions = dict.fromkeys(position for along in times_s.values() for position in along)
+    by_place: dict[tuple[str, ...], list[str]] = {}
+    for group, along in times_s.items():
+        if missing := tuple(position for position in positions if position not in along):
+            by_place.setdefault(missing, []).append(group)
+    texts = [
+        f"{'anywhere' if len(at) == len(positions) else f'at {_listed(at)}'}: {', '.join(groups)}"
+        for at, groups in by_place.items()
+    ]
+    return [f"No result stands {'; '.join(texts)}."] if texts else []
 
 
 def _listed(words: Sequence[str]) -> str:

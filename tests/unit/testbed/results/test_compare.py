@@ -74,6 +74,24 @@ def test_a_point_without_a_run_that_stands_has_theory_and_no_numbers(summary: Su
     assert point().outcome == "not run"
 
 
+def test_what_differs_only_in_numbers_is_said_once_as_the_worst_has_it(summary: Summary, tmp_path: Path) -> None:
+    def waited(percent: int, outcome: Outcome) -> Summary:
+        reason = f"threads waited {percent} % (of {3 * percent} s); use fewer workers"
+        return summary.model_copy(update={"outcome": outcome, "reasons": [reason]})
+
+    points = [
+        point(waited(7, "degraded"), **rate("1mbit")),
+        point(waited(33, "invalid"), **rate("2mbit")),
+        point(waited(9, "degraded"), **rate("3mbit")),
+        point(slower(summary, 1, "degraded"), **rate("4mbit")),
+        point(summary, **rate("5mbit")),
+    ]
+    assert comparison(tmp_path, *points).reasons == [
+        "link.rate=2mbit: invalid (the worst of 3 points): threads waited 33 % (of 99 s); use fewer workers",
+        "link.rate=4mbit: degraded: the cores were busy",
+    ]
+
+
 def test_theory_is_that_of_the_measured_latency_where_there_is_one(summary: Summary) -> None:
     assert summary.allreduce is not None
     assert point(summary).row()["allreduce_predicted_s"] == summary.allreduce.predicted_s

@@ -87,12 +87,13 @@ def test_several_along_a_quantity_tell_who_is_fastest_where_and_who_pays(summary
         ("400mbit", int8): 0.3,
         ("400mbit", top_k): None,
     }
-    best, pays = answer(swept(summary, times_s, "link.rate", "compression"))
+    best, pays, unknown = answer(swept(summary, times_s, "link.rate", "compression"))
     assert best == (
         "At 25mbit and 100mbit top_k is the fastest, 8 and 2 times as fast as none; "
         "at 400mbit nothing is faster than none."
     )
     assert pays == "Faster than none at 25mbit and 100mbit: fp16, top_k; nowhere: int8."
+    assert unknown == "No result stands at 400mbit: top_k."
 
 
 def test_everywhere_is_only_where_all_have_a_result(summary: Summary) -> None:
@@ -100,9 +101,22 @@ def test_everywhere_is_only_where_all_have_a_result(summary: Summary) -> None:
     assert answer(swept(summary, times_s, "link.rate", "compression")) == [
         "At 25mbit fp16 is the fastest, 2 times as fast as none.",
         "Faster than none at 25mbit: fp16.",
+        "No result stands at 1gbit: fp16.",
     ]
 
 
 def test_what_has_no_result_is_not_spoken_of(summary: Summary) -> None:
     assert answer(swept(summary, {("none",): None, ("layers",): 0.4}, "fusion")) == []
     assert answer(swept(summary, {("1mbit", "none"): 0.4, ("2mbit", "fp16"): 0.4}, "link.rate", "compression")) == []
+
+
+def test_who_has_no_result_at_all_is_named_among_several(summary: Summary) -> None:
+    times_s = {
+        ("1ms", "ring"): 0.8,
+        ("1ms", "tree"): 0.9,
+        ("1ms", "auto"): None,
+        ("2ms", "ring"): 0.9,
+        ("2ms", "auto"): None,
+    }
+    *_, unknown = answer(swept(summary, times_s, "link.delay", "collective"))
+    assert unknown == "No result stands at 2ms: tree; anywhere: auto."
