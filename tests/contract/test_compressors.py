@@ -129,7 +129,7 @@ def test_unbiased_compressors_are_right_on_average(compressor: Compressor) -> No
 
 @pytest.mark.parametrize("compressor", CONTRACTING)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_contractions_contract(compressor: Compressor, data: st.DataObject) -> None:
     number = st.one_of(st.floats(2.0**-12, 1e4, width=32), st.floats(-1e4, -(2.0**-12), width=32), st.just(0.0))
     values = torch.tensor(data.draw(st.lists(number, min_size=1, max_size=700)))

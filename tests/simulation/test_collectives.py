@@ -12,7 +12,7 @@ from transports.collectives.cost import alpha_beta_time_s, bound_s, interpret, s
 from transports.collectives.ring import Ring
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     num_workers=st.integers(1, 24),
     num_elements=st.integers(0, 600),
@@ -32,7 +32,7 @@ def test_a_ring_of_any_size_sums_exactly(num_workers: int, num_elements: int, se
     assert sum(count.payload_bytes for count in sent.values()) == 2 * (num_workers - 1) * num_elements * 8
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     num_workers=st.integers(2, 12),
     num_elements=st.integers(1, 20_000),
@@ -54,7 +54,7 @@ def test_the_predicted_time_lies_between_the_bound_and_every_message_alone(
         assert floor_s * (1 - 1e-9) <= taken_s <= alone_s * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     kind=st.sampled_from(COLLECTIVES.kinds()),
     num_workers=st.integers(1, 20),

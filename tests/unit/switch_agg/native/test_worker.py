@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
@@ -15,7 +15,6 @@ anything = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 @pytest.mark.parametrize("payload", PAYLOAD_NAMES)
 @given(stn.arrays(np.float32, st.integers(0, 200), elements=anything), st.integers(1, 32), st.integers(-127, 126))
-@settings(deadline=None)  # the first call may build the library
 def test_floats_become_the_same_integers(
     payload: PayloadName, values: np.ndarray, num_workers: int, exponent: int
 ) -> None:
@@ -39,7 +38,6 @@ def test_floats_become_the_same_integers(
     st.integers(1, 32),
     stn.arrays(np.int8, 5, elements=st.integers(-128, 127)),
 )
-@settings(deadline=None)  # the first call may build the library
 def test_integers_become_the_same_floats(
     payload: PayloadName, sums: np.ndarray, short: int, num_workers: int, exponents: np.ndarray
 ) -> None:

@@ -69,7 +69,7 @@ def test_bandwidth_delay_products() -> None:
 
 
 @given(*[st.floats(0.05, 1)] * 3, st.floats(0, 0.5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_mean_loss_and_burst_of_gilbert_elliott_are_those_of_the_chain(
     good_to_bad: float, bad_to_good: float, loss_in_bad: float, loss_in_good: float
 ) -> None:

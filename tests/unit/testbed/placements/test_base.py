@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from testbed.placements.base import PLACEMENTS
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_every_place_is_taken_at_most_once_and_the_same_seed_takes_the_same(data: st.DataObject) -> None:
     places = data.draw(st.lists(st.sampled_from(["s0", "s1", "s2", "s3"]), min_size=1, max_size=20))

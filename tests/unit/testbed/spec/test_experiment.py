@@ -226,7 +226,7 @@ NESTED = st.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(KNOWN | st.text(max_size=8), VALUES | NESTED, max_size=6))
 def test_any_spec_is_valid_or_a_spec_error(data: dict[str, Any]) -> None:
     with contextlib.suppress(SpecError):
@@ -236,14 +236,14 @@ def test_any_spec_is_valid_or_a_spec_error(data: dict[str, Any]) -> None:
             assert make_plan(experiment).nodes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(["link", "workload", "collective", "channel", "fusion", "metrics", "stack"]), NESTED)
 def test_any_section_is_valid_or_a_spec_error(section: str, options: dict[str, Any]) -> None:
     with contextlib.suppress(SpecError):
         validate({"name": "fuzz", section: options})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=40))
 def test_any_text_is_valid_or_a_spec_error(text: str) -> None:
     path = Path("/dev/shm") / "fuzzed-spec.yaml"

@@ -134,7 +134,7 @@ def test_the_schema_knows_sweep_and_repeat_beside_every_key_of_an_experiment() -
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.dictionaries(
         st.sampled_from(["link.rate", "seed", "workers", "stack", "a.b", ",", ""]),

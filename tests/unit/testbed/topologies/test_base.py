@@ -41,7 +41,7 @@ def made(spec: dict[str, Any], num_workers: int) -> Fabric:
     return TOPOLOGIES.parse(spec).fabric(num_workers)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     spec=st.sampled_from(SPECS),
     placement=st.sampled_from(PLACEMENTS.kinds()),

@@ -11,7 +11,7 @@ from transports.compression._levels import WIDTHS, draw, num_levels, pack, packe
 
 
 @given(width=st.sampled_from(WIDTHS), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_packing_is_undone(width: Any, data: st.DataObject) -> None:
     levels = np.array(data.draw(st.lists(st.integers(0, 2**width - 1), max_size=40)), np.uint8)
     packed = pack(levels, width)

@@ -12,7 +12,7 @@ from transports.compression._sparse import largest, pack, unpack
     values=npst.arrays(np.float32, st.integers(1, 60), elements=st.floats(-3, 3, width=16)),
     data=st.data(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_largest_are_distinct_in_order_and_not_below_the_rest(values: np.ndarray, data: st.DataObject) -> None:
     num_kept = data.draw(st.integers(1, len(values)))
     indices = largest(values, num_kept)
