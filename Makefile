@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+# Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
+UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
 
 .PHONY: help setup setup-tests demo test check format bench test-crashes test-netem-vm image test-image proto constraints
 
@@ -25,7 +27,7 @@ check: setup ## the fast gate, without root: ruff, mypy, import-linter, tests th
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q -m "not privileged"
+	@$(UNPRIVILEGED)
 
 test: setup-tests ## the whole check: everything above and the tests on real namespaces (root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for network namespaces: run 'sudo make test' (or 'make check' without)" >&2; exit 3; }
@@ -33,7 +35,10 @@ test: setup-tests ## the whole check: everything above and the tests on real nam
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q
+	@failed=0; \
+	echo "tests that touch no namespace, side by side:"; $(UNPRIVILEGED) || failed=1; \
+	echo "tests on real namespaces, one by one:"; $(BIN)/python -m pytest -q -m privileged || failed=1; \
+	exit $$failed
 
 format: setup ## format and mend what ruff can
 	@$(BIN)/ruff format .
