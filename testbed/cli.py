@@ -26,12 +26,12 @@ from testbed.errors import Interrupted, SpecError, TestbedError
 from transports.terminal import standard_output
 
 if TYPE_CHECKING:
+    from testbed.benchmarks.targets import Benchmarks
     from testbed.results.record import Summary
     from testbed.results.terminal import LiveProgress
     from testbed.run import CaptureRequest
     from testbed.spec.experiment import Experiment
     from testbed.spec.sweep import Sweep
-    from testbed.targets import Benchmarks
 
 EXIT_INVALID: Final = 4
 EXIT_INTERRUPTED: Final = 130
@@ -249,7 +249,7 @@ def execute(
       testbed exec --backend testbed --set collective=tree -- python ddp.py
       testbed exec --workers 2 --link 50mbit,5ms -- sh examples/iperf.sh
     """
-    from testbed.bench import parse_link
+    from testbed.links.spec import parse_link
     from testbed.results.streams import Streams
     from testbed.results.terminal import LiveProgress
     from testbed.spec.experiment import apply_override, naming, read, validate
@@ -729,7 +729,8 @@ def bench_allreduce(
     line rate; error is the largest relative one against the sum in float64. The same on a
     cluster of yours: torchrun --nproc-per-node 4 -m transports.bench.
     """
-    from testbed.bench import allreduce_rows, parse_link
+    from testbed.benchmarks.allreduce import allreduce_rows
+    from testbed.links.spec import parse_link
     from transports.samples import render
 
     _logging(verbose)
@@ -773,8 +774,8 @@ def bench_links(
       testbed bench links --link 1gbit,50us --link 10gbit
       testbed bench links --only rate,queue --runtime docker
     """
-    from testbed.bench import link_rows, parse_link, render_links
-    from testbed.link_benchmarks import benchmarks
+    from testbed.benchmarks.links import benchmarks, link_rows, render_links
+    from testbed.links.spec import parse_link
 
     _logging(verbose)
     if not link:
@@ -810,7 +811,7 @@ def bench_transports(
 
     Example: testbed bench transports --only udp
     """
-    from testbed.transport_benchmarks import BENCHMARKS
+    from testbed.benchmarks.transports import BENCHMARKS
 
     _logging(verbose)
     _bench_targets(BENCHMARKS, only, as_json=as_json)
@@ -831,7 +832,7 @@ def bench_training(
 
     Example: testbed bench training --only overlap
     """
-    from testbed.training_benchmarks import BENCHMARKS
+    from testbed.benchmarks.training import BENCHMARKS
 
     _logging(verbose)
     _bench_targets(BENCHMARKS, only, as_json=as_json)
@@ -852,7 +853,7 @@ def bench_aggregation(
 
     Example: testbed bench aggregation --only rivals,program
     """
-    from testbed.aggregation_benchmarks import BENCHMARKS
+    from testbed.benchmarks.aggregation import BENCHMARKS
 
     _logging(verbose)
     _bench_targets(BENCHMARKS, only, as_json=as_json)
@@ -872,22 +873,25 @@ def bench_containers(
 
     Example: testbed bench containers --only same
     """
-    from testbed.container_benchmarks import BENCHMARKS
+    from testbed.benchmarks.containers import BENCHMARKS
 
     _logging(verbose)
     _bench_targets(BENCHMARKS, only, as_json=as_json)
 
 
 def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> None:
-    from testbed.targets import render_targets, row_text, target_rows
+    from testbed.benchmarks.targets import Journal, chosen, render_targets
+    from testbed.doctor import require_root
 
-    errors = Console(stderr=True)
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    rows = target_rows(benchmarks, names, on_row=lambda row: errors.print(row_text(row), highlight=False))
-    if as_json:
-        _emit({"schema_version": 1, "rows": rows})
-    else:
-        render_targets(rows, standard_output())
+    selected = chosen(benchmarks, [name.strip() for name in only.split(",") if name.strip()])
+    require_root()
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    with Journal(stream=sys.stdout if as_json else None, tell=errors.print) as journal:
+        for name, benchmark in selected.items():
+            journal.measure(name, benchmark)
+    if not as_json:
+        render_targets(journal.rows, standard_output())
+    journal.require_all()
 
 
 @bench_app.command("all", epilog=_EPILOG, short_help="All of them: what `make bench` runs.")
@@ -899,14 +903,14 @@ def bench_all(
 ) -> None:
     """Every benchmark with its targets: links, transports, the switch that adds, training, and what surrounds a run.
 
-    Each target is told as it is measured, and all are one table at the end. Everything is in --output, written after
-    each benchmark; one that fails stops no other. Takes about 30 minutes on two cores, and more where the hypervisor
-    takes time from them, since what was measured meanwhile is repeated. One part alone: testbed bench links,
+    Each target is told as it is measured, and all are one table at the end. Each row is a line of --output as soon as
+    it is measured; a benchmark that fails stops no other. Takes about 30 minutes on two cores, and more where the
+    hypervisor takes time from them, since what was measured meanwhile is repeated. One part alone: testbed bench links,
     transports, aggregation, training, containers (among them only where make image has built what it needs).
 
     Example: testbed bench all --output bench.json
     """
-    from testbed.bench import every_part, run_all
+    from testbed.benchmarks.suite import every_part, run_all
 
     _logging(verbose)
     run_all(every_part(), output, standard_output())

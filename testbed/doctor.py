@@ -341,14 +341,19 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     return "\n  ".join(lines)
 
 
-def require(plan: Plan) -> None:
-    """Raise EnvironmentLacksError for everything this plan needs and this machine lacks, before anything is made."""
-    from testbed.budget import known_budget, refuse_excess
-
+def require_root() -> None:
+    """Raise EnvironmentLacksError unless this process may make namespaces."""
     if os.geteuid() != 0:
         raise EnvironmentLacksError(
             "running needs root, for network namespaces and tc: use sudo (plan, report, schema and doctor do not)"
         )
+
+
+def require(plan: Plan) -> None:
+    """Raise EnvironmentLacksError for everything this plan needs and this machine lacks, before anything is made."""
+    from testbed.budget import known_budget, refuse_excess
+
+    require_root()
     missing = [
         f"{name} is missing: apt-get install --no-install-recommends {package}"
         for name, package in APT_PACKAGES.items()

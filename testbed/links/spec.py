@@ -271,3 +271,11 @@ def parse_override(settings: Mapping[str, object]) -> LinkOverride:
     except ValidationError as error:
         reasons = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise SpecError("\n".join(reasons).replace("Value error, ", "")) from None
+
+
+def parse_link(text: str) -> dict[str, str]:
+    """`RATE[,DELAY[,LOSS]]` as the `link` section of a spec. Raises SpecError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not 1 <= len(parts) <= 3 or not all(parts):
+        raise SpecError(f"--link {text}: write RATE[,DELAY[,LOSS]], such as 1gbit,50us")
+    return dict(zip(("rate", "delay", "loss"), parts, strict=False))

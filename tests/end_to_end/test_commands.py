@@ -43,7 +43,7 @@ def test_help_teaches(argv: list[str]) -> None:
 
 @pytest.mark.parametrize("part", ["links", "transports", "training", "aggregation", "containers"])
 def test_help_names_every_benchmark(part: str) -> None:
-    module = importlib.import_module(f"testbed.{part.removesuffix('s')}_benchmarks")
+    module = importlib.import_module(f"testbed.benchmarks.{part}")
     listed = re.search(r"--only <str>(.*?)--(json|runtime)", invoke("bench", part, "--help").stdout, re.DOTALL)
     assert listed is not None
     words = "".join(listed[1].split()).partition("these:")[2].rstrip(".")

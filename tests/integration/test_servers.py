@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.bench import allreduce_rows
+from testbed.benchmarks.allreduce import allreduce_rows
 from testbed.control.coordinator import Listener
 from testbed.doctor import plan_here
 from testbed.errors import RunFailedError

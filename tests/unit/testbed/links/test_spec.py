@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from testbed.links.spec import DelayProducts, GilbertElliott, LinkOverride, LinkSpec
+from testbed.errors import SpecError
+from testbed.links.spec import DelayProducts, GilbertElliott, LinkOverride, LinkSpec, parse_link
 
 
 def link(**keys: Any) -> LinkSpec:
@@ -91,3 +92,11 @@ def test_bursts_of_gilberts_channel_last_as_long_as_the_bad_state() -> None:
     assert model.mean_burst_packets == pytest.approx(4)
     assert model.mean_loss == pytest.approx(0.01 / 0.26)
     assert GilbertElliott(good_to_bad=1, bad_to_good=1, loss_in_good=0.5).mean_burst_packets > 1
+
+
+def test_a_link_in_a_few_letters() -> None:
+    assert parse_link("1gbit") == {"rate": "1gbit"}
+    assert parse_link("1gbit, 50us,1%") == {"rate": "1gbit", "delay": "50us", "loss": "1%"}
+    for text in ("", "1gbit,", "1gbit,1ms,1%,2"):
+        with pytest.raises(SpecError, match=r"write RATE\[,DELAY\[,LOSS\]\], such as 1gbit,50us"):
+            parse_link(text)

@@ -3,16 +3,19 @@
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
+from testbed.benchmarks.targets import Benchmarks, Row, jain_index, quietly, target_row
 from testbed.budget import ring_flows
-from testbed.calibrate import measure_rate
+from testbed.calibrate import delays_of, measure_rate, rate_of
 from testbed.deploy import Deployment, deploy
 from testbed.doctor import backend_lacks, plan_here, require
 from testbed.links.delay import BACKENDS
@@ -24,9 +27,8 @@ from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
 from testbed.plan import Plan
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
-from testbed.targets import Benchmarks, Row, jain_index, quietly, target_row
 from testbed.workbench import IMPORT_TIMEOUT_S, owned_run
-from transports.units import parse_rate_bps
+from transports.units import format_rate, format_time, parse_rate_bps
 
 Made = Callable[..., AbstractContextManager[Deployment]]
 """`deployed`, of one runtime."""
@@ -231,3 +233,48 @@ _ROWS: Final[Mapping[str, Callable[[Made], Iterator[Row]]]] = {
 def benchmarks(runtime: Any = "namespace") -> Benchmarks:
     """Of links between hosts of that runtime, as a spec names it."""
     return {name: partial(rows, partial(deployed, runtime=runtime)) for name, rows in _ROWS.items()}
+
+
+def link_rows(links: Sequence[dict[str, str]], *, repeat: int, runtime: str = "namespace") -> list[Row]:
+    """Measure one direction of an emulated link of each kind, repeatedly, against what was asked."""
+    return [row for link in links for row in _link_row(link, repeat, runtime)]
+
+
+def _link_row(link: dict[str, str], repeat: int, runtime: str) -> list[Row]:
+    with deployed(link=link, runtime=runtime) as deployment:
+        plan = deployment.plan
+        measured = [rate_of(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
+        delays_s = delays_of(deployment, plan.directions[:2])
+    asked = plan.experiment.link
+    goodput_bps = statistics.median(m.goodput_bps for m in measured)
+    return [
+        {
+            "rate_bps": asked.rate_bps,
+            "delay_s": asked.delay_s,
+            "loss": asked.mean_loss,
+            "backend": plan.delay_backend or "none",
+            "num_samples": len(measured),
+            "measured_goodput_bps": goodput_bps,
+            "expected_goodput_bps": asked.rate_bps * goodput_fraction(),
+            "goodput_ratio": goodput_bps / (asked.rate_bps * goodput_fraction()),
+            "measured_rate_bps": goodput_bps / goodput_fraction(),
+            "measured_delay_s": statistics.median(delays_s),
+        }
+    ]
+
+
+def render_links(rows: Sequence[Row], console: Console) -> None:
+    """Asked against measured."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("rate", "measured", "goodput/expected", "delay", "measured", "backend"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            format_rate(row["rate_bps"]),
+            f"{row['measured_rate_bps'] / 1e6:.3f} Mbit/s",
+            f"{row['goodput_ratio']:.4f}",
+            format_time(row["delay_s"]),
+            f"{row['measured_delay_s'] * 1e6:.0f} us",
+            row["backend"],
+        )
+    console.print(table)

@@ -16,13 +16,13 @@ from switch_agg.client import Client
 from switch_agg.dataplanes.ebpf import ProgramTrial
 from switch_agg.job import Job
 from switch_agg.wire import PORTS, Kind, Packet
+from testbed.benchmarks.targets import Benchmarks, Row, quietly, target_row
+from testbed.benchmarks.transports import all_reduced
 from testbed.deploy import deploy
 from testbed.doctor import plan_here, require
 from testbed.errors import RunFailedError
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
-from testbed.targets import Benchmarks, Row, quietly, target_row
-from testbed.transport_benchmarks import all_reduced
 from testbed.workbench import owned_run
 
 SIZE: Final = "25MB"

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from testbed import training_benchmarks
+from testbed.benchmarks import training
+from testbed.benchmarks.training import BENCHMARKS
 from testbed.cli import app
 from testbed.errors import RunFailedError
 from testbed.plan import make_plan
 from testbed.results.record import Quantiles, Summary
 from testbed.spec.experiment import validate
-from testbed.training_benchmarks import BENCHMARKS
 
 ITERATION_S = {"none": 0.6, "layers": 0.4, "merged": 0.4, "time": 0.4, "priority": 0.36, "size": 0.5}
 
@@ -36,7 +36,7 @@ def test_every_run_is_one_that_can_be_planned_and_holds_its_bar(name: str, monke
         median = slower * ITERATION_S[experiment.fusion.kind]
         return summary(iteration_time_s=Quantiles(median=median, p10=median, p90=median), compute_only_time_s=0.3)
 
-    monkeypatch.setattr(training_benchmarks, "trained", planned)
+    monkeypatch.setattr(training, "trained", planned)
     rows = list(BENCHMARKS[name]())
     assert rows
     assert all(row["holds"] in (True, None) for row in rows)
@@ -44,6 +44,6 @@ def test_every_run_is_one_that_can_be_planned_and_holds_its_bar(name: str, monke
 
 def test_a_run_without_iterations_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = summary(iteration_time_s=None, reasons=["nobody came"])
-    monkeypatch.setattr(training_benchmarks, "run_experiment", lambda *_, **__: empty)
+    monkeypatch.setattr(training, "run_experiment", lambda *_, **__: empty)
     with pytest.raises(RunFailedError, match="nobody came"):
-        training_benchmarks.trained({"name": "x"})
+        training.trained({"name": "x"})

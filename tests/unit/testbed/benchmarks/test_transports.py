@@ -2,11 +2,11 @@
 
 from typer.testing import CliRunner
 
+from testbed.benchmarks.transports import BENCHMARKS
 from testbed.cli import app
-from testbed.link_benchmarks import benchmarks
 
 
 def test_the_help_names_every_benchmark() -> None:
-    shown = CliRunner().invoke(app, ["bench", "links", "--help"], env={"COLUMNS": "200"}).stdout.split()
-    for name in benchmarks():
+    shown = CliRunner().invoke(app, ["bench", "transports", "--help"], env={"COLUMNS": "200"}).stdout.split()
+    for name in BENCHMARKS:
         assert name in "".join(shown)

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from testbed import container_benchmarks
+from testbed.benchmarks import containers
+from testbed.benchmarks.containers import BENCHMARKS, NUM_PAIRS
 from testbed.cli import app
-from testbed.container_benchmarks import BENCHMARKS, NUM_PAIRS
 
 
 def test_the_help_names_every_benchmark() -> None:
@@ -37,7 +37,7 @@ def runs(parameters: str, iteration_s: float) -> Callable[[str], dict[str, Any]]
 def test_parameters_must_be_the_same_and_iterations_near(
     parameters: str, iteration_s: float, holds: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container_benchmarks, "quickstart_summary", runs(parameters, iteration_s))
+    monkeypatch.setattr(containers, "quickstart_summary", runs(parameters, iteration_s))
     rows = list(BENCHMARKS["same"]())
     assert [row["holds"] for row in rows] == holds
     assert len(rows[1]["medians_s"]) == NUM_PAIRS

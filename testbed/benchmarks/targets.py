@@ -3,14 +3,19 @@
 A sample with CPU steal is repeated; what the cores and the hypervisor did meanwhile is in the row.
 """
 
+import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TextIO, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from testbed.errors import SpecError
+from testbed.errors import RunFailedError, SpecError, TestbedError
 from testbed.measure.machine import MachineSample
+from transports.errors import TransportError
+
+_log: Final = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 Benchmarks = Mapping[str, Callable[[], Iterator[Row]]]
@@ -49,22 +54,73 @@ def quietly(measure: Callable[[], Result]) -> tuple[Result, dict[str, float]]:
     return best
 
 
-def target_rows(
-    benchmarks: Benchmarks, names: Sequence[str] = (), *, on_row: Callable[[Row], None] = lambda _: None
-) -> list[Row]:
-    """The rows of the named benchmarks, of all without a name; each is told as soon as it is measured.
-
-    Raises SpecError for a name there is none of.
-    """
+def chosen(benchmarks: Benchmarks, names: Sequence[str]) -> Benchmarks:
+    """Those of the names, all without a name. Raises SpecError for a name there is none of."""
     unknown = [name for name in names if name not in benchmarks]
     if unknown:
         raise SpecError(f"--only {','.join(unknown)}: allowed: {', '.join(benchmarks)}")
-    rows = []
-    for name in names or benchmarks:
-        for row in benchmarks[name]():
-            rows.append(row)
-            on_row(row)
-    return rows
+    return {name: benchmarks[name] for name in names or benchmarks}
+
+
+class Journal:
+    """What has been measured, and what could not be: told and written row by row, so that nothing that comes later
+    takes it away."""
+
+    def __init__(self, *, stream: TextIO | None, tell: Callable[[str], None]) -> None:
+        """Each row and each failure is told in words; to `stream` goes one JSON object, a row a line."""
+        self.rows: list[Row] = []
+        self.failures: dict[str, Exception] = {}
+        """By what failed."""
+        self._stream = stream
+        self._tell = tell
+
+    def __enter__(self) -> Self:
+        self._write('{"schema_version": 1, "rows": [')
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever ends it: what was written is whole JSON."""
+        failures = {what: str(error) for what, error in self.failures.items()}
+        self._write(f'\n], "failures": {json.dumps(failures)}}}\n')
+
+    def measure(self, name: str, benchmark: Callable[[], Iterator[Row]], /, **facts: str) -> None:
+        """Every row of the benchmark, with `facts`; an error ends this benchmark and no other."""
+        try:
+            for row in benchmark():
+                self._add({**facts, **row})
+        except Exception as error:  # noqa: BLE001 - whatever it is, others are measured, and the command fails
+            if not isinstance(error, TestbedError | TransportError):
+                _log.exception("%s", name)
+                error = RunFailedError(f"{type(error).__name__}: {error}")
+            self.failures[name] = error
+            self._tell(f"{name}: not measured: {error}")
+
+    def require_all(self) -> None:
+        """Raises NotMeasuredError naming what failed, if anything has."""
+        if self.failures:
+            raise NotMeasuredError(self.failures)
+
+    def _add(self, row: Row) -> None:
+        self._write(f"{',' if self.rows else ''}\n{json.dumps(row)}")
+        self.rows.append(row)
+        self._tell(row_text(row))
+
+    def _write(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.write(text)
+            self._stream.flush()
+
+
+class NotMeasuredError(TestbedError):
+    """Benchmarks failed; its exit code is theirs where they agree."""
+
+    def __init__(self, failures: Mapping[str, Exception]) -> None:
+        names: dict[str, list[str]] = {}
+        for name, error in failures.items():
+            names.setdefault(str(error), []).append(name)
+        super().__init__("\n".join(f"{', '.join(of)}: not measured: {message}" for message, of in names.items()))
+        codes = {error.exit_code if isinstance(error, TestbedError) else 1 for error in failures.values()}
+        self.exit_code = codes.pop() if len(codes) == 1 else RunFailedError.exit_code
 
 
 def row_text(row: Row) -> str:

@@ -2,11 +2,11 @@
 
 from typer.testing import CliRunner
 
+from testbed.benchmarks.aggregation import BENCHMARKS
 from testbed.cli import app
-from testbed.transport_benchmarks import BENCHMARKS
 
 
 def test_the_help_names_every_benchmark() -> None:
-    shown = CliRunner().invoke(app, ["bench", "transports", "--help"], env={"COLUMNS": "200"}).stdout.split()
+    shown = CliRunner().invoke(app, ["bench", "aggregation", "--help"], env={"COLUMNS": "200"}).stdout.split()
     for name in BENCHMARKS:
         assert name in "".join(shown)

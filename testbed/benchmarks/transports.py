@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from testbed.bench import allreduce_rows, parse_samples
+from testbed.benchmarks.allreduce import allreduce_rows, parse_samples
+from testbed.benchmarks.targets import Benchmarks, Row, jain_index, quietly, target_row
 from testbed.control.coordinator import Listener
 from testbed.doctor import plan_here, require
 from testbed.measure.streams import goodput_fraction
 from testbed.spec.experiment import validate
 from testbed.state import new_run_id
-from testbed.targets import Benchmarks, Row, jain_index, quietly, target_row
 from testbed.workbench import Workbench, workbench
 from transports.baselines.base import STACKS
 from transports.errors import UnsupportedError

@@ -6,10 +6,10 @@ Link accuracy at containers is `testbed bench links --runtime docker`.
 from collections.abc import Iterator
 from typing import Final
 
-from testbed.bench import overhead_rows, quickstart_summary
+from testbed.benchmarks.overheads import overhead_rows, quickstart_summary
+from testbed.benchmarks.targets import Benchmarks, Row, target_row
 from testbed.doctor import plan_here
 from testbed.spec.experiment import validate
-from testbed.targets import Benchmarks, Row, target_row
 
 NUM_PAIRS: Final = 3
 _RUNTIMES: Final = ("namespace", "docker")

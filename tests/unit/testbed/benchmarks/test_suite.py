@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testbed.bench import every_part, run_all
-from testbed.errors import CalibrationError, RunFailedError, SpecError
-from testbed.targets import Benchmarks, Row, target_row
+from testbed.benchmarks.suite import every_part, run_all
+from testbed.benchmarks.targets import Benchmarks, NotMeasuredError, Row, target_row
+from testbed.errors import CalibrationError, SpecError
 
 
 def _one() -> Iterator[Row]:
@@ -17,21 +17,22 @@ def _one() -> Iterator[Row]:
 
 
 def _failing() -> Iterator[Row]:
+    yield target_row("measured before", 1.0, None, {})
     raise CalibrationError("links do not do what they say")
-    yield {}
 
 
 def test_one_that_fails_stops_no_other_and_is_named_in_the_end(tmp_path: Path) -> None:
     parts: dict[str, Benchmarks] = {"first": {"bad": _failing, "good": _one}, "second": {"fine": _one}}
     output = tmp_path / "bench.json"
-    with pytest.raises(RunFailedError, match="first, bad: links do not"):
+    with pytest.raises(NotMeasuredError, match="first, bad: not measured: links do not"):
         run_all(parts, output, Console(quiet=True))
     written = json.loads(output.read_text())
     assert [(row["part"], row["benchmark"], row["holds"]) for row in written["rows"]] == [
+        ("first", "bad", None),
         ("first", "good", True),
         ("second", "fine", True),
     ]
-    assert written["failures"] == ["first, bad: links do not do what they say"]
+    assert written["failures"] == {"first, bad": "links do not do what they say"}
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:

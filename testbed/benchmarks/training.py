@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from testbed.benchmarks.targets import Benchmarks, Row, quietly, target_row
 from testbed.errors import RunFailedError
 from testbed.results.record import Summary
 from testbed.results.terminal import LiveProgress
 from testbed.run import RunStoppedError, run_experiment
 from testbed.spec.experiment import validate
-from testbed.targets import Benchmarks, Row, quietly, target_row
 
 _LAYERS: Final[Mapping[str, Any]] = {
     "name": "bench-training",
