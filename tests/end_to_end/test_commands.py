@@ -1,10 +1,8 @@
 """The commands as a user types them: what they print, what they return, what they leave behind."""
 
-import importlib
 import importlib.metadata
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -39,16 +37,6 @@ def test_help_teaches(argv: list[str]) -> None:
     assert done.returncode == 0
     assert "Exit codes" in done.stdout
     assert "..." not in done.stdout.partition("Commands:")[2], "a command's line is cut off"
-
-
-@pytest.mark.parametrize("part", ["links", "transports", "training", "aggregation", "containers"])
-def test_help_names_every_benchmark(part: str) -> None:
-    module = importlib.import_module(f"testbed.benchmarks.{part}")
-    listed = re.search(r"--only <str>(.*?)--(json|runtime)", invoke("bench", part, "--help").stdout, re.DOTALL)
-    assert listed is not None
-    words = "".join(listed[1].split()).partition("these:")[2].rstrip(".")
-    benchmarks = module.benchmarks() if part == "links" else module.BENCHMARKS
-    assert words.split(",") == list(benchmarks)
 
 
 def test_the_version_is_the_packages() -> None:

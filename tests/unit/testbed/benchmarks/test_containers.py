@@ -2,17 +2,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from testbed.benchmarks import containers
 from testbed.benchmarks.containers import BENCHMARKS, NUM_PAIRS
-from testbed.cli import app
-
-
-def test_the_help_names_every_benchmark() -> None:
-    shown = CliRunner().invoke(app, ["bench", "containers", "--help"], env={"COLUMNS": "200"}).stdout.split()
-    for name in BENCHMARKS:
-        assert name in "".join(shown)
 
 
 def runs(parameters: str, iteration_s: float) -> Callable[[str], dict[str, Any]]:

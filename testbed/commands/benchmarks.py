@@ -1,0 +1,231 @@
+"""bench: what is measured beside rivals and against bars."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+
+from testbed.commands.options import EPILOG, Json, Verbose, emit, set_up_logging
+from transports.terminal import standard_output
+
+if TYPE_CHECKING:
+    from testbed.benchmarks.targets import Benchmarks
+
+commands: Final = typer.Typer(
+    help="Micro-benchmarks: all stacks interleaved on the same links in one run.", no_args_is_help=True
+)
+
+
+@commands.command("allreduce", epilog=EPILOG, short_help="Time all-reduce on several stacks, interleaved.")
+def bench_allreduce(
+    workers: Annotated[int, typer.Option(help="How many workers, in a star.", min=2, max=64)] = 4,
+    link: Annotated[str, typer.Option(help="RATE[,DELAY[,LOSS]] of every link.")] = "1gbit,0s",
+    sizes: Annotated[str, typer.Option(help="Comma-separated buffer sizes.")] = "64KiB,1MiB,25MB",
+    stack: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated COLLECTIVE/CHANNEL[/COMPRESSION] or whole stacks; ring/udp:rate=1gbit:window=aimd."
+        ),
+    ] = "ring/tcp,gloo",
+    repeat: Annotated[int, typer.Option(help="Samples of each size and stack.", min=1, max=10_000)] = 10,
+    congestion: Annotated[str, typer.Option(help="Congestion control on the routes, for every stack.")] = "cubic",
+    mtu: Annotated[
+        int, typer.Option(help="Of every link; 9000 lets in_network:num_elements=2048/ebpf.", min=1500, max=9000)
+    ] = 1500,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Time all-reduce of each size on each stack, interleaved on the same links, every result checked.
+
+    time is that of the slowest worker; busbw is nccl-tests' bus bandwidth; `of bound` is the bound over the time:
+    2(N-1)/N x size over the links' goodput, with servers size over goodput, and with in_network its frames over the
+    line rate; error is the largest relative one against the sum in float64. The same on a
+    cluster of yours: torchrun --nproc-per-node 4 -m transports.bench.
+    """
+    from testbed.benchmarks.allreduce import allreduce_rows
+    from testbed.links.spec import parse_link
+    from transports.samples import render
+
+    set_up_logging(verbose)
+    rows = allreduce_rows(
+        num_workers=workers,
+        link=parse_link(link),
+        sizes=sizes.split(","),
+        stacks=stack.split(","),
+        repeat=repeat,
+        congestion=congestion,
+        mtu=mtu,
+    )
+    if as_json:
+        emit({"schema_version": 1, "rows": rows})
+    else:
+        render(rows, standard_output())
+
+
+@commands.command("links", epilog=EPILOG, short_help="Emulated links: rate, delay, loss, queue, incast.")
+def bench_links(
+    link: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure a link of RATE[,DELAY[,LOSS]] instead; repeatable."),
+    ] = None,
+    repeat: Annotated[int, typer.Option(help="Measurements of each --link.", min=1, max=1000)] = 5,
+    only: Annotated[
+        str, typer.Option(help="Of the targets only these: rate,ring,delay,through-delay,loss,queue,incast,change.")
+    ] = "",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="Between hosts that are namespaces, or containers: docker.")
+    ] = "namespace",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure emulated links against their targets: rate, total, delay, loss, queue, incast; or --link against itself.
+
+    Examples:
+
+    \b
+      testbed bench links --only rate,queue
+      testbed bench links --link 1gbit,50us --link 10gbit
+      testbed bench links --only rate,queue --runtime docker
+    """
+    from testbed.benchmarks.links import benchmarks, link_rows, render_links
+    from testbed.links.spec import parse_link
+
+    set_up_logging(verbose)
+    if not link:
+        _bench_targets(benchmarks(runtime), only, as_json=as_json)
+        return
+    rows = link_rows([parse_link(text) for text in link], repeat=repeat, runtime=runtime)
+    if as_json:
+        emit({"schema_version": 1, "rows": rows})
+    else:
+        render_links(rows, standard_output())
+
+
+@commands.command("transports", epilog=EPILOG, short_help="Channels and collectives beside their rivals.")
+def bench_transports(
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Of the targets only these: ring,small,far,unshaped,parameter-server,peer-to-peer,udp,udp-loss,"
+            "udp-fair,mptcp,grpc."
+        ),
+    ] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure ways for gradients to travel against their targets, each beside its rivals on the same links.
+
+    ring: 1 to 100 MB at 1 Gbit/s against the bound, gloo and Open MPI. small: messages that latency decides. far: 10 ms
+    round trip, all with cubic. unshaped: links faster than the processor. parameter-server, peer-to-peer: against
+    their formulas. udp: our channel at 1 Gbit/s without loss, its rate given and discovered. udp-loss: 200 Mbit/s,
+    20 ms round trip, 0.5 % random loss, beside TCP cubic. udp-fair: what a window that gives way leaves to a cubic
+    flow, and gets. mptcp: two disjoint paths against one. grpc: beside ring/tcp. All take about 12 minutes; links and
+    sizes are in --json. gRPC's parameter server is in `testbed bench training`.
+
+    Example: testbed bench transports --only udp
+    """
+    from testbed.benchmarks.transports import BENCHMARKS
+
+    set_up_logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
+@commands.command("training", epilog=EPILOG, short_help="Fusion, order and overlap beside each other.")
+def bench_training(
+    only: Annotated[str, typer.Option(help="Of the targets only these: overlap,merging,rpc.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure fusion, order and overlap against their targets: whole runs, side by side; computing is time that passes.
+
+    overlap: 4 workers, 300 ms of computing and 260 ms of communicating, in layers as they become ready (WFBP), merged
+    (MG-WFBP), in Horovod's cycles, by priority (ByteScheduler), beside nothing before backward has ended. merging:
+    MobileNet's tensors where every message waits 1 ms a link. rpc: 8 workers, a fused ring beside parameter servers
+    that get tensor by tensor over gRPC, gRPC with a channel for bulk, and TCP; ResNet-50 and MobileNet.
+
+    Example: testbed bench training --only overlap
+    """
+    from testbed.benchmarks.training import BENCHMARKS
+
+    set_up_logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
+@commands.command("aggregation", epilog=EPILOG, short_help="The switch that adds beside its rivals.")
+def bench_aggregation(
+    only: Annotated[
+        str, typer.Option(help="Of the targets only these: rivals,many-workers,jumbo,delay,loss,program.")
+    ] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure the switch that adds against its targets: how full its links are, beside its rivals on the same links.
+
+    rivals: 4 workers at 200 Mbit/s beside a ring, gloo and servers. many-workers: 8 at 50 Mbit/s. jumbo: 2048 elements
+    in a packet. delay: 2 ms each way. loss: 1 % each way. program: ns in the kernel for a packet and an element.
+
+    Example: testbed bench aggregation --only rivals,program
+    """
+    from testbed.benchmarks.aggregation import BENCHMARKS
+
+    set_up_logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
+@commands.command("containers", epilog=EPILOG, short_help="Containers beside namespaces.")
+def bench_containers(
+    only: Annotated[str, typer.Option(help="Of the targets only these: same,start.")] = "",
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure `runtime: docker` against its targets; needs a Docker daemon, and the image that `make image` builds.
+
+    same: three quickstarts in namespaces and three in containers, in turns: the same parameters bit by bit, and the
+    median iteration of the quietest run of each. start: the seconds around the iterations with 4 and 16 workers. How
+    exact links at containers are: testbed bench links --runtime docker.
+
+    Example: testbed bench containers --only same
+    """
+    from testbed.benchmarks.containers import BENCHMARKS
+
+    set_up_logging(verbose)
+    _bench_targets(BENCHMARKS, only, as_json=as_json)
+
+
+def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> None:
+    from testbed.benchmarks.targets import Journal, chosen, render_targets
+    from testbed.doctor import require_root
+
+    selected = chosen(benchmarks, [name.strip() for name in only.split(",") if name.strip()])
+    require_root()
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    with Journal(stream=sys.stdout if as_json else None, tell=errors.print) as journal:
+        for name, benchmark in selected.items():
+            journal.measure(name, benchmark)
+    if not as_json:
+        render_targets(journal.rows, standard_output())
+    journal.require_all()
+
+
+@commands.command("all", epilog=EPILOG, short_help="All of them: what `make bench` runs.")
+def bench_all(
+    output: Annotated[Path, typer.Option("--output", help="Where the rows go, as JSON.", dir_okay=False)] = Path(
+        "bench.json"
+    ),
+    verbose: Verbose = 0,
+) -> None:
+    """Every benchmark with its targets: links, transports, the switch that adds, training, and what surrounds a run.
+
+    Each target is told as it is measured, and all are one table at the end. Each row is a line of --output as soon as
+    it is measured; a benchmark that fails stops no other. Takes about 30 minutes on two cores, and more where the
+    hypervisor takes time from them, since what was measured meanwhile is repeated. One part alone: testbed bench links,
+    transports, aggregation, training, containers (among them only where make image has built what it needs).
+
+    Example: testbed bench all --output bench.json
+    """
+    from testbed.benchmarks.suite import every_part, run_all
+
+    set_up_logging(verbose)
+    run_all(every_part(), output, standard_output())

@@ -1,0 +1,92 @@
+"""doctor, clean: what this machine can do, and what dead runs left on it."""
+
+import os
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from testbed.commands.options import EPILOG, Json, emit
+from testbed.errors import EnvironmentLacksError
+from transports.terminal import standard_output
+
+commands: Final = typer.Typer()
+
+
+@commands.command(epilog=EPILOG, short_help="Say what this machine can do, and the cure for the rest.")
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="Try what works, but do not measure how much.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can do, by trying it in a throw-away namespace, and the cure for what it lacks.
+
+    As root it also measures, for about ten seconds, what the machine carries: traffic through shaped links with
+    super-frames and with single packets, and how late delays and timers are. `testbed plan` compares with it.
+    """
+    from testbed.doctor import examine, measure
+
+    errors = Console(stderr=True)
+    checks = examine()
+    budget = None
+    if not quick and os.geteuid() == 0 and all(check.ok for check in checks if check.severity == "needed"):
+        with errors.status("measuring") as status:
+            budget = measure(on_step=lambda step: status.update(f"measuring: {step}"))
+    if as_json:
+        emit(
+            {
+                "schema_version": 1,
+                "checks": [asdict(check) for check in checks],
+                "budget": None if budget is None else asdict(budget),
+            }
+        )
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("", "what", "found", "cure"):
+            table.add_column(column, overflow="fold")
+        for check in checks:
+            mark = "[green]ok[/]" if check.ok else "[red]no[/]" if check.severity == "needed" else "[yellow]--[/]"
+            table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
+        standard_output().print(table)
+        if budget is not None:
+            from testbed.results.budget_text import render_budget
+
+            standard_output().print()
+            render_budget(budget, standard_output())
+    if any(not check.ok and check.severity == "needed" for check in checks):
+        raise typer.Exit(EnvironmentLacksError.exit_code)
+
+
+@commands.command(epilog=EPILOG, short_help="Remove what dead runs left behind.")
+def clean(
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", help="Only this run, even if it is alive.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, remove nothing.")] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Forget containers of Docker daemons that are gone for good.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what dead runs left behind, by id, and nothing else. The next run does the same by itself."""
+    from testbed.clean import FORGET_CURE
+    from testbed.clean import clean as remove
+
+    done = remove(run_id, dry_run=dry_run, forget=forget)
+    if as_json:
+        emit(asdict(done))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for leftover in done.removed:
+            console.print(f"{'would remove' if dry_run else 'removed'} {leftover.kind} {leftover.what}", markup=False)
+        for leftover in done.remaining:
+            console.print(f"could not remove {leftover.kind} {leftover.what} of run {leftover.run_id}", markup=False)
+        for problem in dict.fromkeys(left.problem for left in done.remaining if left.problem):
+            console.print(f"{problem}\n  {FORGET_CURE}", markup=False)
+        for live in done.live_run_ids:
+            console.print(f"run {live} is alive and was left alone (--run-id {live} ends it)")
+        if not (done.removed or done.remaining or done.live_run_ids):
+            console.print("nothing to clean")
+    if done.remaining:
+        raise typer.Exit(1)

@@ -1,0 +1,66 @@
+"""What commands share: their epilogue, options that several have, JSON and logging."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from testbed.calibration_cache import Mode
+
+EPILOG: Final = (
+    "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 this machine lacks something, "
+    "4 ran but the result is invalid, 130 interrupted and cleaned."
+)
+Spec = Annotated[
+    Path, typer.Argument(help="A YAML spec; `testbed schema` describes it.", metavar="SPEC", show_default=False)
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override one value, such as --set link.rate=1gbit. Repeatable.", metavar="PATH=VALUE"),
+]
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        help="The beginning of a run's id, or `last`; left out where one is alive.", metavar="RUN", show_default=False
+    ),
+]
+Output = Annotated[Path, typer.Option("--output", help="The directory that records are made in.", file_okay=False)]
+Calibrate = Annotated[
+    Mode,
+    typer.Option(
+        "--calibrate",
+        help="class: the rate of one link of each class, queue and loss of each class from the cache. full: every "
+        "link, nothing from the cache. cached: the rate from the cache too. Settings are read back and delays "
+        "measured on every link in each case.",
+    ),
+]
+Runtime = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        help="What a worker runs in: namespace (the default) or docker, with the image that `make image` builds. The "
+        "same as --set runtime.kind=...; an image of your own: --set runtime.image=my/train:latest.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]
+Verbose = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv says everything.", show_default=False)
+]
+
+
+def emit(value: Any) -> None:
+    """One JSON object on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def set_up_logging(verbose: int) -> None:
+    """Logs go to standard error: warnings, with -v information, with -vv everything."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])

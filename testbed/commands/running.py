@@ -1,0 +1,286 @@
+"""run, exec, sweep: what deploys networks and trains over them."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from testbed.calibration_cache import Mode
+from testbed.commands.options import EPILOG, Calibrate, Json, Output, Runtime, Set, Spec, Verbose, emit, set_up_logging
+from testbed.errors import CalibrationError, SpecError
+from transports.terminal import standard_output
+
+if TYPE_CHECKING:
+    from testbed.results.record import Summary
+    from testbed.results.terminal import LiveProgress
+    from testbed.run import CaptureRequest
+    from testbed.spec.experiment import Experiment
+
+commands: Final = typer.Typer()
+
+Capture = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--capture",
+        help="Write the packets of these links to the record as pcapng: w1-s0,w0-s0. Repeatable. Needs dumpcap.",
+        metavar="LINK[,LINK]",
+    ),
+]
+CaptureBytes = Annotated[
+    int, typer.Option("--capture-bytes", help="So much of each packet captured.", min=64, max=262_144)
+]
+Prometheus = Annotated[
+    bool,
+    typer.Option(
+        "--prometheus",
+        help="Start Prometheus on loopback, have it scrape the run every second, keep its data in the record and "
+        "compare its counters with the record's at the end. The same as --set metrics.prometheus=true.",
+    ),
+]
+
+
+@commands.command(epilog=EPILOG, short_help="Train over an emulated network, say where the time went.")
+def run(
+    spec: Spec,
+    overrides: Set = None,
+    output: Output = Path("results"),
+    capture: Capture = None,
+    capture_bytes: CaptureBytes = 128,
+    prometheus: Prometheus = False,
+    runtime: Runtime = None,
+    calibration: Calibrate = Mode.CLASS,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run a spec: deploy its network, measure every link, train over it, and say where the time went.
+
+    Needs root. The record (spec, measurements, samples, report.html) goes to a new directory below --output.
+
+    Examples:
+
+    \b
+      testbed run experiments/quickstart.yaml
+      testbed run experiments/quickstart.yaml --set link.rate=1gbit --json
+      testbed run experiments/quickstart.yaml --capture w1-s0
+      testbed run experiments/quickstart.yaml --prometheus
+      testbed run experiments/quickstart.yaml --runtime docker
+    """
+    from testbed.results.terminal import LiveProgress
+    from testbed.spec.experiment import load
+
+    set_up_logging(verbose)
+    told = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
+    experiment = load(spec, told)
+    if prometheus and experiment.metrics.prometheus is None:
+        experiment = load(spec, [*told, "metrics.prometheus=true"])
+    _run(
+        experiment,
+        progress=LiveProgress(Console(stderr=True), enabled=not as_json),
+        output=output,
+        as_json=as_json,
+        calibration_mode=calibration,
+        capture=_captures(capture, capture_bytes),
+    )
+
+
+@commands.command(
+    "exec",
+    epilog=EPILOG,
+    short_help="Run your own command once per worker: torchrun with links.",
+    context_settings={"allow_interspersed_args": False},
+)
+def execute(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND",
+            help="The program that every worker runs; put -- before it.",
+            show_default=False,
+        ),
+    ],
+    workers: Annotated[
+        int | None, typer.Option(help="How many, in a star unless --spec says otherwise (default 4).", min=2, max=64)
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(help="RATE[,DELAY[,LOSS]] of every link, such as 1gbit,1ms.", show_default=False)
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", help="Take all but the workload from this spec.", dir_okay=False, show_default=False),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="testbed: replace gloo or nccl, whatever the script names, by ours with the spec's collective, "
+            "channel and compression.",
+            show_default=False,
+        ),
+    ] = None,
+    runtime: Runtime = None,
+    overrides: Set = None,
+    output: Output = Path("results"),
+    capture: Capture = None,
+    capture_bytes: CaptureBytes = 128,
+    prometheus: Prometheus = False,
+    calibration: Calibrate = Mode.CLASS,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run your own command once per worker on an emulated network: torchrun with links.
+
+    Every worker gets what torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...) and the interface
+    variables of gloo and NCCL. Lines are printed behind [w0], [w1], ...; standard error stays apart; both are also in
+    the logs of the record. `testbed link set`, `testbed top` and `testbed status` work meanwhile from elsewhere.
+    The verdict is about the links: their rates, delays and settings hold. Needs root.
+
+    Exit codes of their own: that of the first worker that failed (128 + n if signal n ended it), others are ended.
+
+    Examples:
+
+    \b
+      testbed exec --workers 4 --link 1gbit,1ms -- python train.py --epochs 1
+      testbed exec --backend testbed --set collective=tree -- python ddp.py
+      testbed exec --workers 2 --link 50mbit,5ms -- sh examples/iperf.sh
+    """
+    from testbed.links.spec import parse_link
+    from testbed.results.streams import Streams
+    from testbed.results.terminal import LiveProgress
+    from testbed.spec.experiment import apply_override, naming, read, validate
+
+    set_up_logging(verbose)
+    data = {"name": "exec"} if spec is None else read(spec)
+    workload: dict[str, Any] = {"kind": "command", "argv": command}
+    told = {"workers": workers, "link": parse_link(link) if link else None}
+    data |= {"workload": workload | ({"backend": backend} if backend else {})}
+    data |= {key: value for key, value in told.items() if value is not None}
+    for override in [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]:
+        apply_override(data, override)
+    if prometheus and not (isinstance(data.get("metrics"), dict) and data["metrics"].get("prometheus")):
+        apply_override(data, "metrics.prometheus=true")
+    with naming(spec or "exec"):
+        experiment = validate(data)
+    progress = LiveProgress(Console(stderr=True), enabled=not as_json)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may not know every letter
+            stream.reconfigure(errors="replace")
+    streams = Streams(
+        output=sys.stderr if as_json else sys.stdout, error=sys.stderr, environment=os.environ, above=progress.above
+    )
+    _run(
+        experiment,
+        progress=progress,
+        output=output,
+        as_json=as_json,
+        calibration_mode=calibration,
+        capture=_captures(capture, capture_bytes),
+        on_line=streams.write,
+    )
+
+
+def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
+    from testbed.run import CaptureRequest
+
+    links = [name.strip() for several in names or [] for name in several.split(",")]
+    return CaptureRequest(links=links, snap_bytes=snap_bytes)
+
+
+def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:
+    """Run it, print its summary, end with its exit code."""
+    from testbed.results.terminal import render_summary
+    from testbed.run import RunStoppedError, run_experiment
+
+    stopped: BaseException | None = None
+    try:
+        summary = run_experiment(experiment, progress=progress, **how)
+    except RunStoppedError as error:
+        summary, stopped = error.summary, error.__cause__
+    finally:
+        progress.close()
+    if as_json:
+        emit(summary.model_dump(mode="json", by_alias=True))
+    elif stopped is None:
+        render_summary(summary, standard_output())
+    if stopped is not None:
+        raise stopped
+    if summary.outcome == "invalid":
+        raise typer.Exit(CalibrationError.exit_code)
+    if summary.outcome == "failed":
+        raise typer.Exit(1)
+
+
+@commands.command(epilog=EPILOG, short_help="Run every combination of what a spec lists, compare.")
+def sweep(
+    spec: Spec,
+    overrides: Set = None,
+    output: Output = Path("results"),
+    calibration: Calibrate = Mode.CLASS,
+    force: Annotated[bool, typer.Option("--force", help="Run also what has a valid result below --output.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, without root; run nothing.")] = False,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run every combination of what a spec lists under `sweep:`, and compare: one table, one page of plots.
+
+    A spec says what varies by path, and with `repeat: n` how often each point runs (with the same seed; several seeds
+    are `seed: [1, 2, 3]` under `sweep`):
+
+    \b
+      sweep:
+        link.rate: [100mbit, 1gbit]
+        compression: [none, {kind: top_k, ratio: 1%}]
+
+    Every point is planned before the first runs. Points with a valid result below --output are skipped, so that the
+    same command goes on after an interruption; a point that fails stops no other. Needs root.
+
+    Exit codes of their own: 1 if any point failed, 4 if none failed and any is invalid.
+
+    Examples:
+
+    \b
+      testbed sweep experiments/link_speed.yaml
+      testbed sweep experiments/quickstart.yaml --set repeat=3 \\
+          --set 'sweep.link.rate=[50mbit, 200mbit]'
+    """
+    from testbed.results.compare import render_comparison, render_points
+    from testbed.results.terminal import LiveProgress
+    from testbed.run import run_experiment
+    from testbed.spec.experiment import Experiment
+    from testbed.spec.sweep import load_sweep
+    from testbed.sweep import exit_code, found, plan_points, require_points, run_sweep
+
+    set_up_logging(verbose)
+    swept = load_sweep(spec, overrides or [])
+    if swept.is_single_run:
+        raise SpecError(
+            f"{spec}: nothing varies; list values under `sweep`, such as --set 'sweep.link.rate=[100mbit, 1gbit]', or "
+            "use `testbed run`"
+        )
+    plans = plan_points(swept)
+    comparison = found(swept, plans, output=output, force=force)
+    if dry_run:
+        if as_json:
+            emit(comparison.to_json())
+        else:
+            render_points(comparison, standard_output())
+        return
+    require_points(swept, plans)
+    errors = Console(stderr=True, quiet=as_json)
+
+    def run_one(experiment: Experiment) -> "Summary":
+        progress = LiveProgress(errors, enabled=not as_json)
+        try:
+            return run_experiment(experiment, output=output, progress=progress, calibration_mode=calibration)
+        finally:
+            progress.close()
+
+    comparison = run_sweep(comparison, [point.experiment for point in swept.points], run=run_one, console=errors)
+    if as_json:
+        emit(comparison.to_json())
+    else:
+        render_comparison(comparison, standard_output())
+    if code := exit_code(comparison):
+        raise typer.Exit(code)

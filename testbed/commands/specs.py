@@ -1,0 +1,61 @@
+"""plan, schema: what a spec means, without doing anything."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from testbed.commands.options import EPILOG, Json, Set, Spec, Verbose, emit, set_up_logging
+from transports.terminal import standard_output
+
+if TYPE_CHECKING:
+    from testbed.spec.sweep import Sweep
+
+commands: Final = typer.Typer()
+
+
+@commands.command(epilog=EPILOG, short_help="Print what a run would do, without root and doing nothing.")
+def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verbose = 0) -> None:
+    """Print what a run would do, without root and without doing it.
+
+    Nodes, addresses, every ip and tc command, processes, the bytes each link must carry and the time theory predicts.
+    Of a spec with `sweep`: its points, and what theory predicts for each.
+    """
+    from testbed.budget import asked_bps, comparison, known_budget, refuse_excess
+    from testbed.doctor import plan_here
+    from testbed.results.plan_text import render_plan
+    from testbed.spec.sweep import load_sweep
+
+    set_up_logging(verbose)
+    swept = load_sweep(spec, overrides or [])
+    if not swept.is_single_run:
+        _plan_sweep(swept, as_json=as_json)
+        return
+    made = plan_here(swept.points[0].experiment)
+    budget = known_budget()
+    refuse_excess(made, budget)
+    if as_json:
+        carries_bps = None if budget is None else budget.carries_bps(made.experiment.packet_bytes)
+        emit({**made.to_json(), "budget": {"asked_bps": asked_bps(made), "carries_bps": carries_bps}})
+    else:
+        render_plan(made, standard_output())
+        standard_output().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)
+
+
+def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
+    from testbed.results.compare import render_points
+    from testbed.sweep import found, plan_points
+
+    points = found(swept, plan_points(swept), output=Path(), force=True)
+    if as_json:
+        emit(points.to_json())
+    else:
+        render_points(points, standard_output())
+
+
+@commands.command(epilog=EPILOG, short_help="Print the JSON schema of a spec.")
+def schema() -> None:
+    """Print the JSON schema of a spec, so that editors complete it."""
+    from testbed.spec.sweep import sweep_schema
+
+    emit(sweep_schema())
