@@ -23,7 +23,7 @@ from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.plan import Plan
-from testbed.results.record import RecordWriter
+from testbed.results.writer import RecordWriter
 from testbed.status import Progress
 from transports.channels.base import PeerStatistics
 

@@ -40,16 +40,7 @@ from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, predict
 from testbed.recorder import OnLine, Recorder, Snapshot
 from testbed.results.changes import change_notes, changed_directions
-from testbed.results.record import (
-    BacklogSummary,
-    CaptureSummary,
-    DelayLine,
-    Outcome,
-    PrometheusSummary,
-    RecordWriter,
-    Summary,
-    load,
-)
+from testbed.results.record import load
 from testbed.results.report import write_report
 from testbed.results.summarize import (
     AllReduceFacts,
@@ -64,7 +55,9 @@ from testbed.results.summarize import (
     run_queue_share,
     summarize,
 )
+from testbed.results.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
 from testbed.results.terminal import LiveProgress
+from testbed.results.writer import RecordWriter
 from testbed.spec.experiment import Experiment
 from testbed.state import new_run_id
 from testbed.status import RunStatus, StatusFile

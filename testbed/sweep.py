@@ -15,7 +15,8 @@ from testbed.plan import Plan
 from testbed.results import wording
 from testbed.results.compare import ComparedPoint, Comparison
 from testbed.results.compare_page import write_sweep
-from testbed.results.record import Summary, results_of
+from testbed.results.record import results_of
+from testbed.results.summary import Summary
 from testbed.run import RunStoppedError, require_iterations
 from testbed.spec.experiment import Experiment
 from testbed.spec.sweep import PointErrors, Sweep, settings_text

@@ -10,7 +10,7 @@ from testbed.aggregation.running import AggregatorReport
 from testbed.aggregation.tenant import TenantReport
 from testbed.links.direction import Direction
 from testbed.plan import Plan
-from testbed.results.record import AggregatorSummary, TenantSummary
+from testbed.results.summary import AggregatorSummary, TenantSummary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

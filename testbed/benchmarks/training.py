@@ -14,7 +14,7 @@ from rich.console import Console
 
 from testbed.benchmarks.targets import Benchmarks, Row, quietly, target_row
 from testbed.errors import RunFailedError
-from testbed.results.record import Summary
+from testbed.results.summary import Summary
 from testbed.results.terminal import LiveProgress
 from testbed.run import RunStoppedError, run_experiment
 from testbed.spec.experiment import validate

@@ -15,7 +15,7 @@ from testbed.errors import CalibrationError, SpecError
 from transports.terminal import standard_output
 
 if TYPE_CHECKING:
-    from testbed.results.record import Summary
+    from testbed.results.summary import Summary
     from testbed.results.terminal import LiveProgress
     from testbed.run import CaptureRequest
     from testbed.spec.experiment import Experiment

@@ -7,7 +7,7 @@ from testbed.fidelity import BackgroundEvidence
 from testbed.links.direction import Direction
 from testbed.plan import Plan
 from testbed.recorder import Snapshot
-from testbed.results.record import BackgroundSummary
+from testbed.results.summary import BackgroundSummary
 
 
 def flows_between(plan: Plan, start: Snapshot, end: Snapshot) -> list[FlowBytes]:

@@ -19,8 +19,10 @@ import yaml
 from testbed.background.base import BACKGROUNDS
 from testbed.errors import SpecError
 from testbed.results.changes import RateHistory
+from testbed.results.frames import iteration_parts
 from testbed.results.lanes import Lanes
-from testbed.results.record import Record, iteration_parts, replace_bytes
+from testbed.results.record import Record
+from testbed.results.writer import replace_bytes
 
 Event = dict[str, Any]
 

@@ -25,7 +25,8 @@ from rich.text import Text
 from testbed.errors import EnvironmentLacksError
 from testbed.results import wording
 from testbed.results.compare_answer import answer
-from testbed.results.record import Summary, replace_text
+from testbed.results.summary import Summary
+from testbed.results.writer import replace_text
 from testbed.spec.sweep import settings_text, value_text
 
 State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]

@@ -7,8 +7,8 @@ from typing import Final
 from testbed.results import compare_plots, wording
 from testbed.results.compare import Comparison, columns, write_comparison
 from testbed.results.compare_answer import answer
-from testbed.results.record import replace_text
 from testbed.results.report import inlined, template
+from testbed.results.writer import replace_text
 
 _FIGURES: Final = (
     (compare_plots.iteration, "Iteration time"),

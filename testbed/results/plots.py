@@ -12,9 +12,11 @@ import polars as pl
 
 from testbed.results import wording
 from testbed.results.changes import RateHistory
+from testbed.results.frames import iteration_parts
 from testbed.results.lanes import Lanes
-from testbed.results.record import LinkSummary, Record, iteration_parts
+from testbed.results.record import Record
 from testbed.results.summarize import per_iteration
+from testbed.results.summary import LinkSummary
 
 Figure = dict[str, Any]
 

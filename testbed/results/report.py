@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from testbed.metrics.server import reopen_command
 from testbed.results import plots, wording
-from testbed.results.record import Record, replace_text
+from testbed.results.record import Record
+from testbed.results.writer import replace_text
 
 _FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeline, plots.loss)
 

@@ -16,8 +16,9 @@ import polars as pl
 from testbed.fidelity import RATE_TOLERANCE, BacklogEvidence, LinkEvidence
 from testbed.links.spec import MAX_RATE_BPS
 from testbed.results.changes import RateHistory, summarize_changes
-from testbed.results.record import (
-    CHANGE_SCHEMA,
+from testbed.results.frames import CHANGE_SCHEMA
+from testbed.results.stragglers import worker_summaries
+from testbed.results.summary import (
     AggregatorSummary,
     AllReduceSummary,
     BackgroundSummary,
@@ -36,7 +37,6 @@ from testbed.results.record import (
     Summary,
     SynchronisationSummary,
 )
-from testbed.results.stragglers import worker_summaries
 
 Floats = npt.NDArray[np.float64]
 BUSY_SHARE: Final = 0.01

@@ -18,7 +18,7 @@ from testbed.metrics.server import DIRECTORY, reopen_command
 from testbed.results import wording
 
 if TYPE_CHECKING:  # the record's module imports polars, which progress does not need
-    from testbed.results.record import LinkSummary, Outcome, Summary
+    from testbed.results.summary import LinkSummary, Outcome, Summary
 
 _WIDTH: Final = 100
 _STYLES: Final["dict[Outcome, str]"] = {

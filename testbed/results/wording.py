@@ -10,7 +10,7 @@ from testbed.links.spec import UNSHAPED_BPS
 from transports.units import format_size
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
-    from testbed.results.record import (
+    from testbed.results.summary import (
         AggregatorSummary,
         AllReduceSummary,
         BackgroundSummary,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
 from testbed.results.compare import Comparison
-from testbed.results.record import Outcome, Quantiles, Summary
+from testbed.results.summary import Outcome, Quantiles, Summary
 from testbed.run import RunStoppedError
 from testbed.spec.experiment import Experiment
 from testbed.spec.sweep import Sweep, expand

@@ -8,7 +8,7 @@ from testbed.benchmarks import training
 from testbed.benchmarks.training import BENCHMARKS
 from testbed.errors import RunFailedError
 from testbed.plan import make_plan
-from testbed.results.record import Quantiles, Summary
+from testbed.results.summary import Quantiles, Summary
 from testbed.spec.experiment import validate
 
 ITERATION_S = {"none": 0.6, "layers": 0.4, "merged": 0.4, "time": 0.4, "priority": 0.36, "size": 0.5}

@@ -8,8 +8,9 @@ from random import Random
 import polars as pl
 import pytest
 
-from testbed.results.record import Record, RecordWriter, load
+from testbed.results.record import Record, load
 from testbed.results.summarize import AllReduceFacts, Inputs, LinkFacts, summarize
+from testbed.results.writer import RecordWriter
 
 FRAMES_PER_BYTE = 1514 / 1448
 SPEC = "name: quickstart\nworkers: 4\ntopology: {kind: star}\nlink: {rate: 100mbit, delay: 0s}\n"

@@ -16,7 +16,8 @@ import pytest
 
 from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.results.chrome_trace import chrome_trace, write_trace
-from testbed.results.record import CHANGE_SCHEMA, Record
+from testbed.results.frames import CHANGE_SCHEMA
+from testbed.results.record import Record
 
 Make = Callable[..., Record]
 REQUIRED = {

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from testbed.errors import EnvironmentLacksError
 from testbed.results.compare import ComparedPoint, Comparison, render_comparison, render_points, write_comparison
-from testbed.results.record import CommandSummary, Outcome, Record, Summary
+from testbed.results.record import Record
+from testbed.results.summary import CommandSummary, Outcome, Summary
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from testbed.results.compare import ComparedPoint, Comparison
 from testbed.results.compare_answer import answer
-from testbed.results.record import Record, Summary
+from testbed.results.record import Record
+from testbed.results.summary import Summary
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 
 from testbed.results import compare_plots
 from testbed.results.compare import ComparedPoint, Comparison
-from testbed.results.record import Record, Summary
+from testbed.results.record import Record
+from testbed.results.summary import Summary
 
 FIGURES = (compare_plots.iteration, compare_plots.allreduce, compare_plots.scaling, compare_plots.breakdown)
 RATES, COMPRESSIONS = ("10mbit", "1gbit", "100mbit"), ("none", {"kind": "top_k", "ratio": "1%"})

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from testbed.results import plots
-from testbed.results.record import CHANGE_SCHEMA, Record
+from testbed.results.frames import CHANGE_SCHEMA
+from testbed.results.record import Record
 
 Make = Callable[..., Record]
 FIGURES = (plots.utilization, plots.breakdown, plots.loss, plots.timeline)

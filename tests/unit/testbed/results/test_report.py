@@ -9,16 +9,16 @@ from typing import Any
 
 import polars as pl
 
-from testbed.results.record import (
+from testbed.results.record import Record
+from testbed.results.report import write_report
+from testbed.results.summarize import CompressionFacts
+from testbed.results.summary import (
     AggregatorSummary,
     CommandExit,
     CommandSummary,
     PrometheusSummary,
-    Record,
     TenantSummary,
 )
-from testbed.results.report import write_report
-from testbed.results.summarize import CompressionFacts
 
 Make = Callable[..., Record]
 

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from testbed.results.record import ITERATION_SCHEMA
+from testbed.results.frames import ITERATION_SCHEMA
 from testbed.results.stragglers import worker_summaries
 
 

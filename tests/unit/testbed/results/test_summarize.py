@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.links.spec import UNSHAPED_BPS
-from testbed.results.record import (
-    BACKLOG_SCHEMA,
-    BUCKET_SCHEMA,
-    ITERATION_SCHEMA,
-    LINK_SCHEMA,
-    MACHINE_SCHEMA,
-    Record,
-)
+from testbed.results.frames import BACKLOG_SCHEMA, BUCKET_SCHEMA, ITERATION_SCHEMA, LINK_SCHEMA, MACHINE_SCHEMA
+from testbed.results.record import Record
 from testbed.results.summarize import (
     AllReduceFacts,
     CommandFacts,

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from testbed.results import wording
-from testbed.results.record import BacklogSummary, DelayLine, LinkSummary, Record
+from testbed.results.record import Record
+from testbed.results.summary import BacklogSummary, DelayLine, LinkSummary
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""The tables of a record: what their columns are. Times are wall seconds since the run's epoch."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+
+ITERATION_SCHEMA: Final[dict[str, Any]] = {
+    "rank": pl.Int32,
+    "phase": pl.String,
+    "index": pl.Int32,
+    "start_s": pl.Float64,
+    "forward_end_s": pl.Float64,
+    "backward_compute_end_s": pl.Float64,
+    "backward_end_s": pl.Float64,
+    "optimizer_end_s": pl.Float64,
+    "end_s": pl.Float64,
+    "loss": pl.Float64,
+    "num_samples": pl.Int32,
+    "cpu_s": pl.Float64,
+    "run_queue_delay_s": pl.Float64,
+    "communication_run_queue_delay_s": pl.Float64,
+    "slowdown": pl.Float64,
+    "staleness": pl.Int32,  # updates that the parameters lacked when the gradient was made
+    "forward_stall_s": pl.Float64,  # of the forward pass, waiting for gradients of the iteration before
+}
+_ITERATION_PARTS: Final = (
+    ("backward", "forward_end_s", "backward_compute_end_s"),
+    ("exposed communication", "backward_compute_end_s", "backward_end_s"),
+    ("optimizer", "backward_end_s", "optimizer_end_s"),
+    ("other", "optimizer_end_s", "end_s"),
+)
+
+
+def iteration_parts(row: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """What an iteration of one worker, a row of ITERATION_SCHEMA, consists of, without gaps: name, begin and end.
+
+    What the forward pass waits for gradients is exposed communication; at its layers, but only the sum is known, which
+    comes before the rest of the pass here.
+    """
+    begun_s = row["start_s"] + row["forward_stall_s"]
+    parts = [("forward", begun_s, row["forward_end_s"])]
+    if row["forward_stall_s"] > 0:
+        parts.append(("exposed communication", row["start_s"], begun_s))
+    return [*parts, *((name, row[begin], row[end]) for name, begin, end in _ITERATION_PARTS)]
+
+
+BUCKET_SCHEMA: Final[dict[str, Any]] = {
+    "rank": pl.Int32,
+    "phase": pl.String,
+    "index": pl.Int32,
+    "sequence": pl.Int64,
+    "size_bytes": pl.Int64,
+    "enqueued_s": pl.Float64,
+    "started_s": pl.Float64,
+    "first_byte_s": pl.Float64,
+    "done_s": pl.Float64,
+    "payload_bytes": pl.Int64,
+    "encode_s": pl.Float64,
+    "decode_s": pl.Float64,
+}
+LINK_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,
+    "link": pl.String,  # "w0-s0"
+    "node": pl.String,  # the sending node of this direction
+    "port": pl.String,  # its interface
+    "class_bytes": pl.Int64,  # of the HTB class or the relay, cumulative
+    "class_packets": pl.Int64,
+    "drops": pl.Int64,
+    "overlimits": pl.Int64,
+    "backlog_bytes": pl.Int64,
+    "interface_bytes": pl.Int64,
+    "rate_bps": pl.Float64,  # asked of the class at that moment
+}
+CHANGE_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,  # when the kernel had taken it
+    "link": pl.String,
+    "node": pl.String,  # the sending node of this direction
+    "to": pl.String,
+    "setting": pl.String,  # as in the spec, or "carrier"
+    "before": pl.String,  # as a spec writes it: "100mbit"
+    "after": pl.String,
+    "rate_bps": pl.Float64,  # in force from now on
+    "source": pl.String,  # schedule, trace or hand
+}
+BACKLOG_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,
+    "link": pl.String,
+    "node": pl.String,
+    "elapsed_s": pl.Float64,
+    "backlog_bytes": pl.Int64,
+    "sent_bytes": pl.Int64,
+    "due_bytes": pl.Float64,  # rate x time
+}
+MACHINE_SCHEMA: Final[dict[str, Any]] = {
+    "at_s": pl.Float64,
+    "ticks": pl.Int64,  # cumulative, as all of these
+    "idle_ticks": pl.Int64,
+    "steal_ticks": pl.Int64,
+    "softnet_drops": pl.Int64,
+    "softnet_squeezes": pl.Int64,
+}
+
+FRAMES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "iterations": ITERATION_SCHEMA,
+    "buckets": BUCKET_SCHEMA,
+    "links": LINK_SCHEMA,
+    "backlog": BACKLOG_SCHEMA,
+    "machine": MACHINE_SCHEMA,
+    "changes": CHANGE_SCHEMA,
+}

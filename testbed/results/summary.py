@@ -1,0 +1,372 @@
+"""summary.json: what a run has measured and how far to trust it, for scripts."""
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
+SCHEMA_VERSION: Final = 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Quantiles(_Part):
+    """Of a sample, in virtual seconds."""
+
+    median: float
+    p10: float
+    p90: float
+
+
+class LossValues(_Part):
+    """Mean over workers."""
+
+    first: float | None
+    """None where the loss is not a finite number: training has diverged."""
+    last: float | None
+    end: float | None = None
+    """Mean over the last tenth of the measured iterations: batches differ."""
+
+
+class DelayLine(_Part):
+    """What the delay daemon did on one direction over the measured iterations; wall seconds."""
+
+    num_packets: int
+    """A super-frame is one, except on links with loss."""
+    num_lost: int
+    """By the loss asked for."""
+    num_dropped: int
+    """By a full buffer: an error."""
+    num_marked: int = 0
+    """By ECN."""
+    late_median_s: float | None
+    """How much later than asked packets were let go; None without packets."""
+    late_p99_s: float | None
+    late_max_s: float | None
+
+
+class BacklogSummary(_Part):
+    """What a direction sent while its queue surely held packets; wall seconds."""
+
+    num_probes: int
+    watched_s: float
+    due_bytes: float
+    """rate x time."""
+    sent_bytes: int
+    held_share: float
+    """Of the watched time, that in which what was sent was within one packet (or super-frame) and 1 % of what was
+    due."""
+    chance: float
+    """So much of the difference, relative, may be chance: what is sent comes in whole packets (three standard
+    deviations)."""
+
+
+class MachineSummary(_Part):
+    """The machine over the measured iterations."""
+
+    idle_share: float
+    """Of all cores' time."""
+    steal_share: float
+    saturated_share: float | None
+    """Of the time in which a bucket was in service, that in which less than 5 % of the cores' time was idle; None: no
+    bucket moved."""
+    softnet_drops: int
+    """Packets that found the kernel's input queue full."""
+    softnet_squeezes: int
+
+
+class LinkSummary(_Part):
+    """One direction of one link over the measured iterations."""
+
+    name: str
+    from_: str = Field(alias="from")
+    to: str
+    rate_bps: float
+    delay_s: float
+    measured_rate_bps: float | None
+    measured_delay_s: float | None
+    bytes: int
+    """Counted by what shapes the link, headers included, pure acknowledgements and background traffic taken out (as far
+    as they have one path; a command's acknowledgements are not known, and in it)."""
+    expected_bytes: int | None
+    """What the collective's schedule sends, with headers; None: a whole stack runs and its schedule is not
+    known."""
+    acknowledgement_bytes: int
+    """Pure acknowledgements, from the kernel's count of segments without data."""
+    retransmitted_bytes: int
+    background_bytes: int | None = 0
+    """Of background flows, headers included, not in `bytes`; None where they could have taken another of several equal
+    paths."""
+    background_utilization: float | None = 0.0
+    """The part of `utilization_mean` that is theirs."""
+    utilization_mean: float | None
+    """class bytes x 8 / (rate x measured time): 0 to 1; None on an unshaped link, as fast as the machine."""
+    utilization_busy: float | None
+    """The same while at least one bucket is in service on any worker; of a command, while any link carries over 1 %
+    of its rate."""
+    drops: int
+    delay_line: DelayLine | None = None
+    """None where no daemon makes the delay."""
+    backlog: BacklogSummary | None = None
+    """None where its queue never held enough to tell."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class BackgroundSummary(_Part):
+    """One background flow over the measured iterations; on the wire, headers included."""
+
+    from_: str = Field(alias="from")
+    to: str
+    kind: str
+    asked: str
+    """As the plan says it."""
+    offered_bps: float | None
+    """Asked for on average; None: as much as it gets."""
+    sent_bps: float
+    received_bps: float
+    blocked_share: float
+    """Of the packets that were due, those that did not fit the source's own link."""
+    late_share: float
+    """Those left out because the source did not get to run in time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class TenantSummary(_Part):
+    """Another job at an aggregator, from the start of the workers to their end."""
+
+    workers: list[str]
+    num_slots: int
+    size_bytes: int
+    reductions: int
+    """That all of its workers have the sum of."""
+    chunks_sent: int
+    """By all of its workers, repetitions included."""
+
+
+class AggregatorSummary(_Part):
+    """One switch that adds, from the first joining to the last leaving."""
+
+    name: str
+    at: str
+    """Its switch."""
+    dataplane: str
+    children: list[str] = []
+    """Workers, and aggregators below it, whose contributions it added."""
+    parent: str | None = None
+    """The aggregator above, which it sent its sums to."""
+    chunks: int
+    """Whose sum was given out."""
+    duplicates: int
+    """Contributions that came again."""
+    stale: int
+    """Contributions of another epoch, or older than what their slot holds."""
+    bad: int
+    """Datagrams that were none of the job's."""
+    repeated: int
+    """Chunks done again in the measured iterations because an exponent was guessed too low; the most of any worker."""
+    retransmitted: int
+    """Chunks that workers sent again in the measured iterations because no result came; of all workers."""
+    partial: int = 0
+    """Chunks of the measured iterations whose sum was given out without a straggler's contribution, and scaled up."""
+    tenants: list[TenantSummary] = []
+    """Other jobs that it served; `chunks`, `duplicates`, `stale` and `bad` count all jobs."""
+    lost: str | None
+    """Why it stopped adding; None: it did not."""
+
+
+class WorkerSummary(_Part):
+    """One worker over the measured iterations; virtual seconds."""
+
+    name: str
+    compute_time_s: float
+    """Median; with what a slowdown added."""
+    slowdown_mean: float
+    """How many times as long its computing was made to take; 1: not at all."""
+    last_share: float
+    """Of the iterations, those in which it was the last to hand over its last gradient."""
+    held_up_s: float
+    """By how much it then came later than the last but one, per iteration, the others' counting as 0: the time for
+    which everyone waited for this worker alone."""
+
+
+class ChangeSummary(_Part):
+    """What became of some directions' setting in one go, or by one trace; virtual seconds."""
+
+    at_s: float
+    """Since the first measured iteration began; negative before it. Of a trace: its first step."""
+    links: str
+    """`w1 → s0`, `w1 ↔ s0` for both of its directions, or several."""
+    setting: str
+    before: str
+    after: str
+    """As a spec writes it; of a trace the last value."""
+    source: Literal["schedule", "trace", "hand"]
+    num_steps: int = 1
+    """Of a trace, how many of its steps were reached."""
+
+
+class CaptureSummary(_Part):
+    """The packets of one link, both directions, as `testbed run --capture` wrote them."""
+
+    link: str
+    file: str
+    """Below the record's directory."""
+    num_packets: int
+    """A super-frame is one."""
+    num_dropped: int
+    """Missed because the capture did not keep up."""
+
+
+class PrometheusSummary(_Part):
+    """What the run's own Prometheus saw."""
+
+    data: str
+    """Below the record's directory; `prometheus --storage.tsdb.path` opens it again."""
+    num_scrapes: int
+    num_series: int
+    """Of the run at its end."""
+    compared_s: float
+    """Over the last so many wall seconds each scrape of each link's counters was compared with the record's."""
+    alerts: dict[str, int] = {}
+    """Those that fired, by name: about how many directions, workers or other things."""
+    differences: list[str]
+    """Where they were not the same within one scrape; none is as it should be."""
+
+
+class AllReduceSummary(_Part):
+    """One iteration's worth of all-reduce, all buckets together."""
+
+    size_bytes: int
+    """Sum of the buckets."""
+    time_s: float
+    """Median over iterations of the time during which at least one bucket was in service on the slowest
+    worker."""
+    bound_s: float
+    """The physical bound of the collective at the goodput of the links."""
+    predicted_s: float
+    """The alpha-beta prediction, or the time of the `bottleneck`."""
+    bottleneck: str | None = None
+    """The link that workers share, `s0 -> s1`, whose bytes take longer than the alpha-beta model's rounds."""
+
+
+class CommandExit(_Part):
+    """How one worker's command ended."""
+
+    name: str
+    status: int
+    """Negative: the signal that ended it."""
+    time_s: float
+    """From the start of the first worker to its end, as noticed."""
+
+
+class CommandSummary(_Part):
+    """A program of the user's in every worker (workload `command`, `testbed exec`)."""
+
+    argv: list[str]
+    backend: str | None
+    """That was to take the place of the one the script names."""
+    redirected: list[str]
+    """What process groups were asked to be when it did: `gloo`, `nccl`, `default`."""
+    start_s: float
+    """When the first worker was started: wall seconds since the run's epoch, as in the frames."""
+    time_s: float
+    """From then to the end of the last worker: what `links` and `machine` are measured over."""
+    workers: list[CommandExit]
+
+
+class CompressionSummary(_Part):
+    """What compression did to the gradients of one iteration, and what it cost."""
+
+    kind: str
+    gradient_bytes: int
+    """Without compression."""
+    payload_bytes: float
+    """What each worker handed to collectives, scales, indices and lengths included: mean over workers and
+    iterations."""
+    payload_ratio: float
+    """payload_bytes / gradient_bytes."""
+    traffic_ratio: float | None
+    """Bytes that the workers' links carried, with headers, over what the same collective would have sent without
+    compression. Gathered payloads travel to every worker, so that it grows with their number."""
+    encode_s: float
+    """CPU time of the codec before its last collective: mean over workers, median over iterations."""
+    decode_s: float
+    """The same after it."""
+
+
+class SynchronisationSummary(_Part):
+    """How far the workers' models were apart in the measured iterations."""
+
+    kind: str
+    every: int | None
+    """Of local SGD: iterations from one averaging to the next."""
+    num_exchanges: int | None
+    """In which workers exchanged anything; None: each worker in each iteration, by itself."""
+    staleness: dict[int, int]
+    """How many gradients were made with parameters that lacked so many updates: of other workers, where servers apply
+    them; of averaging, where each worker goes on by itself."""
+    staleness_mean: float
+
+
+class Summary(_Part):
+    """summary.json, and what `testbed run --json` prints. Times are virtual seconds."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    run_id: str
+    spec_sha256: str
+    started_at: str
+    """Date and time of the start, ISO 8601 with its offset."""
+    epoch_s: float
+    """CLOCK_MONOTONIC at the zero of the frames' times."""
+    outcome: Outcome
+    reasons: list[str]
+    num_workers: int
+    num_iterations: int
+    dilation: float
+    iteration_time_s: Quantiles | None
+    compute_time_s: float | None
+    """Median over iterations of the mean over workers: forward, backward until the last gradient,
+    optimizer."""
+    exposed_communication_s: float | None
+    """The same: from the last gradient computed to the last gradient reduced."""
+    other_time_s: float | None
+    """The same: data, bookkeeping, waiting at the end of the iteration."""
+    compute_only_time_s: float | None
+    """Median iteration of the same workers computing at the same time without communicating."""
+    samples_per_s: float | None
+    scaling_factor: float | None
+    """compute_only_time_s / iteration_time_s.median; not capped, so noise may carry it past 1."""
+    loss: LossValues | None
+    parameters_sha256: str | None
+    """Of the final parameters; the same on every worker, else the run has failed."""
+    workers: list[WorkerSummary]
+    links: list[LinkSummary]
+    background: list[BackgroundSummary]
+    machine: MachineSummary | None
+    allreduce: AllReduceSummary | None
+    compression: CompressionSummary | None = None
+    """None: nothing was compressed."""
+    synchronisation: SynchronisationSummary | None = None
+    """None: workers exchanged gradients in every iteration."""
+    command: CommandSummary | None = None
+    """None: the workload is one of ours."""
+    aggregators: list[AggregatorSummary] = []
+    """Switches that added the gradients."""
+    unshared_memory_bytes: list[int]
+    """Of each worker at its end: what it does not share with the process it was forked from."""
+    overhead_s: dict[str, float]
+    """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
+    captures: list[CaptureSummary] = []
+    prometheus: PrometheusSummary | None = None
+    """None: none was asked for, or the run ended before its end."""
+    changes: list[ChangeSummary] = []
+    """Of the links, while the run went on; all of them are in changes.parquet."""
+    num_changes_not_reached: int = 0
+    """Scheduled for later than the run's end."""
+    record: str
+    """Path of the record."""
