@@ -3,32 +3,38 @@
 import json
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from errno import EADDRINUSE, EADDRNOTAVAIL
 from functools import partial
+from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from switch_agg.control.service import ControlClient, served
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
-from switch_agg.errors import AggregationError, JobError
+from switch_agg.errors import AggregationError, JobError, UnsupportedError, explained
 from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
 from switch_agg.payload import PayloadName
 from switch_agg.status import Status, status_of
-from switch_agg.wire import PORTS, goodput_fraction
+from switch_agg.view import render
+from switch_agg.wire import PORTS, size_code
+
+if TYPE_CHECKING:
+    from switch_agg.metrics import Scraped
 
 app = typer.Typer(
     help="An aggregator for in-network aggregation: it adds gradients that workers send, SwitchML-style.\n\n"
@@ -57,13 +63,25 @@ def serve(
     elements: Annotated[int, typer.Option(help="ebpf: elements of a chunk, the same for all jobs.")] = 256,
     payload: Annotated[PayloadName, typer.Option(help="ebpf: what is in them, the same for all jobs.")] = "int32",
     slots: Annotated[int, typer.Option(help="ebpf: slots of all jobs together.")] = 512,
+    link_mbps: Annotated[
+        float | None,
+        typer.Option(
+            help="What each worker's link carries, in Mbit/s: `top` and metrics then know the bound.", min=0.001
+        ),
+    ] = None,
 ) -> None:
-    """Serve an address until a signal comes. Says `ready ADDRESS:PORT` when it does."""
+    """Serve an address until a signal comes. Says `ready ADDRESS:PORT` when it does.
+
+    Example: switch-agg serve --listen 10.0.0.9 --control /run/agg.sock --metrics 9465 --link-mbps 100
+    """
     address = _address(listen)
     with ExitStack() as stack:
         plane = _plane(dataplane, address, switch_pid, interface, elements, payload, slots)
         stack.callback(plane.close)
-        status = partial(status_of, plane, name=dataplane, address=address, since_s=time.monotonic())
+        rate_bps = None if link_mbps is None else link_mbps * 1e6
+        status = partial(
+            status_of, plane, name=dataplane, address=address, since_s=time.monotonic(), link_rate_bps=rate_bps
+        )
         stack.enter_context(served(plane, control, status))
         if metrics is not None:
             _export(stack, metrics, status)
@@ -94,19 +112,23 @@ def configure(
     straggler_timeout: Annotated[float | None, typer.Option(help="Seconds until a partial sum is given out.")] = None,
     compatible: Annotated[bool, typer.Option(help="Serve p4app-switchML's clients.")] = False,
 ) -> None:
-    """Serve a job."""
-    job = Job(
-        number=number,
-        workers=tuple(workers.split(",")),
-        num_elements=elements,
-        payload=payload,
-        num_slots=slots,
-        first_slot=first_slot,
-        straggler_timeout_s=straggler_timeout,
-        compatible=compatible,
-    )
-    with ControlClient(control) as client:
-        client.configure(job)
+    """Serve a job.
+
+    Example: switch-agg configure --control /run/agg.sock --workers 10.0.0.1,10.0.0.2
+    """
+    with _options_named(), ControlClient(control) as client:
+        client.configure(
+            Job(
+                number=number,
+                workers=tuple(workers.split(",")),
+                num_elements=elements,
+                payload=payload,
+                num_slots=slots,
+                first_slot=first_slot,
+                straggler_timeout_s=straggler_timeout,
+                compatible=compatible,
+            )
+        )
 
 
 @app.command()
@@ -146,7 +168,7 @@ def status(
         jobs = [{**asdict(each), "job": each.job.model_dump()} for each in found.jobs]
         sys.stdout.write(json.dumps({**asdict(found), "jobs": jobs}) + "\n")
     else:
-        Console().print(render(found, None, 0.0))
+        Console().print(render(found, None))
 
 
 @app.command()
@@ -160,60 +182,42 @@ def top(
     with ControlClient(control) as client, Live(console=Console(), auto_refresh=False) as live:
         while count is None or count > 0:
             found = client.status()
-            live.update(render(found, before, found.uptime_s - before.uptime_s if before else 0.0), refresh=True)
+            live.update(render(found, before), refresh=True)
             before, count = found, None if count is None else count - 1
             if count != 0:
                 time.sleep(interval)
 
 
-def render(status: Status, before: Status | None, elapsed_s: float) -> Group:
-    """A status as people read it; with the one before, rates as well."""
-
-    def per_second(name: str) -> float:
-        return (status.counters[name] - before.counters[name]) / elapsed_s if before and elapsed_s else 0.0
-
-    head = Table.grid(padding=(0, 2))
-    head.add_row("aggregator", f"{status.address} ({status.dataplane}), up {status.uptime_s:.0f} s")
-    books = "balance" if not status.violations else "; ".join(status.violations)
-    head.add_row("books", f"{books}; {status.in_flight} contributions in flight")
-    counters = Table(title="datagrams", title_justify="left")
-    for name in ("", "count", "per second"):
-        counters.add_column(name, justify="left" if not name else "right")
-    for name, value in status.counters.items():
-        if value or name in {"rx", "fresh", "done"}:
-            counters.add_row(name, f"{value:,}", f"{per_second(name):,.0f}" if before else "")
-    jobs = Table(title="jobs", title_justify="left")
-    for name in ("job", "epoch", "workers", "chunk", "slots", "payload share", "last to contribute", "waited, median"):
-        jobs.add_column(name)
-    for each in status.jobs:
-        total = sum(each.stragglers.last)
-        slowest = max(range(len(each.stragglers.last)), key=each.stragglers.last.__getitem__)
-        jobs.add_row(
-            str(each.job.number),
-            str(each.epoch),
-            str(each.job.num_workers),
-            f"{each.job.num_values} elements"
-            if each.job.form.lanes == 1
-            else f"{each.job.num_values} of {each.job.payload}",
-            f"{each.job.first_slot} to {each.job.first_slot + each.job.num_slots - 1}",
-            f"{goodput_fraction(each.job.num_elements):.1%}",
-            f"{each.job.workers[slowest]} in {each.stragglers.last[slowest] / total:.0%}" if total else "",
-            _median(each.stragglers.gaps) if total else "",
-        )
-    return Group(head, counters, jobs)
+@contextmanager
+def _options_named() -> Iterator[None]:
+    """What is wrong with a job's fields, said of the options that they come from."""
+    try:
+        yield
+    except (JobError, ValidationError) as error:
+        said = explained(error) if isinstance(error, ValidationError) else str(error)
+        field, colon, rest = said.partition(":")
+        raise JobError(f"{_OPTIONS[field]}{colon}{rest}" if field in _OPTIONS else said) from error
 
 
-def _median(gaps: tuple[int, ...]) -> str:
-    half, seen = sum(gaps) / 2, 0
-    for bits, count in enumerate(gaps):
-        seen += count
-        if seen >= half:
-            return f"below {2**bits} us"
-    return ""
+_OPTIONS: Final = {
+    "number": "--number",
+    "workers": "--workers",
+    "num_elements": "--elements",
+    "payload": "--payload",
+    "num_slots": "--slots",
+    "first_slot": "--first-slot",
+    "first_slot + num_slots": "--first-slot + --slots",
+    "straggler_timeout_s": "--straggler-timeout",
+    "compatible": "--compatible",
+}
 
 
 def _address(text: str) -> Address:
     host, _, port = text.partition(":")
+    try:
+        IPv4Address(host)
+    except ValueError:
+        raise JobError(f"--listen {text}: {host!r} is no IPv4 address, such as 10.0.0.9") from None
     number = int(port) if port.isdigit() else PORTS[0]
     if (port and not port.isdigit()) or number not in PORTS:
         raise JobError(f"--listen {text}: the port is one of {PORTS[0]} to {PORTS[-1]}")
@@ -230,36 +234,75 @@ def _plane(
     slots: int,
 ) -> DataPlane:
     generation = secrets.randbits(14)
-    if kind == "reference":
-        from switch_agg.dataplanes.reference import ReferenceDataPlane
+    try:
+        if kind == "reference":
+            from switch_agg.dataplanes.reference import ReferenceDataPlane
 
-        return ReferenceDataPlane(address, generation=generation)
-    from switch_agg.dataplanes.ebpf import EbpfDataPlane
+            return ReferenceDataPlane(address, generation=generation)
+        from switch_agg.dataplanes.ebpf import EbpfDataPlane
 
-    if switch_pid is None or interface is None:
-        raise JobError("--dataplane ebpf needs --switch-pid and --interface: where the program is attached")
-    return EbpfDataPlane(
-        address,
-        generation=generation,
-        num_elements=elements,
-        payload=payload,
-        num_slots=slots,
-        switch=partial(in_network_of, switch_pid),
-        interface=interface,
-    )
+        if switch_pid is None or interface is None:
+            raise JobError("--dataplane ebpf needs --switch-pid and --interface: where the program is attached")
+        _require_interface(switch_pid, interface)
+        with _options_named():
+            try:
+                size_code(elements)
+            except ValueError as error:
+                raise JobError(f"num_elements: {error}") from error
+            return EbpfDataPlane(
+                address,
+                generation=generation,
+                num_elements=elements,
+                payload=payload,
+                num_slots=slots,
+                switch=partial(in_network_of, switch_pid),
+                interface=interface,
+            )
+    except OSError as error:
+        cure = _ADDRESS_CURES.get(error.errno or 0, "")
+        raise UnsupportedError(f"--listen {address[0]}:{address[1]}: {error.strerror}{cure}") from error
+
+
+_ADDRESS_CURES: Final = {
+    EADDRINUSE: "; another aggregator has it: end that one, or listen at another port",
+    EADDRNOTAVAIL: "; no interface here has it: `ip address add` gives it one",
+}
+
+
+def _require_interface(pid: int, name: str) -> None:
+    """Raises JobError, UnsupportedError for an interface that cannot be reached."""
+    try:
+        with in_network_of(pid):
+            names = [each for _, each in socket.if_nameindex()]
+    except FileNotFoundError:
+        raise JobError(f"--switch-pid {pid}: there is no such process") from None
+    except OSError as error:
+        raise UnsupportedError(f"--switch-pid {pid}: its network namespace needs root ({error.strerror})") from error
+    if name not in names:
+        raise JobError(f"--interface {name}: the namespace of process {pid} has {', '.join(names)}")
 
 
 def _export(stack: ExitStack, port: int, status: Callable[[], Status]) -> None:
     from prometheus_client import CollectorRegistry, start_http_server
 
-    from switch_agg.metrics import AggregatorCollector, Scraped
+    from switch_agg.metrics import AggregatorCollector
 
     registry = CollectorRegistry()
-    registry.register(AggregatorCollector(lambda: [Scraped(status=status())]))
-    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    registry.register(AggregatorCollector(lambda: [_scraped(status())]))
+    try:
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    except OSError as error:
+        raise UnsupportedError(f"--metrics {port}: {error.strerror}; choose another port") from error
     stack.callback(thread.join)
     stack.callback(server.server_close)
     stack.callback(server.shutdown)
+
+
+def _scraped(status: Status) -> "Scraped":
+    from switch_agg.metrics import Scraped
+
+    bounds = [status.bound_elements_per_s(each.job) for each in status.jobs]
+    return Scraped(status=status, bound_elements_per_s=min((each for each in bounds if each is not None), default=None))
 
 
 def main() -> None:
@@ -267,7 +310,8 @@ def main() -> None:
     try:
         app()
     except (JobError, ValidationError) as error:
-        sys.stderr.write(f"switch-agg: {error}\n")
+        said = explained(error) if isinstance(error, ValidationError) else str(error)
+        sys.stderr.write(f"switch-agg: {said}\n")
         sys.exit(2)
     except (AggregationError, OSError) as error:
         sys.stderr.write(f"switch-agg: {error}\n")

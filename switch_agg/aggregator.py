@@ -111,6 +111,13 @@ class Stragglers:
     """Chunks by the number of bits of the gap in microseconds: 0, 1, 2 to 3, 4 to 7, ..."""
     last: tuple[int, ...]
     """By worker: chunks to which it contributed last."""
+    partial: int = 0
+    """Chunks given out without somebody's contribution; the others above are without them."""
+
+    @property
+    def chunks(self) -> int:
+        """That the job has added."""
+        return sum(self.gaps) + self.partial
 
 
 @dataclass(slots=True)
@@ -125,6 +132,8 @@ class _Version:
     added: int = 0
     """How many contributions are in the sum."""
     exponent: int = EXPONENT_ZERO
+    second_exponent: int = EXPONENT_ZERO
+    """p4app-switchML's e1, of which its switch hands down the highest as well."""
     saturated: bool = False
     """A contribution was: an aggregator below had to clip."""
     first_s: float = 0.0
@@ -150,6 +159,8 @@ class _JobState:
     parent_generation: int | None = None
     gaps: list[int] = field(default_factory=lambda: [0] * NUM_GAPS)
     last: list[int] = field(default_factory=lambda: [0] * MAX_WORKERS)
+    partial: int = 0
+    """Chunks given out with contributions missing."""
 
     def __iter__(self) -> Iterator[_Version]:
         return (version for half in self.versions for version in half)
@@ -200,7 +211,13 @@ class Aggregator:
     def stragglers(self, number: int) -> Stragglers:
         """Who lets the others wait. Raises JobError for an unknown job."""
         state = self._state(number)
-        return Stragglers(gaps=tuple(state.gaps), last=tuple(state.last[: state.job.num_workers]))
+        last = tuple(state.last[: state.job.num_workers])
+        return Stragglers(gaps=tuple(state.gaps), last=last, partial=state.partial)
+
+    def busy_slots(self, number: int) -> int:
+        """How many of a job's slots hold contributions to a chunk whose sum is not known. Raises JobError."""
+        pairs = zip(*self._state(number).versions, strict=True)
+        return sum(any(half.added and half.result is None for half in slot) for slot in pairs)
 
     def membership(self, number: int) -> tuple[int, int, dict[int, int]]:
         """A job's epoch, the bitmap of the workers that have joined it, and each worker's port as last heard."""
@@ -285,7 +302,7 @@ class Aggregator:
             raise WireError("bad_slot", f"slot {packet.slot} is not one of job {packet.job}'s")
         if state.job.compatible:
             self.counters.rx += 1
-            self._contribute_compatible(state, worker, packet)
+            self._contribute_compatible(state, worker, packet, now_s)
             return
         if self._place(state.job, packet.chunk) != (packet.slot, packet.version):
             raise WireError("bad_slot", f"chunk {packet.chunk} has no place in slot {packet.slot}")
@@ -324,11 +341,16 @@ class Aggregator:
             return
         self._add(state.job.form, version, packet)
         if version.added == state.job.num_workers:
-            state.gaps[min(NUM_GAPS - 1, int((now_s - version.first_s) * 1e6).bit_length())] += 1
-            state.last[worker] += 1
+            self._note_last(state, version, worker, now_s)
             self._complete(state, version, packet.slot, packet.version)
 
-    def _contribute_compatible(self, state: _JobState, worker: int, packet: Packet) -> None:
+    @staticmethod
+    def _note_last(state: _JobState, version: _Version, worker: int, now_s: float) -> None:
+        """Who was last, and how long after the first."""
+        state.gaps[min(NUM_GAPS - 1, int((now_s - version.first_s) * 1e6).bit_length())] += 1
+        state.last[worker] += 1
+
+    def _contribute_compatible(self, state: _JobState, worker: int, packet: Packet, now_s: float) -> None:
         """p4app-switchML's own algorithm (configuration.p4, bitmap_checker and workers_counter): no guard."""
         slot, bit = packet.slot - state.job.first_slot, 1 << worker
         version, other = state.versions[packet.version][slot], state.versions[1 - packet.version][slot]
@@ -338,10 +360,12 @@ class Aggregator:
         if before & bit == 0:
             if before == 0:
                 self.counters.discarded += 0 if version.result is not None else version.added
-                self._clear(version, packet.chunk, 0.0)
+                self._clear(version, packet.chunk, now_s)
                 version.seen = bit
             self._add(state.job.form, version, packet)
+            version.second_exponent = max(version.second_exponent, packet.contributions)
             if version.added == state.job.num_workers:
+                self._note_last(state, version, worker, now_s)
                 self._complete(state, version, packet.slot, packet.version, echo=packet)
         elif version.result is not None:
             self.counters.duplicate_done += 1
@@ -430,7 +454,8 @@ class Aggregator:
     def _clear(version: _Version, chunk: int, now_s: float) -> None:
         version.used, version.chunk, version.first_s = True, chunk, now_s
         version.seen = version.added = 0
-        version.exponent, version.saturated = EXPONENT_ZERO, False
+        version.exponent = version.second_exponent = EXPONENT_ZERO
+        version.saturated = False
         version.upward = version.result = None
 
     def _add(self, form: Payload, version: _Version, packet: Packet) -> None:
@@ -452,6 +477,7 @@ class Aggregator:
         sums = np.clip(version.sums, _INT32.min, _INT32.max)
         saturated = version.saturated or (not state.job.compatible and bool((sums != version.sums).any()))
         partial = version.added < state.job.num_workers
+        state.partial += partial
         packet = Packet(
             kind=Kind.SATURATED if saturated else form.kind,
             job=state.job.number,
@@ -460,7 +486,7 @@ class Aggregator:
             slot=slot,
             version=half,
             exponent=version.exponent,
-            contributions=version.added if partial else 0,
+            contributions=version.second_exponent if echo else version.added if partial else 0,
             partial=partial,
             elements=form.words(form.rounded(sums, state.job.num_workers)),
         )

@@ -8,6 +8,8 @@ AggregationError
 +-- UnsupportedError       this machine lacks something; the message names the cure
 """
 
+from pydantic import ValidationError
+
 
 class AggregationError(Exception):
     """The root of every error this package raises on purpose."""
@@ -45,3 +47,18 @@ class AggregatorLostError(AggregationError, TimeoutError):
 
 class UnsupportedError(AggregationError):
     """This machine lacks something; the message names the cure."""
+
+
+def explained(error: ValidationError) -> str:
+    """What is wrong with each field, in one line: `up.loss: input should be less than or equal to 1 (got 2)`."""
+    found = []
+    for each in error.errors():
+        path, text = ".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")
+        if each["type"] == "extra_forbidden":
+            text = "there is no such key"
+        elif each["type"] == "missing":
+            text = "is required"
+        elif each["type"] != "value_error":
+            text = f"{text[:1].lower()}{text[1:]} (got {each['input']!r})"
+        found.append(f"{path}: {text}" if path else text)
+    return "; ".join(found)

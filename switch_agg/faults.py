@@ -5,9 +5,9 @@ one xorshift64* number a datagram, which a data plane in C or eBPF can draw as w
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Direction = Literal["up", "down"]
@@ -26,6 +26,14 @@ class FaultRates(BaseModel):
     """Held back until the next datagram of the direction has passed."""
     corrupt: Probability = 0.0
     """One bit of the payload turned over."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        if (total := self.loss + self.duplicate + self.reorder + self.corrupt) > 1:
+            raise ValueError(
+                f"loss, duplicate, reorder and corrupt are shares of the same datagrams, and add up to {total:g}"
+            )
+        return self
 
 
 class ListedFault(BaseModel):

@@ -31,7 +31,7 @@ _OUTCOMES = (
 
 NUM_SERIES = len(_OUTCOMES) + 8
 """Of an aggregator, before its jobs."""
-NUM_JOB_SERIES = 2 + NUM_GAPS + 2
+NUM_JOB_SERIES = 3 + NUM_GAPS + 2
 """Of a job, before its workers, of which each has one."""
 
 
@@ -78,8 +78,7 @@ def _counter(name: str) -> Callable[[Scraped], _Rows]:
 
 
 def _elements(each: Scraped) -> _Rows:
-    elements = sum(job.job.num_elements for job in each.status.jobs[:1])
-    return [("_total", {}, each.status.counters["done"] * elements)]
+    return [("_total", {}, sum(job.stragglers.chunks * job.job.num_values for job in each.status.jobs))]
 
 
 def _gauge(value: Callable[[Status], float]) -> Callable[[Scraped], _Rows]:
@@ -126,7 +125,7 @@ _FAMILIES: tuple[tuple[str, str, str, Callable[[Scraped], _Rows]], ...] = (
     ("switch_agg_chunks_total", "counter", "Chunks whose sum was sent.", _counter("done")),
     ("switch_agg_partial_chunks_total", "counter", "Of those, with contributions missing.", _counter("partial")),
     ("switch_agg_saturated_chunks_total", "counter", "Of those, with elements clipped.", _counter("saturated")),
-    ("switch_agg_elements_total", "counter", "Elements in chunks whose sum was sent.", _elements),
+    ("switch_agg_elements_total", "counter", "Values in the chunks that were added, of all jobs.", _elements),
     ("switch_agg_bound_elements_per_second", "gauge", "What the slowest link to a worker lets through.", _bound),
     (
         "switch_agg_in_flight",
@@ -148,6 +147,12 @@ _FAMILIES: tuple[tuple[str, str, str, Callable[[Scraped], _Rows]], ...] = (
     ),
     ("switch_agg_epoch", "gauge", "Of the job, modulo 16.", _by_job(lambda job: job.epoch)),
     ("switch_agg_slots", "gauge", "Slots of the job's pool.", _by_job(lambda job: job.job.num_slots)),
+    (
+        "switch_agg_busy_slots",
+        "gauge",
+        "Of those, with contributions to a chunk whose sum is not known.",
+        _by_job(lambda job: job.busy_slots),
+    ),
     ("switch_agg_last_total", "counter", "Chunks to which this worker came last.", _last),
     ("switch_agg_wait_seconds", "histogram", "Between a chunk's first contribution and its last.", _waits),
 )

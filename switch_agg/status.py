@@ -9,6 +9,7 @@ from switch_agg.aggregator import Stragglers
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.job import Job
+from switch_agg.wire import frame_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +19,8 @@ class JobStatus:
     job: Job
     epoch: int
     stragglers: Stragglers
+    busy_slots: int = 0
+    """That hold contributions to a chunk whose sum is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,14 @@ class Status:
     violations: tuple[str, ...]
     """Which identities of the counters do not hold: none, ever."""
     uptime_s: float
+    link_rate_bps: float | None = None
+    """Of each worker's link, where somebody has said it."""
+
+    def bound_elements_per_s(self, job: Job) -> float | None:
+        """What such links let through of a job: each chunk crosses each of them once each way. None: not known."""
+        if self.link_rate_bps is None:
+            return None
+        return self.link_rate_bps / 8 / frame_bytes(job.num_elements) * job.num_values
 
 
 _ADAPTER = TypeAdapter(Status)
@@ -48,7 +59,9 @@ def from_json(text: str) -> Status:
     return _ADAPTER.validate_json(text)
 
 
-def status_of(plane: DataPlane, *, name: str, address: Address, since_s: float) -> Status:
+def status_of(
+    plane: DataPlane, *, name: str, address: Address, since_s: float, link_rate_bps: float | None = None
+) -> Status:
     """What a data plane says of itself; raises what ended it."""
     plane.check()
     counters, in_flight = plane.counters(), plane.in_flight()
@@ -56,13 +69,19 @@ def status_of(plane: DataPlane, *, name: str, address: Address, since_s: float) 
         dataplane=name,
         address=f"{address[0]}:{address[1]}",
         jobs=tuple(
-            JobStatus(job=job, epoch=plane.epoch(job.number), stragglers=plane.stragglers(job.number))
+            JobStatus(
+                job=job,
+                epoch=plane.epoch(job.number),
+                stragglers=plane.stragglers(job.number),
+                busy_slots=plane.busy_slots(job.number),
+            )
             for job in plane.jobs
         ),
         counters=asdict(counters),
         in_flight=in_flight,
         violations=tuple(_settled(plane)),
         uptime_s=time.monotonic() - since_s,
+        link_rate_bps=link_rate_bps,
     )
 
 

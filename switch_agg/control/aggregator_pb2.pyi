@@ -175,7 +175,13 @@ class JobStatus(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     GAPS_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
+    BUSY_SLOTS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    partial: _builtins.int
+    """chunks given out without somebody's contribution"""
+    busy_slots: _builtins.int
+    """slots that hold contributions to a chunk whose sum is not known"""
     @_builtins.property
     def job(self) -> Global___Job: ...
     @_builtins.property
@@ -193,10 +199,12 @@ class JobStatus(_message.Message):
         epoch: _builtins.int = ...,
         gaps: _abc.Iterable[_builtins.int] | None = ...,
         last: _abc.Iterable[_builtins.int] | None = ...,
+        partial: _builtins.int = ...,
+        busy_slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "gaps", b"gaps", "job", b"job", "last", b"last"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_slots", b"busy_slots", "epoch", b"epoch", "gaps", b"gaps", "job", b"job", "last", b"last", "partial", b"partial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -233,10 +241,13 @@ class StatusReply(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     VIOLATIONS_FIELD_NUMBER: _builtins.int
     UPTIME_S_FIELD_NUMBER: _builtins.int
+    LINK_RATE_BPS_FIELD_NUMBER: _builtins.int
     dataplane: _builtins.str
     address: _builtins.str
     in_flight: _builtins.int
     uptime_s: _builtins.float
+    link_rate_bps: _builtins.float
+    """of each worker's link, where somebody has said it"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobStatus]: ...
     @_builtins.property
@@ -257,11 +268,14 @@ class StatusReply(_message.Message):
         in_flight: _builtins.int = ...,
         violations: _abc.Iterable[_builtins.str] | None = ...,
         uptime_s: _builtins.float = ...,
+        link_rate_bps: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_link_rate_bps", b"_link_rate_bps", "link_rate_bps", b"link_rate_bps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "counters", b"counters", "dataplane", b"dataplane", "in_flight", b"in_flight", "jobs", b"jobs", "uptime_s", b"uptime_s", "violations", b"violations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_rate_bps", b"_link_rate_bps", "address", b"address", "counters", b"counters", "dataplane", b"dataplane", "in_flight", b"in_flight", "jobs", b"jobs", "link_rate_bps", b"link_rate_bps", "uptime_s", b"uptime_s", "violations", b"violations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__link_rate_bps: _TypeAlias = _typing.Literal["link_rate_bps"]  # noqa: Y015
+    _WhichOneofArgType__link_rate_bps: _TypeAlias = _typing.Literal["_link_rate_bps", b"_link_rate_bps"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__link_rate_bps) -> _WhichOneofReturnType__link_rate_bps | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015

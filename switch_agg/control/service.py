@@ -1,21 +1,24 @@
 """Serves a data plane's control over gRPC on a Unix socket, and asks for it."""
 
 import os
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import grpc
 from pydantic import TypeAdapter, ValidationError
 
-from switch_agg.aggregator import Stragglers
+from switch_agg.aggregator import Counters, Stragglers
 from switch_agg.control import aggregator_pb2 as pb
 from switch_agg.control import aggregator_pb2_grpc as rpc
 from switch_agg.dataplanes.base import DataPlane
-from switch_agg.errors import AggregationError, JobError, UnsupportedError
+from switch_agg.errors import AggregationError, JobError, UnsupportedError, explained
 from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.payload import PayloadName
@@ -34,7 +37,7 @@ class Servicer(rpc.AggregatorControlServicer):
 
     def Configure(self, request: pb.Job, context: grpc.ServicerContext) -> pb.Done:  # noqa: N802 - gRPC's name
         """See the .proto."""
-        return _done(context, lambda: self._plane.configure(job_of(request)))
+        return _done(context, lambda: self._plane.configure(_addressed(job_of(request))))
 
     def Remove(self, request: pb.JobNumber, context: grpc.ServicerContext) -> pb.Done:  # noqa: N802
         """See the .proto."""
@@ -53,6 +56,16 @@ class Servicer(rpc.AggregatorControlServicer):
         return _answered(context, lambda: message_of(self._status()))
 
 
+def _addressed(job: Job) -> Job:
+    """The job, whose hosts are addresses. Raises JobError: a datagram's sender is told by its address alone."""
+    for host in (*job.workers, *([job.parent] if job.parent is not None else [])):
+        try:
+            IPv4Address(host)
+        except ValueError:
+            raise JobError(f"workers: {host!r} is no IPv4 address, such as 10.0.0.1") from None
+    return job
+
+
 def _done(context: grpc.ServicerContext, do: Callable[[], None]) -> pb.Done:
     _answered(context, do)
     return pb.Done()
@@ -61,7 +74,9 @@ def _done(context: grpc.ServicerContext, do: Callable[[], None]) -> pb.Done:
 def _answered(context: grpc.ServicerContext, do: Callable[[], Reply]) -> Reply:
     try:
         return do()
-    except (JobError, ValidationError) as error:
+    except ValidationError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, explained(error))
+    except JobError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
     except UnsupportedError as error:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
@@ -71,31 +86,47 @@ def _answered(context: grpc.ServicerContext, do: Callable[[], Reply]) -> Reply:
 
 
 @contextmanager
-def served(plane: DataPlane, socket: Path, status: Callable[[], Status]) -> Iterator[None]:
-    """The control service on a Unix socket that its owner and group may use. Raises OSError."""
-    socket.unlink(missing_ok=True)
+def served(plane: DataPlane, path: Path, status: Callable[[], Status]) -> Iterator[None]:
+    """The control service on a Unix socket that its owner and group may use. Raises UnsupportedError where there can
+    be none, or another is served there."""
+    _clear(path)
     server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="control"))
     rpc.add_AggregatorControlServicer_to_server(Servicer(plane, status), server)
-    server.add_insecure_port(f"unix:{socket}")
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise UnsupportedError(f"--control {path}: no socket can be made there; choose another path") from error
     before = os.umask(0o117)
     try:
         server.start()
     finally:
         os.umask(before)
     try:
-        socket.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
         yield
     finally:
         server.stop(grace=0.5).wait()
-        socket.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+
+def _clear(path: Path) -> None:
+    """Remove the socket of an aggregator that is gone. Raises UnsupportedError for one that answers, and for a file."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise UnsupportedError(f"--control {path}: there is a file of that name; choose another path")
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(path))
+        raise UnsupportedError(f"--control {path}: another aggregator is served there; end it, or choose another path")
+    path.unlink(missing_ok=True)
 
 
 class ControlClient:
     """Speaks to an aggregator; every method raises JobError or UnsupportedError with what it said."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
-        self._channel = grpc.insecure_channel(f"unix:{socket}")
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._channel = grpc.insecure_channel(f"unix:{path}")
         self._stub = rpc.AggregatorControlStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -132,7 +163,7 @@ class ControlClient:
                 raise JobError(error.details()) from error
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 raise UnsupportedError(
-                    f"nobody serves {self._socket}: start one with `switch-agg serve --control {self._socket}`"
+                    f"nobody serves {self._path}: start one with `switch-agg serve --control {self._path}`"
                 ) from error
             raise UnsupportedError(error.details()) from error
 
@@ -169,7 +200,12 @@ def message_of(status: Status) -> pb.StatusReply:
         address=status.address,
         jobs=[
             pb.JobStatus(
-                job=job_message(each.job), epoch=each.epoch, gaps=each.stragglers.gaps, last=each.stragglers.last
+                job=job_message(each.job),
+                epoch=each.epoch,
+                gaps=each.stragglers.gaps,
+                last=each.stragglers.last,
+                partial=each.stragglers.partial,
+                busy_slots=each.busy_slots,
             )
             for each in status.jobs
         ],
@@ -177,6 +213,7 @@ def message_of(status: Status) -> pb.StatusReply:
         in_flight=status.in_flight,
         violations=status.violations,
         uptime_s=status.uptime_s,
+        link_rate_bps=status.link_rate_bps,
     )
 
 
@@ -189,12 +226,15 @@ def status_from(message: pb.StatusReply) -> Status:
             JobStatus(
                 job=job_of(each.job),
                 epoch=each.epoch,
-                stragglers=Stragglers(gaps=tuple(each.gaps), last=tuple(each.last)),
+                stragglers=Stragglers(gaps=tuple(each.gaps), last=tuple(each.last), partial=each.partial),
+                busy_slots=each.busy_slots,
             )
             for each in message.jobs
         ),
-        counters=dict(message.counters),
+        # A map of protobuf has no order: that of the counters' own.
+        counters={field.name: message.counters[field.name] for field in fields(Counters)},
         in_flight=message.in_flight,
         violations=tuple(message.violations),
         uptime_s=message.uptime_s,
+        link_rate_bps=message.link_rate_bps if message.HasField("link_rate_bps") else None,
     )

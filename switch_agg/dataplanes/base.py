@@ -35,6 +35,9 @@ class DataPlane(Protocol):
     def stragglers(self, number: int) -> Stragglers:
         """Who lets the others wait. Raises JobError."""
 
+    def busy_slots(self, number: int) -> int:
+        """How many of the job's slots hold contributions to a chunk whose sum is not known. Raises JobError."""
+
     def epoch(self, number: int) -> int:
         """Of the job. Raises JobError."""
 

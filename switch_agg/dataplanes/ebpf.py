@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
@@ -138,6 +138,8 @@ class EbpfDataPlane:
         self._generations: dict[int, int] = {}
         self._published: dict[int, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
         self._next_generation = 1
+        self._listed: list[_ListedKey] = []
+        """Faults in the program's map, by name."""
         object_file = build(SOURCE, "bpf", _defines(num_elements, payload))
         self._object = BpfObject(object_file, max_entries={"versions": 2 * num_slots})
         try:
@@ -183,13 +185,17 @@ class EbpfDataPlane:
     def remove(self, number: int) -> None:
         """See DataPlane."""
         with self._service.lock:
-            hosts = [host for job in self._core.jobs if job.number == number for host in job.workers]
+            job = self._job(number)
             self._core.remove(number)
             self._object.set("jobs", number, _Job())
             self._object.set("parents", number, _Worker())
-            for host in hosts:
+            for host in job.workers:
                 self._object.delete("worker_index", _who(number, host))
             self._published.pop(number, None)
+            # What is in its slots is no longer in flight, and whoever gets them next finds them empty.
+            self._core.counters.discarded += _in_flight(self._object, _slots(job), job.num_values)
+            for key in (2 * slot + half for slot in _slots(job) for half in range(2)):
+                self._object.set("versions", key, _version_kind(job.num_values)())
 
     def reset(self, number: int) -> int:
         """See DataPlane."""
@@ -203,6 +209,8 @@ class EbpfDataPlane:
         if faults.up.reorder or faults.down.reorder or any(each.fault == "reorder" for each in faults.listed):
             raise UnsupportedError("faults: the data plane ebpf cannot hold a datagram back; reference can")
         with self._service.lock:
+            while self._listed:
+                self._object.delete("listed", self._listed.pop())
             for number, direction in enumerate(("up", "down")):
                 for worker in range(MAX_WORKERS):
                     state = first_state(faults.seed, "up" if direction == "up" else "down", worker)
@@ -211,6 +219,7 @@ class EbpfDataPlane:
                     for occurrence, value in ((0, 0), (each.occurrence, _FAULT_NUMBERS[each.fault])):
                         key = _ListedKey(direction=number, worker=each.worker, chunk=each.chunk, occurrence=occurrence)
                         self._object.set("listed", key, value)
+                        self._listed.append(key)
                 rates = faults.up if direction == "up" else faults.down
                 loss, duplicate = rates.loss, rates.loss + rates.duplicate
                 asked = _FaultRates(
@@ -235,7 +244,7 @@ class EbpfDataPlane:
     def in_flight(self) -> int:
         """See DataPlane."""
         with self._service.lock:
-            slots = [slot for job in self._core.jobs for slot in range(job.first_slot, job.first_slot + job.num_slots)]
+            slots = [slot for job in self._core.jobs for slot in _slots(job)]
         return _in_flight(self._object, slots, self._num_elements * PAYLOADS[self._payload].lanes)
 
     def stragglers(self, number: int) -> Stragglers:
@@ -247,6 +256,13 @@ class EbpfDataPlane:
             gaps=tuple(sum(each.gaps[bucket] for each in found) for bucket in range(NUM_GAPS)),
             last=tuple(sum(each.last[worker] for each in found) for worker in range(num_workers)),
         )
+
+    def busy_slots(self, number: int) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            job, generation = self._job(number), self._generations[number]
+        halves = _versions(self._object, _slots(job), job.num_values)
+        return len({slot for slot, half in halves if half.seen and not half.done and half.generation == generation})
 
     def epoch(self, number: int) -> int:
         """See DataPlane."""
@@ -272,6 +288,11 @@ class EbpfDataPlane:
             self._object.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _job(self, number: int) -> Job:
+        """Raises JobError. The lock is held."""
+        self._core.membership(number)
+        return next(job for job in self._core.jobs if job.number == number)
 
     def _publish(self) -> None:
         """Tell the program about epochs, members and ports that have changed. The lock is held."""
@@ -389,8 +410,7 @@ class ProgramTrial:
 
     def in_flight(self) -> int:
         """Contributions to chunks whose result is not known."""
-        slots = range(self._job.first_slot, self._job.first_slot + self._job.num_slots)
-        return _in_flight(self._object, slots, self._job.num_values)
+        return _in_flight(self._object, _slots(self._job), self._job.num_values)
 
     def close(self) -> None:
         """Give the program and its maps back."""
@@ -406,9 +426,18 @@ def _add_kernel_counters(counters: Counters, program: BpfObject) -> None:
 
 
 def _in_flight(program: BpfObject, slots: Iterable[int], num_values: int) -> int:
+    halves = _versions(program, slots, num_values)
+    return sum(int(half.seen).bit_count() for _, half in halves if not half.done)
+
+
+def _versions(program: BpfObject, slots: Iterable[int], num_values: int) -> Iterator[tuple[int, Any]]:
+    """Each slot's number with each of its halves."""
     kind = _version_kind(num_values)
-    versions = (program.get("versions", 2 * slot + half, kind) for slot in slots for half in range(2))
-    return sum(int(version.seen).bit_count() for version in versions if not version.done)
+    return ((slot, program.get("versions", 2 * slot + half, kind)) for slot in slots for half in range(2))
+
+
+def _slots(job: Job) -> range:
+    return range(job.first_slot, job.first_slot + job.num_slots)
 
 
 def _version_kind(num_values: int) -> type[ctypes.Structure]:

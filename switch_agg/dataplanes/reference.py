@@ -7,7 +7,7 @@ from switch_agg.core import Address, Datagram
 from switch_agg.driver import Service, open_socket
 from switch_agg.faults import Direction, Fate, FaultInjector, Faults
 from switch_agg.job import Job
-from switch_agg.wire import HEADER, Kind
+from switch_agg.wire import CARRYING, HEADER
 
 
 class FaultyAggregator:
@@ -65,7 +65,7 @@ class FaultyAggregator:
 
     def _about(self, datagram: Datagram) -> tuple[int | None, int]:
         """The worker and the chunk of a datagram with elements; nothing happens to others."""
-        if len(datagram.data) <= HEADER.size or datagram.data[0] >> 4 not in {Kind.DATA, Kind.SATURATED}:
+        if len(datagram.data) <= HEADER.size or datagram.data[0] >> 4 not in CARRYING:
             return None, 0
         number = datagram.data[1] >> 4
         for job in self._aggregator.jobs:
@@ -125,6 +125,11 @@ class ReferenceDataPlane:
         """See DataPlane."""
         with self._service.lock:
             return self._aggregator.stragglers(number)
+
+    def busy_slots(self, number: int) -> int:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._aggregator.busy_slots(number)
 
     def epoch(self, number: int) -> int:
         """See DataPlane."""

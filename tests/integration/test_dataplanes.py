@@ -118,6 +118,7 @@ def test_narrow_payloads_are_within_their_bound_and_take_their_share_of_the_byte
             taken = [client.counters.results - old for client, old in zip(b.clients, before, strict=True)]
             assert taken == [rounds * num_chunks] * 3
         b.balance()
+        assert b.plane.counters().injected > 0, "narrow contributions meet faults, too"
 
 
 @pytest.mark.parametrize("kind", PLANES)
@@ -146,6 +147,30 @@ def test_listed_faults_meet_their_datagram(kind: str) -> None:
         counters = b.plane.counters()
         assert counters.injected == 2
         assert counters.duplicate_done >= 1  # worker 0 asked for the result of chunk 3 again
+        for chunk in (8, 9):  # a list replaces the one before
+            b.plane.inject(Faults(listed=(ListedFault(direction="up", worker=1, chunk=chunk),)))
+        b.reduce(6)
+        assert b.plane.counters().injected == 3
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_a_job_that_is_removed_with_chunks_under_way_leaves_the_books_in_order(kind: str) -> None:
+    with bench(kind, 2) as b, b.rack.socket(0, 4001) as sender:
+        for chunk in range(3):
+            data = Packet(Kind.DATA, 0, 0, chunk, slot=chunk, elements=np.ones(256, np.int32)).encode()
+            sender.sendto(data, (AGGREGATOR, PORT))
+        deadline_s = time.monotonic() + 2
+        while b.plane.in_flight() < 3 and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert (b.plane.in_flight(), b.plane.busy_slots(0)) == (3, 3)
+        b.plane.remove(0)
+        b.balance()
+        assert (b.plane.in_flight(), b.plane.counters().discarded) == (0, 3)
+        b.plane.configure(b.job)
+        assert b.plane.busy_slots(0) == 0
+        b.settle()
+        b.reduce(20)
+        assert b.plane.counters().discarded == 3, "once"
 
 
 @pytest.mark.parametrize("kind", PLANES)

@@ -1,4 +1,5 @@
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +18,8 @@ STATUS = Status(
         JobStatus(
             job=Job(number=3, workers=("a", "b"), num_elements=64, num_slots=8),
             epoch=5,
-            stragglers=Stragglers(gaps=(1, 0, 3) + (0,) * 29, last=(1, 3)),
+            stragglers=Stragglers(gaps=(1, 0, 3) + (0,) * 29, last=(1, 3), partial=1),
+            busy_slots=2,
         ),
     ),
     counters=dict.fromkeys(Counters.__slots__, 0) | {"fresh": 8, "done": 4, "stale": 2},
@@ -44,7 +46,8 @@ def values(text: str) -> dict[tuple[str, ...], float]:
 def test_every_number_of_a_status_is_a_series() -> None:
     found = values(page(Scraped(status=STATUS)))
     assert found["switch_agg_contributions_total", "fresh"] == 8
-    assert found["switch_agg_elements_total",] == 256
+    assert found["switch_agg_elements_total",] == 5 * 64
+    assert found["switch_agg_busy_slots", "3"] == 2
     assert found["switch_agg_last_total", "3", "b"] == 3
     assert found["switch_agg_epoch", "3"] == 5
     assert found["switch_agg_in_flight_limit",] == 16
@@ -52,6 +55,15 @@ def test_every_number_of_a_status_is_a_series() -> None:
     assert found["switch_agg_wait_seconds_bucket", "3", "4e-06"] == 4
     assert found["switch_agg_wait_seconds_bucket", "3", "+Inf"] == 4
     assert found["switch_agg_wait_seconds_count", "3"] == 4
+
+
+def test_elements_are_values_whatever_carries_them() -> None:
+    """Of an int8 chunk's 64 words four each, as in the bound; and each job's chunks have their own size."""
+    narrow = replace(
+        STATUS.jobs[0], job=Job(number=4, workers=("a", "b"), num_elements=64, payload="int8", num_slots=8)
+    )
+    found = values(page(Scraped(status=replace(STATUS, jobs=(*STATUS.jobs, narrow)))))
+    assert found["switch_agg_elements_total",] == 5 * 64 + 5 * 256
 
 
 def test_aggregators_of_one_run_are_told_apart_and_their_workers_named() -> None:

@@ -1,4 +1,9 @@
+from dataclasses import replace
+
+import pytest
+
 from switch_agg.aggregator import Counters, Stragglers
+from switch_agg.control.service import message_of, status_from
 from switch_agg.dataplanes.reference import ReferenceDataPlane
 from switch_agg.job import Job
 from switch_agg.status import JobStatus, Status, from_json, status_of, to_json
@@ -22,10 +27,23 @@ def test_a_status_survives_the_way_to_another_process() -> None:
     status = Status(
         dataplane="ebpf",
         address="10.0.0.1:48864",
-        jobs=(JobStatus(job=job, epoch=2, stragglers=Stragglers(gaps=(1,) * 32, last=(1, 2))),),
+        jobs=(
+            JobStatus(job=job, epoch=2, stragglers=Stragglers(gaps=(1,) * 32, last=(1, 2), partial=4), busy_slots=5),
+        ),
         counters=dict.fromkeys(Counters.__slots__, 1),
         in_flight=3,
         violations=("7 datagrams received and 6 accounted for",),
         uptime_s=1.5,
+        link_rate_bps=1e8,
     )
     assert from_json(to_json(status)) == status
+    assert status_from(message_of(status)) == status
+
+
+def test_the_bound_is_what_links_let_through_of_a_chunk_s_frames() -> None:
+    job = Job(workers=("a", "b"), num_elements=256, payload="fp16")
+    status = Status(
+        dataplane="ebpf", address="", jobs=(), counters={}, in_flight=0, violations=(), uptime_s=0.0, link_rate_bps=1e8
+    )
+    assert status.bound_elements_per_s(job) == pytest.approx(1e8 / 8 / 1076 * 512)
+    assert replace(status, link_rate_bps=None).bound_elements_per_s(job) is None
