@@ -157,6 +157,8 @@ class _JobState:
     left: int = 0
     """Bitmap."""
     parent_generation: int | None = None
+    joined_above: bool = False
+    """Whether the aggregator above has said that it knows this one in this epoch."""
     gaps: list[int] = field(default_factory=lambda: [0] * NUM_GAPS)
     last: list[int] = field(default_factory=lambda: [0] * MAX_WORKERS)
     partial: int = 0
@@ -377,13 +379,18 @@ class Aggregator:
         """From the aggregator above, which decides the epoch of its tree: a result, or an epoch."""
         if packet.kind in {Kind.RESET, Kind.JOIN}:
             self.counters.control += 1
+            answered = packet.kind == Kind.JOIN and packet.chunk == self._generation
             restarted = state.parent_generation not in {None, packet.slot}
-            state.parent_generation = packet.slot
-            if packet.epoch != state.epoch and (restarted or epoch_is_newer(packet.epoch, state.epoch)):
+            known, state.parent_generation = state.parent_generation == packet.slot, packet.slot
+            if packet.epoch != state.epoch and (not known or epoch_is_newer(packet.epoch, state.epoch)):
                 self._generation = (self._generation + restarted) % MAX_SLOTS
                 self._begin_epoch(state, packet.epoch)
             if packet.kind == Kind.RESET:
                 self._join_parent(state)
+            elif answered and packet.epoch == state.epoch and not state.joined_above:
+                state.joined_above = True
+                for joined, incarnation in state.incarnations.items():
+                    self._answer(state, joined, Kind.JOIN, chunk=incarnation)
             return
         if packet.kind not in CARRYING:
             self.counters.control += 1
@@ -406,10 +413,11 @@ class Aggregator:
                 self._end_epoch(state)
                 if state.job.parent is not None:
                     return  # until the root has said which epoch is next
-            if state.job.parent is not None and not state.incarnations:
-                self._join_parent(state)  # before data goes up, which would only be answered with RESET
             state.incarnations[worker] = packet.chunk
             state.left &= ~(1 << worker)
+            if state.job.parent is not None and not state.joined_above:
+                self._join_parent(state)  # before data goes up; what it is answered answers the workers
+                return
         elif packet.kind == Kind.RESET:
             if packet.epoch == state.epoch:
                 self._end_epoch(state)
@@ -531,6 +539,7 @@ class Aggregator:
             version.upward = version.result = None
         state.incarnations.clear()
         state.newest.clear()
+        state.joined_above = False
         state.left = 0
 
     # -- answers ------------------------------------------------------------------------------------------------------

@@ -144,14 +144,27 @@ def test_joining_twice_is_one_joining_and_joining_anew_is_another_epoch() -> Non
     assert bench.send(0, Packet(Kind.JOIN, 0, 0, 5, slot=1)) == []  # w0 is not worker 1
 
 
-def test_in_a_tree_the_first_to_join_makes_its_aggregator_join_above() -> None:
+def test_in_a_tree_workers_join_once_the_aggregator_above_knows_theirs() -> None:
     bench = Bench(join=False, parent="root", parent_index=5)
-    first = bench.send(0, Packet(Kind.JOIN, 0, 0, 100, slot=0))
-    assert [(host, packet.kind, packet.slot) for host, packet in first] == [
-        ("root", Kind.JOIN, 5),
-        ("w0", Kind.JOIN, 77),
-    ]
-    assert [host for host, _ in bench.send(1, Packet(Kind.JOIN, 0, 0, 101, slot=1))] == ["w1"]
+
+    def joined(worker: int) -> list[tuple[str, Kind, int]]:
+        answers = bench.send(worker, Packet(Kind.JOIN, 0, bench.aggregator.membership(0)[0], 100 + worker, slot=worker))
+        return [(host, packet.kind, packet.slot) for host, packet in answers]
+
+    def from_root(kind: Kind, epoch: int, chunk: int) -> list[tuple[str, Kind, int]]:
+        packet = Packet(kind, 0, epoch, chunk, slot=9)
+        bench.aggregator.receive([Datagram(("root", 0xBEE0), packet.encode())], 0.0)
+        return [(host, packet.kind, packet.epoch) for host, packet in bench.sent()]
+
+    for worker in (0, 1, 1):  # what was lost on its way up is repeated whenever a worker repeats its own
+        assert joined(worker) == [("root", Kind.JOIN, 5)]
+    assert from_root(Kind.JOIN, 12, 4711) == [("w0", Kind.RESET, 12), ("w1", Kind.RESET, 12)]  # not to this JOIN
+    assert joined(0) == [("root", Kind.JOIN, 5)]
+    assert from_root(Kind.JOIN, 12, 77) == [("w0", Kind.JOIN, 12)]
+    assert from_root(Kind.JOIN, 12, 77) == []
+    assert joined(1) == [("w1", Kind.JOIN, 77)]
+    assert from_root(Kind.RESET, 13, 0) == [("w0", Kind.RESET, 13), ("w1", Kind.RESET, 13), ("root", Kind.JOIN, 13)]
+    assert joined(0) == [("root", Kind.JOIN, 5)]
 
 
 def test_the_last_to_leave_ends_the_epoch() -> None:
