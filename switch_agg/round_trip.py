@@ -1,6 +1,7 @@
 """What a worker knows of round trips: RFC 6298's timer with this protocol's bounds, and how far packets are reordered.
 Pure."""
 
+import math
 from typing import Final
 
 MIN_TIMEOUT_S: Final = 5e-3
@@ -26,8 +27,16 @@ class RoundTripEstimator:
     trip; repetitions that were needed let it sink again (RACK's reordering window does so, RFC 8985 section 6.2).
     """
 
-    def __init__(self, *, min_timeout_s: float = MIN_TIMEOUT_S, initial_timeout_s: float = INITIAL_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        *,
+        min_timeout_s: float = MIN_TIMEOUT_S,
+        initial_timeout_s: float = INITIAL_TIMEOUT_S,
+        max_round_trips: float = math.inf,
+    ) -> None:
+        """Beyond its minimum the timeout has at most so many smoothed round trips."""
         self._min_timeout_s = min_timeout_s
+        self._max_round_trips = max_round_trips
         self.timeout_s = initial_timeout_s
         self.smoothed_s: float | None = None
         self.least_s = 0.0
@@ -46,7 +55,7 @@ class RoundTripEstimator:
             self._variation_s += (abs(self.smoothed_s - round_trip_s) - self._variation_s) / 4
             self.smoothed_s += (round_trip_s - self.smoothed_s) / 8
             self.least_s = min(self.least_s, round_trip_s)
-        spread_s = max(GRANULARITY_S, 4 * self._variation_s)
+        spread_s = max(GRANULARITY_S, min(4 * self._variation_s, (self._max_round_trips - 1) * self.smoothed_s))
         self.timeout_s = min(MAX_TIMEOUT_S, max(self._min_timeout_s, self.smoothed_s + spread_s))
 
     @property

@@ -8,7 +8,7 @@ repeated).
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
@@ -25,6 +25,9 @@ from switch_agg.wire import CARRYING, HEADER, WIRE_ELEMENT, Elements, Kind, Pack
 
 REORDERING: Final = 3
 """Chunks sent later that must have come back before one is taken for lost."""
+MAX_ROUND_TRIPS: Final = 2.0
+"""Of the timer (RFC 8985's probe, section 7.2): at the end of each reduction the queue drains, so that round trips vary
+as much as they last, and nothing is left to overtake what is lost."""
 CONTROL_TIMEOUT_S: Final = 0.05
 """Between two JOINs or LEAVEs, doubled up to a second."""
 MAX_SILENCE_S: Final = 10.0
@@ -90,7 +93,7 @@ class Worker:
     ) -> None:
         """`incarnation` differs after every start. The window never exceeds the pool."""
         self.counters = WorkerCounters()
-        self.round_trip = RoundTripEstimator(min_timeout_s=min_timeout_s)
+        self.round_trip = RoundTripEstimator(min_timeout_s=min_timeout_s, max_round_trips=MAX_ROUND_TRIPS)
         self.joined = False
         self.left = False
         self.failure: AggregationError | None = None
@@ -213,7 +216,7 @@ class Worker:
         if self._control is not None:
             due.append(self._control_due_s)
         if self._flights and self.failure is None:
-            due.append(self._flights_due_s())
+            due += [self._flights_due_s(), *self._overtaken_due_s()]
         return min(due, default=None)
 
     def expire(self, now_s: float) -> None:
@@ -224,6 +227,7 @@ class Worker:
         """
         if self.failure is not None:
             return
+        self._find_lost(now_s)
         if self._flights and not self._lost and now_s >= self._flights_due_s():
             silence_s = now_s - self._progress_s
             if silence_s >= self._max_silence_s:
@@ -257,6 +261,12 @@ class Worker:
         """When the oldest flight has waited its time, which doubles while nothing comes back."""
         oldest = next(iter(self._flights.values()))
         return max(oldest.sent_s, self._expired_s) + self.round_trip.after_attempts_s(1 + self._expirations)
+
+    def _overtaken_due_s(self) -> Iterator[float]:
+        """When patience with the oldest flight ends, if others have overtaken it (RFC 8985's reordering timer)."""
+        oldest = next(iter(self._flights.values()))
+        if oldest.order + REORDERING <= self._newest_returned:
+            yield oldest.sent_s + self.round_trip.patience_s
 
     def _transmit_chunk(self, offset: int, now_s: float) -> Datagram:
         order, self._transmissions = self._transmissions, self._transmissions + 1
@@ -310,7 +320,7 @@ class Worker:
         """Chunks are kept in the order of their last transmission, so the oldest ones tell."""
         patience_s = self.round_trip.patience_s
         for offset, flight in self._flights.items():
-            if flight.order + REORDERING > self._newest_returned or now_s - flight.sent_s < patience_s:
+            if flight.order + REORDERING > self._newest_returned or now_s < flight.sent_s + patience_s:
                 return
             if offset not in self._lost:
                 self.counters.fast_retransmissions += 1

@@ -42,7 +42,7 @@ enum {
 };
 enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
 enum policy { FIXED, AIMD, DELAY };
-static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3;
+static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3, MAX_ROUND_TRIPS = 2;
 static const double MIN_PATIENCE = 1.25, MAX_PATIENCE = 8, PATIENCE_STEP = 0.5, PATIENCE_DECAY = 1.0 / 16;
 static const double MESSAGE_S = 1e-3;            /* of chunks in one message, at the rate they come back */
 static const double MIN_REST_S = 1e-4, MAX_REST_S = 5e-4;
@@ -302,7 +302,8 @@ static void sample(struct reduction *r, double round_trip_s) {
         r->variation_s += (fabs(r->smoothed_s - round_trip_s) - r->variation_s) / 4;
         r->smoothed_s += (round_trip_s - r->smoothed_s) / 8;
     }
-    double spread_s = 4 * r->variation_s > GRANULARITY_S ? 4 * r->variation_s : GRANULARITY_S;
+    double most_s = (MAX_ROUND_TRIPS - 1) * r->smoothed_s, spread_s = fmin(4 * r->variation_s, most_s);
+    if (spread_s < GRANULARITY_S) spread_s = GRANULARITY_S;
     r->timeout_s = r->smoothed_s + spread_s;
     if (r->timeout_s < r->min_timeout_s) r->timeout_s = r->min_timeout_s;
     if (r->timeout_s > MAX_TIMEOUT_S) r->timeout_s = MAX_TIMEOUT_S;
@@ -319,6 +320,13 @@ static int was_late(struct reduction *r, double since_sent_s, double now) {
         r->grown_s = now;
     }
     return 1;
+}
+
+/* When patience with the oldest flight ends, if others have overtaken it. */
+static double overtaken_due_s(const struct state *s) {
+    const struct reduction *r = s->r;
+    if (s->oldest == NONE || (int64_t)s->flights[s->oldest].order + REORDERING > s->newest_returned) return INFINITY;
+    return s->flights[s->oldest].sent_s + (r->smoothed_s < 0 ? 0 : r->patience * r->smoothed_s);
 }
 
 /* When the oldest flight has waited its time, which doubles while nothing comes back. */
@@ -469,7 +477,7 @@ static void find_lost(struct state *s, double now) {
     double patience_s = s->r->smoothed_s < 0 ? 0 : s->r->patience * s->r->smoothed_s;
     for (int32_t at = s->oldest; at != NONE; at = s->flights[at].next) {
         if ((int64_t)s->flights[at].order + REORDERING > s->newest_returned) return;
-        if (now - s->flights[at].sent_s < patience_s) return;
+        if (now < s->flights[at].sent_s + patience_s) return;
         if (s->flights[at].lost) continue;
         s->r->fast_retransmissions++;
         mark_lost(s, at);
@@ -633,7 +641,7 @@ int reduce(struct reduction *r) {
         }
         struct timespec rest = {.tv_nsec = rest_s(&s) * 1e9};
         if (rest.tv_nsec) nanosleep(&rest, NULL);
-        double wait_s = due_s(&s) - now_s();
+        double wait_s = fmin(due_s(&s), overtaken_due_s(&s)) - now_s();
         if (wait_s > 0.1) wait_s = 0.1; /* to see a cancellation */
         if (wait_s > 0) {
             struct pollfd readable = {.fd = r->socket, .events = POLLIN};
@@ -642,6 +650,7 @@ int reduce(struct reduction *r) {
         }
         outcome = receive(&s);
         double now = now_s();
+        if (outcome == NONE) find_lost(&s, now);
         if (outcome == NONE && !s.num_lost && now >= due_s(&s)) outcome = expire(&s, now);
         if (outcome == NONE && *r->cancel) outcome = CANCELLED;
     }

@@ -23,6 +23,13 @@ def test_the_timeout_follows_rfc_6298() -> None:
     assert estimator.timeout_s == MIN_TIMEOUT_S
 
 
+def test_the_timeout_has_at_most_so_many_round_trips() -> None:
+    estimator = RoundTripEstimator(max_round_trips=2)
+    for number in range(5):
+        estimator.sample(0.1)
+        assert estimator.timeout_s == pytest.approx(0.1 + min(0.1, 4 * 0.05 * 0.75**number))
+
+
 def test_it_doubles_up_to_its_limit() -> None:
     estimator = RoundTripEstimator()
     estimator.sample(0.02)

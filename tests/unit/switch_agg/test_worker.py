@@ -72,6 +72,19 @@ def test_a_chunk_that_later_ones_overtook_is_repeated_once() -> None:
     assert worker.counters.fast_retransmissions == 1
 
 
+def test_patience_ends_by_itself_where_nothing_more_comes() -> None:
+    """At the end of a reduction nothing is left whose result would show that it is over."""
+    worker = reducing(4)
+    sent(worker, 0.0)
+    for chunk in (1, 2, 3):
+        answer(worker, chunk, 0.01)
+    due_s = worker.deadline_s()
+    assert due_s == worker.round_trip.patience_s < worker.round_trip.timeout_s
+    worker.expire(due_s)
+    assert sent(worker, due_s) == [0]
+    assert (worker.counters.fast_retransmissions, worker.counters.timeouts) == (1, 0)
+
+
 def test_a_result_that_was_only_late_lengthens_the_timer_and_the_patience() -> None:
     worker = reducing(8)
     sent(worker, 0.0)
