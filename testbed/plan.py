@@ -3,27 +3,24 @@
 Switches route (testbed.addresses) or bridge (testbed.bridging); neighbour entries are static.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import permutations
 from math import prod
 from typing import Any
 
 from testbed.addresses import Port, ports_of, routed_addresses
 from testbed.aggregation.plan import (
     AggregatorPlan,
-    attached_aggregators,
     exchange_delay_s,
     plan_aggregators,
     seats_of,
-    shared_hops,
 )
-from testbed.background._flows import Flow, plan_flows, uncertain_hops
+from testbed.background._flows import Flow, plan_flows
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
 from testbed.exchanges import buckets_of, exchanges
 from testbed.fusion import GRADIENT_ELEMENT_BYTES
-from testbed.hosts.spec import HostSpec, resolve_hosts, traffic_hosts
+from testbed.hosts.spec import HostSpec, resolve_hosts
 from testbed.links.change import asked_over_time
 from testbed.links.delay import BACKENDS, DelayStage, able, refusals
 from testbed.links.direction import Direction
@@ -31,16 +28,15 @@ from testbed.links.resolve import AskedLink, asked_links
 from testbed.links.spec import MAX_RATE_BPS, BackendName
 from testbed.links.tc import Shaper, gso_max_segments
 from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
+from testbed.placing import place, racks_of
 from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
 from testbed.routing import Hop, Path, next_hops, paths
 from testbed.spec.experiment import Experiment
 from testbed.synchronisation import asynchronous_traffic, require_synchronisable
-from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Network, participant_names
-from transports.channels.base import Channel
+from testbed.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
+from testbed.traffic import expected_loads, unknown_hops, wire_traffic
 from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
-from transports.collectives.cost import sent_bytes
-from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
 
 
@@ -264,16 +260,12 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
     else:
         asked_for = exchanges(experiment, buckets)
-        traffic = _traffic(collective, channel, world, asked_for, adding, experiment.mtu)
+        traffic = wire_traffic(collective, channel, world, asked_for, adding, experiment.mtu)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, ways)
-    uncertain = uncertain_hops(background, ways) | shared_hops(aggregators, ways)
-    if experiment.compression.data_dependent or not channel.countable:
-        uncertain |= {hop for pair in traffic for hop in ways[pair].shares}
-    if experiment.stack is not None and experiment.stack.schedule is None:  # any worker may send to any other
-        workers = participant_names(world.num_workers, 0)
-        uncertain |= {hop for pair in permutations(workers, 2) for hop in ways[pair].shares}
-    loads = _loads(ways, traffic, uncertain) | {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
+    unknown = unknown_hops(experiment, world, ways, traffic, background, aggregators)
+    loads = expected_loads(ways, traffic, unknown)
+    loads |= {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
         _direction(
@@ -318,7 +310,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         aggregators=aggregators,
         exchanges=asked_for,
         uncompressed_bytes=sum(
-            _traffic(
+            wire_traffic(
                 collective,
                 channel,
                 world,
@@ -365,38 +357,6 @@ def _exchanged_with(experiment: Experiment) -> Collective:
     return stack.schedule or experiment.collective
 
 
-def place(experiment: Experiment) -> Network:
-    """The topology with the workers' hosts where the placement puts them, and hosts for background traffic where the
-    spec does. Raises SpecError when there are too few places, or no such switch."""
-    topology, num_workers, sharing = experiment.topology, experiment.workers, experiment.workers_per_host
-    num_servers = num_servers_of(experiment)
-    num_hosts = sharing.num_hosts(num_workers)
-    if num_hosts < 2:
-        raise SpecError(
-            f"workers_per_host: {sharing.count} puts all {num_workers} workers on one host, and no link between hosts "
-            f"carries anything; allowed: less than {num_workers}"
-        )
-    fabric = topology.fabric(num_hosts + num_servers)
-    if len(fabric.places) < num_hosts + num_servers:
-        shared = f" on {num_hosts} hosts" if sharing.count > 1 else ""
-        servers = f" and {num_servers} parameter servers" if num_servers else ""
-        raise SpecError(
-            f"workers: {num_workers}{shared}{servers} do not fit the {len(fabric.places)} places of topology "
-            f"{topology.kind}; allowed: at most {(len(fabric.places) - num_servers) * sharing.count}, or "
-            f"{topology.larger}"
-        )
-    attached = experiment.placement.attach(fabric.places, num_hosts + num_servers, seed=experiment.seed)
-    network = fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count, num_servers=num_servers)
-    network = network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
-    return network.with_aggregators(attached_aggregators(experiment, network))
-
-
-def num_servers_of(experiment: Experiment) -> int:
-    """Parameter servers with nodes of their own."""
-    served = experiment.workload.served_groups(experiment.collective, experiment.channel)
-    return max((each.collective.num_servers for each in served), default=0)
-
-
 def _delay_backend(
     experiment: Experiment, asked: Iterable[AskedLink], works: Callable[[BackendName], bool]
 ) -> BackendName | None:
@@ -423,67 +383,12 @@ def _delay_backend(
     return backend
 
 
-def racks_of(network: Network, num_workers: int) -> tuple[int, ...]:
-    """For each worker, the number of its rack: workers on one switch, or on one host, are in one."""
-    switch_of = {edge.first: edge.second for edge in network.edges}
-    switches = [switch_of[f"w{rank}"] for rank in range(num_workers)]
-    numbers = {switch: number for number, switch in enumerate(dict.fromkeys(switches))}
-    return tuple(numbers[switch] for switch in switches)
-
-
 def _longest_delays_s(asked: Iterable[AskedLink]) -> dict[Hop, float]:
     """Of each hop, in the course of the run."""
     found: dict[Hop, float] = {}
     for each in asked:
         found[each.hop] = max(found.get(each.hop, 0.0), each.spec.delay_s)
     return found
-
-
-def _traffic(
-    collective: Collective,
-    channel: Channel,
-    world: World,
-    asked_for: Sequence[Exchange],
-    aggregators: Sequence[AggregatorPlan],
-    mtu: int,
-) -> dict[tuple[str, str], int]:
-    """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
-    names = participant_names(world.num_workers, world.num_servers)
-    totals: dict[tuple[str, str], int] = {}
-    for operation, count, element_bytes in asked_for:
-        if isinstance(collective, InNetwork) and collective.adds(operation, element_bytes):
-            for pair in (pair for each in aggregators for pair in each.pairs):
-                totals[pair] = totals.get(pair, 0) + collective.wire_bytes(count)
-            continue
-        counts = sent_bytes(collective, operation, world, count, element_bytes)
-        for (sender, receiver), traffic in counts.items():
-            wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, mtu).forward
-            key = names[sender], names[receiver]
-            totals[key] = totals.get(key, 0) + wire
-    return totals
-
-
-def _loads(
-    ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], uncertain: set[Hop]
-) -> dict[Hop, tuple[int | None, float]]:
-    """Expected bytes, None where they depend on hashes, and evenly split bytes of each hop that any pair may take.
-
-    `uncertain` are hops that nobody knows the bytes of whatever the workers send.
-    """
-    certain: dict[Hop, int] = {}
-    balanced: dict[Hop, float] = {}
-    depends = set(uncertain)
-    for pair, wire in traffic.items():
-        for hop, share in ways[pair].shares.items():
-            balanced[hop] = balanced.get(hop, 0.0) + wire * float(share)
-            certain[hop] = certain.get(hop, 0) + wire
-            if share != 1:
-                depends.add(hop)
-        # Acknowledgements go the other way and are told from data only where their path is certain.
-        depends |= {hop for hop, share in ways[pair[1], pair[0]].shares.items() if share != 1}
-    return {
-        hop: (None if hop in depends else certain.get(hop, 0), balanced.get(hop, 0.0)) for hop in {*balanced, *depends}
-    }
 
 
 def _direction(

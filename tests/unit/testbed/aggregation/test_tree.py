@@ -6,7 +6,7 @@ import pytest
 
 from testbed.aggregation.tree import Branch, tree_of
 from testbed.errors import SpecError
-from testbed.plan import place
+from testbed.placing import place
 from testbed.spec.experiment import validate
 
 RACKS = {"workers": 4, "topology": {"kind": "leaf_spine", "leaves": 2, "spines": 2}}

@@ -3,8 +3,9 @@ from pydantic import ValidationError
 
 from testbed.errors import SpecError
 from testbed.hosts.sharing import WorkersPerHost
-from testbed.plan import Plan, make_plan, racks_of
-from testbed.plan import place as placed
+from testbed.placing import place as placed
+from testbed.placing import racks_of
+from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment, validate
 
 

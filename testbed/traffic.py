@@ -1,0 +1,81 @@
+"""How many bytes each hop must carry in one iteration, and of which nobody can say. Pure."""
+
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+
+from testbed.aggregation.plan import AggregatorPlan, shared_hops
+from testbed.background._flows import Flow, uncertain_hops
+from testbed.routing import Hop, Path
+from testbed.spec.experiment import Experiment
+from testbed.topologies.base import participant_names
+from transports.channels.base import Channel
+from transports.collectives.base import Collective, World
+from transports.collectives.cost import sent_bytes
+from transports.collectives.in_network import InNetwork
+from transports.compression.base import Exchange
+
+
+def wire_traffic(
+    collective: Collective,
+    channel: Channel,
+    world: World,
+    asked_for: Sequence[Exchange],
+    aggregators: Sequence[AggregatorPlan],
+    mtu: int,
+) -> dict[tuple[str, str], int]:
+    """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
+    names = participant_names(world.num_workers, world.num_servers)
+    totals: dict[tuple[str, str], int] = {}
+    for operation, count, element_bytes in asked_for:
+        if isinstance(collective, InNetwork) and collective.adds(operation, element_bytes):
+            for pair in (pair for each in aggregators for pair in each.pairs):
+                totals[pair] = totals.get(pair, 0) + collective.wire_bytes(count)
+            continue
+        counts = sent_bytes(collective, operation, world, count, element_bytes)
+        for (sender, receiver), traffic in counts.items():
+            wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, mtu).forward
+            key = names[sender], names[receiver]
+            totals[key] = totals.get(key, 0) + wire
+    return totals
+
+
+def unknown_hops(
+    experiment: Experiment,
+    world: World,
+    ways: Mapping[Hop, Path],
+    traffic: Mapping[Hop, int],
+    background: Sequence[Flow],
+    aggregators: Sequence[AggregatorPlan],
+) -> set[Hop]:
+    """The hops that nobody knows the bytes of, whatever paths are taken: of other traffic, of what depends on the
+    gradients or the channel, of a stack with rules of its own."""
+    found = uncertain_hops(background, ways) | shared_hops(aggregators, ways)
+    if experiment.compression.data_dependent or not experiment.channel.countable:
+        found |= {hop for pair in traffic for hop in ways[pair].shares}
+    if experiment.stack is not None and experiment.stack.schedule is None:  # any worker may send to any other
+        workers = participant_names(world.num_workers, 0)
+        found |= {hop for pair in permutations(workers, 2) for hop in ways[pair].shares}
+    return found
+
+
+def expected_loads(
+    ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], unknown: set[Hop]
+) -> dict[Hop, tuple[int | None, float]]:
+    """Expected bytes, None where they depend on hashes, and evenly split bytes of each hop that any pair may take.
+
+    `unknown` are hops that nobody knows the bytes of whatever the workers send.
+    """
+    certain: dict[Hop, int] = {}
+    balanced: dict[Hop, float] = {}
+    depends = set(unknown)
+    for pair, wire in traffic.items():
+        for hop, share in ways[pair].shares.items():
+            balanced[hop] = balanced.get(hop, 0.0) + wire * float(share)
+            certain[hop] = certain.get(hop, 0) + wire
+            if share != 1:
+                depends.add(hop)
+        # Acknowledgements go the other way and are told from data only where their path is certain.
+        depends |= {hop for hop, share in ways[pair[1], pair[0]].shares.items() if share != 1}
+    return {
+        hop: (None if hop in depends else certain.get(hop, 0), balanced.get(hop, 0.0)) for hop in {*balanced, *depends}
+    }

@@ -1,0 +1,80 @@
+"""What each hop must carry, and where nobody can say."""
+
+from typing import Any
+
+import pytest
+
+from testbed.plan import Plan, make_plan
+from testbed.spec.experiment import validate
+
+
+def plan(**keys: Any) -> Plan:
+    return make_plan(validate({"name": "x", **keys}))
+
+
+def directions(made: Plan) -> dict[tuple[str, str], Any]:
+    return {direction.hop: direction for direction in made.directions}
+
+
+def test_what_a_ring_must_carry_is_the_schedule_with_headers() -> None:
+    made = plan(workers=4)
+    payload = 2 * 3 / 4 * made.prediction.gradient_bytes
+    for direction in made.directions:
+        assert direction.expected_bytes == pytest.approx(payload * 1514 / 1448, rel=2e-3)
+        assert direction.expected_bytes > payload * 1514 / 1448
+
+
+def test_a_dumbbell_carries_one_flow_of_the_ring_each_way_across() -> None:
+    made = plan(workers=4, topology="dumbbell")
+    found = directions(made)
+    assert found["s0", "s1"].link == found["s1", "s0"].link == "s0-s1"
+    assert found["s0", "s1"].expected_bytes == found["w1", "s0"].expected_bytes == made.traffic["w1", "w2"]
+    assert made.prediction.bottleneck is None
+
+
+def test_spread_workers_all_cross_the_dumbbell() -> None:
+    made = plan(workers=4, topology="dumbbell", placement="spread")
+    assert made.paths["w0", "w1"].text == "w0 > s0 > s1 > w1"
+    assert directions(made)["s0", "s1"].expected_bytes == made.traffic["w0", "w1"] + made.traffic["w2", "w3"]
+    assert made.prediction.bottleneck in {"s0 -> s1", "s1 -> s0"}
+    assert made.prediction.bound_s == pytest.approx(2 * plan(workers=4).prediction.bound_s, rel=2e-3)
+    assert made.prediction.alpha_beta_s == pytest.approx(made.prediction.bound_s)
+
+
+def test_bytes_are_unknown_exactly_where_hashes_decide() -> None:
+    made = plan(workers=6, topology={"kind": "leaf_spine", "leaves": 3, "spines": 2})
+    workers = {f"w{rank}" for rank in range(6)}
+    for direction in made.directions:
+        assert (direction.expected_bytes is None) == workers.isdisjoint(direction.hop)
+    assert directions(made)["s0", "s3"].balanced_bytes == made.traffic["w1", "w2"] / 2
+
+
+def test_bytes_are_known_where_acknowledgements_have_one_path_too() -> None:
+    made = plan(workers=4, topology={"kind": "leaf_spine", "leaves": 2, "spines": 1})
+    assert all(direction.expected_bytes is not None for direction in made.directions)
+    assert not made.needs_multipath
+
+
+def test_a_physical_ring_carries_one_flow_of_the_ring_collective_on_every_link_one_way() -> None:
+    made = plan(workers=5, topology="ring")
+    found = directions(made)
+    for number in range(5):
+        here, there = f"s{number}", f"s{(number + 1) % 5}"
+        assert found[here, there].expected_bytes == made.traffic[f"w{number}", f"w{(number + 1) % 5}"]
+        assert found[there, here].expected_bytes == 0
+
+
+def test_a_hierarchical_all_reduce_sends_one_gradient_between_the_racks_each_way() -> None:
+    made = plan(topology="dumbbell", collective="hierarchical", fusion={"bytes": "64MiB"})
+    across = next(each for each in made.directions if each.hop == ("s0", "s1"))
+    assert across.expected_bytes == pytest.approx(made.prediction.gradient_bytes * 1514 / 1448, rel=0.01)
+
+
+def test_a_whole_stack_s_bytes_are_those_of_its_own_schedule_if_it_has_one() -> None:
+    tree = {"kind": "leaf_spine", "leaves": 2, "spines": 1}
+    ring, gloo, free, told = (
+        [direction.expected_bytes for direction in plan(topology=tree, stack=stack).directions]
+        for stack in (None, "gloo", "openmpi", {"kind": "openmpi", "algorithm": "ring"})
+    )
+    assert ring == gloo == told
+    assert set(free) == {None}
