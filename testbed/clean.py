@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.hosts.cgroups import remove_cgroup
 from testbed.hosts.docker import CURE, Docker
 from testbed.kernel import network_namespace
 from testbed.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
-from testbed.state import RUN_ROOT, RunState, abandoned_directories, run_ids
+from testbed.state import RUN_ROOT, RunState, abandoned_directories, is_run_id, run_ids
 
 _log: Final = logging.getLogger(__name__)
 
@@ -68,6 +68,19 @@ def leftovers(run_id: str | None = None, *, root: Path = RUN_ROOT) -> list[Lefto
         return _Cleaning(run_id, root).leftovers()
     found = [left for dead in _dead_run_ids(root) for left in _Cleaning(dead, root).leftovers()]
     return found + [Leftover(run_id="", kind="path", what=str(path)) for path in abandoned_directories(root=root)]
+
+
+def named_run(name: str, *, root: Path = RUN_ROOT) -> str:
+    """The run whose id begins so; a whole id that nothing is known of is one that has gone, of which processes may be
+    left. Raises SpecError naming the runs there are."""
+    known = run_ids(root=root)
+    found = [run_id for run_id in known if run_id.startswith(name)] if name else []
+    if len(found) == 1:
+        return found[0]
+    if not found and is_run_id(name):
+        return name
+    there_are = f"there are {', '.join(known)}" if known else "no run has left anything here"
+    raise SpecError(f"--run-id: {'several runs begin' if found else 'no run begins'} with {name!r}; {there_are}")
 
 
 def clean(

@@ -30,6 +30,7 @@ from testbed.processes import ProcessIdentity
 
 RUN_ROOT: Final = Path("/run/testbed")
 _STATE_FILE: Final = "state.json"
+_RUN_ID: Final = re.compile(r"\d{6}t\d{6}-[0-9a-f]{6}")
 _NASCENT: Final = re.compile(r"\..+\.([0-9]+)\.([0-9]+)")
 """A directory being made or removed: `.<run id>.<pid>.<start time>` of whoever is at it."""
 
@@ -37,6 +38,11 @@ _NASCENT: Final = re.compile(r"\..+\.([0-9]+)\.([0-9]+)")
 def new_run_id() -> str:
     """UTC time and a random part, sortable and short: `260915t142233-3fa9c1`."""
     return f"{datetime.now(UTC):%y%m%dt%H%M%S}-{secrets.token_hex(3)}"
+
+
+def is_run_id(text: str) -> bool:
+    """Whether it is written as `new_run_id` writes them."""
+    return _RUN_ID.fullmatch(text) is not None
 
 
 def boot_id() -> str:

@@ -61,7 +61,10 @@ def doctor(
 @commands.command(epilog=EPILOG, short_help="Remove what dead runs left behind.")
 def clean(
     run_id: Annotated[
-        str | None, typer.Option("--run-id", help="Only this run, even if it is alive.", show_default=False)
+        str | None,
+        typer.Option(
+            "--run-id", help="Only the run whose id begins so, even if it is alive.", metavar="RUN", show_default=False
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, remove nothing.")] = False,
     forget: Annotated[
@@ -70,10 +73,11 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Remove what dead runs left behind, by id, and nothing else. The next run does the same by itself."""
-    from testbed.clean import FORGET_CURE
+    from testbed.clean import FORGET_CURE, named_run
     from testbed.clean import clean as remove
 
-    done = remove(run_id, dry_run=dry_run, forget=forget)
+    chosen = None if run_id is None else named_run(run_id)
+    done = remove(chosen, dry_run=dry_run, forget=forget)
     if as_json:
         emit(asdict(done))
     else:
@@ -84,9 +88,11 @@ def clean(
             console.print(f"could not remove {leftover.kind} {leftover.what} of run {leftover.run_id}", markup=False)
         for problem in dict.fromkeys(left.problem for left in done.remaining if left.problem):
             console.print(f"{problem}\n  {FORGET_CURE}", markup=False)
-        for live in done.live_run_ids:
+        for live in done.live_run_ids if chosen is None else ():
             console.print(f"run {live} is alive and was left alone (--run-id {live} ends it)")
-        if not (done.removed or done.remaining or done.live_run_ids):
+        if chosen is not None and not (done.removed or done.remaining):
+            console.print(f"nothing is left of run {chosen}")
+        elif not (done.removed or done.remaining or done.live_run_ids):
             console.print("nothing to clean")
     if done.remaining:
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
 """Workers, parameter servers and aggregators that are processes run in Docker containers: an image of the user's, not
 root, limited by Docker."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from testbed.hosts.docker import Docker
     from testbed.plan import Plan
     from testbed.state import RunState
+
+_log: Final = logging.getLogger(__name__)
 
 DEFAULT_IMAGE: Final = "ina-testbed-worker"
 _IMAGE: Final = re.compile(r"[a-z0-9][a-zA-Z0-9._/:@-]*")
@@ -90,7 +93,7 @@ class DockerContainers(Runtime):
         return nodes | {each.name: () for each in plan.aggregators if each.collective.dataplane == "reference"}
 
     def lacks(self, plan: "Plan") -> list[str]:  # noqa: ARG002 (whatever runs needs it)
-        """The daemon, rootful, the image, and every mount. Pulls the image where that is asked for."""
+        """The daemon, rootful, every mount, and the image where it is not to be fetched."""
         from testbed.errors import EnvironmentLacksError
 
         missing = [
@@ -105,9 +108,7 @@ class DockerContainers(Runtime):
                     "namespace that the emulated links cannot be moved into; run with a rootful daemon "
                     "(DOCKER_HOST=unix:///var/run/docker.sock), or runtime: namespace"
                 )
-            if self.pull == "always" or (self.pull == "missing" and docker.image_id(self.image) is None):
-                docker.pull(self.image)
-            if docker.image_id(self.image) is None:
+            if self.pull == "never" and docker.image_id(self.image) is None:
                 missing.append(
                     f"runtime.image: there is no image {self.image} here: "
                     f"{'make image' if self.image == DEFAULT_IMAGE else 'build it, or runtime.pull: missing'}"
@@ -127,7 +128,7 @@ class DockerContainers(Runtime):
         return tuple(dict.fromkeys((*self.mounts, *([here] if wanted else []))))
 
     def start(self, plan: "Plan", state: "RunState", *, log_directory: Path) -> "RunningRuntime":
-        """Start every container; each imports what the workload needs."""
+        """Fetch the image where that is asked for, and start every container; each imports what the workload needs."""
         from testbed.hosts.container import ContainerRuntime, ContainerSpec
         from testbed.native_libraries import build_libraries
 
@@ -140,7 +141,11 @@ class DockerContainers(Runtime):
             mounts=self._mounts(plan),
             environment=self.environment,
         )
-        return ContainerRuntime(self._docker(), spec, self.contained(plan), state, log_directory=log_directory)
+        docker = self._docker()
+        if self.pull == "always" or (self.pull == "missing" and docker.image_id(self.image) is None):
+            _log.info("fetching the image %s", self.image)
+            docker.pull(self.image)
+        return ContainerRuntime(docker, spec, self.contained(plan), state, log_directory=log_directory)
 
     @staticmethod
     def _docker() -> "Docker":

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.clean import clean, clean_stale, leftovers
+from testbed.clean import clean, clean_stale, leftovers, named_run
+from testbed.errors import SpecError
 from testbed.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes
 from testbed.state import RunState, new_run_id
 
@@ -210,3 +211,19 @@ def test_directories_of_creations_that_were_cut_short_are_removed(root: Path) ->
 def test_nothing_to_clean_is_no_error(tmp_path: Path) -> None:
     report = clean(root=tmp_path / "never-made")
     assert (list(report.removed), list(report.remaining), list(report.live_run_ids)) == ([], [], [])
+
+
+def test_a_run_is_named_by_the_beginning_of_its_id(root: Path) -> None:
+    for run_id in ("261121t175417-df5345", "261121t175417-aa5345", "261122t000000-000000"):
+        RunState.create(run_id, root=root)
+    assert named_run("261122", root=root) == "261122t000000-000000"
+    for name in ("", "2611"):
+        with pytest.raises(SpecError, match=r"--run-id: .* with .*; there are 261121t175417-aa5345, 261121t175417-df"):
+            named_run(name, root=root)
+
+
+def test_a_run_that_nothing_is_known_of_has_gone_if_it_can_have_been_one(tmp_path: Path) -> None:
+    gone = new_run_id()
+    assert named_run(gone, root=tmp_path) == gone
+    with pytest.raises(SpecError, match="no run begins with 'nonesuch'; no run has left anything here"):
+        named_run("nonesuch", root=tmp_path)

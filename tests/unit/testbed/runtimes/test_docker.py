@@ -3,10 +3,12 @@ from typing import Any
 
 import pytest
 
+from testbed.errors import EnvironmentLacksError
 from testbed.plan import Plan, make_plan
 from testbed.runtimes.base import RUNTIMES
 from testbed.runtimes.docker import DEFAULT_IMAGE
 from testbed.spec.experiment import validate
+from testbed.state import RunState
 
 
 def planned(runtime: object = "docker", **spec: Any) -> Plan:
@@ -65,6 +67,27 @@ def test_a_daemon_that_cannot_do_it_is_refused_with_the_cure(
     plan = planned()
     (found,) = plan.experiment.runtime.lacks(plan)
     assert complaint in found
+
+
+@pytest.mark.parametrize(("pull", "is_here"), [("missing", False), ("always", True)])
+def test_the_image_is_fetched_when_hosts_start_and_not_when_it_is_asked_whether_they_can(
+    pull: str, is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry refuses, so that nothing is started."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    asked = tmp_path / "asked"
+    image = "echo sha256:1" if is_here else "echo 'No such image' >&2; exit 1"
+    script = f'#!/bin/sh\ncase $3 in info) echo \'{{"ServerVersion": "20.10"}}\' ;; image) {image} ;; esac\n'
+    (tmp_path / "docker").write_text(f'{script}case $3 in pull) echo "$@" >>{asked}; exit 1 ;; esac\nexit 0\n')
+    (tmp_path / "docker").chmod(0o755)
+    plan = planned({"kind": "docker", "pull": pull, "image": "my/train:1"})
+    assert plan.experiment.runtime.lacks(plan) == []
+    assert not asked.exists()
+    state = RunState.create("r1", root=tmp_path)
+    with pytest.raises(EnvironmentLacksError, match="docker pull: status 1"):
+        plan.experiment.runtime.start(plan, state, log_directory=tmp_path)
+    assert len(asked.read_text().splitlines()) == 1
 
 
 def test_a_runtime_survives_being_written_down() -> None:
