@@ -6,11 +6,10 @@ looks like is worked out once per size and kept, since training repeats the same
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,8 @@ from transports.collectives.direct import all_to_all
 from transports.framing import DTYPE_BYTES, OPERATIONS
 
 Reduction = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
+_Slot = tuple[memoryview, Any]
+"""Where a message arrives, as bytes and as elements."""
 Splits = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
 """(start, count) of what is sent to each peer and of what is received from each."""
 
@@ -49,13 +50,25 @@ _TORCH_REDUCTIONS: Final[dict[Reduction, Callable[..., Any]]] = {
 }
 
 
+class _Move(NamedTuple):
+    """A message, as posting it wants it."""
+
+    step: int
+    """Its index."""
+    reduces: bool
+    buffer: Buffer
+    num_elements: int
+    start_byte: int
+    end_byte: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Lane:
     """The messages to, or from, one peer, in the order in which they travel."""
 
     peer: int
     sends: bool
-    steps: tuple[int, ...]
+    moves: tuple[_Move, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +78,6 @@ class _Program:
     steps: Sequence[Step]
     lanes: tuple[_Lane, ...]
     lane_of: tuple[int, ...]
-    phase_of: tuple[int, ...]
     num_predecessors: tuple[int, ...]
     successors: tuple[tuple[int, ...], ...]
     longest_reduced: int
@@ -82,7 +94,7 @@ class _Arithmetic:
     """One element type: numpy where it has the type (it adds on one thread, whatever torch is set to), else torch."""
 
     def __init__(self, dtype: torch.dtype, reduction: Reduction) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
         self._numpy = dtype not in (torch.float16, torch.bfloat16)
         self.reduce = (_NUMPY_REDUCTIONS if self._numpy else _TORCH_REDUCTIONS)[reduction]
 
@@ -92,7 +104,7 @@ class _Arithmetic:
 
     def slot(self, memory: npt.NDArray[np.uint8]) -> Any:
         """Raw memory as `reduce` takes it."""
-        return self.array(torch.from_numpy(memory).view(self._dtype))
+        return self.array(torch.from_numpy(memory).view(self.dtype))
 
 
 def raw(tensor: torch.Tensor) -> memoryview:
@@ -113,6 +125,7 @@ class Executor:
         self._group = group
         self._program = lru_cache(maxsize=NUM_PROGRAMS)(self._compile)
         self._memory: list[npt.NDArray[np.uint8]] = []
+        self._slots: dict[torch.dtype, list[_Slot]] = {}
         self._scratch = np.empty(0, np.uint8)
 
     def run(
@@ -142,14 +155,15 @@ class Executor:
         if program.num_scratch:
             scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
             buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
+        arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, reduction)
         execution = _Execution(
             program=program,
             endpoint=self._endpoint,
             header=Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total),
             element_bytes=DTYPE_BYTES[dtype],
             buffers=buffers,
-            arithmetic=_Arithmetic(next(iter(buffers.values())).dtype, reduction),
-            memory=self._slots(program, DTYPE_BYTES[dtype]),
+            arithmetic=arithmetic,
+            slots=self._slots_of(program, DTYPE_BYTES[dtype], arithmetic),
         )
         return execution.run(deadline_s)
 
@@ -157,13 +171,16 @@ class Executor:
         """How long this participant's output must be: a server's is its share."""
         return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
 
-    def _slots(self, program: _Program, element_bytes: int) -> list[npt.NDArray[np.uint8]]:
+    def _slots_of(self, program: _Program, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
         num_slots = sum(not lane.sends for lane in program.lanes) * WINDOW if program.longest_reduced else 0
         slot_bytes = program.longest_reduced * element_bytes
         if len(self._memory) < num_slots or (num_slots and len(self._memory[0]) < slot_bytes):
-            self._memory = [np.empty(slot_bytes, np.uint8) for _ in range(num_slots)]
-        return [memory[:slot_bytes] for memory in self._memory[:num_slots]]
+            self._memory = [np.empty(-(-slot_bytes // 8) * 8, np.uint8) for _ in range(num_slots)]
+            self._slots.clear()
+        slots = self._slots.setdefault(arithmetic.dtype, [])
+        slots += [(place.data, arithmetic.slot(place)) for place in self._memory[len(slots) :]]
+        return slots
 
     def _scratch_of(self, num_bytes: int) -> torch.Tensor:
         """Memory for the schedule's own buffer, kept from operation to operation."""
@@ -187,18 +204,21 @@ class Executor:
         else:
             steps = all_to_all(self._participant, *splits)
         order = dependencies(steps)
-        lane_of, phase_of = [0] * len(steps), [0] * len(steps)
+        lane_of = [0] * len(steps)
         for lane, indices in enumerate(order.lanes.values()):
-            for phase, index in enumerate(indices):
-                lane_of[index], phase_of[index] = lane, phase
+            for index in indices:
+                lane_of[index] = lane
         return _Program(
             steps=steps,
             lanes=tuple(
-                _Lane(peer=peer, sends=direction == "send", steps=indices)
+                _Lane(
+                    peer=peer,
+                    sends=direction == "send",
+                    moves=tuple(_move(index, steps[index], element_bytes) for index in indices),
+                )
                 for (peer, direction), indices in order.lanes.items()
             ),
             lane_of=tuple(lane_of),
-            phase_of=tuple(phase_of),
             num_predecessors=order.num_predecessors,
             successors=order.successors,
             longest_reduced=max((step.chunk.count for step in steps if step.kind == "reduce"), default=0),
@@ -206,6 +226,11 @@ class Executor:
             num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
         )
+
+
+def _move(index: int, step: Step, element_bytes: int) -> _Move:
+    buffer, start, count = step.chunk
+    return _Move(index, step.kind == "reduce", buffer, count, start * element_bytes, (start + count) * element_bytes)
 
 
 class _Execution:
@@ -220,7 +245,7 @@ class _Execution:
         element_bytes: int,
         buffers: Mapping[Buffer, torch.Tensor],
         arithmetic: _Arithmetic,
-        memory: list[npt.NDArray[np.uint8]],
+        slots: list[_Slot],
     ) -> None:
         self._program = program
         self._endpoint = endpoint
@@ -229,12 +254,13 @@ class _Execution:
         self._views = {name: raw(buffer) for name, buffer in buffers.items()}
         self._arrays = {name: arithmetic.array(buffer) for name, buffer in buffers.items()}
         self._reduce = arithmetic.reduce
-        self._slots = [(place.data, arithmetic.slot(place)) for place in memory]
+        self._slots = slots
         self._free_slots: dict[int, list[int]] = {}
-        slots = iter(range(len(self._slots)))
-        for number, lane in enumerate(program.lanes):
-            if not lane.sends and self._slots:
-                self._free_slots[number] = [next(slots) for _ in range(WINDOW)]
+        if program.longest_reduced:
+            numbers = iter(range(len(slots)))
+            for number, lane in enumerate(program.lanes):
+                if not lane.sends:
+                    self._free_slots[number] = [next(numbers) for _ in range(WINDOW)]
         self._waiting = list(program.num_predecessors)
         self._next = [0] * len(program.lanes)
         self._num_posted = [0] * len(program.lanes)
@@ -264,50 +290,48 @@ class _Execution:
     def _advance(self, number: int) -> None:
         """Post whatever is next in a lane and ready."""
         lane = self._program.lanes[number]
-        indices, steps = lane.steps, self._program.steps
+        moves, peer = lane.moves, lane.peer
+        position, num_posted = self._next[number], self._num_posted[number]
+        if position == len(moves) or num_posted == WINDOW:
+            return
         group, sequence, operation, dtype, _, _, argument, total = self._header
-        position = self._next[number]
-        while position < len(indices) and self._num_posted[number] < WINDOW:
-            index = indices[position]
-            kind, (buffer, start, count), peer, _, _ = steps[index]
+        while position < len(moves) and num_posted < WINDOW:
+            index, reduces, buffer, count, start_byte, end_byte = moves[position]
             header = Header(group, sequence, operation, dtype, count, position, argument, total)
-            if kind == "reduce":
-                slot = self._free_slots[number].pop()
-                self._slot_of[index] = slot
-                token = self._endpoint.post_receive(peer, header, self._slots[slot][0][: count * self._element_bytes])
+            if reduces:
+                slot = self._slot_of[index] = self._free_slots[number].pop()
+                token = self._endpoint.post_receive(peer, header, self._slots[slot][0][: end_byte - start_byte])
             elif self._waiting[index]:
                 break
             else:
-                view = self._views[buffer][start * self._element_bytes : (start + count) * self._element_bytes]
-                post = self._endpoint.post_send if kind == "send" else self._endpoint.post_receive
-                token = post(peer, header, view)
+                post = self._endpoint.post_send if lane.sends else self._endpoint.post_receive
+                token = post(peer, header, self._views[buffer][start_byte:end_byte])
             self._posted[token] = index
-            self._num_posted[number] += 1
+            num_posted += 1
             position += 1
-        self._next[number] = position
+        self._next[number], self._num_posted[number] = position, num_posted
 
     def _complete(self, index: int) -> None:
         """A message has left or arrived, or nothing needs to; do what waited for it."""
-        done = deque((index,))
-        steps = self._program.steps
-        while done:
-            index = done.popleft()
-            moved = steps[index].source is None
+        done = [index]
+        program, waiting = self._program, self._waiting
+        for index in done:
+            moved = program.steps[index].source is None
             if not moved or index in self._slot_of:
-                if self._waiting[index]:
+                if waiting[index]:
                     self._arrived.add(index)
                     continue
                 self._add(index)
             self._num_left -= 1
-            for later in self._program.successors[index]:
-                self._waiting[later] -= 1
-                if not self._waiting[later]:
-                    if later in self._arrived or steps[later].source is not None:
+            for later in program.successors[index]:
+                waiting[later] -= 1
+                if not waiting[later]:
+                    if later in self._arrived or program.steps[later].source is not None:
                         done.append(later)
                     else:
-                        self._advance(self._program.lane_of[later])
+                        self._advance(program.lane_of[later])
             if moved:
-                number = self._program.lane_of[index]
+                number = program.lane_of[index]
                 self._num_posted[number] -= 1
                 self._advance(number)
 

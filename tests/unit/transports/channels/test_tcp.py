@@ -24,7 +24,7 @@ from transports.channels._tcp_mesh import Mesh, connect_mesh, ports
 from transports.channels.base import CHANNELS, ForwardReverse, Group, Header, published
 from transports.channels.tcp import Tcp
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import HEADER_BYTES, HELLO, OPERATIONS, group_id, pack
+from transports.framing import GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, group_id, pack
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 
@@ -101,6 +101,39 @@ def test_a_header_may_come_byte_by_byte() -> None:
 
     error = with_impostor(groups(2)[0], trickle)
     assert isinstance(error, PeerLostError)  # only because half of the payload was never sent
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [b"", pack(header(100))[: HEADER_BYTES // 2], pack(Header(group_id("any"), 0, GOODBYE, 0, 0, 0))],
+    ids=["nothing", "half a header", "a goodbye"],
+)
+def test_a_peer_that_leaves_between_messages_of_an_operation_is_lost_at_once(instead: bytes) -> None:
+    """Its first message has shown that it follows our schedule, so the second one is awaited whole."""
+    first, second = (Header(7, 1, ALL_REDUCE, 0, 100, phase, total=200) for phase in (0, 1))
+    members = groups(2)
+
+    def life() -> None:
+        host, _, port = listening(members[0]).rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(pack(Header(group_id(members[0].name), 0, HELLO, 0, 2, 1)))
+            assert len(connection.recv(HEADER_BYTES, socket.MSG_WAITALL)) == HEADER_BYTES
+            connection.sendall(pack(first) + bytes(range(100)))
+            heard.wait(20)
+            connection.sendall(instead)
+
+    heard = threading.Event()
+    thread = threading.Thread(target=life)
+    thread.start()
+    with closing(open_tcp(members[0])) as endpoint:
+        views = [memoryview(bytearray(100)) for _ in range(2)]
+        tokens = [endpoint.post_receive(1, each, view) for each, view in zip((first, second), views, strict=True)]
+        finish(endpoint, tokens[0])
+        assert bytes(views[0]) == bytes(range(100))
+        threading.Timer(0.1, heard.set).start()
+        with pytest.raises(PeerLostError):
+            finish(endpoint, tokens[1])
+    thread.join()
 
 
 def test_strangers_are_turned_away() -> None:
