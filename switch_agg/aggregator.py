@@ -137,6 +137,8 @@ class _Version:
     saturated: bool = False
     """A contribution was: an aggregator below had to clip."""
     first_s: float = 0.0
+    ports: dict[int, int] = field(default_factory=dict)
+    """Of a client of p4app-switchML: where each worker contributed from."""
     upward: bytes | None = None
     """The sum, sent to the aggregator above, whose result is awaited."""
     result: bytes | None = None
@@ -176,6 +178,8 @@ class Aggregator:
         self.counters = Counters()
         self._generation = generation % MAX_SLOTS
         self._jobs: dict[int, _JobState] = {}
+        self._compatible: dict[str, _JobState] = {}
+        """Of clients of p4app-switchML, by host: they count their reductions in what is the job's number here."""
         self._outbox: list[Datagram] = []
 
     # -- control ------------------------------------------------------------------------------------------------------
@@ -198,11 +202,15 @@ class Aggregator:
             index={host: number for number, host in enumerate(job.workers)},
             versions=(halves[0], halves[1]),
         )
+        if job.compatible:
+            self._compatible |= dict.fromkeys(job.workers, self._jobs[job.number])
 
     def remove(self, number: int) -> None:
         """Serve a job no longer. Raises JobError for one that is not served."""
-        self._discard(self._state(number))
+        state = self._state(number)
+        self._discard(state)
         del self._jobs[number]
+        self._compatible = {host: each for host, each in self._compatible.items() if each is not state}
 
     def reset(self, number: int) -> int:
         """Begin another epoch of a job and tell its workers; returns the epoch. Raises JobError for an unknown job."""
@@ -281,10 +289,10 @@ class Aggregator:
 
     def _handle(self, packet: Packet, datagram: Datagram, now_s: float) -> None:
         """One datagram. Raises WireError for one that no job can use."""
-        state = self._jobs.get(packet.job)
+        host, port = datagram.peer
+        state = self._compatible.get(host) or self._jobs.get(packet.job)
         if state is None:
             raise WireError("bad_job", f"nobody configured job {packet.job}")
-        host, port = datagram.peer
         if host == state.job.parent:
             self._handle_parent(state, packet)
             return
@@ -304,7 +312,7 @@ class Aggregator:
             raise WireError("bad_slot", f"slot {packet.slot} is not one of job {packet.job}'s")
         if state.job.compatible:
             self.counters.rx += 1
-            self._contribute_compatible(state, worker, packet, now_s)
+            self._contribute_compatible(state, worker, port, packet, now_s)
             return
         if self._place(state.job, packet.chunk) != (packet.slot, packet.version):
             raise WireError("bad_slot", f"chunk {packet.chunk} has no place in slot {packet.slot}")
@@ -352,12 +360,14 @@ class Aggregator:
         state.gaps[min(NUM_GAPS - 1, int((now_s - version.first_s) * 1e6).bit_length())] += 1
         state.last[worker] += 1
 
-    def _contribute_compatible(self, state: _JobState, worker: int, packet: Packet, now_s: float) -> None:
-        """p4app-switchML's own algorithm (configuration.p4, bitmap_checker and workers_counter): no guard."""
+    def _contribute_compatible(self, state: _JobState, worker: int, port: int, packet: Packet, now_s: float) -> None:
+        """p4app-switchML's own algorithm (configuration.p4, bitmap_checker and workers_counter): no guard. Each thread
+        of its client has a port of its own, and waits there for the results of its slots."""
         slot, bit = packet.slot - state.job.first_slot, 1 << worker
         version, other = state.versions[packet.version][slot], state.versions[1 - packet.version][slot]
         before = version.seen
         version.seen |= bit
+        version.ports[worker] = port
         other.seen &= ~bit
         if before & bit == 0:
             if before == 0:
@@ -371,7 +381,7 @@ class Aggregator:
                 self._complete(state, version, packet.slot, packet.version, echo=packet)
         elif version.result is not None:
             self.counters.duplicate_done += 1
-            self._send(state, worker, version.result)
+            self._send(state, worker, version.result, port)
         else:
             self.counters.duplicate_pending += 1
 
@@ -488,7 +498,7 @@ class Aggregator:
         state.partial += partial
         packet = Packet(
             kind=Kind.SATURATED if saturated else form.kind,
-            job=state.job.number,
+            job=echo.job if echo else state.job.number,
             epoch=echo.epoch if echo else state.epoch,
             chunk=echo.chunk if echo else version.chunk,
             slot=slot,
@@ -512,7 +522,7 @@ class Aggregator:
         self.counters.partial += packet.partial
         self.counters.saturated += packet.kind == Kind.SATURATED
         for worker in range(state.job.num_workers):
-            self._send(state, worker, version.result)
+            self._send(state, worker, version.result, version.ports.get(worker))
 
     # -- epochs -------------------------------------------------------------------------------------------------------
 
@@ -553,9 +563,10 @@ class Aggregator:
         packet = Packet(kind=kind, job=state.job.number, epoch=state.epoch, chunk=chunk, slot=self._generation)
         self._send(state, worker, packet.encode())
 
-    def _send(self, state: _JobState, worker: int, data: bytes) -> None:
+    def _send(self, state: _JobState, worker: int, data: bytes, port: int | None = None) -> None:
+        """To where the worker was last heard from, or to that port of it."""
         if worker in state.ports:  # else it has never been heard of; it will ask again
-            peer: Address = (state.job.workers[worker], state.ports[worker])
+            peer: Address = (state.job.workers[worker], port or state.ports[worker])
             self._outbox.append(Datagram(peer, data))
 
     def _send_upward(self, state: _JobState, data: bytes) -> None:

@@ -69,7 +69,7 @@ class FaultyAggregator:
             return None, 0
         number = datagram.data[1] >> 4
         for job in self._aggregator.jobs:
-            if job.number == number and datagram.peer[0] in job.workers:
+            if (job.compatible or job.number == number) and datagram.peer[0] in job.workers:
                 return job.workers.index(datagram.peer[0]), int.from_bytes(datagram.data[2:6], "big")
         return None, 0
 

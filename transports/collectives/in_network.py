@@ -31,6 +31,15 @@ SUMMED_BYTES: Final = (2, 4)
 """Of the element types that the switch adds: float16, bfloat16, float32."""
 
 
+class Window(WindowPolicy):
+    """As a spec says it: its time has a unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    target_s: Time = Field(1e-3, alias="target", gt=0)
+    """Of `delay`: queueing delay to aim for."""
+
+
 def _parse_window(value: object) -> object:
     """`aimd` stands for `{kind: aimd}`."""
     return {"kind": value} if isinstance(value, str) else value
@@ -68,9 +77,7 @@ class InNetwork(Ring):
     switch adds all in 32 bits."""
     num_slots: int = Field(128, ge=1, le=1 << 14)
     """Chunks that may be under way at once, a power of two: rate x round trip / frame fill a link."""
-    window: Annotated[WindowPolicy, BeforeValidator(_parse_window)] = Field(
-        default_factory=lambda: WindowPolicy.model_validate({})
-    )
+    window: Annotated[Window, BeforeValidator(_parse_window)] = Field(default_factory=lambda: Window.model_validate({}))
     """How many of them a worker has under way: `fixed` (all), `aimd`, `delay`."""
     min_timeout_s: Time = Field(MIN_TIMEOUT_S, alias="min_timeout", gt=0, le=1)
     """A worker repeats a chunk after the round trip and four times its variation, but not sooner than this."""

@@ -2,6 +2,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
@@ -9,6 +10,7 @@ from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
 import switch_agg
+from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.scapy_layer import SwitchAgg
 from switch_agg.wire import Kind, Packet, decode
 
@@ -77,3 +79,21 @@ def test_wireshark_dissects_what_it_should(tmp_path: Path) -> None:
     listed = subprocess.run(argv[:5], capture_output=True, text=True, check=True).stdout
     assert "data job 2 epoch 5 chunk 77 slot 9.1" in listed
     assert "result job 0" in listed
+
+
+@pytest.mark.parametrize("payload", ["fp16", "int8"])
+def test_wireshark_reads_narrow_integers_one_by_one(payload: PayloadName, tmp_path: Path) -> None:
+    form = PAYLOADS[payload]
+    integers = np.arange(32 * form.lanes, dtype=np.int64) - 20
+    packet = SwitchAgg(kind=int(form.kind), chunk=3, elements=form.words(integers).tolist())
+    capture = tmp_path / "capture.pcap"
+    ways = (UDP(sport=4000, dport=0xBEE0), UDP(sport=0xBEE0, dport=4000))
+    wrpcap(str(capture), [Ether() / IP(src="10.0.0.1", dst="10.0.0.9") / way / packet for way in ways])
+    argv = ["tshark", "-r", str(capture), "-X", f"lua_script:{LUA}", "-T", "fields"]
+    wanted = ["-e", "switch_agg.kind", "-e", "switch_agg.element", "-e", "_ws.col.Info"]
+    rows = subprocess.run([*argv, *wanted], capture_output=True, text=True, check=True).stdout.splitlines()
+    for row, what in zip(rows, (f"data of {form.bits} bits", "result"), strict=True):
+        kind, elements, info = row.split("\t")
+        assert kind == str(int(form.kind))
+        assert [int(each) for each in elements.split(",")] == integers.tolist()
+        assert info.startswith(f"{what} job 0")

@@ -41,6 +41,7 @@ def test_a_pool_that_is_too_small_for_the_round_trip_limits_the_rate() -> None:
 def test_the_window_may_be_a_name_and_everything_comes_back_from_plain_data() -> None:
     collective = in_network(window="aimd", dataplane="reference", at="s0")
     assert collective.window.kind == "aimd"
+    assert in_network(window={"kind": "delay", "target": "2ms"}).window.target_s == 2e-3
     assert COLLECTIVES.parse(COLLECTIVES.dump(collective)) == collective
 
 
