@@ -40,21 +40,18 @@ from testbed.plan import Plan
 from testbed.predict.alpha_beta import HOST_LATENCY_S, predict
 from testbed.recorder import OnLine, Recorder, Snapshot
 from testbed.results.changes import change_notes, changed_directions
-from testbed.results.record import load
-from testbed.results.report import write_report
-from testbed.results.summarize import (
+from testbed.results.facts import (
     AllReduceFacts,
     CommandFacts,
     CompressionFacts,
     Inputs,
     LinkFacts,
     SynchronisationFacts,
-    backlog_summary,
-    machine_summary,
-    payload_bytes_per_iteration,
-    run_queue_share,
-    summarize,
 )
+from testbed.results.machine import backlog_summary, machine_summary, run_queue_share
+from testbed.results.record import load
+from testbed.results.report import write_report
+from testbed.results.summarize import payload_bytes_per_iteration, summarize
 from testbed.results.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
 from testbed.results.terminal import LiveProgress
 from testbed.results.writer import RecordWriter

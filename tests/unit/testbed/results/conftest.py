@@ -8,8 +8,9 @@ from random import Random
 import polars as pl
 import pytest
 
+from testbed.results.facts import AllReduceFacts, Inputs, LinkFacts
 from testbed.results.record import Record, load
-from testbed.results.summarize import AllReduceFacts, Inputs, LinkFacts, summarize
+from testbed.results.summarize import summarize
 from testbed.results.writer import RecordWriter
 
 FRAMES_PER_BYTE = 1514 / 1448

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from testbed.results.facts import CompressionFacts
 from testbed.results.record import Record
 from testbed.results.report import write_report
-from testbed.results.summarize import CompressionFacts
 from testbed.results.summary import (
     AggregatorSummary,
     CommandExit,

@@ -7,74 +7,13 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from testbed.links.spec import UNSHAPED_BPS
-from testbed.results.frames import BACKLOG_SCHEMA, BUCKET_SCHEMA, ITERATION_SCHEMA, LINK_SCHEMA, MACHINE_SCHEMA
+from testbed.results.facts import AllReduceFacts, CommandFacts, CompressionFacts, Inputs, LinkFacts
+from testbed.results.frames import LINK_SCHEMA
 from testbed.results.record import Record
-from testbed.results.summarize import (
-    AllReduceFacts,
-    CommandFacts,
-    CompressionFacts,
-    Inputs,
-    LinkFacts,
-    backlog_summary,
-    bytes_while_busy,
-    compute_only_time_s,
-    machine_summary,
-    per_iteration,
-    run_queue_share,
-    summarize,
-    union,
-)
-
-
-def iteration(
-    rank: int, start_s: float, phase: str = "measured", index: int = 0, **changes: object
-) -> dict[str, object]:
-    """forward 1 s, backward 2 s, exposed 3 s, optimizer 0.5 s, bookkeeping 0.25 s."""
-    return {
-        "rank": rank,
-        "phase": phase,
-        "index": index,
-        "start_s": start_s,
-        "forward_end_s": start_s + 1,
-        "backward_compute_end_s": start_s + 3,
-        "backward_end_s": start_s + 6,
-        "optimizer_end_s": start_s + 6.5,
-        "end_s": start_s + 6.75,
-        "loss": 1.0 + rank,
-        "num_samples": 16,
-        "cpu_s": 1.0,
-        "run_queue_delay_s": 0.0,
-        "communication_run_queue_delay_s": 0.1,
-        "forward_stall_s": 0.0,
-        "staleness": 0,
-        **changes,
-    }
-
-
-def bucket(rank: int, started_s: float, done_s: float, *, index: int = 0, phase: str = "measured") -> dict[str, object]:
-    times = {"enqueued_s": started_s, "started_s": started_s, "first_byte_s": started_s, "done_s": done_s}
-    return {
-        "rank": rank,
-        "phase": phase,
-        "index": index,
-        "sequence": 0,
-        "size_bytes": 1000,
-        "payload_bytes": 10,
-        "encode_s": 0.5,
-        "decode_s": 0.25,
-    } | times
-
-
-def iterations(*rows: dict[str, object]) -> pl.DataFrame:
-    return pl.DataFrame(list(rows), schema=ITERATION_SCHEMA)
-
-
-def buckets(*rows: dict[str, object]) -> pl.DataFrame:
-    return pl.DataFrame(list(rows), schema=BUCKET_SCHEMA)
+from testbed.results.summarize import compute_only_time_s, per_iteration, summarize
+from tests.rows import bucket, buckets, iteration, iterations, machine
 
 
 def samples(*points: tuple[float, int]) -> pl.DataFrame:
@@ -100,16 +39,6 @@ LINK = LinkFacts(
     acknowledgement_bytes=90,
     retransmitted_bytes=0,
 )
-
-
-def machine() -> pl.DataFrame:
-    """Two cores at 100 ticks a second: from 11 s to 13 s nothing is idle, else everything; 3 of 1000 stolen."""
-    rows = [
-        {"at_s": float(at_s), "ticks": 200 * at_s, "idle_ticks": 200 * at_s - 200 * min(max(at_s - 11, 0), 2)}
-        | {"steal_ticks": at_s // 2, "softnet_drops": at_s, "softnet_squeezes": 2 * at_s}
-        for at_s in range(10, 21)
-    ]
-    return pl.DataFrame(rows, schema=dict(MACHINE_SCHEMA))
 
 
 def inputs(**changes: object) -> Inputs:
@@ -286,42 +215,8 @@ def test_a_diverged_loss_is_null_and_a_workload_without_loss_has_none() -> None:
     assert summarize(inputs(iterations=iterations(*nothing))).loss is None
 
 
-def test_coarse_samples_do_not_smear_bytes_over_short_gaps() -> None:
-    """10 Hz samples, buckets in service 80 ms of every 100, the link full meanwhile: busy means full."""
-    busy = (np.arange(10) / 10 + 0.01, np.arange(10) / 10 + 0.09)
-    at_s = np.arange(11) / 10
-    assert bytes_while_busy(at_s, np.arange(0.0, 880.0, 80.0), busy) == pytest.approx(800)
-
-
-def test_bytes_that_pass_while_nothing_is_in_service_are_not_busy() -> None:
-    busy = (np.array([0.0]), np.array([0.1]))
-    assert bytes_while_busy(np.array([0.0, 0.1, 0.2, 0.3]), np.array([0.0, 50.0, 90.0, 99.0]), busy) == 50
-
-
-def test_run_queue_share_counts_overlapping_buckets_once() -> None:
-    frame = buckets(
-        bucket(0, 12.0, 15.0), bucket(0, 13.0, 16.0), bucket(1, 12.0, 13.0), bucket(1, 0.0, 9.0, phase="warmup")
-    )
-    rows = iterations(iteration(0, 10.0), iteration(1, 10.0), iteration(1, 1.0, "warmup"))
-    assert run_queue_share(rows, frame) == pytest.approx(0.2 / 5.0)
-    assert run_queue_share(rows, buckets()) is None
-
-
 def test_no_compute_only_phase_no_compute_only_time() -> None:
     assert compute_only_time_s(iterations(iteration(0, 1.0)), num_workers=1, dilation=1.0) is None
-
-
-moments = st.integers(0, 50)
-
-
-@given(st.lists(st.tuples(moments, moments).map(sorted), max_size=12))
-def test_union_covers_the_same_moments_with_disjoint_intervals(pairs: list[list[int]]) -> None:
-    starts, ends = (np.array([pair[side] for pair in pairs], dtype=float) for side in (0, 1))
-    merged_starts, merged_ends = union(starts, ends)
-    assert np.all(merged_starts[1:] > merged_ends[:-1])
-    for moment in np.arange(0, 50.5, 0.5):
-        inside = any(low <= moment <= high for low, high in pairs)
-        assert inside == bool(np.any((merged_starts <= moment) & (moment <= merged_ends)))
 
 
 def test_the_modelled_ring_fills_its_links_while_buckets_are_in_service(record: Callable[..., Record]) -> None:
@@ -330,36 +225,6 @@ def test_the_modelled_ring_fills_its_links_while_buckets_are_in_service(record: 
     for link in summary.links:
         assert link.utilization_busy == pytest.approx(1.02 / 1.04, abs=0.01)
         assert link.utilization_mean < 0.92 * link.utilization_busy
-
-
-def test_the_machine_over_the_measured_window_by_hand() -> None:
-    summary = machine_summary(machine(), iterations(iteration(0, 10.0)), buckets(bucket(0, 12.0, 15.0)))
-    assert summary is not None
-    end_s = iterations(iteration(0, 10.0))["end_s"].max()
-    assert summary.saturated_share == pytest.approx(1 / 3)  # 12 to 13 of 12 to 15
-    assert summary.softnet_drops * 2 == summary.softnet_squeezes == 2 * (int(end_s) - 10)  # type: ignore[arg-type]
-    assert machine_summary(machine()[:1], iterations(iteration(0, 10.0)), buckets()) is None
-
-
-def test_backlog_probes_sum_up_and_those_out_of_line_are_not_held() -> None:
-    rows = [
-        {
-            "at_s": 1.0,
-            "link": "l",
-            "node": "n",
-            "elapsed_s": 0.02,
-            "backlog_bytes": 9,
-            "sent_bytes": sent,
-            "due_bytes": 2e5,
-        }
-        for sent in (200_000, 140_000, 50_000)
-    ]
-    summary = backlog_summary(pl.DataFrame(rows, schema=dict(BACKLOG_SCHEMA)), granule_bytes=68_000)
-    assert summary is not None
-    assert (summary.num_probes, summary.sent_bytes, summary.due_bytes) == (3, 390_000, 6e5)
-    assert summary.held_share == pytest.approx(2 / 3)
-    assert summary.chance == pytest.approx(3 * 68_000 / math.sqrt(6) * math.sqrt(3) / 6e5)
-    assert backlog_summary(pl.DataFrame(schema=dict(BACKLOG_SCHEMA)), granule_bytes=1514) is None
 
 
 def test_waiting_in_the_next_forward_pass_is_exposed_communication() -> None:

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from testbed.results import wording
+from testbed.results.facts import CompressionFacts
 from testbed.results.frames import CHANGE_SCHEMA
 from testbed.results.record import Record
-from testbed.results.summarize import CompressionFacts
 from testbed.results.summary import PrometheusSummary
 from testbed.results.terminal import LiveProgress, render_summary
 
