@@ -7,7 +7,7 @@ gradients go out through an engine of our own (`transports/engine.py`).
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -104,11 +104,13 @@ class Fusion(BaseModel):
 
 def parse_fusion(value: object) -> object:
     """`"layers"` stands for `{"kind": "layers"}`. Raises ValueError for what is neither that nor a mapping."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value in (*get_args(FusionKind), *_PRESETS):
         return _PRESETS.get(value, {"kind": value})
     if isinstance(value, dict | Fusion):
         return value
-    raise ValueError(f"a fusion is layers, merged, none, priority, time, {', '.join(_PRESETS)}, or {{bytes: 1MiB}}")
+    raise ValueError(
+        f"allowed: {', '.join(sorted((*get_args(FusionKind), *_PRESETS)))}, or a mapping such as {{bytes: 1MiB}}"
+    )
 
 
 def fuse(gradient_counts: Sequence[int], limit_bytes: int) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 Switches route (testbed.addresses) or bridge (testbed.bridging); neighbour entries are static.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
@@ -38,6 +39,7 @@ from testbed.traffic import expected_loads, unknown_hops, wire_traffic
 from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.compression.base import Exchange
+from transports.errors import OptionError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +212,16 @@ class Plan:
         }
 
 
+@contextmanager
+def _told_as_spec_errors() -> Iterator[None]:
+    """What transports refuse by names of their own options stands in the spec."""
+    try:
+        yield
+    except OptionError as error:
+        raise SpecError(str(error)) from None
+
+
+@_told_as_spec_errors()
 def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = lambda _: True) -> Plan:
     """Decide everything; `works` says whether this machine has a backend, for `link.backend: auto`.
 

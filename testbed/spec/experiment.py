@@ -20,6 +20,7 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -179,11 +180,13 @@ class Experiment(BaseModel):
                     raise ValueError(f"`{key}` makes several runs of one spec: use `testbed sweep`, or leave it out")
         return data
 
-    @model_validator(mode="after")
-    def _combinations(self) -> Self:
-        if self.channel.kind == "memory":
-            raise ValueError("channel `memory` joins ranks of one process and cannot cross a link; allowed: tcp")
-        return self
+    @field_validator("channel")
+    @classmethod
+    def _crosses_links(cls, channel: Channel) -> Channel:
+        if channel.kind == "memory":
+            others = ", ".join(kind for kind in CHANNELS.kinds() if kind != "memory")
+            raise ValueError(f"`memory` joins ranks of one process and cannot cross a link; allowed: {others}")
+        return channel
 
     @property
     def packet_bytes(self) -> int:

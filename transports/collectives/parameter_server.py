@@ -75,7 +75,7 @@ class ParameterServer(Segmented):
         if self.placement == "co_located":
             if self.servers > world.num_workers:
                 raise OptionError(
-                    f"servers: {self.servers} cannot be co_located with {world.num_workers} workers; "
+                    f"collective.servers: {self.servers} cannot be co_located with {world.num_workers} workers; "
                     f"allowed: at most {world.num_workers}, or `placement: dedicated`"
                 )
             owners = range(self.servers)

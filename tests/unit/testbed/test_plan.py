@@ -172,6 +172,21 @@ def test_each_switch_hashes_by_its_own_seed_and_the_runs() -> None:
     assert not plan().node("s0").sysctls_if_known
 
 
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"collective": {"kind": "parameter_server", "servers": 9, "placement": "co_located"}},
+            "collective.servers: 9 cannot be co_located with 4 workers",
+        ),
+        ({"channel": {"kind": "udp", "payload": 4000}}, "channel.payload: 4000 B do not fit an MTU of 1500"),
+    ],
+)
+def test_options_that_transports_refuse_are_spec_errors(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        plan(**keys)
+
+
 def test_paths_are_printed_and_written() -> None:
     made = plan(workers=4, topology="dumbbell")
     written = {(row["from"], row["to"]): row for row in made.to_json()["paths"]}

@@ -87,7 +87,7 @@ def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
         ({"workers": 1}, ["workers", "allowed: at least 2"]),
         ({"workers": "four"}, ["workers"]),
         ({"collective": "rign"}, ["collective", "'rign' is not a collective", "ring"]),
-        ({"channel": "memory"}, ["memory"]),
+        ({"channel": "memory"}, ["channel: `memory`", "tcp, udp"]),
         ({"workload": {"kind": "training", "batch_size": 0}}, ["workload.batch_size"]),
         ({"workload": {"kind": "training", "model": "resnet"}}, ["workload.model"]),
         ({"stack": "nccl"}, ["stack", "gloo"]),
