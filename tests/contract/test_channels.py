@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 
 from tests.threads import groups, run_threads
-from transports.channels.base import CHANNELS, Completion, Endpoint, Group, Header
+from transports.channels.base import CHANNELS, Channel, Completion, Endpoint, Group, Header
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 
-KINDS = ("grpc", "grpc_bulk", "memory", "mptcp", "tcp", "udp", "quic")
+KINDS = ("grpc", "grpc_bulk", "memory", "mptcp", "tcp", "tcp of 3 streams", "udp", "quic")
 UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")
 ALL_REDUCE, BROADCAST = OPERATIONS.index("all_reduce"), OPERATIONS.index("broadcast")
 FOREVER_S = 30.0
+
+
+def channel_of(kind: str) -> Channel:
+    """`tcp`, or `tcp of 3 streams`."""
+    kind, _, streams = kind.removesuffix(" streams").partition(" of ")
+    return CHANNELS.parse({"kind": kind, "streams": int(streams)} if streams else kind)
 
 
 def header(count: int, *, phase: int = 0, sequence: int = 1, operation: int = ALL_REDUCE, dtype: int = UINT8) -> Header:
@@ -45,7 +51,7 @@ def together(kind: str, body: Callable[[Endpoint, Group], Any], size: int, timeo
     """Run `body` on every rank; an endpoint whose body fails is closed, as the communicator does."""
 
     def life(group: Group) -> Any:
-        with closing(CHANNELS.parse(kind).open(group)) as endpoint:
+        with closing(channel_of(kind).open(group)) as endpoint:
             return body(endpoint, group)
 
     return run_threads(life, groups(size, timeout_s=timeout_s))
@@ -279,7 +285,7 @@ def test_a_member_that_never_comes_is_named(kind: str) -> None:
         if group.rank == 1:
             return None
         with pytest.raises(PeerTimeoutError) as raised:
-            CHANNELS.parse(kind).open(group)
+            channel_of(kind).open(group)
         return raised.value.peer
 
     missing = run_threads(life, groups(3, timeout_s=0.3))
@@ -306,7 +312,7 @@ def test_a_failed_rendezvous_leaves_nothing(kind: str) -> None:
     together(kind, lambda endpoint, group: None, 2)  # what a library opens once for all groups is there
     before = num_descriptors()
     with pytest.raises(PeerTimeoutError):
-        CHANNELS.parse(kind).open(groups(2, timeout_s=0.05)[0])
+        channel_of(kind).open(groups(2, timeout_s=0.05)[0])
     assert eventually(lambda: num_descriptors() == before)
 
 
@@ -318,7 +324,7 @@ def test_statistics_count_payload_and_survive_closing(kind: str) -> None:
 
     for rank, endpoint in enumerate(together(kind, body, 3)):
         counts = endpoint.statistics()
-        num_bytes = 100_000 + CHANNELS[kind].header_bytes
+        num_bytes = 100_000 + channel_of(kind).header_bytes
         assert counts[(rank + 1) % 3].payload_bytes_sent == num_bytes
         assert counts[(rank - 1) % 3].payload_bytes_received == num_bytes
         assert counts[(rank - 1) % 3].payload_bytes_sent == 0
@@ -326,7 +332,7 @@ def test_statistics_count_payload_and_survive_closing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CHANNELS.kinds())
 def test_wire_bytes_agree_with_the_goodput(kind: str) -> None:
-    channel = CHANNELS.parse(kind)
+    channel = channel_of(kind)
     for mtu in (1500, 9000):
         forward, reverse = channel.wire_bytes(100_000_000, mtu)
         assert 100_000_000 / forward == pytest.approx(channel.goodput_fraction(mtu), rel=1e-4)

@@ -13,7 +13,6 @@ from typing import Final
 
 from transports.channels._grpc_streams import GRACE_S, SILENT_TOKEN, GrpcStreams, Outgoing, Stream
 from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_mesh import Configure, connect_mesh
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import GOODBYE, HEADER_BYTES, POINT_TO_POINT, describe, left, mismatch, pack, unpack
@@ -41,9 +40,9 @@ class _Peer:
 class BulkEndpoint:
     """See :class:`transports.channels.base.Endpoint`."""
 
-    def __init__(self, group: Group, configure: Configure) -> None:
+    def __init__(self, group: Group, data: TcpEndpoint) -> None:
         self._group = group
-        self._data = TcpEndpoint(group, connect_mesh(group, configure))
+        self._data = data
         try:
             self._control = GrpcStreams(group, chunk_bytes=1 << 10, on_change=self._data.wake)
         except BaseException:

@@ -84,7 +84,10 @@ class TcpEndpoint:
         self._group = group
         self._low_water_bytes = low_water_bytes
         self.num_strangers = mesh.num_strangers
-        self._peers = {rank: _Peer(rank=rank, socket=connection) for rank, connection in sorted(mesh.sockets.items())}
+        self._peers = {
+            number: _Peer(rank=number % group.size, socket=connection)
+            for number, connection in sorted(mesh.sockets.items())
+        }
         self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
         self._epoll = select.epoll()
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -355,15 +358,14 @@ class TcpEndpoint:
             return self._last_statistics if self._closed else self._read_statistics()
 
     def _read_statistics(self) -> dict[int, PeerStatistics]:
-        statistics = {}
+        statistics: dict[int, PeerStatistics] = {}
         for peer in self._peers.values():
             info = read_tcp_info(peer.socket)
-            statistics[peer.rank] = PeerStatistics(
-                payload_bytes_sent=peer.sent_bytes,
-                payload_bytes_received=peer.received_bytes,
-                acknowledgement_bytes_sent=info.acknowledgement_bytes_out,
-                retransmitted_bytes=info.bytes_retransmitted,
-            )
+            total = statistics.setdefault(peer.rank, PeerStatistics())
+            total.payload_bytes_sent += peer.sent_bytes
+            total.payload_bytes_received += peer.received_bytes
+            total.acknowledgement_bytes_sent += info.acknowledgement_bytes_out
+            total.retransmitted_bytes += info.bytes_retransmitted
         return statistics
 
     def congestion(self) -> dict[int, str]:

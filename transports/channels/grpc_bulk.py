@@ -9,10 +9,10 @@ from transports.channels.tcp import Tcp
 
 @CHANNELS.register
 class GrpcBulk(Tcp):
-    """Headers over one gRPC stream per pair of members, payloads over one TCP connection."""
+    """Headers over one gRPC stream per pair of members, payloads over TCP."""
 
     countable: ClassVar[bool] = False
 
     def open(self, group: Group) -> Endpoint:
         """See :class:`Channel`. Raises UnsupportedError where gRPC is not installed."""
-        return BulkEndpoint(group, self._configure)
+        return BulkEndpoint(group, self.connect(group))

@@ -1,4 +1,4 @@
-"""TCP, one connection per pair of members, over the kernel's stack.
+"""TCP, one connection or several per pair of members, over the kernel's stack.
 
 Congestion control is not set on the sockets: whoever owns the link sets it on the route (`congctl` in ip-route(8)),
 so that baselines on the same link get the same. The endpoint reports what the kernel used.
@@ -11,6 +11,7 @@ from pydantic import Field
 
 from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels._tcp_mesh import connect_mesh
+from transports.channels._tcp_streams import StreamsEndpoint, connect_streams
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
 from transports.framing import HEADER_BYTES
 from transports.units import Size
@@ -18,14 +19,16 @@ from transports.units import Size
 ETHERNET_BYTES: Final = 14
 SEGMENT_HEADER_BYTES: Final = 20 + 20 + 12
 """IPv4, TCP and its timestamps option, which Linux negotiates by default."""
+MAX_STREAMS: Final = 64
 
 
 @CHANNELS.register
 class Tcp(Channel):
-    """One TCP connection per pair of members."""
+    """TCP connections between every two members; never Nagle's algorithm, which would hold short messages back."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES
 
+    streams: int = Field(default=1, ge=1, le=MAX_STREAMS, description="connections per pair, taken in turn by messages")
     congestion: str = Field(default="cubic", min_length=1, description="congestion control to set on the route")
     send_buffer: Size | None = Field(default=None, gt=0, description="SO_SNDBUF; null: the kernel adapts it")
     receive_buffer: Size | None = Field(default=None, gt=0, description="SO_RCVBUF; null: the kernel adapts it")
@@ -37,7 +40,13 @@ class Tcp(Channel):
 
     def open(self, group: Group) -> Endpoint:
         """See :class:`Channel`."""
-        return TcpEndpoint(group, connect_mesh(group, self._configure))
+        return self.connect(group)
+
+    def connect(self, group: Group) -> TcpEndpoint:
+        """To every other member, by as many streams as there shall be. Raises what `connect_mesh` raises."""
+        if self.streams == 1:
+            return TcpEndpoint(group, connect_mesh(group, self._configure))
+        return StreamsEndpoint(group, connect_streams(group, self._configure, self.streams), self.streams)
 
     def _configure(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -47,9 +56,9 @@ class Tcp(Channel):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
 
     def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
-        """Forward: full segments and a last one, exact for one uninterrupted stream. Reverse: an estimate, one
-        acknowledgement for every two segments (RFC 5681, 4.2); receive offloads make it fewer."""
-        segments = -(-payload_bytes // (mtu - SEGMENT_HEADER_BYTES))
+        """Forward: full segments and a last one on each stream, exact where they are uninterrupted. Reverse: an
+        estimate, one acknowledgement for every two segments (RFC 5681, 4.2); receive offloads make it fewer."""
+        segments = self.streams * -(-payload_bytes // (self.streams * (mtu - SEGMENT_HEADER_BYTES)))
         overhead_bytes = ETHERNET_BYTES + SEGMENT_HEADER_BYTES
         return ForwardReverse(payload_bytes + segments * overhead_bytes, -(-segments // 2) * overhead_bytes)
 

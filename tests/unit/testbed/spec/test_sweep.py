@@ -148,5 +148,5 @@ def test_any_sweep_is_points_or_a_spec_error(sweep: dict[str, Any]) -> None:
 
 
 def test_what_is_wrong_without_a_sweep_is_said_without_a_point() -> None:
-    with pytest.raises(SpecError, match=r"^fusion\.kind: [^\[\n]*$"):
+    with pytest.raises(SpecError, match=r"^fusion: [^\[\n]*$"):
         expand({"name": "x", "fusion": "lots"})

@@ -305,7 +305,9 @@ def test_buffers_are_what_was_asked_for() -> None:
     assert run_threads(body, groups(2)) == [(2 * 64 * 1024, 2 * 128 * 1024)] * 2
 
 
-@pytest.mark.parametrize("options", [{"streams": 4}, {"send_buffer": "0B"}, {"congestion": ""}])
+@pytest.mark.parametrize(
+    "options", [{"streams": 0}, {"streams": 65}, {"pipes": 4}, {"send_buffer": "0B"}, {"congestion": ""}]
+)
 def test_options_that_do_not_exist_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CHANNELS.parse({"kind": "tcp", **options})
@@ -378,3 +380,31 @@ def test_a_killed_process_is_missed_though_its_child_lives_on() -> None:
                     finish(endpoint, token)
         finally:
             os.kill(worker, signal.SIGKILL)
+
+
+def test_streams_are_taken_in_turn() -> None:
+    sizes = [40_000, 20_000, 60_000, 0, 5_000]
+
+    def life(group: Group) -> tuple[int, list[int]]:
+        with closing(Tcp(streams=3).connect(group)) as endpoint:
+            assert group.rank or len(endpoint._peers) == 3
+            for number, size in enumerate(sizes):
+                if group.rank == 0:
+                    finish(endpoint, endpoint.post_send(1, header(size, number), memoryview(bytes(size))))
+                else:
+                    seen = endpoint.peek(0, time.monotonic() + 20)
+                    assert seen is not None
+                    assert seen.sequence == number, "the next message waits on the next stream"
+                    finish(endpoint, endpoint.post_receive(0, header(size, number), memoryview(bytearray(size))))
+            (total,) = endpoint.statistics().values()
+            each = [connection.sent_bytes + connection.received_bytes for connection in endpoint._peers.values()]
+            return total.payload_bytes_sent + total.payload_bytes_received, each
+
+    for total, each in run_threads(life, groups(2)):
+        assert each == [40_000 + 2 * HEADER_BYTES, 25_000 + 2 * HEADER_BYTES, 60_000 + HEADER_BYTES]
+        assert total == sum(each)
+
+
+def test_each_stream_ends_with_a_segment_of_its_own() -> None:
+    whole, split = Tcp().wire_bytes(4 * 1448, 1500), Tcp(streams=4).wire_bytes(4 * 1448 + 1, 1500)
+    assert split.forward == whole.forward + 1 + 4 * 66
