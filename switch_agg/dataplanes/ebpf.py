@@ -28,7 +28,7 @@ from switch_agg.wire import ETHERNET_IP_UDP_BYTES, MAX_JOBS, PORTS, Packet
 
 SOURCE: Final = Path(__file__).resolve().parent / "native" / "aggregate.bpf.c"
 PROGRAM: Final = "aggregate"
-_FAULT_NUMBERS: Final = {"loss": 1, "duplicate": 2, "corrupt": 3}
+_FAULT_NUMBERS: Final = {"loss": 1, "duplicate": 2, "corrupt": 3, "reorder": 4}
 _SHARES: Final = 1 << 53
 _SHOT: Final = 2
 """TC_ACT_SHOT of linux/pkt_cls.h."""
@@ -83,8 +83,9 @@ class _FaultRates(ctypes.Structure):
         ("loss_below", ctypes.c_uint64),
         ("duplicate_below", ctypes.c_uint64),
         ("corrupt_below", ctypes.c_uint64),
+        ("reorder_below", ctypes.c_uint64),
         ("listed", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
+        ("reorders", ctypes.c_uint32),
     )
 
 
@@ -205,9 +206,8 @@ class EbpfDataPlane:
             return epoch
 
     def inject(self, faults: Faults) -> None:
-        """See DataPlane. A program in the kernel cannot hold a packet back: no reordering."""
-        if faults.up.reorder or faults.down.reorder or any(each.fault == "reorder" for each in faults.listed):
-            raise UnsupportedError("faults: the data plane ebpf cannot hold a datagram back; reference can")
+        """See DataPlane."""
+        reorders = faults.up.reorder or faults.down.reorder or any(each.fault == "reorder" for each in faults.listed)
         with self._service.lock:
             while self._listed:
                 self._object.delete("listed", self._listed.pop())
@@ -222,11 +222,14 @@ class EbpfDataPlane:
                         self._listed.append(key)
                 rates = faults.up if direction == "up" else faults.down
                 loss, duplicate = rates.loss, rates.loss + rates.duplicate
+                reorder = duplicate + rates.reorder
                 asked = _FaultRates(
                     loss_below=int(loss * _SHARES),
                     duplicate_below=int(duplicate * _SHARES),
-                    corrupt_below=int((duplicate + rates.corrupt) * _SHARES),
+                    reorder_below=int(reorder * _SHARES),
+                    corrupt_below=int((reorder + rates.corrupt) * _SHARES),
                     listed=int(any(each.direction == direction for each in faults.listed)),
+                    reorders=int(bool(reorders)),
                 )
                 self._object.set("fault_rates", number, asked)
 

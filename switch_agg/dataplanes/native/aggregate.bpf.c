@@ -13,8 +13,8 @@
  * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What this one lacks: partial sums
  * and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
  * wants to see the end of every loop, and for each number of LANES: integers in an element, of which the sums of
- * narrower ones than 32 bits leave divided by a power of two (switch_agg/payload.py). Limits: a chunk's sum is clipped at each addition, so the elements of a result
- * that is flagged as saturated depend on the order; no others do.
+ * narrower ones than 32 bits leave divided by a power of two (switch_agg/payload.py). Limits: a chunk's sum is clipped at
+ * each addition, so the elements of a result that is flagged as saturated depend on the order; no others do.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -53,7 +53,9 @@ typedef __s8 integer;
 #endif
 enum { UP, DOWN };
 enum { HAS_PARENT = 1 << 8, DOUBLINGS = 16 }; /* beside the number of a worker; from that bit on: of what divides a sum */
-enum fault { NO_FAULT, LOSS, DUPLICATE, CORRUPT };
+enum fault { NO_FAULT, LOSS, DUPLICATE, CORRUPT, REORDER };
+enum held { NOTHING, HELD_BACK, OVERTAKEN, MOVING };
+enum { WAS_HELD = 0x68656c64 }; /* skb->mark of a contribution that was held back and comes again */
 
 struct chunk_header {
     __u8 kind_size, job_epoch;
@@ -100,9 +102,9 @@ struct counters {
 };
 /* One direction's faults: a draw below a threshold (of 2 to the 53) meets that fault. */
 struct faults {
-    __u64 loss_below, duplicate_below, corrupt_below;
+    __u64 loss_below, duplicate_below, corrupt_below, reorder_below;
     __u32 listed; /* whether any is listed by name */
-    __u32 padding;
+    __u32 reorders; /* whether any, in either direction, may hold a packet back */
 };
 struct draw {
     struct bpf_spin_lock lock;
@@ -167,6 +169,18 @@ struct {
     __type(value, __u32);
 } listed SEC(".maps");
 
+/* By direction and worker: a packet that is held back until the next of its kind has passed. */
+struct held_packet {
+    __u32 state, interface;
+    __u8 bytes[sizeof(struct frame) + 4 * NUM_ELEMENTS];
+};
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 2 * MAX_WORKERS);
+    __type(key, __u32);
+    __type(value, struct held_packet);
+} held_packets SEC(".maps");
+
 /* By job: chunks by the logarithm of the microseconds between their first and last contribution, and by who was last. */
 struct stragglers {
     __u64 gaps[32], last[MAX_WORKERS];
@@ -187,6 +201,13 @@ struct {
     } while (0)
 #define COUNT(what) ADD(what, 1)
 
+/* Another packet of that direction is passing: whether one was held back for it. */
+static __noinline int overtake(__u32 direction, __u32 worker) {
+    __u32 at = direction * MAX_WORKERS + (worker & (MAX_WORKERS - 1));
+    struct held_packet *held = bpf_map_lookup_elem(&held_packets, &at);
+    return held && __sync_val_compare_and_swap(&held->state, HELD_BACK, OVERTAKEN) == HELD_BACK;
+}
+
 /* xorshift64* (switch_agg/faults.py); the seed is the first state. */
 static __noinline enum fault fate(__u32 direction, __u32 worker, __u32 chunk) {
     struct faults *rates = bpf_map_lookup_elem(&fault_rates, &direction);
@@ -202,18 +223,50 @@ static __noinline enum fault fate(__u32 direction, __u32 worker, __u32 chunk) {
     draw->state = state;
     bpf_spin_unlock(&draw->lock);
     __u64 share = state * 0x2545f4914f6cdd1dULL >> 11;
+    enum fault fault = share < rates->loss_below        ? LOSS
+                       : share < rates->duplicate_below ? DUPLICATE
+                       : share < rates->reorder_below   ? REORDER
+                       : share < rates->corrupt_below   ? CORRUPT
+                                                        : NO_FAULT;
     if (rates->listed) {
         struct listed_key key = {.direction = direction, .worker = worker, .chunk = chunk};
         __u32 *seen = bpf_map_lookup_elem(&listed, &key);
         if (seen) {
             key.occurrence = __sync_fetch_and_add(seen, 1) + 1;
             __u32 *which = bpf_map_lookup_elem(&listed, &key);
-            if (which) return *which;
+            if (which) fault = *which;
         }
     }
-    if (share < rates->loss_below) return LOSS;
-    if (share < rates->duplicate_below) return DUPLICATE;
-    return share < rates->corrupt_below ? CORRUPT : NO_FAULT;
+    /* One is held back at a time. */
+    if (rates->reorders && overtake(direction, worker) && fault == REORDER) return NO_FAULT;
+    return fault;
+}
+
+/* Keeps a copy of the packet until the next one has passed. */
+__noinline int hold(struct __sk_buff *skb, __u32 direction, __u32 worker, __u32 interface) {
+    __u32 at = direction * MAX_WORKERS + (worker & (MAX_WORKERS - 1));
+    struct held_packet *held = bpf_map_lookup_elem(&held_packets, &at);
+    if (!held || __sync_val_compare_and_swap(&held->state, NOTHING, MOVING) != NOTHING) return 0;
+    int whole = !bpf_skb_load_bytes(skb, 0, held->bytes, sizeof held->bytes);
+    held->interface = interface;
+    held->state = whole ? HELD_BACK : NOTHING;
+    return whole;
+}
+
+/* Sends what has been overtaken, in the place of a packet that has done its work: results to their workers, and
+ * contributions once more to this program. */
+__noinline int release(struct __sk_buff *skb) {
+    for (__u32 i = 0; i < 2 * MAX_WORKERS; i++) {
+        __u32 at = i;
+        struct held_packet *held = bpf_map_lookup_elem(&held_packets, &at);
+        if (!held || __sync_val_compare_and_swap(&held->state, OVERTAKEN, MOVING) != OVERTAKEN) continue;
+        skb->mark = i < MAX_WORKERS ? WAS_HELD : 0;
+        int written = !bpf_skb_store_bytes(skb, 0, held->bytes, sizeof held->bytes, 0);
+        __u32 interface = held->interface;
+        held->state = NOTHING;
+        if (written) bpf_clone_redirect(skb, interface, 0);
+    }
+    return 0;
 }
 
 static __always_inline __u16 folded(__u32 sum) {
@@ -253,6 +306,7 @@ static __noinline int send(struct __sk_buff *skb, struct frame *frame, __u32 job
     if (fault == LOSS || fault == CORRUPT) return 0;
     address_to(frame, worker, frame->ip.saddr, frame->udp.source);
     if (bpf_skb_store_bytes(skb, 0, frame, sizeof *frame, 0)) return 0;
+    if (fault == REORDER && hold(skb, DOWN, index, worker->interface)) return 0;
     if (fault == DUPLICATE) bpf_clone_redirect(skb, worker->interface, 0);
     bpf_clone_redirect(skb, worker->interface, 0);
     COUNT(tx);
@@ -407,8 +461,8 @@ __noinline int take(struct __sk_buff *skb, __u32 at, __u32 generation) {
     return what;
 }
 
-SEC("tc")
-int aggregate(struct __sk_buff *skb) {
+__noinline int meet(struct __sk_buff *skb) {
+    int was_held = skb->mark == WAS_HELD;
     __u32 wanted = sizeof(struct frame) + 4 * NUM_ELEMENTS;
     /* Enough to know whose it is; short control packets are not ours. */
     if (bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted)) return TC_ACT_OK;
@@ -442,7 +496,11 @@ int aggregate(struct __sk_buff *skb) {
         return TC_ACT_SHOT;
     }
     __u32 worker = index ? *index & (MAX_WORKERS - 1) : 0;
-    enum fault fault = from_parent ? NO_FAULT : fate(UP, worker, chunk);
+    enum fault fault = from_parent || was_held ? NO_FAULT : fate(UP, worker, chunk);
+    if (fault == REORDER && hold(skb, UP, worker, skb->ifindex)) {
+        ADD(rx, -1ULL); /* it is counted when it passes */
+        return TC_ACT_SHOT;
+    }
     if (fault == LOSS || fault == CORRUPT) { /* a receiver's checksum drops what is corrupted */
         COUNT(injected);
         return TC_ACT_SHOT;
@@ -506,6 +564,15 @@ int aggregate(struct __sk_buff *skb) {
         if (what >= COMPLETE || what == REPEATED) send(skb, &headers, number, worker);
     }
     return TC_ACT_SHOT;
+}
+
+SEC("tc")
+int aggregate(struct __sk_buff *skb) {
+    int verdict = meet(skb);
+    __u32 up = UP;
+    struct faults *rates = bpf_map_lookup_elem(&fault_rates, &up);
+    if (verdict == TC_ACT_SHOT && rates && rates->reorders) release(skb);
+    return verdict;
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL"; /* the helpers used are for GPL-compatible programs */
