@@ -210,6 +210,7 @@ def bench(
     schedule. CPU s/GB is the CPU time of all ranks over what they moved (busbw's bytes times N). error is the largest
     relative L2 error against the sum in float64; an operation that errs by more than its type and its compression
     explain fails the run. The share of the bound can exceed 100 % with compression, or where --rate says too little.
+    A compressor that keeps something of each parameter takes a size for one parameter, a matrix as square as can be.
     """
     if operation not in TIMED_OPERATIONS:
         raise OptionError(f"--operation {operation}: allowed: {', '.join(TIMED_OPERATIONS)}")

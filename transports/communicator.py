@@ -19,7 +19,7 @@ import torch
 
 from transports.channels.base import Channel, Group, PeerStatistics, Token
 from transports.collectives.base import Collective
-from transports.compression.base import Compressor, require_stateless
+from transports.compression.base import Compressor
 from transports.errors import OptionError, TransportError
 from transports.gradients import COMPRESSIBLE, GradientCompression
 from transports.trace import CodecAccount, OperationTrace
@@ -130,9 +130,10 @@ class Communicator:
         compression: Compressor | None = None,
     ) -> None:
         """Connect to all members. `on_trace` is called on the communication thread, so it must be quick. `compression`
-        changes every all_reduce, by `sum` or `avg`, of a type in `transports.gradients.COMPRESSIBLE`.
+        changes every all_reduce, by `sum` or `avg`, of a type in `transports.gradients.COMPRESSIBLE`; what it keeps, it
+        keeps for tensors of one shape, as if they were one parameter's gradients.
 
-        Raises what :meth:`Channel.open` raises, and OptionError for a compressor that keeps something of a tensor.
+        Raises what :meth:`Channel.open` raises.
         """
         self._compression = _compression(compression, group)
         self.rank = group.rank
@@ -407,7 +408,6 @@ class Communicator:
 def _compression(compressor: Compressor | None, group: Group) -> GradientCompression | None:
     if compressor is None or compressor.kind == "none":
         return None
-    require_stateless(compressor)
     seed = zlib.crc32(group.name.encode())
     return GradientCompression(compressor, rank=group.rank, num_workers=group.size, seed=seed)
 

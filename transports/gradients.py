@@ -59,9 +59,9 @@ class GradientCompression:
         run(self.exchange(buffer, layout), transport)
 
     def all_reduce(self, transport: Transport, tensor: torch.Tensor, operation: Literal["sum", "avg"]) -> None:
-        """For a tensor of any shape, one of COMPRESSIBLE, that is nobody's gradient in particular: a job as well."""
+        """For a tensor of any shape, one of COMPRESSIBLE: a job as well. All of one shape are one parameter's."""
         flat = tensor.detach().contiguous().view(-1)
-        self.reduce(transport, flat, [Piece(None, tuple(tensor.shape))])
+        self.reduce(transport, flat, [Piece(tuple(tensor.shape), tuple(tensor.shape))])
         if operation == "sum":
             flat.mul_(transport.size)
         if not tensor.is_contiguous():

@@ -47,7 +47,7 @@ from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
-from transports.compression.base import COMPRESSORS, Compressor
+from transports.compression.base import COMPRESSORS, Compressor, require_stateless
 from transports.environment import axis_value, own_address, rack_numbers
 from transports.errors import OptionError
 from transports.transport import ReduceOperation, Transport
@@ -108,6 +108,7 @@ def configure(options: ProcessGroupOptions | None) -> None:
 def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
     """What torch calls for init_process_group and new_group (`register_backend(..., extended_api=True)`)."""
     options = _configured if _configured is not None else ProcessGroupOptions.from_environment()
+    require_stateless(options.compression)
     # torch has prefixed it with the group's name, so subgroups do not meet each other.
     name, store = backend_options.group_id, backend_options.store
     if options.collective.num_servers:

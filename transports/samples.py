@@ -1,5 +1,6 @@
 """What follows from timed operations: rows in the manner of nccl-tests and the OSU benchmarks, and their table."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -53,6 +54,13 @@ def element_bytes(dtype: str) -> int:
     return DTYPE_BYTES[DTYPES.index(dtype)]
 
 
+def matrix_shape(num_elements: int) -> tuple[int, int]:
+    """The rows and columns that an all-reduced buffer is said to have, as square as can be: compressors of low rank
+    work on matrices."""
+    rows = next((each for each in range(math.isqrt(num_elements), 0, -1) if num_elements % each == 0), 1)
+    return rows, num_elements // rows
+
+
 def wire_bytes_per_rank(
     stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str, mtu: int = ETHERNET_MTU
 ) -> int | None:
@@ -63,7 +71,7 @@ def wire_bytes_per_rank(
         return None
     asked_for: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
     if parsed.compression.kind != "none":
-        asked_for = parsed.compression.exchanges([(num_elements,)], num_workers)
+        asked_for = parsed.compression.exchanges([matrix_shape(num_elements)], num_workers)
     collective = parsed.collective
     world = collective.world(num_workers)
     sent = [0] * world.size

@@ -10,7 +10,7 @@ from transports.baselines.base import STACKS, CommunicatorLike, OnTrace
 from transports.channels.base import CHANNELS, Channel, Group
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.collectives.in_network import DATA_PLANES
-from transports.compression.base import COMPRESSORS, Compressor, require_stateless
+from transports.compression.base import COMPRESSORS, Compressor
 from transports.errors import OptionError
 from transports.registry import OptionsT, Registry
 
@@ -47,9 +47,11 @@ def parse_stack(text: str) -> StackLike:
         channel, _, compression = below.partition("/")
         if collective.partition(":")[0] == "in_network" and channel in DATA_PLANES:
             collective, channel = f"{collective}:dataplane={channel}", "tcp"
-        compressor = _with_options(COMPRESSORS, compression or "none")
-        require_stateless(compressor)
-        return Composed(_with_options(COLLECTIVES, collective), _with_options(CHANNELS, channel), compressor)
+        return Composed(
+            _with_options(COLLECTIVES, collective),
+            _with_options(CHANNELS, channel),
+            _with_options(COMPRESSORS, compression or "none"),
+        )
     if text.partition(":")[0] in STACKS.kinds():
         return _with_options(STACKS, text)
     raise OptionError(

@@ -10,7 +10,7 @@ from transports.baselines.base import CommunicatorLike, WorkLike
 from transports.collectives.base import Operation
 from transports.collectives.in_network import InNetwork
 from transports.compression.base import Compressor
-from transports.samples import TIMED_OPERATIONS, Sample
+from transports.samples import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.stacks import Composed, StackLike
 
 _SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
@@ -40,6 +40,7 @@ class Operands:
         self.operation: Final = operation
         self.size_bytes: Final = num_elements * dtype.itemsize
         self._rank, self._num_workers = rank, num_workers
+        self._shape = matrix_shape(num_elements)
         part = num_elements // num_workers
         own = slice(rank * part, (rank + 1) * part)
         expected = torch.zeros(num_elements, dtype=torch.float64)
@@ -73,7 +74,7 @@ class Operands:
         """The operation, with rank 0 as its root."""
         match self.operation:
             case "all_reduce":
-                return communicator.all_reduce(self._result)
+                return communicator.all_reduce(self._result.view(self._shape))
             case "reduce":
                 return communicator.reduce(self._result, 0)
             case "broadcast":
@@ -101,7 +102,8 @@ def _values(num_elements: int, dtype: torch.dtype, generator: torch.Generator) -
 
 def allowed_error(stack: StackLike, *, dtype: torch.dtype, num_workers: int, num_elements: int) -> float:
     """The largest relative error of a correct sum: a rounding for each rank, sixteen where they are fewer, and what a
-    compressor with a known contraction loses of each worker's values. Infinity where a compressor promises nothing."""
+    compressor with a known contraction loses of each worker's values. Infinity where a compressor promises nothing of
+    a single sum, as those that send later what they have left out."""
     if not dtype.is_floating_point:
         return 0.0
     allowed = max(num_workers, 16) * _UNIT_ROUNDOFF.get(dtype, _BFLOAT16_ROUNDOFF)
@@ -114,7 +116,7 @@ def allowed_error(stack: StackLike, *, dtype: torch.dtype, num_workers: int, num
 
 
 def _lost(compression: Compressor, num_elements: int) -> float:
-    contraction = compression.contraction(num_elements)
+    contraction = None if compression.remembers else compression.contraction(num_elements)
     return float("inf") if contraction is None else float((1 - contraction) ** 0.5)
 
 

@@ -38,7 +38,6 @@ def test_a_compression_beside_the_stacks_is_timed_next_to_none() -> None:
         ("parameter_server:placement=dedicated/tcp", "all_reduce", "float32", "dedicated servers"),
         ("ring/tcp/fp16", "broadcast", "float32", "not broadcast"),
         ("ring/tcp/fp16", "all_reduce", "int32", "of int32"),
-        ("ring/tcp/powersgd", "all_reduce", "float32", "keeps a state"),
     ],
 )
 def test_stacks_that_cannot_be_timed_are_refused(text: str, operation, dtype: str, what: str) -> None:  # type: ignore[no-untyped-def]

@@ -12,6 +12,7 @@ import torch
 
 from tests.threads import run_communicators
 from transports.communicator import Communicator
+from transports.compression.base import COMPRESSORS
 from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
 from transports.trace import OperationTrace
 from transports.transport import Transport
@@ -442,3 +443,25 @@ def test_a_process_ends_with_its_group_open_and_an_operation_under_way() -> None
     ended = subprocess.run([sys.executable, "-c", EXIT], check=True, timeout=60, capture_output=True, text=True)
     assert ended.stdout.startswith("the end")
     assert "Traceback" not in ended.stderr
+
+
+def test_what_a_compressor_keeps_it_keeps_by_shape() -> None:
+    """Sums of one shape, over many rounds, come to what was to be summed: each gets back what it left out itself."""
+    num_rounds = 40
+
+    def body(communicator: Communicator) -> list[float]:
+        shares = []
+        totals = {shape: torch.zeros(shape) for shape in ((4, 5), (30,))}
+        for _ in range(num_rounds):
+            for shape, total in totals.items():
+                tensor = torch.arange(1.0, 1.0 + total.numel()).view(shape)
+                communicator.all_reduce(tensor).wait()
+                total.add_(tensor)
+        for total in totals.values():
+            exact = 2 * num_rounds * torch.arange(1.0, 1.0 + total.numel()).view(total.shape)
+            shares.append(float((total - exact).norm() / exact.norm()))
+        return shares
+
+    compression = COMPRESSORS.parse({"kind": "top_k", "ratio": 0.2})
+    for shares in run_communicators(body, 2, compression=compression):
+        assert max(shares) < 0.2

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from transports.channels.tcp import Tcp
-from transports.samples import Sample, least_s, render, summarise, wire_bytes_per_rank
+from transports.samples import Sample, least_s, matrix_shape, render, summarise, wire_bytes_per_rank
 
 RATE_BPS = 8e6 / Tcp().goodput_fraction(1500)
 
@@ -94,3 +94,8 @@ def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:
         render(rows, Console(file=out, width=200))
         assert ("of bound" in out.getvalue()) == shown
         assert ("40.0%" in out.getvalue()) == shown
+
+
+@pytest.mark.parametrize(("num_elements", "shape"), [(0, (1, 0)), (1, (1, 1)), (7, (1, 7)), (12, (3, 4)), (64, (8, 8))])
+def test_buffers_are_as_square_as_can_be(num_elements: int, shape: tuple[int, int]) -> None:
+    assert matrix_shape(num_elements) == shape

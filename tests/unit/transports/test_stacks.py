@@ -26,8 +26,6 @@ def test_a_compression_stands_behind_the_channel() -> None:
     stack = parse_stack("ring/tcp/qsgd:bits=8")
     assert isinstance(stack, Composed)
     assert stack.compression == COMPRESSORS.parse({"kind": "qsgd", "bits": 8})
-    with pytest.raises(OptionError, match="keeps a state"):
-        parse_stack("ring/tcp/dgc")
 
 
 def test_options_stand_behind_a_kind() -> None:

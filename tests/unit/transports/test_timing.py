@@ -38,4 +38,5 @@ def test_what_a_compression_loses_is_allowed_and_no_more() -> None:
     assert of("ring/tcp") < 1e-6
     assert of("in_network/ebpf") < 1e-6
     assert 5e-4 < of("in_network:payload=fp16/ebpf") < 1e-2 < of("in_network:payload=int8/ebpf") < 0.2
+    assert of("ring/tcp/top_k") == float("inf") > of("ring/tcp/top_k:error_feedback=false")
     assert 4 * 2**-11 <= of("ring/tcp/fp16") < 5 * 2**-11
