@@ -7,6 +7,7 @@ switches' hash. The testbed sets the path managers of its hosts; on a cluster wh
 
 import socket
 import time
+from pathlib import Path
 from typing import ClassVar, Final
 
 from pydantic import Field
@@ -25,6 +26,7 @@ DATA_SEQUENCE_BYTES: Final = 24
 """Of the DSS option with which data says where in the whole stream it belongs; with 32 bits of acknowledgement."""
 MAX_SUBFLOWS: Final = 8
 _POLL_S: Final = 2e-3
+_ALLOWED_CONGESTION: Final = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
 
 @CHANNELS.register
@@ -37,7 +39,7 @@ class Mptcp(Channel):
         default=1, ge=1, le=MAX_SUBFLOWS, description="of each connection; all must come, or the group does not open"
     )
     congestion: str = Field(
-        default="cubic", min_length=1, description="congestion control to set on the route; each subflow has its own"
+        default="cubic", min_length=1, description="congestion control; each subflow has its own state of it"
     )
 
     @property
@@ -46,11 +48,11 @@ class Mptcp(Channel):
         return self.congestion
 
     def open(self, group: Group) -> Endpoint:
-        """See :class:`Channel`. Raises UnsupportedError where the kernel has no Multipath TCP, or when fewer subflows
-        than asked for have come within the group's timeout."""
+        """See :class:`Channel`. Raises UnsupportedError where the kernel has no Multipath TCP or not that congestion
+        control, or when fewer subflows than asked for have come within the group's timeout."""
         deadline_s = time.monotonic() + group.timeout_s
         require_mptcp()
-        mesh = connect_mesh(group, _configure, protocol=IPPROTO_MPTCP)
+        mesh = connect_mesh(group, self._configure, protocol=IPPROTO_MPTCP)
         try:
             self._await_subflows(mesh, deadline_s)
         except BaseException:
@@ -58,6 +60,24 @@ class Mptcp(Channel):
             raise
         # With a low water mark a connection can stop for good: the window of one subflow may end below it.
         return TcpEndpoint(group, mesh, low_water_bytes=1)
+
+    def _configure(self, connection: socket.socket) -> None:
+        """Of a route's congestion control only the first subflow learns: the kernel gives the accepting side's others
+        the namespace's default, unless the connection itself has one."""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self.congestion.encode())
+            had = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+            reason = f"it became {had}"  # the kernel accepts a name that it does not know
+        except OSError as error:
+            had, reason = "", str(error.strerror)
+        if had != self.congestion:
+            allowed = _ALLOWED_CONGESTION.read_text(encoding="ascii").strip()
+            raise UnsupportedError(
+                f"channel.congestion: {self.congestion} cannot be had on a Multipath TCP connection ({reason}); "
+                f"allowed here: {allowed}; root adds it with: sysctl -w net.ipv4.tcp_allowed_congestion_control="
+                f"'{allowed} {self.congestion}'"
+            )
 
     def _await_subflows(self, mesh: Mesh, deadline_s: float) -> None:
         for peer, connection in mesh.sockets.items():
@@ -100,7 +120,3 @@ def num_subflows(connection: socket.socket) -> int:
         return 1 + connection.getsockopt(SOL_MPTCP, MPTCP_INFO, 4)[0]
     except OSError:
         return 1
-
-
-def _configure(connection: socket.socket) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

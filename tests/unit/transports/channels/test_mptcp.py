@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
+from transports.channels._tcp_mesh import Mesh
 from transports.channels.base import CHANNELS, Group
 from transports.channels.mptcp import IPPROTO_MPTCP, Mptcp, num_subflows, require_mptcp
 from transports.errors import UnsupportedError
@@ -48,3 +49,29 @@ def test_data_carries_the_option_that_orders_it() -> None:
     wire = Mptcp().wire_bytes(1424 * 1000, 1500)
     assert wire.forward == 1514 * 1000
     assert Mptcp().goodput_fraction(1500) == 1424 / 1514
+
+
+@pytest.mark.parametrize("congestion", ["cubic", "reno"])
+def test_both_sides_of_a_connection_have_the_congestion_control(
+    congestion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the whole connection, which is what subflows that join it later take theirs from."""
+    found: list[bytes] = []
+
+    def note(self: Mptcp, mesh: Mesh, deadline_s: float) -> None:
+        found.extend(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for each in mesh.sockets.values())
+
+    monkeypatch.setattr(Mptcp, "_await_subflows", note)
+    run_threads(lambda group: Mptcp(congestion=congestion).open(group).close(), groups(2))
+    assert [name.rstrip(b"\0").decode() for name in found] == [congestion, congestion]
+
+
+def test_a_congestion_control_that_is_not_there_is_told() -> None:
+    def life(group: Group) -> str:
+        with pytest.raises(UnsupportedError) as raised:
+            Mptcp(congestion="quick").open(group)
+        return str(raised.value)
+
+    for told in run_threads(life, groups(2, timeout_s=5.0)):
+        assert told.startswith("channel.congestion: quick cannot be had")
+        assert "reno" in told
