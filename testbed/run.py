@@ -51,6 +51,7 @@ from testbed.results.facts import (
 from testbed.results.machine import backlog_summary, machine_summary, run_queue_share
 from testbed.results.record import load
 from testbed.results.report import write_report
+from testbed.results.setup_text import setup_text
 from testbed.results.summarize import payload_bytes_per_iteration, summarize
 from testbed.results.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
 from testbed.results.terminal import LiveProgress
@@ -575,6 +576,7 @@ class _Run:
                 name=experiment.name,
                 run_id=self.run_id,
                 spec_sha256=experiment.sha256(),
+                setup=setup_text(experiment),
                 started_at=self.started_at.isoformat(timespec="seconds"),
                 epoch_s=self.epoch_s,
                 outcome=outcome,

@@ -142,6 +142,7 @@ class Inputs:
     name: str
     run_id: str
     spec_sha256: str
+    setup: str
     started_at: str
     epoch_s: float
     outcome: Outcome

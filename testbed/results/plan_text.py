@@ -7,7 +7,7 @@ from testbed.links.change import described
 from testbed.links.direction import Direction
 from testbed.links.spec import GilbertElliott, LinkSpec
 from testbed.plan import Plan
-from testbed.spec.experiment import Experiment
+from testbed.results.setup_text import setup_text, value_text
 from transports.units import format_rate, format_size, format_time
 
 
@@ -15,11 +15,12 @@ def render_plan(plan: Plan, console: Console) -> None:
     """Nodes, addresses, links, commands, processes, predictions."""
     experiment, prediction = plan.experiment, plan.prediction
     console.print(f"[bold]{experiment.name}[/]  spec {experiment.sha256()[:12]}", highlight=False)
-    how = experiment.stack.kind if experiment.stack else _composed(experiment)
+    console.print(f"{experiment.workers} workers · {setup_text(experiment)}", highlight=False, markup=False)
     console.print(
-        f"{experiment.workers} workers, {experiment.topology.kind} ({experiment.placement.kind}), {how}, "
-        f"TCP {plan.congestion}{f', delay by {plan.delay_backend}' if plan.delay_backend else ''}",
+        f"placement {value_text(experiment.placement)} · TCP {plan.congestion}"
+        f"{f' · delay by {plan.delay_backend}' if plan.delay_backend else ''}",
         highlight=False,
+        markup=False,
     )
     table = Table(title="links, per direction", title_justify="left", box=None, pad_edge=False)
     for column, justify in (
@@ -154,8 +155,3 @@ def _also(asked: LinkSpec) -> str:
     found += [f"mark {format_size(asked.ecn_bytes)}"] if asked.ecn_bytes is not None else []
     found += ["best effort"] if asked.best_effort else []
     return ", ".join(found)
-
-
-def _composed(experiment: Experiment) -> str:
-    compressed = "" if experiment.compression.kind == "none" else f", compressed by {experiment.compression.kind}"
-    return f"{experiment.collective.kind} over {experiment.channel.kind}{compressed}"

@@ -50,6 +50,7 @@ def summarize(inputs: Inputs) -> Summary:
         name=inputs.name,
         run_id=inputs.run_id,
         spec_sha256=inputs.spec_sha256,
+        setup=inputs.setup,
         started_at=inputs.started_at,
         epoch_s=inputs.epoch_s,
         outcome=outcome,

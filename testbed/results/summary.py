@@ -319,6 +319,8 @@ class Summary(_Part):
     name: str
     run_id: str
     spec_sha256: str
+    setup: str = ""
+    """What was run, in a line for people; the spec is in the record."""
     started_at: str
     """Date and time of the start, ISO 8601 with its offset."""
     epoch_s: float

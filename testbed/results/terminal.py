@@ -39,7 +39,7 @@ _NUM_LINKS_APART: Final = 8
 
 def render_summary(summary: "Summary", console: Console) -> None:
     """The whole result on one screen."""
-    title = Text.assemble((summary.name, "bold"), (f"   run {summary.run_id}", "dim"))
+    title = Text.assemble((summary.name, "bold"), (f"   {summary.setup or f'run {summary.run_id}'}", "dim"))
     parts: list[RenderableType] = [title, _verdict(summary), "", Text(wording.headline(summary)), "", _numbers(summary)]
     if summary.links:
         parts += ["", _links(summary.links, wide=console.width >= _WIDTH)]

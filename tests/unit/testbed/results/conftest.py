@@ -220,6 +220,7 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
         name=scenario.name,
         run_id="20261121T020000Z-quickstart-1a2b3c4d",
         spec_sha256="1a2b3c4d" * 8,
+        setup="star · 100mbit · ring over tcp · buckets of 1MiB",
         started_at="2026-11-21T02:00:00+00:00",
         epoch_s=1000.0,
         outcome="valid",

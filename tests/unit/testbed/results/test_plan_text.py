@@ -47,7 +47,7 @@ def test_what_will_change_is_shown() -> None:
 
 def test_compression_is_shown_with_what_it_saves() -> None:
     text = rendered(compression="top_k")
-    assert "ring over tcp, compressed by top_k" in text
+    assert "compressed by top_k" in text
     assert "96,216 bytes of it per worker (2.00 %) in 5 operations; the links carry" in text
     assert "~" not in text
 

@@ -46,6 +46,7 @@ def inputs(**changes: object) -> Inputs:
         "name": "n",
         "run_id": "r",
         "spec_sha256": "0" * 64,
+        "setup": "star",
         "started_at": "2026-01-01T00:00:00+00:00",
         "epoch_s": 5.0,
         "outcome": "valid",

@@ -1,0 +1,84 @@
+"""What was run, in a line: the choices on every axis, as a plan, a result in the terminal and a report say it."""
+
+from collections.abc import Iterator
+
+from testbed.fusion import Fusion
+from testbed.links.spec import LinkSpec
+from testbed.results import wording
+from testbed.spec.experiment import Experiment
+from testbed.workloads.command import Command
+from transports.registry import Options
+from transports.units import format_size
+
+
+def setup_text(experiment: Experiment) -> str:
+    """`star · 100 Mbit/s, 1 ms · ring over tcp · buckets of 1 MiB · compressed by top_k (ratio 0.01)`."""
+    return " · ".join(_parts(experiment))
+
+
+def exchange_text(experiment: Experiment) -> str:
+    """Who sends what to whom, and how: `ring over tcp (streams 4)`, or a whole stack."""
+    if experiment.stack is not None:
+        return value_text(experiment.stack)
+    return f"{value_text(experiment.collective)} over {value_text(experiment.channel)}"
+
+
+def value_text(value: Options) -> str:
+    """A value of an axis with those of its options that are not at their defaults."""
+    options = value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    told = ", ".join(f"{name} {_option(given)}" for name, given in options.items() if name != "kind")
+    return f"{value.kind} ({told})" if told else value.kind
+
+
+def _option(given: object) -> str:
+    return "..." if isinstance(given, dict | list) else str(given).lower() if isinstance(given, bool) else str(given)
+
+
+def _parts(experiment: Experiment) -> Iterator[str]:
+    yield value_text(experiment.topology)
+    yield _link(experiment.link) + (", some links differ" if experiment.links else "")
+    if experiment.packet_mode != "superframe":
+        mode = experiment.packet_mode
+        yield f"packet mode {mode if isinstance(mode, str) else format_size(mode)}"
+    workload = experiment.workload
+    if workload.gradient_shapes():
+        yield exchange_text(experiment)
+        yield _fusion(experiment.fusion)
+    elif isinstance(workload, Command) and workload.backend is not None:
+        yield exchange_text(experiment)
+    if experiment.compression.kind != "none":
+        yield f"compressed by {value_text(experiment.compression)}"
+    if experiment.synchronisation.kind == "local_sgd":
+        yield f"local_sgd, every {experiment.synchronisation.every} iterations"
+    elif experiment.synchronisation.kind != "every_iteration":
+        yield experiment.synchronisation.kind
+    if experiment.changes:
+        yield "links change"
+    if experiment.background:
+        yield "background traffic"
+    if experiment.runtime.kind != "namespace":
+        yield value_text(experiment.runtime)
+
+
+def _link(link: LinkSpec) -> str:
+    told = [wording.rate_text(link.rate_bps)]
+    told += [wording.time_text(link.delay_s)] if link.delay_s > 0 else []
+    told += ["lossy"] if link.loss != 0 else []
+    return ", ".join(told)
+
+
+def _fusion(fusion: Fusion) -> str:
+    size = "" if fusion.bucket_bytes is None else format_size(fusion.bucket_bytes)
+    match fusion.kind:
+        case "size":
+            return f"buckets of {size}"
+        case "time":
+            return f"buckets of {wording.time_text(fusion.cycle_s)}, {size} at most"
+        case "priority":
+            return f"front layers first, {size} at once"
+        case "layers":
+            return "layer by layer"
+        case "merged":
+            return "merged layers"
+        case "none":
+            return "all after backward"
