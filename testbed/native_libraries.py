@@ -9,13 +9,13 @@ from pathlib import Path
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import FOLDER, build
 from testbed.errors import EnvironmentLacksError
-from transports.channels._udp_native import SOURCE
+from transports.channels import _tcp_program, _udp_native
 
 
 def build_libraries() -> list[Path]:
     """Raises EnvironmentLacksError where there is no compiler, with the cure."""
     try:
-        return [build(source, "library") for source in (FOLDER / "worker.c", SOURCE)]
+        return [build(source, "library") for source in (FOLDER / "worker.c", _tcp_program.SOURCE, _udp_native.SOURCE)]
     except UnsupportedError as error:
         raise EnvironmentLacksError(str(error)) from error
 

@@ -15,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from transports.channels._tcp_endpoint import TcpEndpoint
+from transports.channels._tcp_program import SUMMED, TcpProgram, TcpRun, library, program_of
 from transports.channels.base import Endpoint, Header
 from transports.collectives.base import Buffer, Collective, Operation, Step, World, reach
 from transports.collectives.defaults import schedule
 from transports.collectives.dependencies import dependencies
 from transports.collectives.direct import all_to_all
-from transports.framing import DTYPE_BYTES, OPERATIONS
+from transports.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 
 Reduction = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
 _Slot = tuple[memoryview, Any]
@@ -88,6 +90,8 @@ class _Program:
     """Elements of its output."""
     num_scratch: int
     """Elements of the buffer that is the schedule's own."""
+    native: TcpProgram | None
+    """For the engine that carries it out without the interpreter, where there is one."""
 
 
 class _Arithmetic:
@@ -120,6 +124,7 @@ class Executor:
     ) -> None:
         self._collective = collective
         self._endpoint = endpoint
+        self._swift = endpoint if isinstance(endpoint, TcpEndpoint) and endpoint.carries_schedules else None
         self._world = world
         self._participant = participant
         self._group = group
@@ -127,6 +132,7 @@ class Executor:
         self._memory: list[npt.NDArray[np.uint8]] = []
         self._slots: dict[torch.dtype, list[_Slot]] = {}
         self._scratch = np.empty(0, np.uint8)
+        self._native_slots = np.empty(0, np.uint8)
 
     def run(
         self,
@@ -155,11 +161,14 @@ class Executor:
         if program.num_scratch:
             scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
             buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
+        header = Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
+        if self._swift is not None and (native := self._native_run(program, buffers, dtype, reduction)) is not None:
+            return self._swift.carry_out(native, header, deadline_s)
         arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, reduction)
         execution = _Execution(
             program=program,
             endpoint=self._endpoint,
-            header=Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total),
+            header=header,
             element_bytes=DTYPE_BYTES[dtype],
             buffers=buffers,
             arithmetic=arithmetic,
@@ -170,6 +179,22 @@ class Executor:
     def output_elements(self, operation: Operation, num_elements: int, *, dtype: int) -> int:
         """How long this participant's output must be: a server's is its share."""
         return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
+
+    def _native_run(
+        self, program: _Program, buffers: Mapping[Buffer, torch.Tensor], dtype: int, reduction: Reduction
+    ) -> TcpRun | None:
+        """None where the native engine does not know the arithmetic."""
+        native = program.native
+        if native is None or (program.longest_reduced and (reduction != "sum" or DTYPES[dtype] not in SUMMED)):
+            return None
+        if len(self._native_slots) < native.slots_bytes:
+            self._native_slots = np.empty(native.slots_bytes, np.uint8)
+        return TcpRun(
+            native,
+            {name: buffer.data_ptr() for name, buffer in buffers.items()},
+            self._native_slots.ctypes.data,
+            element_type=SUMMED.index(DTYPES[dtype]) if program.longest_reduced else 0,
+        )
 
     def _slots_of(self, program: _Program, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
@@ -225,6 +250,7 @@ class Executor:
             additions=tuple(index for index, step in enumerate(steps) if step.kind == "add"),
             num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
+            native=program_of(steps, order, element_bytes) if self._swift and library() else None,
         )
 
 

@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 from weakref import WeakSet
 
+from transports.channels import _tcp_program as native
 from transports.channels._tcp_mesh import Mesh
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
@@ -42,6 +43,8 @@ LOW_WATER_BYTES: Final = 1024 * 1024
 the interpreter comes back to a cache that the payload has filled, which costs more than the calls themselves."""
 
 _EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+_FOREVER_S: Final = 9e9
+"""Longer than any clock has run, and short enough to be counted in nanoseconds."""
 _ENDING: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -75,10 +78,15 @@ class _Peer:
     header: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
     sent_bytes: int = 0
     received_bytes: int = 0
+    cut_short: bool = False
+    """A schedule ended in the middle of a message to it."""
 
 
 class TcpEndpoint:
     """See :class:`transports.channels.base.Endpoint`."""
+
+    carries_schedules: ClassVar[bool] = True
+    """Whether :meth:`carry_out` is for it."""
 
     def __init__(self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES) -> None:
         self._group = group
@@ -169,6 +177,98 @@ class TcpEndpoint:
             wait_s = deadline_s - time.monotonic()
             if wait_s <= 0:
                 raise self._timeout()
+
+    def carry_out(self, run: native.TcpRun, header: Header, deadline_s: float) -> float | None:
+        """A whole schedule, natively; returns when its first message completed. `header` is that of every message but
+        for phase and count. Nothing else may be posted. Raises what :meth:`progress` raises."""
+        with self._driving:
+            try:
+                return self._carry_out(run, header, deadline_s)
+            except TransportError as error:
+                self._error = error
+                raise
+            finally:
+                self._account(run)
+
+    def _carry_out(self, run: native.TcpRun, header: Header, deadline_s: float) -> float | None:
+        self._prepare(run, header, deadline_s)
+        lanes = run.program.lanes
+        outcome = native.WOKEN
+        while outcome != native.DONE:
+            self._check_alive()
+            outcome = run.go_on()
+            match outcome:
+                case native.WOKEN:
+                    with suppress(BlockingIOError):
+                        os.eventfd_read(self._wake_descriptor)
+                case native.ENDING:
+                    for descriptor in run.native.ended[: run.native.num_ended]:
+                        self._note_end(run, self._by_descriptor[descriptor])
+                case native.LOST:
+                    culprit = run.native.culprit
+                    error = int(run.lanes[culprit]["error"])
+                    text = os.strerror(error) if error else "it closed the connection"
+                    raise PeerLostError(lanes[culprit].peer, text)
+                case native.MISMATCH:
+                    culprit = run.native.culprit
+                    peer = self._peers[lanes[culprit].peer]
+                    peer.header[:] = run.lanes[culprit]["header"].tobytes()
+                    raise self._mismatch(peer, _header_of(run, culprit, header))
+                case native.LATE:
+                    raise self._lateness(run, header)
+        for peer in self._peers.values():
+            if peer.ending:
+                self._examine(peer)
+        return run.native.first_ns / 1e9 if run.native.first_ns else None
+
+    def _prepare(self, run: native.TcpRun, header: Header, deadline_s: float) -> None:
+        self._sequence = header.sequence
+        peers = [self._peers[lane.peer] for lane in run.program.lanes]
+        for peer in self._peers.values():
+            if peer.left_after is not None and (header.sequence > peer.left_after or peer in peers):
+                raise left(peer.rank, peer.left_after)
+        run.lanes["socket"] = [peer.socket.fileno() for peer in peers]
+        run.lanes["ending"] = [peer.ending for peer in peers]
+        run.lanes["low_water"] = [peer.low_water_bytes for peer in peers]
+        run.lanes["moved_ns"] = time.monotonic_ns()
+        state = run.native
+        state.epoll, state.wake = self._epoll.fileno(), self._wake_descriptor
+        state.deadline_ns = int(min(deadline_s, _FOREVER_S) * 1e9)
+        state.low_water_bytes, state.same_schedule = self._low_water_bytes, header.total > 0
+        state.header[:] = pack_header(header)
+
+    def _note_end(self, run: native.TcpRun, peer: _Peer) -> None:
+        """A peer has ended its side; what it still owes us is read to the end, which tells more."""
+        peer.ending = True
+        numbers = [number for number, lane in enumerate(run.program.lanes) if lane.peer == peer.rank]
+        run.lanes["ending"][numbers] = 1
+        left_over = [run.program.lanes[number].sends for number in numbers if run.awaits(number)]
+        if all(left_over):
+            self._examine(peer)
+            if peer.left_after is not None and (left_over or self._sequence > peer.left_after):
+                raise left(peer.rank, peer.left_after)
+
+    def _lateness(self, run: native.TcpRun, header: Header) -> TransportError:
+        """As :meth:`_timeout`."""
+        lanes = run.program.lanes
+        ready = [number for number in range(len(lanes)) if run.is_ready(number)]
+        if not ready:
+            return TransportError("the deadline passed with nothing under way")
+        number = min(ready, key=lambda each: (lanes[each].sends, run.lanes[each]["moved_ns"]))
+        silent_s = time.monotonic() - float(run.lanes[number]["moved_ns"]) / 1e9
+        return PeerTimeoutError(lanes[number].peer, silent_s, describe(_header_of(run, number, header)))
+
+    def _account(self, run: native.TcpRun) -> None:
+        for peer in self._peers.values():
+            peer.readable = peer.writable = True  # what epoll said meanwhile it will not say again
+        for lane, state in zip(run.program.lanes, run.lanes, strict=True):
+            peer, num_bytes = self._peers[lane.peer], int(state["num_bytes"])
+            if lane.sends:
+                peer.sent_bytes += num_bytes
+                peer.cut_short = bool(state["moved"])
+            else:
+                peer.received_bytes += num_bytes
+                peer.low_water_bytes = int(state["low_water"])
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
@@ -410,11 +510,17 @@ class TcpEndpoint:
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
         goodbye = pack_header(Header(group_id(self._group.name), finished, GOODBYE, 0, 0, 0))
         for peer in self._peers.values():
-            in_message = bool(peer.sends) and peer.sends[0].moved_bytes > 0
+            in_message = peer.cut_short or (bool(peer.sends) and peer.sends[0].moved_bytes > 0)
             if not peer.ending and not in_message:
                 with suppress(OSError):  # it may be gone, or its buffer full of what it never read
                     peer.socket.settimeout(self._group.timeout_s if in_order else 0)
                     peer.socket.sendall(goodbye)
+
+
+def _header_of(run: native.TcpRun, number: int, header: Header) -> Header:
+    """Of the message that a lane is at."""
+    position, count = run.under_way(number)
+    return header._replace(phase=position, count=count)
 
 
 _OPEN: Final[WeakSet[TcpEndpoint]] = WeakSet()

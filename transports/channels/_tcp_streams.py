@@ -7,6 +7,7 @@ messages of a pair and direction, and so agree on which connection the next one 
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import ClassVar
 
 from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels._tcp_mesh import Configure, Mesh, connect_mesh
@@ -15,6 +16,8 @@ from transports.channels.base import Group, Header, Token
 
 class StreamsEndpoint(TcpEndpoint):
     """See :class:`transports.channels.base.Endpoint`. Its TCP connections are numbered peer + size x stream."""
+
+    carries_schedules: ClassVar[bool] = False
 
     def __init__(self, group: Group, mesh: Mesh, num_streams: int) -> None:
         super().__init__(group, mesh)

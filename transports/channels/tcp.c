@@ -1,0 +1,326 @@
+/*
+ * Carries out one member's part of a collective over its TCP connections: sends what is ready, receives, adds what is to
+ * be added while it is in the cache, and waits when there is nothing to do. It stops for whatever is out of the ordinary
+ * (an end, a wrong header, a waking, the deadline) and leaves it to the caller, who may call again with the same state.
+ * Sockets are non-blocking and in one edge-triggered epoll(7). Little-endian machines only, as the wire is.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the wire format is little-endian"
+#endif
+
+enum { HEADER_BYTES = 40, CHECKED_BYTES = 36, PHASE_AT = 12, COUNT_AT = 16 }; /* see framing.py */
+enum { WINDOW = 4, GATHER_BYTES = 256 * 1024, PIECE_BYTES = 128 * 1024, MAX_GATHERED = 16, MAX_EVENTS = 64 };
+enum kind { SEND, RECEIVE, REDUCE };
+enum type { FLOAT32, FLOAT64, INT32, INT64 };
+enum outcome { DONE, WOKEN, LATE, ENDING, LOST, MISMATCH };
+
+struct step {
+    uint8_t *view; /* what is sent; where what is received goes, or what it is added to */
+    uint64_t num_bytes;
+    uint32_t kind, lane, position; /* in its lane */
+    uint32_t waiting;              /* for so many steps to be done */
+    uint32_t first_successor, num_successors;
+    uint32_t arrived, done;
+};
+
+/* The messages to, or from, one peer, in the order in which they travel. */
+struct lane {
+    uint8_t *slots; /* WINDOW of them, for messages that are to be added */
+    uint64_t moved; /* bytes of the message under way, its header counted */
+    uint64_t num_bytes;
+    int64_t moved_ns;
+    int32_t socket, error;
+    uint32_t first, num_steps; /* in `order` */
+    uint32_t next;             /* position of the message under way */
+    uint32_t oldest;           /* position of the first that is not done */
+    uint32_t sends, blocked, ending, agreed, low_water;
+    uint8_t header[HEADER_BYTES];
+    uint32_t added; /* bytes of the message under way that have been added already */
+};
+
+struct run {
+    struct step *steps;
+    struct lane *lanes;
+    const uint32_t *order, *successors;
+    uint64_t slot_bytes;
+    int64_t deadline_ns, first_ns; /* 0: nothing has completed yet */
+    uint32_t num_lanes, num_left, element_bytes, type, low_water_bytes, same_schedule;
+    int32_t epoll, wake, culprit; /* of LOST and MISMATCH the lane */
+    uint8_t header[HEADER_BYTES]; /* of every message, but for phase, count and check */
+    int32_t num_ended, ended[MAX_EVENTS]; /* sockets */
+};
+
+_Static_assert(sizeof(struct step) == 48 && sizeof(struct lane) == 120 && sizeof(struct run) == 392, "as in _tcp_program.py");
+
+static uint32_t crc_table[256];
+
+__attribute__((constructor)) static void fill_crc_table(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++)
+            value = value & 1 ? value >> 1 ^ 0xEDB88320u : value >> 1;
+        crc_table[byte] = value;
+    }
+}
+
+/* The CRC-32 of zlib. */
+static uint32_t crc32(const uint8_t *bytes, size_t num_bytes) {
+    uint32_t value = 0xFFFFFFFFu;
+    for (size_t at = 0; at < num_bytes; at++)
+        value = value >> 8 ^ crc_table[(value ^ bytes[at]) & 0xFF];
+    return ~value;
+}
+
+static void write_header(const struct run *run, const struct step *step, uint8_t *header) {
+    uint64_t count = step->num_bytes / run->element_bytes;
+    memcpy(header, run->header, HEADER_BYTES);
+    memcpy(header + PHASE_AT, &step->position, sizeof step->position);
+    memcpy(header + COUNT_AT, &count, sizeof count);
+    uint32_t check = crc32(header, CHECKED_BYTES);
+    memcpy(header + CHECKED_BYTES, &check, sizeof check);
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+#define ADD(type)                                                                                                      \
+    do {                                                                                                               \
+        type *restrict to = (type *)sum;                                                                               \
+        const type *restrict from = (const type *)addend;                                                              \
+        for (size_t i = 0; i < num_bytes / sizeof(type); i++)                                                          \
+            to[i] += from[i];                                                                                          \
+    } while (0)
+
+static void add(uint32_t type, uint8_t *sum, const uint8_t *addend, size_t num_bytes) {
+    switch (type) {
+    case FLOAT32: ADD(float); break;
+    case FLOAT64: ADD(double); break;
+    case INT32: ADD(uint32_t); break; /* wraps around, as the signed sum does in numpy */
+    case INT64: ADD(uint64_t); break;
+    }
+}
+
+static uint8_t *slot(const struct run *run, const struct lane *lane, const struct step *step) {
+    return lane->slots + step->position % WINDOW * run->slot_bytes;
+}
+
+static struct step *step_at(const struct run *run, const struct lane *lane, uint32_t position) {
+    return &run->steps[run->order[lane->first + position]];
+}
+
+/* A step is done: what waited for it alone may go on, and may be done by that. No deeper than a lane has slots, for only
+ * what has arrived is done at once. */
+static void finish(struct run *run, struct step *step) {
+    struct lane *lane = &run->lanes[step->lane];
+    step->done = 1;
+    run->num_left--;
+    if (!run->first_ns)
+        run->first_ns = now_ns();
+    while (lane->oldest < lane->num_steps && step_at(run, lane, lane->oldest)->done)
+        lane->oldest++;
+    for (uint32_t each = 0; each < step->num_successors; each++) {
+        struct step *later = &run->steps[run->successors[step->first_successor + each]];
+        if (--later->waiting == 0 && later->arrived) {
+            add(run->type, later->view, slot(run, &run->lanes[later->lane], later), later->num_bytes);
+            finish(run, later);
+        }
+    }
+}
+
+static int lost(struct run *run, struct lane *lane, int error) {
+    lane->error = error;
+    run->culprit = (int32_t)(lane - run->lanes);
+    return LOST;
+}
+
+/* Hand the kernel what is ready. */
+static int send_ready(struct run *run, struct lane *lane, int *progress) {
+    struct iovec pieces[2 * MAX_GATHERED];
+    uint8_t headers[MAX_GATHERED][HEADER_BYTES];
+    struct msghdr message = {.msg_iov = pieces};
+    uint64_t wanted = 0, moved = lane->moved;
+    for (uint32_t each = 0; each < MAX_GATHERED && lane->next + each < lane->num_steps && wanted < GATHER_BYTES; each++) {
+        const struct step *step = step_at(run, lane, lane->next + each);
+        if (step->waiting)
+            break;
+        if (moved < HEADER_BYTES) {
+            write_header(run, step, headers[each]);
+            pieces[message.msg_iovlen++] = (struct iovec){headers[each] + moved, HEADER_BYTES - moved};
+            pieces[message.msg_iovlen++] = (struct iovec){step->view, step->num_bytes};
+        } else {
+            uint64_t at = moved - HEADER_BYTES;
+            pieces[message.msg_iovlen++] = (struct iovec){step->view + at, step->num_bytes - at};
+        }
+        wanted += HEADER_BYTES + step->num_bytes - moved;
+        moved = 0;
+    }
+    if (!wanted)
+        return DONE;
+    ssize_t sent = sendmsg(lane->socket, &message, MSG_NOSIGNAL);
+    if (sent < 0) {
+        if (errno == EAGAIN)
+            lane->blocked = 1;
+        else if (errno != EINTR)
+            return lost(run, lane, errno);
+        *progress |= errno == EINTR;
+        return DONE;
+    }
+    lane->blocked = (uint64_t)sent < wanted;
+    lane->num_bytes += sent;
+    lane->moved_ns = now_ns();
+    *progress = 1;
+    lane->moved += sent;
+    while (lane->next < lane->num_steps) {
+        struct step *step = step_at(run, lane, lane->next);
+        uint64_t whole = HEADER_BYTES + step->num_bytes;
+        if (lane->moved < whole || step->waiting)
+            break;
+        lane->moved -= whole;
+        lane->next++;
+        finish(run, step);
+    }
+    return DONE;
+}
+
+/* Nothing to read until epoll says so: when the rest of the header is there, or of the message. Not the whole message at
+ * once, for what comes instead may be shorter, unless an earlier one has shown that the peer follows our schedule. */
+static void await(struct run *run, struct lane *lane, const struct step *step) {
+    int whole = lane->moved >= HEADER_BYTES || lane->agreed;
+    uint64_t wanted = (whole ? HEADER_BYTES + step->num_bytes : HEADER_BYTES) - lane->moved;
+    uint32_t low_water = wanted < run->low_water_bytes ? (uint32_t)wanted : run->low_water_bytes;
+    lane->blocked = 1;
+    if (low_water != lane->low_water) {
+        int value = (int)low_water;
+        if (!setsockopt(lane->socket, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value))
+            lane->low_water = low_water;
+    }
+}
+
+/* Take what the kernel has of the message under way, a piece that stays in the cache until it is added. */
+static int receive_ready(struct run *run, struct lane *lane, int *progress) {
+    struct step *step = step_at(run, lane, lane->next);
+    if (step->kind == REDUCE ? lane->next - lane->oldest >= WINDOW : step->waiting)
+        return DONE;
+    uint64_t before = lane->moved, here = before < HEADER_BYTES ? 0 : before - HEADER_BYTES;
+    uint64_t length = step->num_bytes - here;
+    uint8_t *to = step->kind == REDUCE ? slot(run, lane, step) + (here - lane->added) : step->view + here;
+    if (step->kind == REDUCE && length > PIECE_BYTES)
+        length = PIECE_BYTES;
+    struct iovec pieces[2] = {{lane->header, 0}, {to, length}};
+    if (before < HEADER_BYTES)
+        pieces[0] = (struct iovec){lane->header + before, HEADER_BYTES - before};
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
+    uint64_t wanted = pieces[0].iov_len + length;
+    ssize_t got = recvmsg(lane->socket, &message, 0);
+    if (got < 0) {
+        int error = errno;
+        if (error == EAGAIN)
+            await(run, lane, step);
+        else if (error != EINTR)
+            return lost(run, lane, error);
+        *progress |= error == EINTR;
+        return DONE;
+    }
+    if (got == 0)
+        return lost(run, lane, 0);
+    lane->moved += got;
+    lane->num_bytes += got;
+    lane->moved_ns = now_ns();
+    *progress = 1;
+    if (before < HEADER_BYTES && lane->moved >= HEADER_BYTES) {
+        uint8_t expected[HEADER_BYTES];
+        write_header(run, step, expected);
+        if (memcmp(expected, lane->header, HEADER_BYTES)) {
+            run->culprit = (int32_t)(lane - run->lanes);
+            return MISMATCH;
+        }
+        lane->agreed = run->same_schedule;
+    }
+    if (lane->moved < HEADER_BYTES) {
+        await(run, lane, step);
+        return DONE;
+    }
+    here = lane->moved - HEADER_BYTES;
+    if (step->kind == REDUCE && !step->waiting) {
+        uint8_t *from = slot(run, lane, step);
+        uint64_t ready = here - lane->added, rest = ready % run->element_bytes;
+        add(run->type, step->view + lane->added, from, ready - rest);
+        memmove(from, from + ready - rest, rest);
+        lane->added += (uint32_t)(ready - rest);
+    }
+    if (here < step->num_bytes) {
+        if ((uint64_t)got < wanted && !lane->ending) /* else the rest is here already, and epoll will say nothing more */
+            await(run, lane, step);
+        return DONE;
+    }
+    lane->moved = 0;
+    lane->next++;
+    if (step->kind == REDUCE && step->waiting) {
+        step->arrived = 1; /* whole, and nothing of it was added: it waited all the time */
+        return DONE;
+    }
+    lane->added = 0;
+    finish(run, step);
+    return DONE;
+}
+
+/* Wait for the kernel to have news. */
+static int wait_for_news(struct run *run) {
+    struct epoll_event events[MAX_EVENTS];
+    run->num_ended = 0;
+    int64_t left_ns = run->deadline_ns - now_ns();
+    if (left_ns <= 0)
+        return LATE;
+    int64_t left_ms = left_ns / 1000000 + 1;
+    int found = epoll_wait(run->epoll, events, MAX_EVENTS, left_ms > 3600000 ? 3600000 : (int)left_ms);
+    int outcome = found < 0 ? WOKEN : DONE;
+    for (int each = 0; each < found; each++) {
+        if (events[each].data.fd == run->wake)
+            outcome = WOKEN;
+        for (uint32_t number = 0; number < run->num_lanes; number++) {
+            struct lane *lane = &run->lanes[number];
+            if (lane->socket == events[each].data.fd &&
+                events[each].events & (lane->sends ? EPOLLOUT | EPOLLERR | EPOLLHUP : EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
+                lane->blocked = 0;
+        }
+    }
+    for (int each = 0; each < found; each++)
+        if (events[each].data.fd != run->wake && events[each].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            run->ended[run->num_ended++] = events[each].data.fd;
+    if (run->num_ended)
+        return ENDING;
+    return outcome;
+}
+
+/* All of it, or as far as it goes without the caller. */
+int run_schedule(struct run *run) {
+    while (run->num_left) {
+        int progress = 0;
+        for (uint32_t number = 0; number < run->num_lanes; number++) {
+            struct lane *lane = &run->lanes[number];
+            if (lane->blocked || lane->next == lane->num_steps)
+                continue;
+            int outcome = lane->sends ? send_ready(run, lane, &progress) : receive_ready(run, lane, &progress);
+            if (outcome != DONE)
+                return outcome;
+        }
+        if (!progress && run->num_left) {
+            int outcome = wait_for_news(run);
+            if (outcome != DONE)
+                return outcome;
+        }
+    }
+    return DONE;
+}
