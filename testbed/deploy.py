@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from switch_agg.offloads import UDP_SEGMENTATION, is_on, switch_off
 from switch_agg.status import Status
 from testbed.addresses import Port
+from testbed.aggregation.control import controlled
 from testbed.aggregation.running import AggregatorReport, RunningAggregator
 from testbed.background._flows import FlowCounters
 from testbed.background._traffic import BackgroundTraffic
@@ -110,6 +111,10 @@ class Deployment:
         """Start what the plan has beside its switches. Raises EnvironmentLacksError with what one of them said."""
         for plan in self.plan.aggregators:
             self._aggregators.append(RunningAggregator(plan, self.hosts, directory=self._scratch_directory))
+
+    def controlled_aggregators(self, directory: Path) -> AbstractContextManager[None]:
+        """Within it people can look at them, and reset them, through sockets in the directory."""
+        return controlled(self._aggregators, directory)
 
     def read_aggregators(self) -> None:
         """The workers have left: read what was counted."""

@@ -88,6 +88,7 @@ class Workbench:
                 watch=watch,
             ) as coordinator,
         ):
+            stack.enter_context(self.deployment.controlled_aggregators(self.state.directory))
             for name in plan.participants[plan.experiment.workers :]:
                 servers.append(server := self._start_server(name))
                 stack.callback(server.stop, STOP_TIMEOUT_S)
@@ -119,14 +120,16 @@ class Workbench:
         self.deployment.start_background()
         self.redirected.touch()
         self.redirected.chmod(0o660)  # whatever the umask is
-        Launch(
+        launch = Launch(
             self.plan,
             self.deployment.hosts,
             run_id=self.state.run_id,
             redirected=self.redirected,
             listener=listener,
             watch=self._check,
-        ).run()
+        )
+        with self.deployment.controlled_aggregators(self.state.directory):
+            launch.run()
         self.deployment.read_aggregators()
 
     def _check(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import grpc
 from pydantic import TypeAdapter, ValidationError
@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from switch_agg.aggregator import Counters, Stragglers
 from switch_agg.control import aggregator_pb2 as pb
 from switch_agg.control import aggregator_pb2_grpc as rpc
-from switch_agg.dataplanes.base import DataPlane
 from switch_agg.errors import AggregationError, JobError, UnsupportedError, explained
 from switch_agg.faults import Faults
 from switch_agg.job import Job
@@ -28,10 +27,26 @@ Reply = TypeVar("Reply")
 TIMEOUT_S = 5.0
 
 
+class Controlled(Protocol):
+    """What is told what to do: a data plane, or somebody in its place; see DataPlane."""
+
+    def configure(self, job: Job) -> None:
+        """Serve a job."""
+
+    def remove(self, number: int) -> None:
+        """Serve it no longer."""
+
+    def reset(self, number: int) -> int:
+        """Begin another epoch of it; returns the epoch."""
+
+    def inject(self, faults: Faults) -> None:
+        """Let these happen."""
+
+
 class Servicer(rpc.AggregatorControlServicer):
     """The service's methods: each an operation of the data plane, its errors as gRPC's."""
 
-    def __init__(self, plane: DataPlane, status: Callable[[], Status]) -> None:
+    def __init__(self, plane: Controlled, status: Callable[[], Status]) -> None:
         self._plane = plane
         self._status = status
 
@@ -86,7 +101,7 @@ def _answered(context: grpc.ServicerContext, do: Callable[[], Reply]) -> Reply:
 
 
 @contextmanager
-def served(plane: DataPlane, path: Path, status: Callable[[], Status]) -> Iterator[None]:
+def served(plane: Controlled, path: Path, status: Callable[[], Status]) -> Iterator[None]:
     """The control service on a Unix socket that its owner and group may use. Raises UnsupportedError where there can
     be none, or another is served there."""
     _clear(path)

@@ -1,7 +1,8 @@
 """The process of an aggregator: `python -m testbed.aggregation.process CONFIGURATION`, in its node's namespace.
 
 Says "ready", then answers each line "counters" or "status" on its standard input by writing them to a file and saying
-"changed counters". It ends with its standard input, and with a message when its data plane does.
+"changed counters", and "reset:0" by beginning another epoch of job 0. It ends with its standard input, and with a
+message when its data plane does.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from switch_agg.dataplanes.base import DataPlane
+from switch_agg.errors import JobError
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
 from switch_agg.status import status_of, to_json
@@ -85,13 +87,20 @@ def main(configuration_json: str) -> None:
             continue
         if not (line := sys.stdin.readline()):
             break
-        if line.strip() == "status":
-            address = (configuration.address, PORTS.start)
-            status = status_of(plane, name=configuration.dataplane, address=address, since_s=since_s)
-            configuration.status_path.write_text(to_json(status))
+        word, _, argument = line.strip().partition(":")
+        try:
+            if word == "status":
+                address = (configuration.address, PORTS.start)
+                status = status_of(plane, name=configuration.dataplane, address=address, since_s=since_s)
+                configuration.status_path.write_text(to_json(status))
+            elif word == "reset":
+                plane.reset(int(argument))
+            else:
+                write_counters(plane, configuration.counters_path)
+        except JobError as error:
+            _say(f"refused {error}")
         else:
-            write_counters(plane, configuration.counters_path)
-        _say(f"changed {line.strip()}")
+            _say(f"changed {word}")
     plane.close()
 
 

@@ -78,6 +78,10 @@ class RunningAggregator:
         except RunFailedError:
             return None
 
+    def reset(self, number: int) -> None:
+        """Begin another epoch of a job. Any thread may ask. Raises RunFailedError with what it said."""
+        self._daemon.change(f"reset:{number}")
+
     def report(self) -> AggregatorReport:
         """At the end of a run; other jobs end here, so that the counters stand still."""
         tenants = tuple(tuple(each.report() for each in members) for members in self._tenants)

@@ -23,6 +23,7 @@ def status(
     """Say which runs are alive: what each does, since when, how far it is, where its record will be."""
     from datetime import UTC, datetime
 
+    from testbed.aggregation.control import sockets
     from testbed.results.status_text import render_status
     from testbed.status import alive_runs, choose, read_status
 
@@ -33,7 +34,8 @@ def status(
         runs = [each.model_dump(mode="json") if each else {"run_id": run_id} for run_id, each in found.items()]
         emit({"schema_version": 1, "runs": runs})
     else:
-        render_status(found, Console(), now=datetime.now(UTC))
+        adding = {run_id: sockets(run_id) for run_id in chosen}
+        render_status(found, Console(), now=datetime.now(UTC), sockets=adding)
 
 
 @commands.command(epilog=EPILOG, short_help="Watch the links of a run that goes on.")

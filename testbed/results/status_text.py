@@ -1,7 +1,9 @@
 """Runs that go on, as a person reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.text import Text
@@ -9,8 +11,15 @@ from rich.text import Text
 from testbed.status import RunStatus
 
 
-def render_status(runs: Mapping[str, RunStatus | None], console: Console, *, now: datetime) -> None:
-    """What each run does, how far it is and where its record is, by id; None: it has not said anything yet."""
+def render_status(
+    runs: Mapping[str, RunStatus | None],
+    console: Console,
+    *,
+    now: datetime,
+    sockets: Mapping[str, Sequence[Path]] = MappingProxyType({}),
+) -> None:
+    """What each run does, how far it is and where its record is, by id; None: it has not said anything yet. `sockets`
+    are those of its switches that add."""
     if not runs:
         console.print("no run is alive here", highlight=False)
     for run_id, status in runs.items():
@@ -18,6 +27,8 @@ def render_status(runs: Mapping[str, RunStatus | None], console: Console, *, now
         if status is not None:
             for word, text in (("does", status.workload), ("record", status.record)):
                 console.print(f"  {word:<6}  {text}", highlight=False, soft_wrap=True, markup=False)
+        for path in sockets.get(run_id, ()):
+            console.print(f"  adds    switch-agg top --control {path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def title(run_id: str, status: RunStatus | None, now: datetime) -> Text:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import switch_agg
+from switch_agg.control.service import ControlClient
+from testbed.aggregation.control import sockets
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -154,6 +156,29 @@ def test_when_an_aggregator_is_killed_the_ring_goes_on(tmp_path: Path, settings:
     summary = json.loads((record / "summary.json").read_text())
     assert "signal 9" in summary["aggregators"][-1]["lost"]
     assert any("went around the ring" in reason for reason in summary["reasons"])
+    assert summary["num_iterations"] == 8
+    assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
+
+
+def test_a_reset_in_mid_run_is_noticed_and_the_ring_goes_on(tmp_path: Path) -> None:
+    words = argv(tmp_path, "collective=in_network", "workload.iterations=8")
+    words.remove("--json")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        assert started.stdout is not None
+        said = []
+        for line in started.stdout:
+            said.append(line)
+            if line.startswith("measured"):
+                (record,) = tmp_path.iterdir()
+                (control,) = sockets("-".join(record.name.split("-")[-2:]))
+                with ControlClient(control) as client:  # `switch-agg reset 0 --control ...`, and in time
+                    assert client.status().jobs[0].job.num_elements == 256
+                    assert client.reset(0) == 1
+                break
+        said.append(started.stdout.read())
+    assert started.returncode in {0, 4}, "".join(said)
+    summary = json.loads((record / "summary.json").read_text())
+    assert any("went around the ring" in reason and "reset the job" in reason for reason in summary["reasons"])
     assert summary["num_iterations"] == 8
     assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
 

@@ -67,6 +67,10 @@ def test_it_serves_its_job_answers_for_its_counters_and_ends_with_its_standard_i
         process.stdin.flush()
         assert process.stdout.readline() == "changed status\n"
         assert from_json(asked.status_path.read_text()).dataplane == "reference"
+        for line, answer in (("reset:0", "changed reset"), ("reset:7", "refused job 7 is not being served")):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            assert process.stdout.readline().startswith(answer)
         process.stdin.close()
         assert process.wait(10) == 0
 

@@ -1,5 +1,6 @@
 import io
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -45,3 +46,10 @@ def test_a_run_says_what_it_does_how_far_it_is_and_where_its_record_is() -> None
 def test_one_that_has_said_nothing_is_there_all_the_same_and_none_is_said() -> None:
     assert said(r1=None).startswith("r1  has not said")
     assert said() == "no run is alive here\n"
+
+
+def test_a_run_with_a_switch_that_adds_says_how_to_look_at_it() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    render_status({"r1": RUN}, console, now=NOW, sockets={"r1": [Path("/run/testbed/r1/a0.agg.sock")]})
+    said_ = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "  adds    switch-agg top --control /run/testbed/r1/a0.agg.sock\n" in said_
