@@ -235,15 +235,21 @@ class TestbedProcessGroup(dist.ProcessGroup):
     _allgather_base = all_gather_single
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        """outputs[i][r] becomes member r's inputs[i]. Raises ValueError unless all have the same shape."""
-        gathered = []
+        """outputs[i][r] becomes member r's inputs[i]; where shapes differ from member to member, everybody sends its
+        own to everybody. Raises ValueError unless a member's own output is like its input."""
+        works: list[WorkLike] = []
+        gathered: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         for parts, part in zip(outputs, inputs, strict=True):
-            _require_alike(parts, part, self.size())
-            gathered.append(part.new_empty((self.size(), *part.shape)))
-        works = [self._open.all_gather(flat, part) for flat, part in zip(gathered, inputs, strict=True)]
+            self._require_own(parts, part)
+            if _alike(parts):
+                flat = part.new_empty((self.size(), *part.shape))
+                works.append(self._open.all_gather(flat, part))
+                gathered.append((parts, flat))
+            else:
+                works.append(self._open.all_to_all(parts, [part] * self.size()))
 
         def scatter_locally() -> None:
-            for parts, flat in zip(outputs, gathered, strict=True):
+            for parts, flat in gathered:
                 for part, row in zip(parts, flat, strict=True):
                     part.copy_(row)
 
@@ -276,11 +282,32 @@ class TestbedProcessGroup(dist.ProcessGroup):
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> dist.Work:
-        """outputs[i] becomes the reduction of all members' inputs[i][this rank]. Raises ValueError unless all
-        have the same shape."""
+        """outputs[i] becomes the reduction of all members' inputs[i][this rank]; where shapes differ from member to
+        member, each member's part is reduced by itself. Raises ValueError unless a member's own input is like its
+        output."""
         for output, parts in zip(outputs, inputs, strict=True):
-            _require_alike(parts, output, self.size())
-        return self.reduce_scatter_single_coalesced(outputs, [torch.stack(parts) for parts in inputs], opts)
+            self._require_own(parts, output)
+        if all(map(_alike, inputs)):
+            return self.reduce_scatter_single_coalesced(outputs, [torch.stack(parts) for parts in inputs], opts)
+        operation = _reduce_operation(opts)
+        copies = [[_premultiply(part.clone(), opts) for part in parts] for parts in inputs]
+        works = [self._open.reduce(part, root, operation) for parts in copies for root, part in enumerate(parts)]
+
+        def keep_own() -> None:
+            for output, parts in zip(outputs, copies, strict=True):
+                output.copy_(parts[self.rank()])
+
+        return _Operation(works, outputs, keep_own)
+
+    def _require_own(self, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+        if len(parts) != self.size():
+            raise ValueError(f"{len(parts)} tensors for {self.size()} members")
+        part = parts[self.rank()]
+        if part.shape != own.shape or any(each.dtype != own.dtype for each in parts):
+            raise ValueError(
+                f"this rank's tensor is {tuple(own.shape)} of {own.dtype}, and the list's for it {tuple(part.shape)}, "
+                f"of {', '.join(sorted({str(each.dtype) for each in parts}))}"
+            )
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Done when every member has called it, within the timeout of the options if they have one: of all
@@ -421,6 +448,11 @@ class _Operation(dist.Work):
             raise dist.DistBackendError(str(self._error)) from self._error
         return True
 
+    def result(self) -> Any:
+        """What the operation has changed, once it is done. Raises what :meth:`wait` raises."""
+        self.wait()
+        return self._value
+
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""
         return self._ended.is_set()
@@ -472,6 +504,10 @@ def _premultiply(tensor: torch.Tensor, opts: Any) -> torch.Tensor:
     """In place, if the reduction asks for it."""
     factor = _factor(opts)
     return tensor if factor is None else tensor.mul_(factor)
+
+
+def _alike(parts: Sequence[torch.Tensor]) -> bool:
+    return all(part.shape == parts[0].shape for part in parts)
 
 
 def _require_alike(parts: Sequence[torch.Tensor], own: torch.Tensor, size: int) -> None:

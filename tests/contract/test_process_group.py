@@ -231,6 +231,10 @@ def _operations(rank: Rank) -> dict[str, Any]:
     dist.all_gather(parts, torch.full((2, 2), float(me)))
     results["all_gather"] = [part[0, 0].item() for part in parts]
 
+    parts = [torch.empty(peer, 2) for peer in range(size)]
+    dist.all_gather(parts, torch.full((me, 2), float(me)))
+    results["uneven all_gather"] = [part.tolist() for part in parts]
+
     whole = torch.empty(size * 2)
     dist.all_gather_single(whole, torch.full((2,), float(me)))
     results["all_gather_single"] = whole.tolist()
@@ -238,6 +242,10 @@ def _operations(rank: Rank) -> dict[str, Any]:
     part = torch.empty(2)
     dist.reduce_scatter(part, [torch.full((2,), float(peer + me)) for peer in range(size)])
     results["reduce_scatter"] = part.tolist()
+
+    part, inputs = torch.empty(me), [torch.full((peer,), float(peer + me)) for peer in range(size)]
+    dist.reduce_scatter(part, inputs)
+    results["uneven reduce_scatter"] = part.tolist(), [each.tolist() for each in inputs]
 
     part = torch.empty(2)
     dist.reduce_scatter_single(part, torch.arange(2.0 * size) + me)
@@ -297,6 +305,7 @@ def _operations(rank: Rank) -> dict[str, Any]:
     assert work is not None
     work.wait()
     results["completed"] = work.is_completed()
+    results["result"] = [tensor.tolist() for tensor in work.result()]
     dist.barrier()
     results["identity"] = (dist.get_backend(), dist.get_rank(), dist.get_world_size())
     dist.destroy_process_group()
@@ -311,6 +320,9 @@ def test_every_operation_of_torch_distributed_gives_what_it_should() -> None:
         assert result["all_gather_single"] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
         assert result["reduce_scatter"] == [3.0 * me + 3] * 2
         assert result["reduce_scatter_single"] == [3 * (2 * me) + 3, 3 * (2 * me + 1) + 3]
+        assert result["uneven all_gather"] == [[[float(peer)] * 2] * peer for peer in range(3)]
+        kept = [[float(peer + me)] * peer for peer in range(3)]
+        assert result["uneven reduce_scatter"] == ([3.0 * me + 3] * me, kept)
         assert result["scatter"] == [10.0 + me] * 2
         assert result["all_to_all"] == [10.0 * peer + me for peer in range(3)]
         assert result["all_to_all_single"] == [0.0, 1.0, 1.0, 2.0, 2.0, 2.0]
@@ -319,6 +331,7 @@ def test_every_operation_of_torch_distributed_gives_what_it_should() -> None:
         assert result["non_contiguous"] == [[0.0, 6.0, 0.0, 0.0]] * 4
         assert result["scalar"] == 6.0
         assert result["completed"] is True
+        assert result["result"] == [[3.0]]
         assert result["identity"] == ("testbed", me, 3)
     assert results[0]["reduce"] == [6.0] * 4
     assert results[1]["gather"] == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
@@ -334,7 +347,8 @@ def _refusals(rank: Rank) -> dict[str, str]:
     messages = {}
     attempts: dict[str, Any] = {
         "recv from anyone": lambda: dist.recv(torch.empty(1)),
-        "uneven all_gather": lambda: dist.all_gather([torch.empty(1), torch.empty(2)], torch.empty(1)),
+        "own part of all_gather": lambda: dist.all_gather([torch.empty(1), torch.empty(2)], torch.empty(3)),
+        "own part of reduce_scatter": lambda: dist.reduce_scatter(torch.empty(3), [torch.empty(1), torch.empty(2)]),
         "uneven all_to_all_single": lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3)),
     }
     for name, attempt in attempts.items():
@@ -352,7 +366,8 @@ def _refusals(rank: Rank) -> dict[str, str]:
 def test_what_is_not_supported_is_refused_by_name_and_harms_nothing() -> None:
     for outcome in run_ranks(_refusals, 2):
         assert "src" in outcome.value["recv from anyone"]
-        assert "equal parts" in outcome.value["uneven all_gather"]
+        for operation in ("all_gather", "reduce_scatter"):
+            assert "this rank's tensor is (3,) of torch.float32" in outcome.value[f"own part of {operation}"]
         assert "evenly" in outcome.value["uneven all_to_all_single"]
 
 
