@@ -4,14 +4,18 @@ The page holds its numbers as text, so it reads without JavaScript; plotly.js is
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from testbed.metrics.server import reopen_command
 from testbed.results import plots, wording
 from testbed.results.record import Record
 from testbed.results.writer import replace_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeline, plots.loss)
 
@@ -49,6 +53,13 @@ def inlined(figures: Mapping[str, plots.Figure]) -> dict[str, Any]:
     }
 
 
+def _breakable(text: str) -> "Markup":
+    """Names may break into lines before what divides their parts."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(re.split(r"(?=[._(,])", text))
+
+
 def template(name: str) -> Any:
     """A page's template, with the filters that write numbers for people."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -67,6 +78,7 @@ def template(name: str) -> Any:
         percent=wording.percent_text,
         change=wording.change_text,
         digits=wording.digits,
+        breakable=_breakable,
         rate_held=wording.rate_held,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
         pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),

@@ -87,11 +87,12 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value in few characters: `top_k(ratio=1%)`, `null`, `1gbit`."""
+    """A value in few characters: `top_k(ratio=1%)`, `bytes=1MiB`, `null`, `1gbit`."""
     if isinstance(value, Mapping):
         options = {key: item for key, item in value.items() if key != "kind"}
         inside = ",".join(f"{key}={value_text(item)}" for key, item in options.items())
-        return f"{value.get('kind', '')}({inside})" if inside else str(value.get("kind", "{}"))
+        kind = str(value.get("kind", ""))
+        return f"{kind}({inside})" if kind and inside else kind or inside or "{}"
     if isinstance(value, list | tuple):
         return f"[{','.join(value_text(item) for item in value)}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

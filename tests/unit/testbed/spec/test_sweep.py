@@ -115,7 +115,17 @@ def test_files_named_in_a_swept_topology_lie_beside_the_spec(tmp_path: Path) -> 
 
 
 def test_values_are_written_short() -> None:
-    values = ["1gbit", None, True, 3, {"kind": "top_k", "ratio": "1%"}, {"kind": "star"}, ["a", 1]]
+    values = [
+        "1gbit",
+        None,
+        True,
+        3,
+        {"kind": "top_k", "ratio": "1%"},
+        {"kind": "star"},
+        {"bytes": "1MiB"},
+        {},
+        ["a", 1],
+    ]
     assert [value_text(value) for value in values] == [
         "1gbit",
         "null",
@@ -123,6 +133,8 @@ def test_values_are_written_short() -> None:
         "3",
         "top_k(ratio=1%)",
         "star",
+        "bytes=1MiB",
+        "{}",
         "[a,1]",
     ]
 
