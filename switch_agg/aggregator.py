@@ -119,6 +119,15 @@ class Stragglers:
         """That the job has added."""
         return sum(self.gaps) + self.partial
 
+    def wait_s(self, quantile: float) -> float | None:
+        """The upper edge of that quantile's bucket; None before there is a chunk."""
+        wanted, seen = quantile * sum(self.gaps), 0
+        for bits, count in enumerate(self.gaps):
+            seen += count
+            if seen and seen >= wanted:
+                return float(2**bits) * 1e-6
+        return None
+
 
 @dataclass(slots=True)
 class _Version:

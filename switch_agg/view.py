@@ -94,25 +94,21 @@ def _table() -> Table:
 
 def _waits(each: JobStatus) -> str:
     """`waits < 4.1 ms for a chunk's last part (median; p99 < 16 ms); 10.0.0.3 comes last in 61 %`."""
-    gaps, last = each.stragglers.gaps, each.stragglers.last
+    waited, last = each.stragglers.wait_s, each.stragglers.last
     if not sum(last):
         return "has added nothing yet"
     slowest = max(range(len(last)), key=last.__getitem__)
     return (
-        f"waits {_waited(gaps, 0.5)} for a chunk's last part (median; p99 {_waited(gaps, 0.99)}); "
+        f"waits {_waited(waited(0.5))} for a chunk's last part (median; p99 {_waited(waited(0.99))}); "
         f"{each.job.workers[slowest]} is last in {last[slowest] / sum(last):.0%}"
     )
 
 
-def _waited(gaps: tuple[int, ...], quantile: float) -> str:
-    """The upper edge of the quantile's bucket: `< 4.1 ms`."""
-    wanted, seen = quantile * sum(gaps), 0
-    for bits, count in enumerate(gaps):
-        seen += count
-        if seen and seen >= wanted:
-            edge_us = 2**bits
-            return f"< {edge_us} us" if edge_us < 1000 else f"< {edge_us / 1000:.3g} ms"
-    return ""
+def _waited(edge_s: float | None) -> str:
+    """`< 4.1 ms`."""
+    if edge_s is None:
+        return ""
+    return f"< {edge_s * 1e6:.0f} us" if edge_s < 1e-3 else f"< {edge_s * 1e3:.3g} ms"
 
 
 def _short(value: float) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from testbed.aggregation.plan import AggregatorPlan, workers_below
 from testbed.aggregation.running import AggregatorReport
@@ -126,6 +126,20 @@ def _lost(statistics: Mapping[int, SwitchStatistics]) -> list[str]:
     return list(dict.fromkeys(each.lost for each in statistics.values() if each.lost))
 
 
+def _waits(report: AggregatorReport) -> dict[str, Any]:
+    """For whom its chunks waited, and how long; nothing where it has added none."""
+    if report.stragglers is None or not sum(report.stragglers.last):
+        return {}
+    last = report.stragglers.last
+    slowest = max(range(len(last)), key=last.__getitem__)
+    return {
+        "wait_median_s": report.stragglers.wait_s(0.5),
+        "wait_p99_s": report.stragglers.wait_s(0.99),
+        "last": report.plan.children[slowest],
+        "last_share": last[slowest] / sum(last),
+    }
+
+
 def aggregator_summaries(
     reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]
 ) -> list[AggregatorSummary]:
@@ -149,6 +163,8 @@ def aggregator_summaries(
             repeated=max((each.repeated for each in below(report.plan)), default=0),
             retransmitted=sum(each.sent_again for each in below(report.plan)),
             partial=max((each.partial for each in below(report.plan)), default=0),
+            payload=report.plan.collective.payload,
+            **_waits(report),
             tenants=[
                 TenantSummary(
                     workers=list(tenant.hosts),

@@ -71,9 +71,14 @@ def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
 
 
 def write_counters(plane: DataPlane, path: Path) -> None:
-    """And which of the identities between them does not hold."""
+    """And which of the identities between them does not hold, and for whom the first job's chunks waited."""
     counters = plane.counters()
-    path.write_text(json.dumps({"counters": asdict(counters), "violations": counters.violations(plane.in_flight())}))
+    found = {
+        "counters": asdict(counters),
+        "violations": counters.violations(plane.in_flight()),
+        "stragglers": asdict(plane.stragglers(plane.jobs[0].number)),
+    }
+    path.write_text(json.dumps(found))
 
 
 def main(configuration_json: str) -> None:

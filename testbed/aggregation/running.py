@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from switch_agg.aggregator import Stragglers
 from switch_agg.status import Status, from_json
 from testbed.aggregation.plan import AggregatorPlan, TenantPlan
 from testbed.aggregation.process import AggregatorConfiguration
@@ -25,6 +26,8 @@ class AggregatorReport:
     """By the names of switch_agg.aggregator.Counters."""
     violations: tuple[str, ...] = ()
     """Identities between counters that do not hold."""
+    stragglers: Stragglers | None = None
+    """For whom the experiment's chunks waited."""
     failure: str | None = None
     tenants: tuple[tuple[TenantReport, ...], ...] = ()
     """Of each worker of each job beside the experiment's."""
@@ -92,7 +95,11 @@ class RunningAggregator:
             return AggregatorReport(plan=self.plan, failure=str(error), tenants=tenants)
         found = json.loads(self._path.read_text())
         return AggregatorReport(
-            plan=self.plan, counters=found["counters"], violations=tuple(found["violations"]), tenants=tenants
+            plan=self.plan,
+            counters=found["counters"],
+            violations=tuple(found["violations"]),
+            stragglers=Stragglers(**found["stragglers"]),
+            tenants=tenants,
         )
 
 

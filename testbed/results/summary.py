@@ -172,6 +172,16 @@ class AggregatorSummary(_Part):
     """Chunks that workers sent again in the measured iterations because no result came; of all workers."""
     partial: int = 0
     """Chunks of the measured iterations whose sum was given out without a straggler's contribution, and scaled up."""
+    payload: str = "int32"
+    """What crosses its links of each float."""
+    wait_median_s: float | None = None
+    """Half of the chunks had their last contribution sooner than this after their first; powers of two. None: none was
+    added, or nobody could ask any more."""
+    wait_p99_s: float | None = None
+    last: str | None = None
+    """Whose contribution was the last most often: the straggler, if it was so much more often than others."""
+    last_share: float = 0.0
+    """Of the chunks."""
     tenants: list[TenantSummary] = []
     """Other jobs that it served; `chunks`, `duplicates`, `stale` and `bad` count all jobs."""
     lost: str | None

@@ -224,15 +224,31 @@ def straggler(summary: "Summary") -> "WorkerSummary | None":
 def aggregator_text(aggregator: "AggregatorSummary") -> str:
     """What it did beside the chunks that it added."""
     text = (
-        f"chunks at {aggregator.at} ({aggregator.dataplane}){_in_tree(aggregator)}; "
+        f"chunks{_payload(aggregator)} at {aggregator.at} ({aggregator.dataplane}){_in_tree(aggregator)}; "
         f"{aggregator.duplicates:,} contributions came again, "
         f"{aggregator.stale:,} too late; measured iterations: {aggregator.retransmitted:,} sent again by workers, "
         f"{aggregator.repeated:,} done again for precision"
     )
     if aggregator.partial:
         text += f", {aggregator.partial:,} without a straggler"
+    if aggregator.last is not None:
+        text += f"; {wait_text(aggregator)}"
     text += "".join(f"; {tenant_text(tenant)}" for tenant in aggregator.tenants)
     return f"{text}; lost: {aggregator.lost}" if aggregator.lost else text
+
+
+def wait_text(aggregator: "AggregatorSummary") -> str:
+    """`half of them waited less than 1.02 ms for their last part, 99 % less than 8.19 ms; 61 % for that of w3`."""
+    if aggregator.wait_median_s is None or aggregator.wait_p99_s is None or aggregator.last is None:
+        return DASH
+    return (
+        f"half of them waited less than {time_text(aggregator.wait_median_s)} for their last part, 99 % less than "
+        f"{time_text(aggregator.wait_p99_s)}; {100 * aggregator.last_share:.0f} % for that of {aggregator.last}"
+    )
+
+
+def _payload(aggregator: "AggregatorSummary") -> str:
+    return "" if aggregator.payload == "int32" else f" of {aggregator.payload}"
 
 
 def tenant_text(tenant: "TenantSummary") -> str:

@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import pytest
+
+from switch_agg.aggregator import Stragglers
 from testbed.aggregation.facts import (
     SwitchedBytes,
     SwitchStatistics,
@@ -95,12 +98,16 @@ def test_the_summary_names_what_was_counted_and_what_was_lost() -> None:
         plan=aggregator,
         counters={"done": 7, "duplicate_done": 1, "duplicate_pending": 2, "bad_job": 1, "bad_size": 3},
         violations=("7 received and 6 accounted for",),
+        stragglers=Stragglers(gaps=(0,) * 10 + (6, 1) + (0,) * 20, last=(0, 1, 5, 1)),
     )
     (summary,) = aggregator_summaries([good], {0: statistics()})
     assert (summary.chunks, summary.duplicates, summary.bad, summary.retransmitted) == (7, 3, 4, 5)
+    assert (summary.wait_median_s, summary.wait_p99_s) == pytest.approx((2**10 * 1e-6, 2**11 * 1e-6))
+    assert (summary.last, summary.last_share) == ("w2", pytest.approx(5 / 7))
     assert summary.lost is None
     assert violations([good]) == ["aggregator a0 at s0 (reference): 7 received and 6 accounted for"]
     dead = AggregatorReport(plan=aggregator, failure="it was killed by signal 9\nand its log")
+    assert aggregator_summaries([dead], {0: statistics("no result")})[0].last is None
     assert losses([dead], {0: statistics("no result")}) == ["it was killed by signal 9"]
     assert violations([dead], {0: statistics("no result")}) == []
     # The kernel's program may go on after its process: then nobody lost it, and nobody knows what it did.

@@ -25,7 +25,9 @@ class FakeProcess:
     def tell(self, line: str) -> None:
         assert line == "counters"
         path = AggregatorConfiguration.model_validate_json(self.spec.arguments[-1]).counters_path
-        path.write_text(json.dumps({"counters": {"done": 5}, "violations": ["7 received and 6 accounted for"]}))
+        stragglers = {"gaps": [0] * 32, "last": [2, 3], "partial": 0}
+        found = {"counters": {"done": 5}, "violations": ["7 received and 6 accounted for"], "stragglers": stragglers}
+        path.write_text(json.dumps(found))
         self.on_output(self.answer)
 
     def poll(self) -> int | None:
@@ -72,6 +74,8 @@ def test_it_is_told_its_job_and_where_its_switch_is(tmp_path: Path) -> None:
 
 def test_its_report_is_what_it_wrote(tmp_path: Path) -> None:
     report = running(tmp_path, FakeHost(tmp_path)).report()
+    assert report.stragglers is not None
+    assert list(report.stragglers.last) == [2, 3]
     assert (report.counters, report.violations, report.failure) == (
         {"done": 5},
         ("7 received and 6 accounted for",),

@@ -87,11 +87,19 @@ def test_a_tree_of_switches_that_add_is_a_table(record: Make) -> None:
     aggregators = [
         AggregatorSummary(
             name="a0", at="s2", chunks=34778, children=["a1", "w2"], tenants=[tenant], lost=None, **common
-        ),
+        ).model_copy(update={"wait_median_s": 1e-3, "wait_p99_s": 8e-3, "last": "w2", "last_share": 0.61}),
         AggregatorSummary(name="a1", at="s0", chunks=34778, children=["w0"], parent="a0", lost="killed", **common),
     ]
     made = page(replace(loaded, summary=loaded.summary.model_copy(update={"aggregators": aggregators})))
-    for words in ("a0 at s2 (ebpf)", "a1, w2", "34,778", "lost: killed", "for x0 beside it 290 reductions of 256KiB"):
+    for words in (
+        "a0 at s2 (ebpf)",
+        "a1, w2",
+        "34,778",
+        "lost: killed",
+        "for x0 beside it 290 reductions of 256KiB",
+        "less than 1 ms for their last part",
+        "61 % for that of w2",
+    ):
         assert words in made.text
 
 
