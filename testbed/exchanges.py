@@ -6,6 +6,7 @@ from math import prod
 from testbed.errors import SpecError
 from testbed.fusion import fuse, merge
 from testbed.spec.experiment import Experiment
+from transports.collectives.cntk import Cntk
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Shape
 from transports.errors import OptionError
 
@@ -48,9 +49,10 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
 
 
 def exchanges(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
-    """Of all buckets, in order. Raises SpecError for a compression that cannot be right here."""
+    """Of all buckets, in order. Raises SpecError for a compression, or a collective, that cannot be right here."""
     compressor = experiment.compression
     _require_right(experiment, compressor)
+    _require_whole_tensors(experiment, buckets)
     agreement = _agreement(experiment, buckets)
     return tuple(
         exchange
@@ -113,6 +115,23 @@ def scaled(asked_for: Sequence[Exchange], *, payload_bytes: float, num_workers: 
         exchange._replace(num_elements=round(exchange.num_elements * factor)) if exchange in gathered else exchange
         for exchange in asked_for
     )
+
+
+def _require_whole_tensors(experiment: Experiment, buckets: Sequence[int]) -> None:
+    """CNTK's pattern takes the whole gradient apart into tensors; what is not all of them would be one tensor."""
+    collective = experiment.collective
+    if experiment.stack is not None or not isinstance(collective, Cntk) or not buckets:
+        return
+    if len(buckets) > 1:
+        raise SpecError(
+            f"collective: cntk sums tensor by tensor when backward has ended, and the fusion makes {len(buckets)} "
+            "buckets; write `fusion: none`"
+        )
+    if collective.tensors and sum(collective.tensors) != buckets[0]:
+        raise SpecError(
+            f"collective.tensors: {sum(collective.tensors):,} elements, and the workload's gradients have "
+            f"{buckets[0]:,}; leave it out for the tensors of the workload"
+        )
 
 
 def _require_right(experiment: Experiment, compressor: Compressor) -> None:

@@ -179,6 +179,11 @@ def test_each_switch_hashes_by_its_own_seed_and_the_runs() -> None:
             {"collective": {"kind": "parameter_server", "servers": 9, "placement": "co_located"}},
             "collective.servers: 9 cannot be co_located with 4 workers",
         ),
+        ({"collective": "cntk"}, "collective: cntk sums tensor by tensor .* write `fusion: none`"),
+        (
+            {"collective": {"kind": "cntk", "tensors": [1, 2]}, "fusion": "none"},
+            r"collective\.tensors: 3 elements, and",
+        ),
         ({"channel": {"kind": "udp", "payload": 4000}}, "channel.payload: 4000 B do not fit an MTU of 1500"),
     ],
 )
