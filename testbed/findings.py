@@ -1,0 +1,406 @@
+"""What a run has found: facts for its summary, evidence for its verdict, from counters and frames."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Final
+
+import polars as pl
+
+from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
+from testbed.aggregation.plan import exchange_delay_s
+from testbed.aggregation.running import AggregatorReport
+from testbed.background._flows import FlowBytes
+from testbed.calibrate import Calibration
+from testbed.exchanges import scaled
+from testbed.fidelity import Evidence, ThrottlingEvidence, judge
+from testbed.hosts.base import Throttling
+from testbed.links.direction import Direction
+from testbed.links.nfqueue import DelayCounters
+from testbed.measure import endpoints
+from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
+from testbed.measure.capture import Captured
+from testbed.measure.sampler import wire_bytes
+from testbed.plan import Plan
+from testbed.predict.alpha_beta import HOST_LATENCY_S, predict
+from testbed.recorder import Recorder, Snapshot
+from testbed.results.changes import change_notes, changed_directions
+from testbed.results.facts import (
+    AllReduceFacts,
+    CommandFacts,
+    CompressionFacts,
+    Inputs,
+    LinkFacts,
+    SynchronisationFacts,
+)
+from testbed.results.machine import backlog_summary, machine_summary, run_queue_share
+from testbed.results.setup_text import setup_text
+from testbed.results.summarize import payload_bytes_per_iteration, summarize
+from testbed.results.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
+from testbed.results.writer import RecordWriter
+from testbed.workloads.command import Command
+from transports.compression.base import Exchange
+
+_NO_THROTTLING: Final = Throttling(num_periods=0, num_throttled=0, throttled_s=0.0)
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What a run has counted and measured so far, and what follows from it. Reads, and changes nothing."""
+
+    plan: Plan
+    run_id: str
+    started_at: datetime
+    epoch_s: float
+    """CLOCK_MONOTONIC at the zero of the frames' times."""
+    writer: RecordWriter
+    """Of its frames."""
+    calibration: Calibration
+    recorder: Recorder | None = None
+    """None: no worker was started."""
+    redirected: list[str] = field(default_factory=list)
+    """What process groups of a command were asked to be when ours took their place."""
+    captures: Sequence[Captured] = ()
+    num_changes_not_reached: int = 0
+    overhead_s: dict[str, float] = field(default_factory=dict)
+    """Wall seconds around the iterations, by phase."""
+    differences: Sequence[str] = ()
+    """Between settings asked for and read back after the run."""
+    aggregators: Sequence[AggregatorReport] = ()
+    prometheus: PrometheusSummary | None = None
+
+    @cached_property
+    def links(self) -> list[LinkFacts]:
+        """Each direction's facts over the measured window, once that is over."""
+        window = self.recorder.window if self.recorder else {}
+        if "measure" not in window or "done" not in window:
+            return []
+        start, end = window["measure"], window["done"]
+        return [self._link(direction, start, end) for direction in self.plan.directions]
+
+    @cached_property
+    def background(self) -> list[FlowBytes]:
+        """What each background flow did over the measured window, once that is over."""
+        window = self.recorder.window if self.recorder else {}
+        return flows_between(self.plan, window["measure"], window["done"]) if "done" in window else []
+
+    @property
+    def _switch_statistics(self) -> Mapping[int, SwitchStatistics]:
+        return self.recorder.switch_statistics if self.recorder else {}
+
+    @property
+    def _window_s(self) -> float:
+        window = self.recorder.window if self.recorder else {}
+        return window["done"].at_s - window["measure"].at_s if "done" in window else 0.0
+
+    @property
+    def _command_window(self) -> tuple[float, float] | None:
+        """Seconds since the epoch at which a command's workers were started and had ended; None: it is no command."""
+        window = self.recorder.window if self.recorder else {}
+        if "done" not in window or not isinstance(self.plan.experiment.workload, Command):
+            return None
+        return window["measure"].at_s - self.epoch_s, window["done"].at_s - self.epoch_s
+
+    def verdict(self) -> tuple[Outcome, list[str]]:
+        """Whether the numbers can be trusted, and what a reader of them should know. Of a run that went to its end."""
+        assert self.recorder is not None
+        window = self.recorder.window
+        start, end = window["measure"].machine, window["done"].machine
+        machine = machine_summary(
+            *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")),
+            window=self._command_window,
+            links=self.writer.frame("links") if self._command_window else None,
+        )
+        ranks = range(self.plan.experiment.workers)
+        changes = self.writer.frame("changes")
+        lossy = {(each.link, each.hop[0]) for each in self.plan.ever if each.spec.draws}
+        lossy |= crossed(self.plan) | changed_directions(changes)
+        outcome, reasons = judge(
+            Evidence(
+                links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
+                run_queue_share=self._run_queue_share([rank for rank in ranks if not self.plan.host(rank).limits_cpu]),
+                steal_share=end.steal_share_since(start),
+                saturated_share=machine.saturated_share if machine else None,
+                softnet_drops=end.softnet_drops - start.softnet_drops,
+                read_back_differences=self.differences,
+                throttling=self._throttling(),
+                background=evidence(self.background),
+                aggregation_violations=violations(self.aggregators, self._switch_statistics),
+                aggregation_lost=losses(self.aggregators, self._switch_statistics),
+                prometheus_differences=self.prometheus.differences if self.prometheus else (),
+            )
+        )
+        if unused := self._unused_backend():
+            outcome = "degraded" if outcome == "valid" else outcome
+            reasons.append(unused)
+        return outcome, [*reasons, *change_notes(changes), *self._notes()]
+
+    def summary(self, outcome: Outcome, reasons: Sequence[str]) -> Summary:
+        """Of the whole run, or of as much as there was."""
+        experiment = self.plan.experiment
+        return summarize(
+            Inputs(
+                name=experiment.name,
+                run_id=self.run_id,
+                spec_sha256=experiment.sha256(),
+                setup=setup_text(experiment),
+                started_at=self.started_at.isoformat(timespec="seconds"),
+                epoch_s=self.epoch_s,
+                outcome=outcome,
+                reasons=reasons,
+                num_workers=experiment.workers,
+                dilation=float(experiment.dilation),
+                record=str(self.writer.directory),
+                iterations=self.writer.frame("iterations"),
+                buckets=self.writer.frame("buckets"),
+                samples=self.writer.frame("links"),
+                machine=self.writer.frame("machine"),
+                links=self.links,
+                background=summaries(self.background, self._window_s),
+                aggregators=aggregator_summaries(self.aggregators, self._switch_statistics),
+                allreduce=self._prediction(),
+                compression=self._compression(),
+                synchronisation=self._synchronisation(),
+                command=self._command(),
+                unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
+                overhead_s=self.overhead_s,
+                changes=self.writer.frame("changes"),
+                num_changes_not_reached=self.num_changes_not_reached,
+                prometheus=self.prometheus,
+                captures=[
+                    CaptureSummary(
+                        link=each.link,
+                        file=str(each.path.relative_to(self.writer.directory)),
+                        num_packets=each.num_packets,
+                        num_dropped=each.num_dropped,
+                    )
+                    for each in self.captures
+                ],
+                parameters_sha256=self.recorder.parameters_sha256
+                if self.recorder and experiment.compression.replicas_agree
+                else (),
+            )
+        )
+
+    def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
+        key = (direction.link, direction.sender.node)
+        measured = next((m for m in self.calibration.links if (m.link, m.sender) == key), None)
+        acknowledged, retransmitted = self._overheads(direction, start, end)
+        crossing, uncertain = on_direction(self.plan, self.background, direction, start, end)
+        workload = self.plan.experiment.workload
+        granule_bytes = wire_bytes(self.plan.experiment.packet_bytes, self.plan.experiment.mtu)
+        expected = direction.expected_bytes
+        if expected is not None:
+            expected *= self.plan.experiment.synchronisation.num_exchanges(workload.num_iterations())
+            switched = switched_bytes(self.plan, direction, self._switch_statistics)
+            expected = None if switched is None else expected + switched.repeated
+            retransmitted += switched.retransmitted if switched else 0
+        return LinkFacts(
+            name=direction.link,
+            from_=direction.sender.node,
+            to=direction.receiver.node,
+            rate_bps=direction.rate_bps,
+            delay_s=direction.delay_s,
+            measured_rate_bps=measured.rate_bps if measured else None,
+            measured_delay_s=measured.delay_s if measured else None,
+            expected_bytes=expected if workload.sends_only_gradients() else None,
+            class_bytes_start=start.samples[key].class_bytes,
+            class_bytes_end=end.samples[key].class_bytes,
+            drops_start=start.samples[key].drops,
+            drops_end=end.samples[key].drops,
+            acknowledgement_bytes=acknowledged,
+            retransmitted_bytes=retransmitted,
+            background_bytes=crossing,
+            background_uncertain_bytes=uncertain,
+            backlog=self._backlog(key, start, end, granule_bytes),
+            delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key)),
+        )
+
+    def _backlog(
+        self, key: tuple[str, str], start: Snapshot, end: Snapshot, granule_bytes: int
+    ) -> BacklogSummary | None:
+        link, node = key
+        from_s, until_s = (snapshot.machine.at_s - self.epoch_s for snapshot in (start, end))
+        mine = (pl.col("link") == link) & (pl.col("node") == node)
+        probes = self.writer.frame("backlog").filter(mine & pl.col("at_s").is_between(from_s, until_s))
+        return backlog_summary(probes, granule_bytes=granule_bytes)
+
+    def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
+        """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that
+        crossed this direction in the window.
+
+        The kernel says it of its TCP, the workers of channels that are not. What a worker's end sent followed the
+        path to the other end. Where that path has equal alternatives nobody knows which it took, and nothing is
+        attributed: there the link's bytes, which are not checked, contain acknowledgements.
+        """
+        own = endpoints.overheads(
+            self.recorder.endpoint_statistics if self.recorder else {},
+            self.plan.paths,
+            self.plan.participants,
+            direction.hop,
+        )
+        acknowledged, retransmitted = own.acknowledgement_bytes, own.retransmitted_bytes
+        hosts, of_background = self.plan.host_addresses(), background_ends(self.plan)
+        for node, connections in end.connections.items():
+            for ends, connection in connections.items():
+                path = self.plan.paths.get((node, hosts.get(connection.remote[0], "")))
+                if path is None or path.shares.get(direction.hop) != 1:
+                    continue
+                before = start.connections.get(node, {}).get(ends)
+                acknowledged += connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
+                if of_background.isdisjoint((connection.local, connection.remote)):
+                    retransmitted += connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
+        return acknowledged, retransmitted
+
+    def _unused_backend(self) -> str | None:
+        """Why the backend that the spec asks for may not be what the numbers are of."""
+        command = self.plan.experiment.workload
+        if not isinstance(command, Command) or command.backend is None or self.redirected:
+            return None
+        return (
+            f"workload.backend: no process group was made by {command.backend}: the command uses no torch.distributed, "
+            "or its Python has not this package installed (pip install ina-testbed)"
+        )
+
+    def _notes(self) -> list[str]:
+        """What a reader of the numbers should know of the gradients."""
+        compressor = self.plan.experiment.compression
+        notes = [
+            f"{each.plan.title} gave out sums without a straggler's contribution, scaled up: "
+            f"{each.counters['partial']:,} of {each.counters['done']:,} chunks (collective.partial_after)"
+            for each in self.aggregators
+            if each.counters.get("partial")
+        ]
+        if not compressor.replicas_agree:
+            notes.append(
+                f"compression {compressor.kind} leaves every worker values of its own: the times are real, the loss "
+                "and the parameters mean nothing"
+            )
+        if compressor.data_dependent:
+            notes.append(
+                f"how many bytes compression {compressor.kind} sends depends on the gradients: the links' bytes could "
+                "not be compared with a schedule"
+            )
+        return notes
+
+    def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
+        iterations, buckets = (
+            self.writer.frame(name).filter(pl.col("rank").is_in(ranks)) for name in ("iterations", "buckets")
+        )
+        return run_queue_share(iterations, buckets)
+
+    def _throttling(self) -> list[ThrottlingEvidence]:
+        """Each CPU quota over the measured window; the testbed's own, if it has one, first."""
+        assert self.recorder is not None
+        start, end = self.recorder.window["measure"], self.recorder.window["done"]
+        found = []
+        if start.own_throttling and end.own_throttling:
+            found.append(_quota("the whole testbed", None, end.own_throttling.since(start.own_throttling), None))
+        for rank in range(self.plan.experiment.workers):
+            name = f"w{rank}"
+            if name in end.throttling:
+                waiting = self._run_queue_share([rank])
+                cores = self.plan.host(rank).cpu_cores
+                before = start.throttling.get(name, _NO_THROTTLING)  # a command begins after the window
+                found.append(_quota(name, cores, end.throttling[name].since(before), waiting))
+        return found
+
+    def _prediction(self) -> AllReduceFacts | None:
+        """The prediction with the latency that calibration measured."""
+        if not self.plan.buckets or not self.calibration.links:
+            return None
+        delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
+        plan = self.plan
+        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s) + HOST_LATENCY_S
+        prediction = predict(
+            self.plan.experiment,
+            self.plan.collective,
+            self.plan.buckets,
+            self._exchanges(),
+            self.plan.directions,
+            self.plan.world,
+            alpha_s=alpha_s,
+        )
+        return AllReduceFacts(
+            size_bytes=prediction.gradient_bytes,
+            bound_s=prediction.bound_s,
+            predicted_s=prediction.alpha_beta_s,
+            bottleneck=prediction.bottleneck,
+        )
+
+    def _exchanges(self) -> tuple[Exchange, ...]:
+        """Those planned; as long as they came to be where that depended on the gradients."""
+        found_bytes = payload_bytes_per_iteration(self.writer.frame("buckets"))
+        experiment, planned = self.plan.experiment, self.plan.exchanges
+        if found_bytes is None or not experiment.compression.data_dependent:
+            return planned
+        return scaled(planned, payload_bytes=found_bytes, num_workers=experiment.workers)
+
+    def _command(self) -> CommandFacts | None:
+        command, window = self.plan.experiment.workload, self._command_window
+        if not isinstance(command, Command) or window is None:
+            return None
+        assert self.recorder is not None
+        return CommandFacts(
+            argv=command.argv,
+            backend=command.backend,
+            redirected=self.redirected,
+            start_s=window[0],
+            end_s=window[1],
+            exits=[
+                (f"w{rank}", status, at_s - self.epoch_s)
+                for rank, (status, at_s) in sorted(self.recorder.exits.items())
+            ],
+        )
+
+    def _compression(self) -> CompressionFacts | None:
+        experiment, plan = self.plan.experiment, self.plan
+        if experiment.compression.kind == "none":
+            return None
+        senders = {sender for sender, _ in plan.traffic}
+        sent_bytes = sum(facts.bytes for facts in self.links if facts.from_ in senders)
+        without_bytes = plan.uncompressed_bytes * experiment.workload.num_iterations()
+        return CompressionFacts(
+            kind=experiment.compression.kind,
+            gradient_bytes=plan.prediction.gradient_bytes,
+            traffic_ratio=sent_bytes / without_bytes if sent_bytes and without_bytes else None,
+        )
+
+    def _synchronisation(self) -> SynchronisationFacts | None:
+        asked = self.plan.experiment.synchronisation
+        if asked.kind == "every_iteration":
+            return None
+        in_step = asked.kind != "asynchronous"
+        num_iterations = self.plan.experiment.workload.num_iterations()
+        return SynchronisationFacts(
+            kind=asked.kind,
+            every=asked.every,
+            num_exchanges=asked.num_exchanges(num_iterations) if in_step else None,
+            in_step=in_step,
+        )
+
+
+def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> DelayLine | None:
+    if start is None or end is None:
+        return None
+    between = end.since(start)
+    return DelayLine(
+        num_packets=between.num_packets,
+        num_lost=between.num_lost,
+        num_dropped=between.num_dropped,
+        num_marked=between.num_marked,
+        late_median_s=between.late_s(0.5),
+        late_p99_s=between.late_s(0.99),
+        late_max_s=between.late_s(1.0),
+    )
+
+
+def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> ThrottlingEvidence:
+    return ThrottlingEvidence(
+        name=name,
+        cpu_cores=cpu_cores,
+        throttled_share=between.num_throttled / between.num_periods if between.num_periods else 0.0,
+        throttled_s=between.throttled_s,
+        waiting_share=waiting_share,
+    )

@@ -1,0 +1,29 @@
+"""A run that ended before its workers began has a summary all the same, and makes nothing up."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from testbed.calibrate import Calibration
+from testbed.calibration_cache import Mode
+from testbed.findings import Findings
+from testbed.plan import make_plan
+from testbed.results.writer import RecordWriter
+from testbed.spec.experiment import validate
+
+
+def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -> None:
+    plan = make_plan(validate({"name": "x", "workers": 2, "compression": "top_k"}))
+    found = Findings(
+        plan=plan,
+        run_id="r1",
+        started_at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        epoch_s=7.0,
+        writer=RecordWriter(tmp_path),
+        calibration=Calibration(mode=Mode.CLASS),
+    )
+    summary = found.summary("failed", ["a link is late"])
+    assert (summary.outcome, summary.reasons) == ("failed", ["a link is late"])
+    assert (summary.run_id, summary.started_at, summary.num_workers) == ("r1", "2026-01-02T03:04:05+00:00", 2)
+    assert summary.spec_sha256 == plan.experiment.sha256()
+    assert summary.links == summary.background == summary.aggregators == []
+    assert summary.allreduce is summary.compression is summary.machine is summary.iteration_time_s is None
