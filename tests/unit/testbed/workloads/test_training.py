@@ -190,9 +190,8 @@ def test_every_bucket_is_accounted_for(either: list[Worker]) -> None:
                 assert moments == sorted(moments)
                 assert iteration.forward_end_s <= bucket.enqueued_s
                 assert bucket.done_s <= iteration.backward_end_s
-            enqueued_s = [bucket.enqueued_s for bucket in iteration.buckets]
-            assert min(enqueued_s) < iteration.backward_compute_end_s
-            assert max(enqueued_s) == pytest.approx(iteration.backward_compute_end_s, abs=0.05)
+            *others_s, last_s = sorted(bucket.enqueued_s for bucket in iteration.buckets)
+            assert max(others_s) < iteration.backward_compute_end_s <= last_s
 
 
 def test_parameters_are_bit_identical_across_workers(either: list[Worker]) -> None:
