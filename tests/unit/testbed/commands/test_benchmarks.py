@@ -1,12 +1,16 @@
 """The help of each command names exactly the benchmarks that there are."""
 
 import importlib
+import json
 import re
+from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
 
+from testbed.benchmarks.targets import NotMeasuredError, Row, target_row
 from testbed.cli import app
+from testbed.errors import CalibrationError
 
 
 @pytest.mark.parametrize("part", ["links", "transports", "training", "aggregation", "containers"])
@@ -17,3 +21,18 @@ def test_help_names_every_benchmark(part: str) -> None:
     words = "".join(listed[1].split()).partition("these:")[2].rstrip(".")
     module = importlib.import_module(f"testbed.benchmarks.{part}")
     assert words.split(",") == list(module.benchmarks() if part == "links" else module.BENCHMARKS)
+
+
+def test_what_was_measured_is_printed_though_a_later_benchmark_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> Iterator[Row]:
+        yield target_row("measured", 1.0, 2.0, {})
+        raise CalibrationError("links do not do what they say")
+
+    monkeypatch.setattr("testbed.benchmarks.training.BENCHMARKS", {"overlap": failing, "merging": lambda: iter([])})
+    monkeypatch.setattr("testbed.doctor.require_root", lambda: None)
+    done = CliRunner().invoke(app, ["bench", "training", "--json"])
+    printed = json.loads(done.stdout)
+    assert [row["what"] for row in printed["rows"]] == ["measured"]
+    assert printed["failures"] == {"overlap": "links do not do what they say"}
+    assert isinstance(done.exception, NotMeasuredError)
+    assert done.exception.exit_code == CalibrationError.exit_code
