@@ -2,7 +2,7 @@
 # mypy: disable-error-code="attr-defined"
 """Scripts that name gloo or nccl, or no backend, get ours: `testbed exec --backend testbed`.
 
-    TESTBED_REDIRECT   a file; of each process group that was redirected it gets a line `RANK BACKEND`
+    TESTBED_REDIRECT   a file; of each process group that is ours it gets a line `RANK BACKEND`
 
 Every process group of torch 2.13, by whatever function, is made by `distributed_c10d._new_process_group_helper`
 (init_process_group, new_group, DeviceMesh, what is built on them); there the name is replaced. Tensors must
@@ -45,8 +45,9 @@ def install(ours: str, record: Path) -> None:
     @functools.wraps(original)
     def helper(size: int, rank: int, members: Any, backend: str, *positional: Any, **named: Any) -> Any:
         taken = target(str(backend), ours)
-        if taken != str(backend):
+        if taken == ours:  # also where it was asked for by name: the record says what made the groups
             _note(record, str(backend))
+        if taken != str(backend):
             # What gloo or nccl would have been told of streams and devices means nothing to ours.
             named |= {"backend_options": None, "device_id": None}
         return original(size, rank, members, c10d.Backend(taken), *positional, **named)

@@ -61,6 +61,15 @@ def test_groups_by_whatever_function_are_ours_and_are_written_down(tmp_path: Pat
     assert record.read_text().splitlines() == ["0 cpu:gloo,cuda:nccl", "0 gloo"]
 
 
+def test_a_group_that_asks_for_ours_by_name_is_written_down_too(tmp_path: Path) -> None:
+    """Else the verdict would say that the command used no torch.distributed."""
+    record = tmp_path / "redirected"
+    record.touch()
+    done = run(tmp_path / "store", record, "testbed")
+    assert done.returncode == 0, done.stderr
+    assert record.read_text().splitlines()[0] == "0 testbed"
+
+
 def test_torch_is_not_imported_when_redirecting_cannot_be_written_down(tmp_path: Path) -> None:
     done = run(tmp_path / "store", tmp_path / "absent" / "redirected", "gloo")
     assert done.returncode != 0
