@@ -8,7 +8,7 @@ from rich.table import Table
 from switch_agg.status import JobStatus, Status
 
 MEANINGS: Final = {
-    "rx": "datagrams with elements that came; of them were",
+    "rx": "datagrams with elements that came, of which",
     "fresh": "a worker's part of a chunk, added",
     "duplicate_pending": "sent again before the sum was there",
     "duplicate_done": "sent again after it: answered with the sum",
