@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_program import SUMMED, TcpProgram, TcpRun, library, program_of
+from transports.channels._tcp_program import SUMMED, TcpProgram, program_of
 from transports.channels.base import Endpoint, Header
 from transports.collectives.base import Buffer, Collective, Operation, Step, World, reach
 from transports.collectives.defaults import schedule
@@ -162,7 +162,7 @@ class Executor:
             scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
             buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
         header = Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
-        if self._swift is not None and (native := self._native_run(program, buffers, dtype, reduction)) is not None:
+        if self._swift is not None and (native := self._begun(program, buffers, dtype, reduction)) is not None:
             return self._swift.carry_out(native, header, deadline_s)
         arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, reduction)
         execution = _Execution(
@@ -180,21 +180,21 @@ class Executor:
         """How long this participant's output must be: a server's is its share."""
         return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
 
-    def _native_run(
+    def _begun(
         self, program: _Program, buffers: Mapping[Buffer, torch.Tensor], dtype: int, reduction: Reduction
-    ) -> TcpRun | None:
-        """None where the native engine does not know the arithmetic."""
+    ) -> TcpProgram | None:
+        """The program, made ready for the native engine; None where that does not know the arithmetic."""
         native = program.native
         if native is None or (program.longest_reduced and (reduction != "sum" or DTYPES[dtype] not in SUMMED)):
             return None
         if len(self._native_slots) < native.slots_bytes:
             self._native_slots = np.empty(native.slots_bytes, np.uint8)
-        return TcpRun(
-            native,
+        native.begin(
             {name: buffer.data_ptr() for name, buffer in buffers.items()},
             self._native_slots.ctypes.data,
             element_type=SUMMED.index(DTYPES[dtype]) if program.longest_reduced else 0,
         )
+        return native
 
     def _slots_of(self, program: _Program, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
@@ -250,7 +250,7 @@ class Executor:
             additions=tuple(index for index, step in enumerate(steps) if step.kind == "add"),
             num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
-            native=program_of(steps, order, element_bytes) if self._swift and library() else None,
+            native=program_of(steps, order, element_bytes) if self._swift is not None else None,
         )
 
 

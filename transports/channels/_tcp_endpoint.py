@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from transports.channels import _tcp_program as native
 from transports.channels._tcp_mesh import Mesh
+from transports.channels._tcp_program import TcpProgram
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import (
@@ -178,97 +179,99 @@ class TcpEndpoint:
             if wait_s <= 0:
                 raise self._timeout()
 
-    def carry_out(self, run: native.TcpRun, header: Header, deadline_s: float) -> float | None:
-        """A whole schedule, natively; returns when its first message completed. `header` is that of every message but
-        for phase and count. Nothing else may be posted. Raises what :meth:`progress` raises."""
+    def carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float:
+        """A whole schedule that has begun, natively; returns when its first message completed. `header` is that of
+        every message but for phase and count. Nothing else may be posted. Raises what :meth:`progress` raises."""
         with self._driving:
             try:
-                return self._carry_out(run, header, deadline_s)
+                return self._carry_out(program, header, deadline_s)
             except TransportError as error:
                 self._error = error
                 raise
             finally:
-                self._account(run)
+                self._account(program)
 
-    def _carry_out(self, run: native.TcpRun, header: Header, deadline_s: float) -> float | None:
-        self._prepare(run, header, deadline_s)
-        lanes = run.program.lanes
+    def _carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float:
+        self._prepare(program, header, deadline_s)
         outcome = native.WOKEN
         while outcome != native.DONE:
             self._check_alive()
-            outcome = run.go_on()
-            match outcome:
-                case native.WOKEN:
-                    with suppress(BlockingIOError):
-                        os.eventfd_read(self._wake_descriptor)
-                case native.ENDING:
-                    for descriptor in run.native.ended[: run.native.num_ended]:
-                        self._note_end(run, self._by_descriptor[descriptor])
-                case native.LOST:
-                    culprit = run.native.culprit
-                    error = int(run.lanes[culprit]["error"])
-                    text = os.strerror(error) if error else "it closed the connection"
-                    raise PeerLostError(lanes[culprit].peer, text)
-                case native.MISMATCH:
-                    culprit = run.native.culprit
-                    peer = self._peers[lanes[culprit].peer]
-                    peer.header[:] = run.lanes[culprit]["header"].tobytes()
-                    raise self._mismatch(peer, _header_of(run, culprit, header))
-                case native.LATE:
-                    raise self._lateness(run, header)
+            outcome = program.go_on()
+            if outcome != native.DONE:
+                self._look_into(program, outcome, header)
         for peer in self._peers.values():
             if peer.ending:
                 self._examine(peer)
-        return run.native.first_ns / 1e9 if run.native.first_ns else None
+        first_ns: int = program.run.first_ns
+        return first_ns / 1e9
 
-    def _prepare(self, run: native.TcpRun, header: Header, deadline_s: float) -> None:
+    def _prepare(self, program: TcpProgram, header: Header, deadline_s: float) -> None:
         self._sequence = header.sequence
-        peers = [self._peers[lane.peer] for lane in run.program.lanes]
+        for lane, state in zip(program.lanes, program.states, strict=True):
+            peer = self._peers[lane.peer]
+            state.socket, state.ending, state.low_water = peer.socket.fileno(), peer.ending, peer.low_water_bytes
         for peer in self._peers.values():
-            if peer.left_after is not None and (header.sequence > peer.left_after or peer in peers):
-                raise left(peer.rank, peer.left_after)
-        run.lanes["socket"] = [peer.socket.fileno() for peer in peers]
-        run.lanes["ending"] = [peer.ending for peer in peers]
-        run.lanes["low_water"] = [peer.low_water_bytes for peer in peers]
-        run.lanes["moved_ns"] = time.monotonic_ns()
-        state = run.native
-        state.epoll, state.wake = self._epoll.fileno(), self._wake_descriptor
-        state.deadline_ns = int(min(deadline_s, _FOREVER_S) * 1e9)
-        state.low_water_bytes, state.same_schedule = self._low_water_bytes, header.total > 0
-        state.header[:] = pack_header(header)
+            if peer.left_after is not None:
+                owes = any(lane.peer == peer.rank for lane in program.lanes)
+                if owes or header.sequence > peer.left_after:
+                    raise left(peer.rank, peer.left_after)
+        run = program.run
+        run.epoll, run.wake = self._epoll.fileno(), self._wake_descriptor
+        run.deadline_ns = int(min(deadline_s, _FOREVER_S) * 1e9)
+        run.low_water_bytes, run.same_schedule = self._low_water_bytes, header.total > 0
+        run.header[:] = pack_header(header)
 
-    def _note_end(self, run: native.TcpRun, peer: _Peer) -> None:
+    def _look_into(self, program: TcpProgram, outcome: int, header: Header) -> None:
+        """Whatever the native engine leaves to us. Raises what is an error."""
+        run = program.run
+        if outcome == native.WOKEN:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._wake_descriptor)
+        elif outcome == native.ENDING:
+            for descriptor in run.ended[: run.num_ended]:
+                self._note_end(program, self._by_descriptor[descriptor])
+        elif outcome == native.LATE:
+            raise self._lateness(program, header)
+        else:
+            peer, state = self._peers[program.lanes[run.culprit].peer], program.states[run.culprit]
+            if outcome == native.LOST:
+                raise PeerLostError(peer.rank, os.strerror(state.error) if state.error else "it closed the connection")
+            peer.header[:] = state.header
+            raise self._mismatch(peer, _header_of(program, run.culprit, header))
+
+    def _note_end(self, program: TcpProgram, peer: _Peer) -> None:
         """A peer has ended its side; what it still owes us is read to the end, which tells more."""
         peer.ending = True
-        numbers = [number for number, lane in enumerate(run.program.lanes) if lane.peer == peer.rank]
-        run.lanes["ending"][numbers] = 1
-        left_over = [run.program.lanes[number].sends for number in numbers if run.awaits(number)]
-        if all(left_over):
+        numbers = [number for number, lane in enumerate(program.lanes) if lane.peer == peer.rank]
+        for number in numbers:
+            program.states[number].ending = 1
+        unfinished = [number for number in numbers if program.awaits(number)]
+        if all(program.lanes[number].sends for number in unfinished):
             self._examine(peer)
-            if peer.left_after is not None and (left_over or self._sequence > peer.left_after):
+            if peer.left_after is not None and (unfinished or self._sequence > peer.left_after):
                 raise left(peer.rank, peer.left_after)
 
-    def _lateness(self, run: native.TcpRun, header: Header) -> TransportError:
+    def _lateness(self, program: TcpProgram, header: Header) -> TransportError:
         """As :meth:`_timeout`."""
-        lanes = run.program.lanes
-        ready = [number for number in range(len(lanes)) if run.is_ready(number)]
+        lanes, states = program.lanes, program.states
+        ready = [number for number in range(len(lanes)) if program.is_ready(number)]
         if not ready:
             return TransportError("the deadline passed with nothing under way")
-        number = min(ready, key=lambda each: (lanes[each].sends, run.lanes[each]["moved_ns"]))
-        silent_s = time.monotonic() - float(run.lanes[number]["moved_ns"]) / 1e9
-        return PeerTimeoutError(lanes[number].peer, silent_s, describe(_header_of(run, number, header)))
+        number = min(ready, key=lambda each: (lanes[each].sends, states[each].moved_ns))
+        silent_s = time.monotonic() - states[number].moved_ns / 1e9
+        return PeerTimeoutError(lanes[number].peer, silent_s, describe(_header_of(program, number, header)))
 
-    def _account(self, run: native.TcpRun) -> None:
+    def _account(self, program: TcpProgram) -> None:
         for peer in self._peers.values():
             peer.readable = peer.writable = True  # what epoll said meanwhile it will not say again
-        for lane, state in zip(run.program.lanes, run.lanes, strict=True):
-            peer, num_bytes = self._peers[lane.peer], int(state["num_bytes"])
+        for lane, state in zip(program.lanes, program.states, strict=True):
+            peer = self._peers[lane.peer]
             if lane.sends:
-                peer.sent_bytes += num_bytes
-                peer.cut_short = bool(state["moved"])
+                peer.sent_bytes += state.num_bytes
+                peer.cut_short = state.moved > 0
             else:
-                peer.received_bytes += num_bytes
-                peer.low_water_bytes = int(state["low_water"])
+                peer.received_bytes += state.num_bytes
+                peer.low_water_bytes = state.low_water
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
@@ -517,9 +520,9 @@ class TcpEndpoint:
                     peer.socket.sendall(goodbye)
 
 
-def _header_of(run: native.TcpRun, number: int, header: Header) -> Header:
+def _header_of(program: TcpProgram, number: int, header: Header) -> Header:
     """Of the message that a lane is at."""
-    position, count = run.under_way(number)
+    position, count = program.under_way(number)
     return header._replace(phase=position, count=count)
 
 

@@ -3,17 +3,15 @@
 import ctypes
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
-from transports.collectives.base import Step
+from transports.collectives.base import Buffer, Step
 from transports.collectives.dependencies import Dependencies
 from transports.framing import HEADER_BYTES
 
@@ -29,6 +27,7 @@ DONE, WOKEN, LATE, ENDING, LOST, MISMATCH = range(6)
 SEND, RECEIVE, REDUCE = range(3)
 _KINDS: Final[Mapping[str, int]] = {"send": SEND, "receive": RECEIVE, "reduce": REDUCE}
 _MAX_ENDED: Final = 64
+_ALIGNMENT: Final = 64
 
 _STEP: Final = np.dtype(
     [("view", "u8"), ("num_bytes", "u8")]
@@ -39,27 +38,47 @@ _STEP: Final = np.dtype(
         )
     ]
 )  # fmt: skip
-_LANE: Final = np.dtype(
-    [("slots", "u8"), ("moved", "u8"), ("num_bytes", "u8"), ("moved_ns", "i8"), ("socket", "i4"), ("error", "i4")]
-    + [
-        (name, "u4")
-        for name in ("first", "num_steps", "next", "oldest", "sends", "blocked", "ending", "agreed", "low_water")
-    ]
-    + [("header", f"V{HEADER_BYTES}"), ("added", "u4")]
-)
+
+
+class Lane(ctypes.Structure):
+    """struct lane of tcp.c."""
+
+    _fields_ = (
+        ("slots", ctypes.c_uint64),
+        ("moved", ctypes.c_uint64),
+        ("num_bytes", ctypes.c_uint64),
+        ("moved_ns", ctypes.c_int64),
+        ("socket", ctypes.c_int32),
+        ("error", ctypes.c_int32),
+        ("first", ctypes.c_uint32),
+        ("num_steps", ctypes.c_uint32),
+        ("next", ctypes.c_uint32),
+        ("oldest", ctypes.c_uint32),
+        ("sends", ctypes.c_uint32),
+        ("blocked", ctypes.c_uint32),
+        ("ending", ctypes.c_uint32),
+        ("agreed", ctypes.c_uint32),
+        ("low_water", ctypes.c_uint32),
+        ("header", ctypes.c_uint8 * HEADER_BYTES),
+        ("added", ctypes.c_uint32),
+    )
 
 
 class Run(ctypes.Structure):
     """struct run of tcp.c."""
 
     _fields_ = (
+        ("schedule", ctypes.c_void_p),
         ("steps", ctypes.c_void_p),
         ("lanes", ctypes.c_void_p),
         ("order", ctypes.c_void_p),
         ("successors", ctypes.c_void_p),
+        ("buffers", ctypes.c_void_p),
+        ("bases", ctypes.c_void_p),
         ("slot_bytes", ctypes.c_uint64),
         ("deadline_ns", ctypes.c_int64),
         ("first_ns", ctypes.c_int64),
+        ("num_steps", ctypes.c_uint32),
         ("num_lanes", ctypes.c_uint32),
         ("num_left", ctypes.c_uint32),
         ("element_bytes", ctypes.c_uint32),
@@ -72,6 +91,7 @@ class Run(ctypes.Structure):
         ("header", ctypes.c_uint8 * HEADER_BYTES),
         ("num_ended", ctypes.c_int32),
         ("ended", ctypes.c_int32 * _MAX_ENDED),
+        ("unused", ctypes.c_uint32),
     )
 
 
@@ -83,7 +103,8 @@ def library() -> ctypes.CDLL | None:
     except UnsupportedError as error:
         _log.warning("collectives over tcp take more of the processor's time than they need to: %s", error)
         return None
-    found.run_schedule.argtypes = (ctypes.c_void_p,)
+    found.run_schedule.argtypes = found.begin_schedule.argtypes = (ctypes.c_void_p,)
+    found.begin_schedule.restype = None
     return found
 
 
@@ -94,110 +115,95 @@ class LaneName(NamedTuple):
     sends: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TcpProgram:
-    """A schedule in arrays; :meth:`begin` makes a copy to be worked off. Steps that move nothing are not for it."""
+    """A schedule in arrays, to be carried out again and again, and the state of the present run, which the native
+    engine and its caller share."""
 
-    lanes: tuple[LaneName, ...]
-    buffers: tuple[str, ...]
-    """The names of those that the steps use."""
-    buffer_of: npt.NDArray[np.int64]
-    """For each step, which of them."""
-    steps: npt.NDArray[Any]
-    """With offsets instead of addresses."""
-    lane_states: npt.NDArray[Any]
-    order: npt.NDArray[np.uint32]
-    successors: npt.NDArray[np.uint32]
-    slot_bytes: int
-    """Of the longest message that is to be added, rounded up to whole elements of any type."""
-    element_bytes: int
+    def __init__(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """No step may be one that moves nothing."""
+        self.lanes: Final = tuple(LaneName(peer, direction == "send") for peer, direction in order.lanes)
+        self._buffers = tuple(sorted({step.chunk.buffer for step in steps}))
+        self._schedule = np.zeros(len(steps), _STEP)
+        self._schedule["view"] = [step.chunk.start * element_bytes for step in steps]
+        self._schedule["num_bytes"] = [step.chunk.count * element_bytes for step in steps]
+        self._schedule["kind"] = [_KINDS[step.kind] for step in steps]
+        self._schedule["waiting"] = order.num_predecessors
+        self._schedule["num_successors"] = [len(later) for later in order.successors]
+        self._schedule["first_successor"] = np.cumsum([0, *map(len, order.successors)])[:-1]
+        self.states: Final = (Lane * len(self.lanes))()
+        begun = 0
+        for number, (state, indices) in enumerate(zip(self.states, order.lanes.values(), strict=True)):
+            self._schedule["lane"][list(indices)] = number
+            self._schedule["position"][list(indices)] = range(len(indices))
+            state.first, state.num_steps, state.sends = begun, len(indices), self.lanes[number].sends
+            begun += len(indices)
+        self._steps = np.empty_like(self._schedule)
+        self._order = np.array([index for indices in order.lanes.values() for index in indices], np.uint32)
+        self._successors = np.array([later for each in order.successors for later in each], np.uint32)
+        self._buffer_of = np.array([self._buffers.index(step.chunk.buffer) for step in steps], np.uint32)
+        self._bases = (ctypes.c_uint64 * len(self._buffers))()
+        self._element_bytes = element_bytes
+        longest = max((step.chunk.count for step in steps if step.kind == "reduce"), default=0) * element_bytes
+        self._slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
+        self.run: Final = Run(
+            schedule=self._schedule.ctypes.data,
+            steps=self._steps.ctypes.data,
+            lanes=ctypes.addressof(self.states),
+            order=self._order.ctypes.data,
+            successors=self._successors.ctypes.data,
+            buffers=self._buffer_of.ctypes.data,
+            bases=ctypes.addressof(self._bases),
+            slot_bytes=self._slot_bytes,
+            num_steps=len(steps),
+            num_lanes=len(self.lanes),
+            element_bytes=element_bytes,
+        )
+        self._pointer = ctypes.addressof(self.run)
+        native = library()
+        assert native is not None, "who has no engine makes no programs"
+        self._native = native
 
     @property
     def slots_bytes(self) -> int:
         """Of memory that it needs for messages to be added."""
-        return WINDOW * self.slot_bytes * sum(not lane.sends for lane in self.lanes)
+        return WINDOW * self._slot_bytes * sum(not lane.sends for lane in self.lanes)
 
-
-def program_of(steps: Sequence[Step], order: Dependencies, element_bytes: int) -> TcpProgram | None:
-    """The schedule in arrays; None for one with steps that move nothing."""
-    if not steps or any(step.kind == "add" for step in steps):
-        return None
-    names = [LaneName(peer, direction == "send") for peer, direction in order.lanes]
-    buffers = sorted({step.chunk.buffer for step in steps})
-    arrays = np.zeros(len(steps), _STEP)
-    arrays["view"] = [step.chunk.start * element_bytes for step in steps]
-    arrays["num_bytes"] = [step.chunk.count * element_bytes for step in steps]
-    arrays["kind"] = [_KINDS[step.kind] for step in steps]
-    arrays["waiting"] = order.num_predecessors
-    arrays["num_successors"] = [len(later) for later in order.successors]
-    arrays["first_successor"] = np.cumsum(arrays["num_successors"]) - arrays["num_successors"]
-    states = np.zeros(len(names), _LANE)
-    begun = 0
-    for number, indices in enumerate(order.lanes.values()):
-        arrays["lane"][list(indices)] = number
-        arrays["position"][list(indices)] = range(len(indices))
-        states[number]["first"], states[number]["num_steps"] = begun, len(indices)
-        begun += len(indices)
-    states["sends"] = [name.sends for name in names]
-    reduced = [step.chunk.count * element_bytes for step in steps if step.kind == "reduce"]
-    return TcpProgram(
-        lanes=tuple(names),
-        buffers=tuple(buffers),
-        buffer_of=np.array([buffers.index(step.chunk.buffer) for step in steps]),
-        steps=arrays,
-        lane_states=states,
-        order=np.array([index for indices in order.lanes.values() for index in indices], np.uint32),
-        successors=np.array([later for each in order.successors for later in each], np.uint32),
-        slot_bytes=-(-max(reduced, default=0) // 64) * 64,
-        element_bytes=element_bytes,
-    )
-
-
-class TcpRun:
-    """One run of a program: the state that the native engine and its caller share."""
-
-    def __init__(self, program: TcpProgram, addresses: Mapping[str, int], slots: int, *, element_type: int) -> None:
-        """`addresses` of the buffers, and of the memory for messages to be added."""
-        self.program = program
-        self._steps = program.steps.copy()
-        self._steps["view"] += np.array([addresses[name] for name in program.buffers], np.uint64)[program.buffer_of]
-        self.lanes = program.lane_states.copy()
-        receiving = np.cumsum(self.lanes["sends"] == 0) - 1
-        self.lanes["slots"] = slots + receiving.clip(0) * WINDOW * program.slot_bytes
-        self.native = Run(
-            steps=self._steps.ctypes.data,
-            lanes=self.lanes.ctypes.data,
-            order=program.order.ctypes.data,
-            successors=program.successors.ctypes.data,
-            slot_bytes=program.slot_bytes,
-            num_lanes=len(program.lanes),
-            num_left=len(self._steps),
-            element_bytes=program.element_bytes,
-            type=element_type,
-        )
+    def begin(self, addresses: Mapping[Buffer, int], slots: int, *, element_type: int) -> None:
+        """Make everything ready for a run on those buffers, with that memory for messages to be added."""
+        for number, name in enumerate(self._buffers):
+            self._bases[number] = addresses[name]
+        for state in self.states:
+            if not state.sends:
+                state.slots = slots
+                slots += WINDOW * self._slot_bytes
+        self.run.type = element_type
+        self._native.begin_schedule(self._pointer)
 
     def go_on(self) -> int:
         """Until it is DONE or the caller has to look: one of the outcomes."""
-        native = library()
-        assert native is not None, "who has no engine makes no runs"
-        outcome: int = native.run_schedule(ctypes.byref(self.native))
+        outcome: int = self._native.run_schedule(self._pointer)
         return outcome
 
     def awaits(self, number: int) -> bool:
         """Whether a lane has messages left."""
-        lane = self.lanes[number]
-        return bool(lane["next"] < lane["num_steps"])
+        state = self.states[number]
+        return bool(state.next < state.num_steps)
+
+    def is_ready(self, number: int) -> bool:
+        """Whether it has messages left and the next one waits for none of our own steps."""
+        return self.awaits(number) and bool(self._step(number)["kind"] == REDUCE or not self._step(number)["waiting"])
 
     def under_way(self, number: int) -> tuple[int, int]:
         """(position, elements) of the message that a lane is at."""
-        lane = self.lanes[number]
-        step = self._steps[self.program.order[int(lane["first"]) + int(lane["next"])]]
-        return int(lane["next"]), int(step["num_bytes"]) // self.program.element_bytes
+        return self.states[number].next, int(self._step(number)["num_bytes"]) // self._element_bytes
 
-    def is_ready(self, number: int) -> bool:
-        """Whether a lane has messages left and the next one waits for none of our own steps."""
-        if not self.awaits(number):
-            return False
-        lane = self.lanes[number]
-        step = self._steps[self.program.order[int(lane["first"]) + int(lane["next"])]]
-        return bool(step["kind"] == REDUCE or not step["waiting"])
+    def _step(self, number: int) -> Any:
+        state = self.states[number]
+        return self._steps[self._order[state.first + state.next]]
+
+
+def program_of(steps: Sequence[Step], order: Dependencies, element_bytes: int) -> TcpProgram | None:
+    """None for a schedule with steps that move nothing, and where there is no engine."""
+    if not steps or any(step.kind == "add" for step in steps) or library() is None:
+        return None
+    return TcpProgram(steps, order, element_bytes)

@@ -48,18 +48,22 @@ struct lane {
 };
 
 struct run {
-    struct step *steps;
+    const struct step *schedule; /* with offsets into buffers for views */
+    struct step *steps;          /* the same at work */
     struct lane *lanes;
     const uint32_t *order, *successors;
+    const uint32_t *buffers; /* for each step, the number of its buffer */
+    const uint64_t *bases;   /* the buffers' addresses */
     uint64_t slot_bytes;
     int64_t deadline_ns, first_ns; /* 0: nothing has completed yet */
-    uint32_t num_lanes, num_left, element_bytes, type, low_water_bytes, same_schedule;
+    uint32_t num_steps, num_lanes, num_left, element_bytes, type, low_water_bytes, same_schedule;
     int32_t epoll, wake, culprit; /* of LOST and MISMATCH the lane */
     uint8_t header[HEADER_BYTES]; /* of every message, but for phase, count and check */
     int32_t num_ended, ended[MAX_EVENTS]; /* sockets */
+    uint32_t unused;
 };
 
-_Static_assert(sizeof(struct step) == 48 && sizeof(struct lane) == 120 && sizeof(struct run) == 392, "as in _tcp_program.py");
+_Static_assert(sizeof(struct step) == 48 && sizeof(struct lane) == 120 && sizeof(struct run) == 424, "as in _tcp_program.py");
 
 static uint32_t crc_table[256];
 
@@ -302,6 +306,22 @@ static int wait_for_news(struct run *run) {
     if (run->num_ended)
         return ENDING;
     return outcome;
+}
+
+/* Make everything ready for a run of the schedule. */
+void begin_schedule(struct run *run) {
+    int64_t begun_ns = now_ns();
+    memcpy(run->steps, run->schedule, run->num_steps * sizeof *run->steps);
+    for (uint32_t number = 0; number < run->num_steps; number++)
+        run->steps[number].view += run->bases[run->buffers[number]];
+    for (uint32_t number = 0; number < run->num_lanes; number++) {
+        struct lane *lane = &run->lanes[number];
+        lane->moved = lane->num_bytes = 0;
+        lane->moved_ns = begun_ns;
+        lane->next = lane->oldest = lane->blocked = lane->agreed = lane->added = 0;
+    }
+    run->num_left = run->num_steps;
+    run->first_ns = 0;
 }
 
 /* All of it, or as far as it goes without the caller. */

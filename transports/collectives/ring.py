@@ -11,8 +11,6 @@ never waits for the end of a step.
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
-from pydantic import Field
-
 from transports.collectives.base import (
     COLLECTIVES,
     Buffer,
@@ -24,7 +22,6 @@ from transports.collectives.base import (
     World,
 )
 from transports.collectives.segments import parts
-from transports.units import Size
 
 MIN_SEGMENTS: Final = 2
 """A part is cut into at least so many segments while they are not too short: with one segment per part the link would
@@ -36,9 +33,6 @@ class Ring(Segmented):
     """Reduce-scatter and all-gather around a ring; broadcast is a pipelined chain."""
 
     operations: ClassVar[frozenset[Operation]] = frozenset(("all_reduce", "reduce_scatter", "all_gather", "broadcast"))
-
-    segment_bytes: Size = Field(default=1024 * 1024, gt=0, description="longest message")
-    """Twice as long as others': only one peer's arrive, so that fewer wakings cost no more of the processor's cache."""
 
     def schedule(
         self,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.threads import groups, run_communicators, run_threads
-from transports import executor
+from transports.channels import _tcp_program
 from transports.channels._tcp_program import program_of
 from transports.channels.base import CHANNELS, Group, Header, published
 from transports.channels.tcp import Tcp
@@ -54,7 +54,7 @@ def sums(kind: str, dtype: torch.dtype, size: int, num_elements: int, channel: o
 def test_the_same_bits_come_with_and_without_it(dtype: torch.dtype, kind: str, size: int, num_elements: int) -> None:
     natively = sums(kind, dtype, size, num_elements)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "library", lambda: None)
+        patch.setattr(_tcp_program, "library", lambda: None)
         interpreted = sums(kind, dtype, size, num_elements)
     for one, other in zip(natively, interpreted, strict=True):
         assert torch.equal(one, other)
