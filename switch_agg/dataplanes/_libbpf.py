@@ -1,7 +1,9 @@
 """What the eBPF data plane needs of libbpf.so.1 (iproute2 depends on it): load, maps, attach to tc. Nothing else."""
 
 import ctypes
+import errno
 import os
+import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, Final, TypeVar
 from switch_agg.errors import UnsupportedError
 
 CURE: Final = "it needs root, a kernel with CONFIG_NET_CLS_BPF, and apt-get install libbpf1"
+TC_INGRESS: Final = 1
 TC_EGRESS: Final = 2
 _ANY: Final = 0
 StructureT = TypeVar("StructureT", bound=ctypes.Structure)
@@ -62,6 +65,7 @@ class BpfObject:
             raise UnsupportedError(f"no eBPF: {path.name} cannot be opened: {_reason()}; {CURE}")
         self._object = ctypes.c_void_p(opened)
         self._maps: dict[str, int] = {}
+        self._made_hook = False
         for name, entries in max_entries.items():
             found = ctypes.c_void_p(library.bpf_object__find_map_by_name(self._object, name.encode()))
             if library.bpf_map__set_max_entries(found, ctypes.c_uint32(entries)) != 0:
@@ -75,9 +79,16 @@ class BpfObject:
         """To the egress of an interface of the calling thread's network namespace. Raises UnsupportedError."""
         library = _library()
         hook = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_EGRESS)
-        library.bpf_tc_hook_create(ctypes.byref(hook))  # -EEXIST when there is one: attaching will tell
+        # -EEXIST when there is one already, of somebody else, which stays.
+        self._made_hook = library.bpf_tc_hook_create(ctypes.byref(hook)) == 0
         options = _Options(sz=ctypes.sizeof(_Options), prog_fd=self._program(program), handle=1, priority=1)
         result = library.bpf_tc_attach(ctypes.byref(hook), ctypes.byref(options))
+        if result == -errno.EEXIST:
+            name = socket.if_indextoname(interface)
+            raise UnsupportedError(
+                f"{name} has such a program already: end the aggregator that it belongs to or, where that was killed, "
+                f"remove what it left: tc filter del dev {name} egress (in the namespace of {name})"
+            )
         if result != 0:
             raise UnsupportedError(f"no eBPF: cannot attach to interface {interface}: {os.strerror(-result)}; {CURE}")
 
@@ -88,10 +99,13 @@ class BpfObject:
         return int(_library().bpf_tc_query(ctypes.byref(hook), ctypes.byref(options))) == 0
 
     def detach(self, interface: int) -> None:
-        """Away again, with its hook; an interface that is gone is no error."""
+        """Away again, with the hook where :meth:`attach` made it; an interface that is gone is no error."""
         hook = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_EGRESS)
         options = _Options(sz=ctypes.sizeof(_Options), handle=1, priority=1)
         _library().bpf_tc_detach(ctypes.byref(hook), ctypes.byref(options))
+        if self._made_hook:
+            both = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_INGRESS | TC_EGRESS)
+            _library().bpf_tc_hook_destroy(ctypes.byref(both))
 
     def run(self, program: str, frame: bytes) -> tuple[int, bytes, int]:
         """BPF_PROG_TEST_RUN: the program's verdict on a frame, the frame afterwards, and the nanoseconds.

@@ -417,6 +417,25 @@ def test_what_the_kernel_cannot_do_is_refused_by_name() -> None:
             plane.check()
 
 
+def test_an_interface_has_one_program_and_is_left_as_it_was() -> None:
+    with rack(2) as r:
+
+        def tc(*words: str) -> str:
+            argv = ["nsenter", "-t", str(r.switch), "-n", "tc", *words[:2], "dev", "agg0", *words[2:]]
+            return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+        before = tc("qdisc", "show")
+        plane = r.plane("ebpf")
+        with pytest.raises(UnsupportedError, match=r"agg0 has such a program already: .* tc filter del dev agg0 egr"):
+            r.plane("ebpf")
+        plane.close()
+        assert tc("qdisc", "show") == before
+        tc("qdisc", "add", "clsact")  # somebody's own, for other filters
+        theirs = tc("qdisc", "show")
+        r.plane("ebpf").close()
+        assert tc("qdisc", "show") == theirs
+
+
 def _bytes(device: str) -> tuple[int, int]:
     """(sent, received) of an interface of the calling thread's namespace."""
     shown = subprocess.run(["ip", "-s", "-j", "link", "show", device], check=True, capture_output=True, text=True)
