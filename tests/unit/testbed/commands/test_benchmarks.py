@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from testbed.benchmarks.targets import NotMeasuredError, Row, target_row
 from testbed.cli import app
-from testbed.errors import CalibrationError
+from testbed.errors import CalibrationError, SpecError
 
 
 @pytest.mark.parametrize("part", ["links", "transports", "training", "aggregation", "containers"])
@@ -36,3 +36,18 @@ def test_what_was_measured_is_printed_though_a_later_benchmark_fails(monkeypatch
     assert printed["failures"] == {"overlap": "links do not do what they say"}
     assert isinstance(done.exception, NotMeasuredError)
     assert done.exception.exit_code == CalibrationError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--link", "1gbit,,"], "--link 1gbit,,: write RATE"),
+        (["--stack", "rign/tcp"], "rign"),
+        (["--stack", "ring/memory"], "workload.stacks: 'ring/memory' joins ranks of one process"),
+        (["--sizes", "3B"], "multiples of 4"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_before_anything_is_made(options: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "allreduce", *options])
+    assert isinstance(done.exception, SpecError)
+    assert words in str(done.exception)
