@@ -8,6 +8,7 @@ from testbed.results import compare_plots, wording
 from testbed.results.compare import Comparison, columns, write_comparison
 from testbed.results.compare_answer import answer
 from testbed.results.report import inlined, template
+from testbed.results.setup_text import SEPARATOR
 from testbed.results.writer import replace_text
 
 _FIGURES: Final = (
@@ -26,6 +27,7 @@ def write_sweep(comparison: Comparison) -> Path:
     page = template("sweep.html.j2").render(
         comparison=comparison,
         answer=answer(comparison),
+        alike=_alike(comparison),
         rows=[(point, row) for point, row in zip(comparison.points, rows, strict=True)],
         columns=[(header.replace("-\n", "-").replace("\n", " "), text) for header, text, _ in columns(rows)],
         titles=[(make.__name__, title, compare_plots.DEFINITIONS[make.__name__]) for make, title in _FIGURES],
@@ -36,3 +38,13 @@ def write_sweep(comparison: Comparison) -> Path:
     path = comparison.directory / "sweep.html"
     replace_text(path, page)
     return path
+
+
+def _alike(comparison: Comparison) -> str:
+    """What all runs have in common, of what each says it was: `4 workers · star · ring over tcp`."""
+    told = [
+        [f"{run.num_workers} workers", *filter(None, run.setup.split(SEPARATOR))]
+        for point in comparison.points
+        for run in point.runs
+    ]
+    return SEPARATOR.join(part for part in (told[0] if told else ()) if all(part in others for others in told))

@@ -1,6 +1,7 @@
 """What was run, in a line: the choices on every axis, as a plan, a result in the terminal and a report say it."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from testbed.fusion import Fusion
 from testbed.links.spec import LinkSpec
@@ -10,10 +11,12 @@ from testbed.workloads.command import Command
 from transports.registry import Options
 from transports.units import format_size
 
+SEPARATOR: Final = " · "
+
 
 def setup_text(experiment: Experiment) -> str:
     """`star · 100 Mbit/s, 1 ms · ring over tcp · buckets of 1 MiB · compressed by top_k (ratio 0.01)`."""
-    return " · ".join(_parts(experiment))
+    return SEPARATOR.join(_parts(experiment))
 
 
 def exchange_text(experiment: Experiment) -> str:

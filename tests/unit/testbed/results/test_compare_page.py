@@ -33,3 +33,20 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
     assert drawn == {"iteration", "allreduce", "scaling", "breakdown"}
     assert all(f'id="{name}"' in html for name in drawn)
     assert {path.name for path in page.parent.iterdir()} == {"sweep.json", "sweep.csv", "sweep.html"}
+
+
+def test_the_page_says_what_all_runs_have_in_common(record: Callable[..., Record], tmp_path: Path) -> None:
+    made = record().summary
+    points = tuple(
+        ComparedPoint(
+            settings={"link.rate": rate},
+            spec_sha256="ab",
+            bound_s=0.5,
+            predicted_s=0.6,
+            num_asked=1,
+            runs=(made.model_copy(update={"setup": f"star · {rate} · ring over tcp"}),),
+        )
+        for rate in ("100mbit", "1gbit")
+    )
+    page = write_sweep(Comparison(name="x", axes=(("link.rate",),), points=points, directory=tmp_path / "x-sweep-1"))
+    assert f"<p>{made.num_workers} workers · star · ring over tcp</p>" in page.read_text(encoding="utf-8")
