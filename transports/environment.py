@@ -5,12 +5,31 @@ import json
 import socket
 import struct
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Final
 
+from pydantic import ValidationError
+
 from transports.errors import OptionError, UnsupportedError
+from transports.registry import OptionsT, Registry
 
 _SIOCGIFADDR: Final = 0x8915  # linux/sockios.h
 _IFNAMSIZ: Final = 16  # linux/if.h
+_PREFIX: Final = "TESTBED_"
+_VARIABLES: Final = tuple(
+    _PREFIX + name
+    for name in (
+        "COLLECTIVE",
+        "CHANNEL",
+        "COMPRESSION",
+        "RACKS",
+        "ADDRESS",
+        "ADDRESSES",
+        "INTERFACE",
+        "REDIRECT",
+        "RUN_ID",
+    )
+)
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -24,6 +43,33 @@ def axis_value(environment: Mapping[str, str], name: str, default: str) -> objec
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise OptionError(f"{name} is neither a name nor JSON: {error}") from None
+
+
+def parsed_axis(axis: Registry[OptionsT], environment: Mapping[str, str], name: str, default: str) -> OptionsT:
+    """The value of an axis that a variable asks for. Raises OptionError naming the variable, the option and what is
+    allowed."""
+    value = axis_value(environment, name, default)
+    try:
+        return axis.parse(value)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        if first["type"] != "extra_forbidden":
+            raise OptionError(f"{name}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+        kind = value["kind"] if isinstance(value, dict) else str(value)
+        allowed = ", ".join(field.alias or option for option, field in axis[kind].model_fields.items())
+        raise OptionError(f"{name}: {kind} has no option {where}; allowed: {allowed or 'none'}") from None
+
+
+def require_known(environment: Mapping[str, str]) -> None:
+    """Raises OptionError for a variable whose name is all but one of ours: it would be ignored."""
+    for name in environment:
+        if not name.startswith(_PREFIX) or name in _VARIABLES:
+            continue
+        if close := get_close_matches(name, _VARIABLES, n=1, cutoff=0.85):
+            raise OptionError(f"{name}: nothing reads it; {close[0]} is meant")
 
 
 def rack_numbers(environment: Mapping[str, str]) -> tuple[int, ...]:

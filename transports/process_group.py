@@ -48,7 +48,7 @@ from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
 from transports.compression.base import COMPRESSORS, Compressor, require_stateless
-from transports.environment import axis_value, own_address, rack_numbers
+from transports.environment import own_address, parsed_axis, rack_numbers, require_known
 from transports.errors import OptionError
 from transports.transport import ReduceOperation, Transport
 
@@ -86,12 +86,13 @@ class ProcessGroupOptions:
 
     @classmethod
     def from_environment(cls) -> "ProcessGroupOptions":
-        """From the variables in this module's docstring. Raises OptionError or pydantic's ValidationError."""
+        """From the variables in this module's docstring. Raises OptionError."""
+        require_known(os.environ)
         return cls(
-            collective=COLLECTIVES.parse(axis_value(os.environ, "TESTBED_COLLECTIVE", "ring")),
-            channel=CHANNELS.parse(axis_value(os.environ, "TESTBED_CHANNEL", "tcp")),
+            collective=parsed_axis(COLLECTIVES, os.environ, "TESTBED_COLLECTIVE", "ring"),
+            channel=parsed_axis(CHANNELS, os.environ, "TESTBED_CHANNEL", "tcp"),
             address=own_address(os.environ),
-            compression=COMPRESSORS.parse(axis_value(os.environ, "TESTBED_COMPRESSION", "none")),
+            compression=parsed_axis(COMPRESSORS, os.environ, "TESTBED_COMPRESSION", "none"),
             racks=rack_numbers(os.environ),
         )
 
@@ -140,7 +141,9 @@ def _servers_meet(options: ProcessGroupOptions) -> tuple[str, Store]:
 
 
 def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
-    """Those of a group's members."""
+    """Those of a group's members. Raises OptionError where there are not as many as ranks."""
+    if racks and not dist.is_initialized() and len(racks) != backend_options.group_size:
+        raise OptionError(f"TESTBED_RACKS: {len(racks)} numbers for {backend_options.group_size} ranks: one for each")
     members = backend_options.global_ranks_in_group or range(backend_options.group_size)
     return tuple(racks[member] for member in members) if racks else ()
 

@@ -2,7 +2,9 @@ import socket
 
 import pytest
 
-from transports.environment import axis_value, own_address, rack_numbers
+from transports.channels.base import CHANNELS
+from transports.channels.tcp import Tcp
+from transports.environment import axis_value, own_address, parsed_axis, rack_numbers, require_known
 from transports.errors import OptionError, UnsupportedError
 
 
@@ -15,6 +17,31 @@ def test_an_axis_value_is_a_name_or_a_mapping() -> None:
 def test_broken_json_is_an_error_that_names_the_variable() -> None:
     with pytest.raises(OptionError, match="TESTBED_CHANNEL"):
         axis_value({"TESTBED_CHANNEL": '{"kind": '}, "TESTBED_CHANNEL", "tcp")
+
+
+def test_a_value_is_parsed_with_its_options() -> None:
+    assert parsed_axis(CHANNELS, {}, "TESTBED_CHANNEL", "tcp") == Tcp()
+    given = {"TESTBED_CHANNEL": '{"kind": "tcp", "streams": 4}'}
+    assert parsed_axis(CHANNELS, given, "TESTBED_CHANNEL", "tcp") == Tcp(streams=4)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("tpc", "TESTBED_CHANNEL: 'tpc' is not a channel; allowed: grpc"),
+        ('{"kind": "tcp", "stream": 4}', "TESTBED_CHANNEL: tcp has no option stream; allowed: streams, congestion"),
+        ('{"kind": "tcp", "streams": 0}', "TESTBED_CHANNEL: streams: Input should be greater than or equal to 1"),
+    ],
+)
+def test_what_is_no_value_is_an_error_that_names_the_variable(value: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        parsed_axis(CHANNELS, {"TESTBED_CHANNEL": value}, "TESTBED_CHANNEL", "tcp")
+
+
+def test_a_variable_that_nothing_reads_is_refused_if_it_is_nearly_one_of_ours() -> None:
+    require_known({"TESTBED_CHANNEL": "tcp", "TESTBED_ADDRESSES": "", "TESTBED_OF_MINE": "1", "PATH": "/bin"})
+    with pytest.raises(OptionError, match="TESTBED_COMPRESSON: nothing reads it; TESTBED_COMPRESSION is meant"):
+        require_known({"TESTBED_COMPRESSON": "fp16"})
 
 
 def test_the_address_may_be_said_outright_and_wins() -> None:
