@@ -75,13 +75,13 @@ class Journal:
         self._tell = tell
 
     def __enter__(self) -> Self:
-        self._write('{"schema_version": 1, "rows": [')
+        self._write('{"schema_version": 1, "rows": [\n')
         return self
 
     def __exit__(self, *_: object) -> None:
         """Whatever ends it: what was written is whole JSON."""
         failures = {what: str(error) for what, error in self.failures.items()}
-        self._write(f'\n], "failures": {json.dumps(failures)}}}\n')
+        self._write(f'], "failures": {json.dumps(failures)}}}\n')
 
     def measure(self, name: str, benchmark: Callable[[], Iterator[Row]], /, **facts: str) -> None:
         """Every row of the benchmark, with `facts`; an error ends this benchmark and no other."""
@@ -101,7 +101,7 @@ class Journal:
             raise NotMeasuredError(self.failures)
 
     def _add(self, row: Row) -> None:
-        self._write(f"{',' if self.rows else ''}\n{json.dumps(row)}")
+        self._write(f"{',' if self.rows else ''}{json.dumps(row)}\n")
         self.rows.append(row)
         self._tell(row_text(row))
 
