@@ -439,9 +439,7 @@ class Connection:
             return
         marked = self._marks_seen < said.marks
         self._marks_seen = max(self._marks_seen, said.marks)
-        flight_packets = self._flight_packets
         newest = self._take_acknowledged(said.ranges, largest, now_s)
-        num_arrived = flight_packets - self._flight_packets
         if newest is not None:
             run, num_packets, holds_largest = newest
             self._probes_unanswered = 0
@@ -457,8 +455,7 @@ class Connection:
                 self._window.on_result(sample_s, marked=marked, now_s=now_s)
                 for _ in range(num_packets - 1):
                     self._window.on_result(sample_s, marked=False, now_s=now_s)
-        num_lost = self._detect_loss(largest, now_s)
-        self._pace.on_result(num_arrived, num_lost, flight_packets * self._wire_bytes, now_s)
+        self._detect_loss(largest, now_s)
         self._arm(now_s)
 
     def _take_acknowledged(
@@ -521,14 +518,14 @@ class Connection:
             rate_bps = delivered_bytes / self.packet_bytes * self._wire_bytes * 8 / elapsed_s
         self._pace.on_acknowledged(rate_bps, self._latest_s, self._flight_packets * self._wire_bytes, now_s)
 
-    def _detect_loss(self, largest: int, now_s: float) -> int:
-        """RFC 9002, 6.1. Returns how many packets are given up."""
+    def _detect_loss(self, largest: int, now_s: float) -> None:
+        """RFC 9002, 6.1."""
         smoothed_s = self._round_trip.smoothed_s or self._latest_s
         delay_s = max(TIME_THRESHOLD * max(smoothed_s, self._latest_s), GRANULARITY_S)
         kept: list[Run] = []
         self._loss_s = None
         split = len(self._sent)
-        num_lost = 0
+        any_lost = False
         for position, run in enumerate(self._sent):
             if run.first > largest:
                 split = position
@@ -540,16 +537,15 @@ class Connection:
                 lost = self._part(run, run.first, lost_end)
                 self._flight_packets -= lost.num_packets
                 self._lost.append((lost.message, lost.offset, lost.offset + lost.num_bytes))
-                num_lost += lost.num_packets
+                any_lost = True
             if lost_end < run.first + run.num_packets:
                 kept.append(self._part(run, lost_end, run.first + run.num_packets))
                 due_s = run.sent_s + delay_s
                 self._loss_s = due_s if self._loss_s is None else min(self._loss_s, due_s)
         self._sent[:split] = kept
         self._largest_acknowledged = largest
-        if num_lost:
+        if any_lost:
             self._window.on_loss(now_s)
-        return num_lost
 
     # --- what to send -------------------------------------------------------------------------------------------
 
@@ -715,9 +711,7 @@ class Connection:
     def expire(self, now_s: float) -> None:
         """See switch_agg.core.Core."""
         if self._loss_s is not None and now_s >= self._loss_s:
-            flight_bytes = self._flight_packets * self._wire_bytes
-            num_lost = self._detect_loss(self._largest_acknowledged, now_s)
-            self._pace.on_result(0, num_lost, flight_bytes, now_s)
+            self._detect_loss(self._largest_acknowledged, now_s)
         if self._probe_s is None:
             if self._unsent or self._sent or self._lost:
                 self._arm(now_s)

@@ -3,13 +3,8 @@
 Discovery is BBR's (Cardwell et al., ACM Queue 14(5), 2016): the rate is the largest at which acknowledgements have come
 back of late, so that random loss does not slow it down; start-up, drain and the cycle of gains are its version 1's.
 Left out are its probes of the round trip, since operations end and begin all the time and drain the queue themselves.
-The turn that drains the queue lasts no longer than what waits in it takes: a member that forwards what it is sent has
-often nothing more to send while it probes, and would idle for a queue that is empty. A queue that overflows is not
-filled so far again, as in version 2 (draft-cardwell-iccrg-bbr-congestion-control): acknowledgements that a busy machine
-reads in lumps feign more than the bottleneck's rate, and only the bytes under way then limit what waits.
 """
 
-import math
 from collections import deque
 from typing import Final, Protocol
 
@@ -22,21 +17,9 @@ JITTER_S: Final = 8e-3
 MIN_FLIGHT_BYTES: Final = 64 * 1514
 _STARTUP_GAIN: Final = 2.89
 _CYCLE: Final = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-_DRAIN: Final = 1
-"""The turn of the cycle that drains the queue."""
 _ROUNDS: Final = 10
-"""Round trips for which the largest delivery rate is remembered..."""
-_MIN_LIFE_S: Final = 0.1
-"""...and not shorter than a few times for which the scheduler may keep a sender away."""
+"""Round trips for which the largest delivery rate is remembered."""
 _MIN_PHASE_S: Final = 2e-3
-LOSS_THRESHOLD: Final = 0.02
-"""Of the packets of a loss round; where more is lost, a queue has overflowed."""
-_LOSS_ROUND_S: Final = 10e-3
-_HEADROOM: Final = 0.85
-"""Of what was under way when a queue overflowed, so much is allowed..."""
-_CEILING_LIFE_S: Final = 2.0
-"""...for so long."""
-_LEAST_JITTER_S: Final = 0.75 * JITTER_S
 _BASE_LIFE_S: Final = 10.0
 """How long the shortest round trip is believed."""
 
@@ -56,9 +39,6 @@ class Pace(Protocol):
         """A round trip was measured, and the rate at which its packets came through; None where the application and
         not the network held the sender back and the rate says nothing."""
 
-    def on_result(self, num_arrived: int, num_lost: int, flight_bytes: int, now_s: float) -> None:
-        """So many packets were found to have arrived, and to be lost, while so much was under way."""
-
 
 class WindowPace:
     """No rate but the window's: a window per smoothed round trip is what self-clocking makes of it."""
@@ -68,9 +48,6 @@ class WindowPace:
 
     def on_acknowledged(self, delivery_bps: float | None, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
         """Nothing changes."""
-
-    def on_result(self, num_arrived: int, num_lost: int, flight_bytes: int, now_s: float) -> None:
-        """Loss is the window's affair."""
 
 
 class GivenPace:
@@ -97,9 +74,6 @@ class GivenPace:
         """Only the shortest round trip matters."""
         self._base_s = round_trip_s if self._base_s is None else min(self._base_s, round_trip_s)
 
-    def on_result(self, num_arrived: int, num_lost: int, flight_bytes: int, now_s: float) -> None:
-        """Whoever gives the rate has allowed for what is lost at it."""
-
 
 class DiscoveredPace:
     """The largest rate of the last round trips, probed for more in turns."""
@@ -114,13 +88,6 @@ class DiscoveredPace:
         self._round_ends_s = 0.0
         self._phase = 0
         self._phase_ends_s = 0.0
-        self._shortest_s = math.inf
-        """Round trip since the queue was last drained."""
-        self._ceiling_bytes, self._ceiling_until_s = math.inf, 0.0
-        self._num_arrived = self._num_lost = self._most_bytes = 0
-        self._loss_round_ends_s = 0.0
-        self._judges = True
-        """Whether the loss round is one of packets that knew of the ceiling."""
 
     @property
     def _bottleneck_bps(self) -> float | None:
@@ -136,20 +103,17 @@ class DiscoveredPace:
 
     @property
     def flight_bytes(self) -> float | None:
-        """Twice the bandwidth-delay product and the machine's jitter; where a queue has overflowed less, but never less
-        than keeps the link busy."""
+        """Twice the bandwidth-delay product and the machine's jitter."""
         if self._bottleneck_bps is None or self._base_s is None:
             return MIN_FLIGHT_BYTES
         gain = _STARTUP_GAIN if self._state == "startup" else 2.0
-        most_bytes = self._bottleneck_bps / 8 * (gain * self._base_s + JITTER_S)
-        least_bytes = self._bottleneck_bps / 8 * (_CYCLE[0] * self._base_s + _LEAST_JITTER_S)
-        return max(MIN_FLIGHT_BYTES, least_bytes, min(most_bytes, self._ceiling_bytes))
+        return max(MIN_FLIGHT_BYTES, self._bottleneck_bps / 8 * (gain * self._base_s + JITTER_S))
 
     def on_acknowledged(self, delivery_bps: float | None, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
         """Remember the rate, and move to the next state when it is time."""
         if self._base_s is None or round_trip_s <= self._base_s or now_s >= self._base_until_s:
             self._base_s, self._base_until_s = round_trip_s, now_s + _BASE_LIFE_S
-        life_s = max(_ROUNDS * round_trip_s, _MIN_LIFE_S)
+        life_s = _ROUNDS * max(round_trip_s, _MIN_PHASE_S)
         if delivery_bps is not None:
             while self._best and self._best[-1][1] <= delivery_bps:
                 self._best.pop()
@@ -171,34 +135,9 @@ class DiscoveredPace:
                     self._state = "drain"
         if self._state == "drain" and flight_bytes <= max(MIN_FLIGHT_BYTES, bottleneck_bps / 8 * self._base_s):
             self._state, self._phase, self._phase_ends_s = "probe", 2, now_s
-        self._shortest_s = min(self._shortest_s, round_trip_s)
         if self._state == "probe" and now_s >= self._phase_ends_s:
             self._phase = (self._phase + 1) % len(_CYCLE)
-            phase_s = max(self._base_s, _MIN_PHASE_S)
-            if self._phase == _DRAIN:
-                waits_s = max(0.0, self._shortest_s - self._base_s - BURST_S)
-                phase_s = min(waits_s / (1 - _CYCLE[_DRAIN]), phase_s)
-                self._shortest_s = math.inf
-            self._phase_ends_s = now_s + phase_s
-
-    def on_result(self, num_arrived: int, num_lost: int, flight_bytes: int, now_s: float) -> None:
-        """At the end of a loss round, find the ceiling where more was lost than chance takes."""
-        self._num_arrived += num_arrived
-        self._num_lost += num_lost
-        if num_lost:
-            self._most_bytes = max(self._most_bytes, flight_bytes)
-        if now_s >= self._ceiling_until_s:
-            self._ceiling_bytes = math.inf
-        if now_s < self._loss_round_ends_s:
-            return
-        if self._judges and self._num_lost > LOSS_THRESHOLD * (self._num_arrived + self._num_lost):
-            self._ceiling_bytes = min(self._ceiling_bytes, _HEADROOM * self._most_bytes)
-            self._ceiling_until_s = now_s + _CEILING_LIFE_S
-            self._judges = False  # what is lost next was sent before
-        else:
-            self._judges = True
-        self._num_arrived = self._num_lost = self._most_bytes = 0
-        self._loss_round_ends_s = now_s + max(self._base_s or 0.0, _LOSS_ROUND_S)
+            self._phase_ends_s = now_s + max(self._base_s, _MIN_PHASE_S)
 
 
 class Pacer:
