@@ -220,7 +220,7 @@ class Worker:
         return min(due, default=None)
 
     def expire(self, now_s: float) -> None:
-        """Repeat the chunk that has waited longest; when it comes back, it tells which others are lost.
+        """Repeat the chunk that has waited longest; what its result lets go tells which others are lost.
 
         One, not all that are due: workers begin a reduction at different times, and whoever waits for the last of them
         would repeat its whole window again and again for nothing.
@@ -301,14 +301,16 @@ class Worker:
         self._result.exponents[offset] = packet.exponent
         self._result.counts[offset] = packet.contributions if packet.partial else self._job.num_workers
         self._result.saturated[offset] = packet.kind == Kind.SATURATED
-        known = flight.attempts == 1
+        known = once = flight.attempts == 1
         if taken_for_lost or not known:
             known |= self.round_trip.was_late(0.0 if taken_for_lost else now_s - flight.sent_s, now_s)
         round_trip_s = now_s - flight.first_s if known else None
         if round_trip_s is not None:
             self.round_trip.sample(round_trip_s)
         self._window.on_result(round_trip_s, marked=marked, now_s=now_s)
-        self._newest_returned = max(self._newest_returned, flight.order)
+        # Of a chunk that was repeated nobody knows which transmission this answers: it proves nothing of later ones.
+        if once:
+            self._newest_returned = max(self._newest_returned, flight.order)
         self._find_lost(now_s)
 
     def _carries(self, packet: Packet) -> bool:

@@ -532,7 +532,8 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
     double round_trip_s = known ? now - f->first_s : -1;
     if (round_trip_s >= 0) sample(r, round_trip_s);
     on_result(r, round_trip_s, marked, now);
-    if ((int64_t)f->order > s->newest_returned) s->newest_returned = f->order;
+    /* Of a chunk that was repeated nobody knows which transmission this answers: it proves nothing of later ones. */
+    if (f->attempts == 1 && (int64_t)f->order > s->newest_returned) s->newest_returned = f->order;
     f->attempts = 0;
     find_lost(s, now);
 }
@@ -597,7 +598,7 @@ static int receive(struct state *s) {
     }
 }
 
-/* Repeats the chunk that has waited longest; when it comes back, it tells which others are lost. One, not all that are
+/* Repeats the chunk that has waited longest; what its result lets go tells which others are lost. One, not all that are
  * due: whoever waits for the last worker to begin would repeat its whole window for nothing. */
 static int expire(struct state *s, double now) {
     struct reduction *r = s->r;

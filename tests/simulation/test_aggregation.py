@@ -416,6 +416,21 @@ def test_a_lost_chunk_holds_up_its_slot_alone(num_slots: int) -> None:
     assert taken_s(0.01) < 1.13 * taken_s(0.0)
 
 
+def test_whoever_begins_last_makes_nobody_repeat_a_whole_window_for_nothing() -> None:
+    network = Network(delay_s=5e-5, rate_bps=4e6)
+    world = World(1, num_workers=3, num_slots=32, network=network, windows=(None,))
+    world.join()
+    world.reduce(200)
+    values = world.numbers.integers(-(2**24), 2**24, (3, 400, NUM_ELEMENTS), dtype=np.int32)
+    for index, worker in enumerate(world.workers):
+        if index == 2:
+            world.simulator.run_for(0.3)
+        worker.reduce(values[index], np.zeros(400, np.int8))
+        world.simulator.touch(host(index))
+    world.simulator.run(lambda: all(worker.finished for worker in world.workers))
+    assert sum(worker.counters.sent for worker in world.workers) < 1.05 * 3 * 600
+
+
 def test_a_worker_of_another_host_contributes_nothing() -> None:
     world = World(2, num_workers=2, num_slots=2, network=Network())
     world.join()
