@@ -41,7 +41,8 @@ def summarize(inputs: Inputs) -> Summary:
         dilation=inputs.dilation,
         in_step=inputs.synchronisation is None or inputs.synchronisation.in_step,
     )
-    times = iterations["time_s"].to_numpy()
+    typical = by_rounds(iterations, inputs.synchronisation.every) if inputs.synchronisation else iterations
+    times = typical["time_s"].to_numpy()
     whole = len(times) > 0
     median_s = float(np.median(times)) if whole else None
     compute_only_s = compute_only_time_s(inputs.iterations, num_workers=inputs.num_workers, dilation=inputs.dilation)
@@ -56,14 +57,14 @@ def summarize(inputs: Inputs) -> Summary:
         outcome=outcome,
         reasons=reasons,
         num_workers=inputs.num_workers,
-        num_iterations=len(times),
+        num_iterations=iterations.height,
         dilation=inputs.dilation,
         iteration_time_s=quantiles(times) if whole else None,
-        compute_time_s=_median(iterations, "compute_s"),
-        exposed_communication_s=_median(iterations, "exposed_s"),
-        other_time_s=_median(iterations, "other_s"),
+        compute_time_s=_median(typical, "compute_s"),
+        exposed_communication_s=_median(typical, "exposed_s"),
+        other_time_s=_median(typical, "other_s"),
         compute_only_time_s=compute_only_s,
-        samples_per_s=_samples_per_s(iterations, median_s),
+        samples_per_s=_samples_per_s(typical, median_s),
         scaling_factor=scaling,
         loss=_losses(iterations),
         parameters_sha256=next(iter(digests)) if len(digests) == 1 else None,
@@ -134,6 +135,22 @@ def per_iteration(
         .sort("index")
         .with_columns((pl.col("time_s") - pl.col("compute_s") - pl.col("exposed_s")).alias("other_s"))
     )
+
+
+def by_rounds(iterations: pl.DataFrame, every: int | None) -> pl.DataFrame:
+    """Of `per_iteration`'s rows one for each round of so many iterations that exchange once, their mean: workers that
+    average now and then have iterations of two kinds, and a median would be that of one kind. A last round
+    that is shorter counts only where it is the only one."""
+    if every is None:
+        return iterations
+    rounds = (
+        iterations.with_row_index("row")
+        .group_by(pl.col("row") // every)
+        .agg(pl.len().alias("num_rows"), pl.col("time_s", "compute_s", "exposed_s", "other_s", "num_samples").mean())
+        .sort("row")
+    )
+    whole = rounds.filter(pl.col("num_rows") == every)
+    return whole if whole.height else rounds
 
 
 def compute_only_time_s(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> float | None:

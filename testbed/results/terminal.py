@@ -71,7 +71,9 @@ def _numbers(summary: "Summary") -> Table:
     if time_s is not None:
         spread = f"p10 {wording.time_text(time_s.p10)}, p90 {wording.time_text(time_s.p90)}"
         asked = f"{summary.num_iterations} iterations of {summary.num_workers} workers"
-        grid.add_row("Iteration", wording.time_text(time_s.median), f"median of {asked}; {spread}")
+        every = summary.synchronisation.every if summary.synchronisation else None
+        what = f"mean over each {every} that average once, median of {asked}" if every else f"median of {asked}"
+        grid.add_row("Iteration", wording.time_text(time_s.median), f"{what}; {spread}")
         for name, part_s, color in (
             ("  compute", summary.compute_time_s, "blue"),
             ("  exposed communication", summary.exposed_communication_s, "red"),

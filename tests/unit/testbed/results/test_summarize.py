@@ -9,7 +9,14 @@ import polars as pl
 import pytest
 
 from testbed.links.spec import UNSHAPED_BPS
-from testbed.results.facts import AllReduceFacts, CommandFacts, CompressionFacts, Inputs, LinkFacts
+from testbed.results.facts import (
+    AllReduceFacts,
+    CommandFacts,
+    CompressionFacts,
+    Inputs,
+    LinkFacts,
+    SynchronisationFacts,
+)
 from testbed.results.frames import LINK_SCHEMA
 from testbed.results.record import Record
 from testbed.results.summarize import compute_only_time_s, per_iteration, summarize
@@ -233,3 +240,18 @@ def test_waiting_in_the_next_forward_pass_is_exposed_communication() -> None:
     (row,) = per_iteration(rows, num_workers=2, dilation=1.0).iter_rows(named=True)
     assert row["compute_s"] == pytest.approx(3.5 - 0.375)
     assert row["exposed_s"] == pytest.approx(3.0 + 0.375)
+
+
+def test_of_workers_that_average_now_and_then_an_iteration_is_the_mean_of_a_round() -> None:
+    alone = {"backward_end_s": 3.0, "optimizer_end_s": 3.5, "end_s": 3.75}
+    rows, start_s = [], 0.0
+    for index in range(7):  # two rounds of three, and one iteration that is no round
+        own = {key: start_s + value for key, value in alone.items()} if index % 3 < 2 else {}
+        rows += [iteration(rank, start_s, index=index) | own for rank in (0, 1)]
+        start_s += 10.0
+    facts = SynchronisationFacts(kind="local_sgd", every=3, num_exchanges=3, in_step=True)
+    summary = summarize(inputs(iterations=iterations(*rows), synchronisation=facts))
+    assert summary.iteration_time_s is not None
+    assert summary.iteration_time_s.median == pytest.approx((3.75 + 3.75 + 6.75) / 3)
+    assert summary.exposed_communication_s == pytest.approx(3.0 / 3)
+    assert summary.num_iterations == 7
