@@ -30,7 +30,8 @@ class Synchronisation(BaseModel):
     `local_sgd`: workers step by themselves and average their parameters after every so many iterations (Stich 2019,
     "Local SGD Converges Fast and Communicates Little"), and after the last one.
     `asynchronous`: workers push gradients to parameter servers, which step at once, and pull parameters, without
-    waiting for each other (Dean et al. 2012, Downpour SGD). Needs `collective: parameter_server`."""
+    waiting for each other (Dean et al. 2012, Downpour SGD). Needs `collective: parameter_server`. Each gradient is
+    applied at the whole learning rate: where training diverges, divide it by the number of workers."""
     every: int | None = Field(
         default_factory=lambda data: _DEFAULT_EVERY if data.get("kind") == "local_sgd" else None, ge=1, le=100_000
     )

@@ -133,6 +133,12 @@ def render_plan(plan: Plan, console: Console) -> None:
         f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
         highlight=False,
     )
+    if experiment.synchronisation.kind == "asynchronous":
+        console.print(
+            f"  servers apply each worker's gradient at the whole learning rate, {experiment.workers} steps where others "
+            f"make one; where training diverges, divide workload.learning_rate by {experiment.workers}",
+            highlight=False,
+        )
 
 
 def _expected(direction: Direction) -> str:

@@ -67,3 +67,10 @@ def test_a_tree_of_switches_that_add_is_shown_and_the_jobs_that_share_one() -> N
     )
     assert "a0: also job 1 of x0: 1MiB at a time in slots 128 to 159" in shared
     assert "~: other jobs of the switch put bytes there" in shared
+
+
+def test_what_servers_that_do_not_wait_mean_for_the_learning_rate_is_said() -> None:
+    asynchronous = rendered(collective="parameter_server", synchronisation="asynchronous", fusion="none", workers=8)
+    assert "8 steps where others make one" in asynchronous
+    assert "divide workload.learning_rate by 8" in asynchronous
+    assert "learning_rate by" not in rendered(collective="parameter_server")
