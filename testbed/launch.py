@@ -20,6 +20,7 @@ from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 from testbed.plan import Plan
 from testbed.workloads.command import Command
+from transports.autoload import BACKEND
 from transports.collectives.base import COLLECTIVES
 
 _TICK_S: Final = 0.05
@@ -248,9 +249,10 @@ class Launch:
 
 def redirections(path: Path) -> list[str]:
     """What workers asked their process groups to be when ours took the place: `gloo`, `nccl`, or `default`, sorted,
-    each once."""
+    each once. Ours where they asked for that themselves; a group made from one that was redirected asks so, too."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         return []
-    return sorted({line.partition(" ")[2] for line in lines})
+    asked = {line.partition(" ")[2] for line in lines}
+    return sorted(asked - {BACKEND} or asked)

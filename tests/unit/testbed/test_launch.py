@@ -89,6 +89,10 @@ def test_redirections_are_what_was_asked_for(tmp_path: Path) -> None:
     assert redirections(path) == []
     path.write_text("0 gloo\n1 gloo\n0 default\n")
     assert redirections(path) == ["default", "gloo"]
+    path.write_text("0 gloo\n0 testbed\n")
+    assert redirections(path) == ["gloo"], "a group made from the redirected one inherits its name"
+    path.write_text("0 testbed\n")
+    assert redirections(path) == ["testbed"]
 
 
 class LocalHost:
