@@ -135,8 +135,8 @@ def render_plan(plan: Plan, console: Console) -> None:
     )
     if experiment.synchronisation.kind == "asynchronous":
         console.print(
-            f"  servers apply each worker's gradient at the whole learning rate, {experiment.workers} steps where others "
-            f"make one; where training diverges, divide workload.learning_rate by {experiment.workers}",
+            f"  servers apply each worker's gradient at the whole learning rate, {experiment.workers} steps where "
+            f"others make one; where training diverges, divide workload.learning_rate by {experiment.workers}",
             highlight=False,
         )
 
