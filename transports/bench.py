@@ -203,6 +203,8 @@ def bench(
 ) -> None:
     """Time a collective of each size on each stack, interleaved in one run, every result checked.
 
+    A stack's turn is one operation that is not timed and one that is, as where operations follow each other.
+
     Run it under torchrun, or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; rank 0 prints.
 
     time is that of the slowest rank; algbw is size over time, busbw that times nccl-tests' factor for the operation

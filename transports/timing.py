@@ -128,16 +128,15 @@ def timed(
     num_warmup: int,
     num_samples: int,
 ) -> list[Sample]:
-    """Every communicator in turn, again and again, each time from a barrier. Raises ValueError for a result whose error
-    is above what is `allowed` for that communicator, or not a number."""
+    """Every communicator in turn, again and again, each time one operation that is not timed and one that is: while the
+    others had their turns TCP has forgotten its window (RFC 5681, 4.1), which it has not where one operation follows
+    another, as in nccl-tests and in the OSU benchmarks. Turns of `num_warmup` rounds do not count. Raises ValueError
+    for a result whose error is above what is `allowed` for that communicator, or not a number."""
     samples: list[Sample] = []
     for number in range(-num_warmup, num_samples):
         for name, communicator in communicators.items():
-            operands.reset()
-            communicator.barrier().wait()
-            cpu_s, start_s = time.process_time(), time.monotonic()
-            operands.start(communicator).wait()
-            duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
+            _once(communicator, operands)
+            duration_s, cpu_s = _once(communicator, operands)
             error = operands.error()
             if not (error <= allowed[name] and error < float("inf")):
                 raise ValueError(
@@ -157,3 +156,12 @@ def timed(
                     )
                 )
     return samples
+
+
+def _once(communicator: CommunicatorLike, operands: Operands) -> tuple[float, float]:
+    """One operation from a barrier: its wall time and CPU time in seconds."""
+    operands.reset()
+    communicator.barrier().wait()
+    cpu_s, start_s = time.process_time(), time.monotonic()
+    operands.start(communicator).wait()
+    return time.monotonic() - start_s, time.process_time() - cpu_s
