@@ -102,7 +102,10 @@ def _compared(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:
                 pays[other].append(position)
         fastest = min(here, key=here.__getitem__)
         best[position] = fastest, here[reference] / here[fastest]
-    return [_best(reference, best), _paying(reference, pays, positions)] if best else []
+    if not best:
+        return []
+    than = _paying(reference, pays, positions) if any(pays.values()) else _slower(times_s)
+    return [_best(reference, best), than]
 
 
 def _best(reference: str, best: Mapping[str, tuple[str, float]]) -> str:
@@ -133,6 +136,20 @@ def _paying(reference: str, pays: Mapping[str, Sequence[str]], positions: Sequen
         place = "nowhere" if not at else "everywhere" if len(at) == len(positions) else f"at {_listed(at)}"
         texts.append(f"{place}: {', '.join(groups)}")
     return f"Faster than {reference} {'; '.join(texts)}."
+
+
+def _slower(times_s: Mapping[str, Mapping[str, float]]) -> str:
+    """Of what is nowhere faster than the first: how much slower, from the least to the most."""
+    reference, *others = times_s
+    texts = []
+    for other in others:
+        factors = sorted(
+            along / times_s[reference][at] for at, along in times_s[other].items() if at in times_s[reference]
+        )
+        if factors:
+            ends = dict.fromkeys(wording.digits(factor) for factor in (factors[0], factors[-1]))
+            texts.append(f"{other} takes {' to '.join(ends)} times as long")
+    return f"{_listed(texts)}."
 
 
 def _unknown(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -121,3 +121,18 @@ def test_who_has_no_result_at_all_is_named_among_several(summary: Summary) -> No
     }
     *_, unknown = answer(swept(summary, times_s, "link.delay", "collective"))
     assert unknown == "No result stands at 2ms: tree; anywhere: auto."
+
+
+def test_of_what_is_nowhere_faster_it_is_said_how_much_slower(summary: Summary) -> None:
+    times_s = {
+        ("0.1%", "in_network"): 2.0,
+        ("0.1%", "ring"): 3.0,
+        ("0.1%", "gloo"): 3.2,
+        ("1%", "in_network"): 2.0,
+        ("1%", "ring"): 3.5,
+        ("1%", "gloo"): 3.2,
+    }
+    assert answer(swept(summary, times_s, "link.loss", "collective")) == [
+        "At 0.1% and 1% nothing is faster than in_network.",
+        "ring takes 1.5 to 1.75 times as long and gloo takes 1.6 times as long.",
+    ]
