@@ -51,6 +51,7 @@ def main():
     dist.all_gather(gathered, weight)
     assert all(torch.equal(each, weight) for each in gathered), "replicas differ"
     print(f"rank {rank} done with {dist.get_backend()}")
+    dist.barrier()  # else threads of gloo may hold the last tensors when Python ends, and abort (pytorch issue 190489)
     dist.destroy_process_group()
 
 

@@ -42,6 +42,7 @@ def main():
         if dist.get_rank() == 0:
             print(f"step {step} loss {mean.item() / dist.get_world_size():.4f}")
     print(f"rank {dist.get_rank()} done with {dist.get_backend()}")
+    dist.barrier()  # else threads of gloo may hold the last tensors when Python ends, and abort (pytorch issue 190489)
     dist.destroy_process_group()
 
 
