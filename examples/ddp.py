@@ -1,6 +1,7 @@
 """Plain DistributedDataParallel: torchrun, or `testbed exec --workers 2 -- python examples/ddp.py`."""
 
 import argparse
+import gc
 import os
 
 import torch
@@ -51,9 +52,9 @@ def main():
     dist.all_gather(gathered, weight)
     assert all(torch.equal(each, weight) for each in gathered), "replicas differ"
     print(f"rank {rank} done with {dist.get_backend()}")
-    dist.barrier()  # else threads of gloo may hold the last tensors when Python ends, and abort (pytorch issue 190489)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # frees gloo's threads, too, which models hold by a cycle: at Python's own end they may abort it

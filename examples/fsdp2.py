@@ -1,5 +1,7 @@
 """FSDP2 (`fully_shard`): parameters sharded, gathered layer by layer, gradients scattered."""
 
+import gc
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -42,9 +44,9 @@ def main():
         if dist.get_rank() == 0:
             print(f"step {step} loss {mean.item() / dist.get_world_size():.4f}")
     print(f"rank {dist.get_rank()} done with {dist.get_backend()}")
-    dist.barrier()  # else threads of gloo may hold the last tensors when Python ends, and abort (pytorch issue 190489)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # frees gloo's threads, too, which models hold by a cycle: at Python's own end they may abort it
