@@ -128,11 +128,8 @@ def _best(reference: str, best: Mapping[str, tuple[str, float]]) -> str:
 
 
 def _paying(reference: str, pays: Mapping[str, Sequence[str]], positions: Sequence[str]) -> str:
-    by_place: dict[tuple[str, ...], list[str]] = {}
-    for group, at in pays.items():
-        by_place.setdefault(tuple(at), []).append(group)
     texts = []
-    for at, groups in sorted(by_place.items(), key=lambda item: -len(item[0])):
+    for at, groups in sorted(_by_place(pays).items(), key=lambda item: -len(item[0])):
         place = "nowhere" if not at else "everywhere" if len(at) == len(positions) else f"at {_listed(at)}"
         texts.append(f"{place}: {', '.join(groups)}")
     return f"Faster than {reference} {'; '.join(texts)}."
@@ -155,15 +152,21 @@ def _slower(times_s: Mapping[str, Mapping[str, float]]) -> str:
 def _unknown(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Who has no result where, so that nobody takes it for slow there."""
     positions = dict.fromkeys(position for along in times_s.values() for position in along)
-    by_place: dict[tuple[str, ...], list[str]] = {}
-    for group, along in times_s.items():
-        if missing := tuple(position for position in positions if position not in along):
-            by_place.setdefault(missing, []).append(group)
+    missing = {group: [at for at in positions if at not in along] for group, along in times_s.items()}
     texts = [
         f"{'anywhere' if len(at) == len(positions) else f'at {_listed(at)}'}: {', '.join(groups)}"
-        for at, groups in by_place.items()
+        for at, groups in _by_place(missing).items()
+        if at
     ]
     return [f"No result stands {'; '.join(texts)}."] if texts else []
+
+
+def _by_place(places: Mapping[str, Sequence[str]]) -> dict[tuple[str, ...], list[str]]:
+    """Those that have the same places, together."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for group, at in places.items():
+        found.setdefault(tuple(at), []).append(group)
+    return found
 
 
 def _listed(words: Sequence[str]) -> str:
