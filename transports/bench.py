@@ -208,10 +208,11 @@ def bench(
     Run it under torchrun, or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; rank 0 prints.
 
     time is that of the slowest rank; algbw is size over time, busbw that times nccl-tests' factor for the operation
-    (2(N-1)/N, (N-1)/N or 1). wire/rank is what the rank that sends most puts on an Ethernet of MTU 1500, by its
-    schedule. CPU s/GB is the CPU time of all ranks over what they moved (busbw's bytes times N). error is the largest
-    relative L2 error against the sum in float64; an operation that errs by more than its type and its compression
-    explain fails the run. The share of the bound can exceed 100 % with compression, or where --rate says too little.
+    (2(N-1)/N, (N-1)/N or 1); rank 0 is the root where there is one. wire/rank is what the rank that sends most puts on
+    an Ethernet of MTU 1500, by its schedule. CPU s/GB is the CPU time of all ranks over what they moved (busbw's bytes
+    times N). error is the largest relative L2 error against the sum in float64; an operation that errs by more than its
+    type and its compression explain fails the run. The share of the bound can exceed 100 % with compression, or where
+    --rate says too little.
     A compressor that keeps something of each parameter takes a size for one parameter, a matrix as square as can be.
     """
     if operation not in TIMED_OPERATIONS:

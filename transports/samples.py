@@ -25,6 +25,8 @@ TIMED_OPERATIONS: Final[Sequence[Operation]] = (
     "all_gather",
     "broadcast",
     "reduce",
+    "gather",
+    "scatter",
     "all_to_all",
 )
 ETHERNET_MTU: Final = 1500

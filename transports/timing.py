@@ -14,6 +14,8 @@ from transports.samples import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.stacks import Composed, StackLike
 
 _SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
+_GATHERED: Final = ("all_gather", "gather")
+_SCATTERED: Final = ("reduce_scatter", "scatter")
 _UNIT_ROUNDOFF: Final = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 _BFLOAT16_ROUNDOFF: Final = 2.0**-8
 
@@ -50,17 +52,17 @@ class Operands:
             values = _values(num_elements, dtype, generator)
             if operation in _SUMMED:
                 expected += values
-            elif operation == "broadcast" and member == 0:
+            elif operation in ("broadcast", "scatter") and member == 0:
                 expected.copy_(values)
-            elif operation == "all_gather":
+            elif operation in _GATHERED:
                 expected[member * part : (member + 1) * part] = values[:part]
             elif operation == "all_to_all":
                 expected[member * part : (member + 1) * part] = values[own]
             if member == rank:
                 self._input = values
-        if operation == "all_gather":
+        if operation in _GATHERED:
             self._input = self._input[:part].clone()
-        self._expected: Final = expected[own] if operation == "reduce_scatter" else expected
+        self._expected: Final = expected[own] if operation in _SCATTERED else expected
         self._result = torch.empty(len(self._expected), dtype=dtype)
 
     def reset(self) -> None:
@@ -83,13 +85,17 @@ class Operands:
                 return communicator.all_gather(self._result, self._input)
             case "reduce_scatter":
                 return communicator.reduce_scatter(self._result, self._input)
+            case "gather":
+                return communicator.gather(None if self._rank else self._result, self._input, 0)
+            case "scatter":
+                return communicator.scatter(self._result, None if self._rank else self._input, 0)
             case _:
                 outputs, inputs = (list(each.chunk(self._num_workers)) for each in (self._result, self._input))
                 return communicator.all_to_all(outputs, inputs)
 
     def error(self) -> float:
         """Of the result, relative to what it must be, both in float64, in the L2 norm."""
-        if self.operation == "reduce" and self._rank != 0:
+        if self.operation in ("reduce", "gather") and self._rank != 0:
             return 0.0
         return float((self._result.double() - self._expected).norm() / self._expected.norm())
 

@@ -52,6 +52,12 @@ def _everything(rank: Rank, name: str) -> dict[str, Any]:
     communicator.reduce_scatter(part, torch.arange(2.0 * rank.size) + rank.rank).wait()
     results["reduce_scatter"] = part.tolist()
 
+    root, whole = rank.rank == 1, torch.arange(2.0 * rank.size)
+    communicator.gather(gathered := whole.new_empty(len(whole)) if root else None, part, 1).wait()
+    results["gather"] = None if gathered is None else gathered.tolist()
+    communicator.scatter(part, whole if root else None, 1).wait()
+    results["scatter"] = part.tolist()
+
     ended: list[BaseException | None] = []
     work = communicator.all_reduce(torch.ones(10))
     work.add_done_callback(ended.append)
@@ -59,7 +65,7 @@ def _everything(rank: Rank, name: str) -> dict[str, Any]:
     assert work.done()
     communicator.barrier().wait()
     deadline_s = time.monotonic() + 20.0
-    while len(ended) < 1 or len(traces) < 10:
+    while len(ended) < 1 or len(traces) < 12:
         assert time.monotonic() < deadline_s, (ended, traces)
         time.sleep(0.001)
     results["callback"] = ended
@@ -88,10 +94,13 @@ def test_every_stack_gives_the_same_results(name: str) -> None:
         assert outcome.value["broadcast"] == [2.0] * 7
         assert outcome.value["all_gather"] == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
         assert outcome.value["reduce_scatter"] == [3.0 * (2 * rank) + 3, 3.0 * (2 * rank + 1) + 3]
+        assert outcome.value["gather"] == ([3.0 * each + 3 for each in range(6)] if rank == 1 else None)
+        assert outcome.value["scatter"] == [2.0 * rank, 2.0 * rank + 1]
         assert outcome.value["callback"] == [None]
         assert sorted(outcome.value["traces"]) == sorted(
             [("all_reduce", 4000)] * 5
-            + [("broadcast", 28), ("all_gather", 24), ("reduce_scatter", 24), ("all_reduce", 40), ("barrier", 0)]
+            + [("broadcast", 28), ("all_gather", 24), ("reduce_scatter", 24), ("gather", 24), ("scatter", 24)]
+            + [("all_reduce", 40), ("barrier", 0)]
         )
         assert outcome.value["in order"]
 

@@ -63,6 +63,12 @@ class CommunicatorLike(Protocol):
     def reduce(self, tensor: "torch.Tensor", root: int, op: "ReduceOperation" = "sum") -> WorkLike:
         """The root's tensor becomes the reduction over all members; what the others' become is the stack's affair."""
 
+    def gather(self, output: "torch.Tensor | None", input: "torch.Tensor", root: int) -> WorkLike:  # noqa: A002
+        """Rank r's input becomes part r of the root's output; the others give None."""
+
+    def scatter(self, output: "torch.Tensor", input: "torch.Tensor | None", root: int) -> WorkLike:  # noqa: A002
+        """Part r of the root's input becomes rank r's output; the others give None."""
+
     def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> WorkLike:
         """inputs[p] of rank r becomes outputs[r] of rank p."""
 

@@ -101,7 +101,7 @@ class _GlooCommunicator:
 
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, op.upper())
-        return self._start("all_reduce", tensor, lambda: self._gloo.allreduce([tensor], options))
+        return self._start("all_reduce", tensor.nbytes, lambda: self._gloo.allreduce([tensor], options))
 
     def broadcast(self, tensor: "torch.Tensor", root: int) -> WorkLike:
         """Every member's tensor becomes the root's."""
@@ -109,11 +109,11 @@ class _GlooCommunicator:
 
         options = dist.BroadcastOptions()
         options.rootRank = root
-        return self._start("broadcast", tensor, lambda: self._gloo.broadcast([tensor], options))
+        return self._start("broadcast", tensor.nbytes, lambda: self._gloo.broadcast([tensor], options))
 
     def all_gather(self, output: "torch.Tensor", input: "torch.Tensor") -> WorkLike:  # noqa: A002 - torch's word
         """`output` becomes all members' inputs, by rank."""
-        return self._start("all_gather", output, lambda: self._gloo._allgather_base(output, input))
+        return self._start("all_gather", output.nbytes, lambda: self._gloo._allgather_base(output, input))
 
     def reduce_scatter(
         self,
@@ -126,7 +126,9 @@ class _GlooCommunicator:
 
         options = dist.ReduceScatterOptions()
         options.reduceOp = getattr(dist.ReduceOp, op.upper())
-        return self._start("reduce_scatter", input, lambda: self._gloo._reduce_scatter_base(output, input, options))
+        return self._start(
+            "reduce_scatter", input.nbytes, lambda: self._gloo._reduce_scatter_base(output, input, options)
+        )
 
     def reduce(self, tensor: "torch.Tensor", root: int, op: "ReduceOperation" = "sum") -> WorkLike:
         """The root's tensor becomes the reduction over all members; the others' are left with partial ones."""
@@ -135,7 +137,29 @@ class _GlooCommunicator:
         options = dist.ReduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, op.upper())
         options.rootRank = root
-        return self._start("reduce", tensor, lambda: self._gloo.reduce([tensor], options))
+        return self._start("reduce", tensor.nbytes, lambda: self._gloo.reduce([tensor], options))
+
+    def gather(self, output: "torch.Tensor | None", input: "torch.Tensor", root: int) -> WorkLike:  # noqa: A002
+        """Rank r's input becomes part r of the root's output; the others give None."""
+        import torch.distributed as dist
+
+        options = dist.GatherOptions()
+        options.rootRank = root
+        parts = [] if output is None else [list(output.view(-1).chunk(self.size))]
+        return self._start(
+            "gather", self.size * input.nbytes, lambda: self._gloo.gather(parts, [input.view(-1)], options)
+        )
+
+    def scatter(self, output: "torch.Tensor", input: "torch.Tensor | None", root: int) -> WorkLike:  # noqa: A002
+        """Part r of the root's input becomes rank r's output; the others give None."""
+        import torch.distributed as dist
+
+        options = dist.ScatterOptions()
+        options.rootRank = root
+        parts = [] if input is None else [list(input.view(-1).chunk(self.size))]
+        return self._start(
+            "scatter", self.size * output.nbytes, lambda: self._gloo.scatter([output.view(-1)], parts, options)
+        )
 
     def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> WorkLike:
         """inputs[p] of rank r becomes outputs[r] of rank p. gloo's own takes one buffer of each: the tensors are copied
@@ -151,14 +175,14 @@ class _GlooCommunicator:
 
         return self._start(
             "all_to_all",
-            sent,
+            sent.nbytes,
             lambda: self._gloo.alltoall_base(received, sent, received_counts, sent_counts),
             put_back,
         )
 
     def barrier(self) -> WorkLike:
         """Done when every member has called it."""
-        return self._start("barrier", None, self._gloo.barrier)
+        return self._start("barrier", 0, self._gloo.barrier)
 
     def close(self) -> None:
         """Leave the group; pending operations of the others fail."""
@@ -167,7 +191,7 @@ class _GlooCommunicator:
     def _start(
         self,
         operation: str,
-        tensor: "torch.Tensor | None",
+        size_bytes: int,
         start: Callable[[], "dist.Work"],
         finish: Callable[[], None] | None = None,
     ) -> WorkLike:
@@ -175,7 +199,6 @@ class _GlooCommunicator:
         work = _GlooWork(start(), finish)
         on_trace = self._on_trace
         if on_trace is not None:
-            size_bytes = 0 if tensor is None else tensor.numel() * tensor.element_size()
             sequence = next(self._sequence)
 
             def ended(_: BaseException | None) -> None:

@@ -210,6 +210,31 @@ class OpenMpiCommunicator:
 
         return self._submit("reduce", tensor.nbytes, job)
 
+    def gather(self, output: "torch.Tensor | None", input: "torch.Tensor", root: int) -> "Work":  # noqa: A002
+        """Rank r's input becomes part r of the root's output; the others give None."""
+        sent, _ = _bytes(input)
+        received = None if output is None else _bytes(output)
+
+        def job(world: "MPI.Intracomm") -> None:
+            if received is None:
+                world.Gather(sent, None, root)
+            else:
+                world.Gather(sent, received[0], root)
+                received[1]()
+
+        return self._submit("gather", self.size * input.nbytes, job)
+
+    def scatter(self, output: "torch.Tensor", input: "torch.Tensor | None", root: int) -> "Work":  # noqa: A002
+        """Part r of the root's input becomes rank r's output; the others give None."""
+        received, restore = _bytes(output)
+        sent = None if input is None else _bytes(input)[0]
+
+        def job(world: "MPI.Intracomm") -> None:
+            world.Scatter(sent, received, root)
+            restore()
+
+        return self._submit("scatter", self.size * output.nbytes, job)
+
     def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> "Work":
         """inputs[p] of rank r becomes outputs[r] of rank p. MPI takes one buffer of each: the tensors are copied there
         and back."""

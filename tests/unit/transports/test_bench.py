@@ -53,7 +53,7 @@ def test_without_a_launcher_the_cure_is_named() -> None:
     require_launched(dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), "1"))
 
 
-@pytest.mark.parametrize("operation", ["all_reduce", "all_to_all"])
+@pytest.mark.parametrize("operation", ["all_reduce", "all_to_all", "gather"])
 def test_two_ranks_under_torchrun(operation: str) -> None:
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     argv += ["--nproc-per-node", "2", "-m", "transports.bench", "--operation", operation, "--sizes", "4B,64KiB"]

@@ -41,6 +41,8 @@ def test_a_time_is_that_of_the_slowest_rank_and_cpu_time_that_of_all() -> None:
         ("reduce_scatter", 0.75),
         ("all_gather", 0.75),
         ("all_to_all", 0.75),
+        ("gather", 0.75),
+        ("scatter", 0.75),
         ("broadcast", 1),
         ("reduce", 1),
     ],
