@@ -46,7 +46,8 @@ def machine_digest() -> str:
     digest = hashlib.sha256()
     for fact in environment.machine():
         digest.update(f"{fact}\n".encode())
-    sources = [_PACKAGE / "calibrate.py", *_PACKAGE.glob("measure/*.py"), *_PACKAGE.glob("links/**/*.[pch]*")]
+    sources = [_PACKAGE / "calibrate.py", _PACKAGE / "calibration.py"]
+    sources += [*_PACKAGE.glob("measure/*.py"), *_PACKAGE.glob("links/**/*.[pch]*")]
     for path in sorted(path for path in sources if path.suffix in {".py", ".c", ".h"}):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -12,7 +12,7 @@ from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, lo
 from testbed.aggregation.plan import exchange_delay_s
 from testbed.aggregation.running import AggregatorReport
 from testbed.background._flows import FlowBytes
-from testbed.calibrate import Calibration
+from testbed.calibration import Calibration
 from testbed.exchanges import scaled
 from testbed.fidelity import Evidence, ThrottlingEvidence, judge
 from testbed.hosts.base import Throttling

@@ -11,7 +11,7 @@ from typing import Final
 from testbed import environment
 from testbed.addresses import Port
 from testbed.aggregation.watching import scraped_aggregators
-from testbed.calibrate import Calibration
+from testbed.calibration import Calibration
 from testbed.calibration_cache import Mode
 from testbed.doctor import plan_here, require
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.aggregation.plan import seats_of
-from testbed.calibrate import Calibration, calibrate
+from testbed.calibrate import calibrate
+from testbed.calibration import Calibration
 from testbed.calibration_cache import CalibrationCache, Mode
 from testbed.clean import clean, clean_stale
 from testbed.control.coordinator import Coordinator, Listener

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from testbed.calibrate import Calibration
+from testbed.calibration import Calibration
 from testbed.calibration_cache import Mode
 from testbed.findings import Findings
 from testbed.plan import make_plan

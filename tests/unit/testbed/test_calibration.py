@@ -1,4 +1,4 @@
-"""What calibration makes of its measurements, and which links stand for which."""
+"""What calibration makes of what was measured, and which links stand for which."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import Calibration, ClassMeasurement, Dated, Measurement, RateMeasurement, judge, link_class
+from testbed.calibration import Calibration, ClassMeasurement, Dated, Measurement, RateMeasurement, judge, link_class
 from testbed.calibration_cache import Mode
 from testbed.measure.losses import LossMeasurement
 from testbed.measure.queues import QueueMeasurement

@@ -1,0 +1,192 @@
+"""What calibration finds, and when a link is what it says.
+
+Types and judgement alone: :mod:`testbed.calibrate` measures.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from testbed.calibration_cache import Mode
+from testbed.links.direction import Direction
+from testbed.links.tc import MTU
+from testbed.measure.losses import LossMeasurement
+from testbed.measure.queues import PACKET_BYTES, QueueMeasurement
+from testbed.measure.streams import goodput_fraction
+from testbed.plan import Plan
+from transports.units import format_size
+
+RATE_TOLERANCE: Final = 0.01
+"""Of TCP goodput against rate x 1448/1514, either way; HTB itself errs by less than 0.1 %."""
+DELAY_TOLERANCE: Final = 0.05
+DELAY_FLOOR_S: Final = 300e-6
+"""A wake-up of the delay line and the serialisation of a small packet; more on a busy machine, hence the attempts."""
+QUEUE_TOLERANCE: Final = 0.05
+QUEUE_TOLERANCE_PACKETS: Final = 3
+"""What a full queue drops at its end finds no place by up to a packet, and what is let in between two rounds of sending
+finds it two or three packets short of full."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateMeasurement:
+    """TCP goodput at the receiver after slow start."""
+
+    goodput_bps: float
+    congestion: str
+    """What the kernel used on the measuring stream."""
+    num_attempts: int
+    mtu: int = MTU
+
+    @property
+    def rate_bps(self) -> float:
+        """The goodput as line rate: times 1514/1448 at MTU 1500."""
+        return self.goodput_bps / goodput_fraction(self.mtu)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One direction of one link."""
+
+    link: str
+    sender: str
+    receiver: str
+    link_class: str
+    delay_s: float
+    """One way, median; always measured here and now."""
+    goodput_bps: float
+    """Of the direction itself, or of the one that stood for its class: see `rate_of`."""
+    rate_bps: float
+    rate_of: str
+    """The direction whose rate was measured: `w0 -> s0`."""
+    congestion: str
+    num_attempts: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dated:
+    """When a quantity of a class was measured, on which direction, and whether that was before this run."""
+
+    measured_at: str
+    direction: str
+    from_cache: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassMeasurement:
+    """One class of links."""
+
+    link_class: str
+    num_directions: int
+    rate: RateMeasurement
+    rate_dated: Dated
+    loss: LossMeasurement | None
+    """None: no loss was asked for."""
+    loss_dated: Dated | None
+    queue: QueueMeasurement | None
+    queue_dated: Dated | None
+    not_measured: Mapping[str, str]
+    """Why not, by quantity."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """Everything measured before a run."""
+
+    mode: Mode
+    links: Sequence[Measurement] = ()
+    classes: Sequence[ClassMeasurement] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the record."""
+        return {
+            "mode": str(self.mode),
+            "links": [asdict(measured) for measured in self.links],
+            "classes": [asdict(measured) for measured in self.classes],
+        }
+
+
+def link_class(plan: Plan, direction: Direction) -> str:
+    """What decides how a direction behaves, as one line: kinds of nodes, settings, what a packet is, backend."""
+    roles = [plan.node(name).role for name in direction.hop]
+    settings = direction.asked.model_dump_json(by_alias=True, exclude={"backend"})
+    backend = plan.delay_backend if direction.delay_stage else None
+    mtu = "" if plan.experiment.mtu == MTU else f", MTU {plan.experiment.mtu}"
+    packets = f"packets of {plan.experiment.packet_bytes} B{mtu}"
+    return f"{roles[0]} -> {roles[1]} {settings} {packets}, {plan.congestion}, delay by {backend or 'nothing'}"
+
+
+def rate_holds(goodput_bps: float, asked_bps: float) -> bool:
+    """Whether a goodput is what was asked, in bit/s both, within RATE_TOLERANCE."""
+    return abs(goodput_bps / asked_bps - 1) <= RATE_TOLERANCE
+
+
+def delay_holds(direction: Direction, delay_s: float) -> bool:
+    """Whether a median one-way delay is what was asked of the direction; a jitter widens that."""
+    over_s, slack_s = delay_s - direction.delay_s, direction.asked.jitter_s
+    under_s = DELAY_TOLERANCE * direction.delay_s + slack_s
+    return -under_s <= over_s <= max(DELAY_FLOOR_S, DELAY_TOLERANCE * direction.delay_s) + slack_s
+
+
+def loss_holds(loss: LossMeasurement) -> bool:
+    """Whether the loss that was asked is within the interval around the one that was counted."""
+    return loss.holds
+
+
+def queue_holds(queue: QueueMeasurement) -> bool:
+    """A queue that was never full says nothing."""
+    return queue.num_drops == 0 or abs(queue.error) <= _queue_tolerance(queue)
+
+
+def _queue_tolerance(queue: QueueMeasurement) -> float:
+    return max(QUEUE_TOLERANCE, QUEUE_TOLERANCE_PACKETS * PACKET_BYTES / queue.queue_bytes)
+
+
+def judge(plan: Plan, calibration: Calibration) -> list[str]:
+    """What is wrong with the links, one line each; empty when all is as asked."""
+    found: list[str] = []
+    asked = {direction.hop: direction for direction in plan.directions}
+    for measured in calibration.links:
+        direction = asked[measured.sender, measured.receiver]
+        name = f"{measured.sender} -> {measured.receiver}"
+        error = 0.0 if direction.asked.unshaped else measured.rate_bps / direction.rate_bps - 1
+        # What chance does to packets keeps a TCP stream from filling the link; only an excess is then a fault of it.
+        if measured.rate_of == name and (
+            error > RATE_TOLERANCE or (error < -RATE_TOLERANCE and not direction.asked.draws)
+        ):
+            found.append(
+                f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, asked for {direction.rate_bps / 1e6:.2f} "
+                f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_TOLERANCE:+.0%})"
+                + (_queue_hint(direction) if error < 0 else "")
+            )
+        if not delay_holds(direction, measured.delay_s):
+            found.append(
+                f"{name}: measured a delay of {measured.delay_s * 1e6:.0f} us, asked for {direction.delay_s * 1e6:.0f}"
+            )
+        if measured.congestion != plan.congestion:
+            found.append(f"{name}: TCP used {measured.congestion}, asked for {plan.congestion}")
+    for measured_class in calibration.classes:
+        loss, queue = measured_class.loss, measured_class.queue
+        if loss is not None and measured_class.loss_dated and not loss_holds(loss):
+            found.append(
+                f"{measured_class.loss_dated.direction}: lost {loss.num_lost} of {loss.num_packets} packets, "
+                f"{loss.low:.3%} to {loss.high:.3%}, asked for {loss.asked:.3%}"
+            )
+        if queue is not None and measured_class.queue_dated and not queue_holds(queue):
+            found.append(
+                f"{measured_class.queue_dated.direction}: a full queue delays by {1e3 * queue.added_s:.3f} ms, "
+                f"{format_size(queue.queue_bytes)} at the rate are {1e3 * queue.expected_s:.3f} ms "
+                f"({queue.error:+.1%}; allowed {_queue_tolerance(queue):.0%})"
+            )
+    return found
+
+
+def _queue_hint(direction: Direction) -> str:
+    """One TCP stream fills a link through a loss only if the queue holds what a round trip has under way."""
+    under_way_bytes = direction.rate_bps / 8 * 2 * direction.delay_s
+    queue_bytes = direction.asked.queue_bytes
+    if queue_bytes >= under_way_bytes:
+        return ""
+    return (
+        f"; a round trip has {format_size(int(under_way_bytes))} under way and the queue holds only "
+        f"{format_size(queue_bytes)}: raise link.queue"
+    )
