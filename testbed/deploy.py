@@ -6,14 +6,14 @@ say what the plan said, or the run ends (exit 3).
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from switch_agg.offloads import UDP_SEGMENTATION, is_on, switch_off
+from switch_agg.offloads import UDP_SEGMENTATION, switch_off
 from switch_agg.status import Status
 from testbed.addresses import Port
 from testbed.aggregation.control import controlled
@@ -23,13 +23,12 @@ from testbed.background._traffic import BackgroundTraffic
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.base import Host, RunningRuntime, Throttling
 from testbed.hosts.namespace import NamespaceHost
-from testbed.kernel import has_sysctl, read_sysctl, write_sysctl
+from testbed.kernel import write_sysctl
 from testbed.links.bridge import Bridge
 from testbed.links.control import LinkController
 from testbed.links.delay import DelayStage
-from testbed.links.delay_daemon import DelayDaemon, queues_of
+from testbed.links.delay_daemon import DelayDaemon
 from testbed.links.direction import Direction
-from testbed.links.netem import redirects
 from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
 from testbed.links.relay import LinkRelay
@@ -37,12 +36,12 @@ from testbed.links.tap import RelayCounters, RelayParameters, TapStage, port_arg
 from testbed.links.tc import CLASS_HANDLE, Shaper
 from testbed.node_plan import NodePlan
 from testbed.plan import Plan
+from testbed.read_back import answers, node_differences, read_node, sysctls_on_this_kernel
 from testbed.routing import Hop
 from testbed.state import RunState
 
 Result = TypeVar("Result")
 _FORWARDING_TIMEOUT_S: Final = 5.0
-_JSON: Final = json.JSONDecoder()
 
 
 class Deployment:
@@ -291,7 +290,7 @@ class Deployment:
     def _apply(self, node: NodePlan) -> None:
         host = self.hosts[node.name]
         with host.entered():
-            for key, value in _sysctls(node).items():
+            for key, value in sysctls_on_this_kernel(node).items():
                 try:
                     write_sysctl(key, value)
                 except OSError as error:
@@ -317,41 +316,11 @@ class Deployment:
     def _wait_forwarding(self, bridge: Bridge, host: Host) -> None:
         """Until the bridge's ports forward; one that never does is a difference."""
         deadline_s = time.monotonic() + _FORWARDING_TIMEOUT_S
-        while not bridge.forwards(_answers(host, "ip", ["address show"])[0]) and time.monotonic() < deadline_s:
+        while not bridge.forwards(answers(host, "ip", ["address show"])[0]) and time.monotonic() < deadline_s:
             time.sleep(0.02)
 
     def _state(self, node: NodePlan) -> dict[str, Any]:
-        host = self.hosts[node.name]
-
-        with host.entered(), LinkController() as monitor:
-            indices = monitor.interfaces()
-            cut = [name for name, index in indices.items() if monitor.is_cut(index)]
-            classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
-            sysctls = {key: read_sysctl(key) for key in _sysctls(node)}
-            whole = [interface for interface in node.cut_messages if is_on(interface, UDP_SEGMENTATION)]
-        firewall: list[str] = []
-        if node.firewall_rules:
-            saved = host.execute(["iptables-save", "-t", "mangle"]).splitlines()
-            firewall = [line for line in saved if line.startswith("-A ")]
-        (qdiscs,) = _answers(host, "tc", ["qdisc show"])
-        entrances = [str(qdisc["dev"]) for qdisc in qdiscs if qdisc.get("kind") == "ingress"]
-        filters = _answers(host, "tc", [f"filter show dev {name} ingress" for name in entrances]) if entrances else []
-        addresses, routes, neighbours = _answers(host, "ip", ["address show", "route show", "neighbour show"])
-        return {
-            "qdiscs": qdiscs,
-            "redirects": {name: redirects(found) for name, found in zip(entrances, filters, strict=True)},
-            "cut": cut,
-            "whole": whole,
-            "classes": classes,
-            "addresses": addresses,
-            "routes": routes,
-            "neighbours": neighbours,
-            "forwarding": _answers(host, "bridge", ["fdb show"])[0] if node.addresses.bridge else [],
-            "sysctls": sysctls,
-            "firewall": firewall,
-            "queues": queues_of(host) if node.daemon_arguments else {},
-            "relay": self._relay_parameters(node.name),
-        }
+        return {**read_node(node, self.hosts[node.name]), "relay": self._relay_parameters(node.name)}
 
     def _relay_parameters(self, node: str) -> dict[int, RelayParameters]:
         """In force in the directions that end at the node; by their index."""
@@ -363,39 +332,24 @@ class Deployment:
         }
 
     def _differences(self, node: NodePlan) -> list[str]:
-        state = self._state(node)
-        found = [
-            f"{node.name}: sysctl {key} is {state['sysctls'].get(key)}, asked for {value}"
-            for key, value in _sysctls(node).items()
-            if state["sysctls"].get(key) != value
-        ]
-        found += [f"{interface}: {UDP_SEGMENTATION} is on, asked for off" for interface in state["whole"]]
+        host = self.hosts[node.name]
+        found = node_differences(
+            node,
+            self._state(node),
+            list(self.directions.values()),
+            down=self._down,
+            mtu=self.plan.experiment.mtu,
+            congestion=self.plan.congestion,
+        )
         for direction in self.directions.values():
-            if direction.receiver.node == node.name:
-                cut = direction.receiver.interface in state["cut"]
-                if cut != self.is_down(direction):
-                    found.append(f"{direction.name}: is {'down' if cut else 'up'}, asked for the other")
-            if direction.sender.node == node.name:
-                interface = direction.sender.interface
-                qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == interface]
-                if direction.shaper:
-                    found += direction.shaper.differences(qdiscs, state["classes"].get(interface, []))
-                found += _packet_differences(direction, self.plan.experiment.mtu, state["addresses"])
-            if direction.receiver.node == node.name and direction.delay_stage:
-                found += direction.delay_stage.differences(state)
-                if isinstance(direction.delay_stage, NfqueueStage):
-                    parameters = self.delay_daemon(node.name).parameters()[direction.delay_stage.queue]
-                    found += direction.delay_stage.parameter_differences(parameters)
-        found += _address_differences(node, self.plan.directions, state["addresses"])
-        found += _neighbour_differences(node, state["neighbours"])
+            if direction.receiver.node == node.name and isinstance(direction.delay_stage, NfqueueStage):
+                parameters = self.delay_daemon(node.name).parameters()[direction.delay_stage.queue]
+                found += direction.delay_stage.parameter_differences(parameters)
         if node.path_manager:
-            host = self.hosts[node.name]
             limits = host.execute(["ip", "mptcp", "limits", "show"])
             endpoints = json.loads(host.execute(["ip", "-j", "mptcp", "endpoint", "show"]))
             found += [f"{node.name}: {each}" for each in node.path_manager.differences(limits, endpoints)]
-        if node.addresses.bridge:
-            found += node.addresses.bridge.differences(state["addresses"], state["forwarding"])
-        return found + _route_differences(node, self.plan.congestion, state["routes"])
+        return found
 
 
 def _run_if_known(host: Host, commands: Iterable[str]) -> None:
@@ -403,84 +357,6 @@ def _run_if_known(host: Host, commands: Iterable[str]) -> None:
     for line in commands:
         with suppress(EnvironmentLacksError):
             host.execute(["tc", *line.split()])
-
-
-def _answers(host: Host, program: str, questions: Sequence[str]) -> list[Any]:
-    """What `ip` or `tc` answers, in one process: starting one takes longer than answering."""
-    text = host.execute([program, "-j", "-d", "-batch", "-"], stdin="\n".join([*questions, ""]))
-    answers = []
-    while text := text.lstrip():
-        answer, end = _JSON.raw_decode(text)
-        answers.append(answer)
-        text = text[end:]
-    return answers
-
-
-def _sysctls(node: NodePlan) -> dict[str, str]:
-    """What is set on this kernel."""
-    known = {key: value for key, value in node.sysctls_if_known.items() if has_sysctl(key)}
-    return {**node.sysctls, **known}
-
-
-def _address_differences(
-    node: NodePlan, directions: Sequence[Direction], links: Sequence[dict[str, Any]]
-) -> Iterator[str]:
-    asked = {direction.sender.interface: "" for direction in directions if direction.sender.node == node.name}
-    asked |= {interface: address.partition("/")[0] for interface, address in node.addresses.addresses}
-    found = {link.get("ifname"): link for link in links}
-    for interface, address in asked.items():
-        if interface not in found:
-            yield f"{interface}: absent"
-            continue
-        if "UP" not in found[interface].get("flags", []):
-            yield f"{interface}: is not up"
-        known = [item.get("local") for item in found[interface].get("addr_info", [])]
-        if known != [address] * bool(address):
-            yield f"{interface}: addresses are {known}, asked for only {address or 'none'}"
-
-
-def _neighbour_differences(node: NodePlan, table: Sequence[dict[str, Any]]) -> Iterator[str]:
-    known = {(entry.get("dst"), entry.get("lladdr"), entry.get("dev")): entry.get("state") for entry in table}
-    for neighbour in node.addresses.neighbours:
-        state = known.pop((neighbour.address, neighbour.mac, neighbour.interface), None)
-        if state != ["PERMANENT"]:
-            yield f"{node.name}: neighbour {neighbour.address} ({neighbour.mac}) is {state or 'absent'}, not permanent"
-    for address, mac, interface in known:
-        yield f"{node.name}: a neighbour {address} ({mac}) on {interface} that nobody asked for"
-
-
-def _packet_differences(direction: Direction, mtu: int, links: Sequence[dict[str, Any]]) -> list[str]:
-    interface, wanted = direction.sender.interface, direction.gso_max_segments
-    link = next((link for link in links if link.get("ifname") == interface), {})
-    found = [] if link.get("mtu") == mtu else [f"{interface}: mtu is {link.get('mtu')}, asked for {mtu}"]
-    if wanted is not None and link.get("gso_max_segs") != wanted:
-        found.append(f"{interface}: gso_max_segs is {link.get('gso_max_segs')}, asked for {wanted} (packet_mode)")
-    return found
-
-
-def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str, Any]]) -> list[str]:
-    found = []
-    known = {str(entry.get("dst")): entry for entry in table}
-    for route in node.addresses.routes:
-        name = "default route" if route.destination == "default" else f"route to {route.destination}"
-        entry = known.pop(route.destination, None)
-        if entry is None:
-            found.append(f"{node.name}: no {name}")
-            continue
-        asked: list[tuple[str | None, str | None]] = [(way.address, way.interface) for way in route.gateways]
-        asked = asked or [(None, route.interface)]
-        hops = entry.get("nexthops", [entry])
-        nexthops = [(hop.get("gateway"), hop.get("dev")) for hop in hops]
-        weights = [hop.get("weight", 1) for hop in hops]
-        if nexthops != asked or set(weights) != {1}:
-            found.append(f"{node.name}: {name} is by {nexthops} with weights {weights}, asked for evenly by {asked}")
-        # iproute2 prints the route's metrics as a list with one mapping.
-        controls = [metric.get("congestion") for metric in entry.get("metrics", [])]
-        if controls != [congestion]:
-            found.append(
-                f"{node.name}: congestion control on the {name} is {controls or 'unset'}, asked for {congestion}"
-            )
-    return found + [f"{node.name}: a route to {destination} that nobody asked for" for destination in known]
 
 
 @contextmanager
