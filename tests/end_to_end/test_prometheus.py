@@ -4,7 +4,6 @@ import http.client
 import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import yaml
 
 from testbed.clean import leftovers
 from testbed.metrics.server import RULES, reopen_command
+from tests.loopback import free_port
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -53,9 +53,7 @@ class Reopened:
     """The record's data, by the command that the run prints."""
 
     def __init__(self, record: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.process = subprocess.Popen(
             shlex.split(reopen_command(record, port=self.port)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

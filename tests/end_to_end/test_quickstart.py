@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from testbed.clean import leftovers
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.results.record import load
 from testbed.state import RUN_ROOT, RunState, run_ids
+from tests.loopback import free_port
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -287,7 +287,7 @@ def test_after_kill_9_of_the_coordinator_clean_removes_everything(tmp_path: Path
 
 
 def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     started = Started(tmp_path, "--set", f"metrics.port={port}")
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -307,13 +307,6 @@ def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
     for sample in sent:
         last = recorded.filter(pl.col("port") == sample.labels["port"])["class_bytes"].max()
         assert 0 < sample.value <= last
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_channel_that_is_not_the_kernels_is_counted_to_the_byte(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from switch_agg.client import Client
 from switch_agg.job import Job
+from tests.loopback import free_port, own_address
 
-LISTEN = "127.0.66.1"
+LISTEN = own_address(0)
 
 
 def command(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -36,10 +37,10 @@ def serving(control: Path, *words: str) -> Iterator[None]:
 
 
 def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
-    control = tmp_path / "agg.sock"
-    job = Job(workers=("127.0.66.2", "127.0.66.3"), num_elements=64, num_slots=8)
+    control, port = tmp_path / "agg.sock", free_port()
+    job = Job(workers=(own_address(1), own_address(2)), num_elements=64, num_slots=8)
     at = ("--control", str(control))
-    with serving(control, "--metrics", "19465"):
+    with serving(control, "--metrics", str(port)):
         assert (
             command("configure", "--workers", ",".join(job.workers), "--elements", "64", "--slots", "8", *at).returncode
             == 0
@@ -66,7 +67,7 @@ def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
         assert "64 int32" in shown
         order = [line.split()[0] for line in shown.splitlines() if line.lstrip().startswith(("rx ", "fresh ", "done "))]
         assert order == ["rx", "fresh", "done"] * (len(order) // 3)
-        with urllib.request.urlopen("http://127.0.0.1:19465/metrics") as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             assert b"switch_agg_chunks_total 32.0" in page.read()
         assert command("reset", "0", *at).stdout == "epoch 1\n"
         assert command("inject", '{"up": {"loss": 2}}', *at).returncode == 2
@@ -109,7 +110,7 @@ def test_what_cannot_be_is_one_line(words: tuple[str, ...], status: int, says: s
 
 
 def test_nobody_takes_a_socket_over_or_a_file_away(tmp_path: Path) -> None:
-    control, other = tmp_path / "agg.sock", "127.0.66.4"
+    control, other = tmp_path / "agg.sock", own_address(3)
     with serving(control):
         done = command("serve", "--listen", other, "--control", str(control))
         assert done.returncode == 3

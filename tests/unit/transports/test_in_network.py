@@ -12,15 +12,16 @@ import torch
 from switch_agg.dataplanes.reference import ReferenceDataPlane
 from switch_agg.job import Job
 from switch_agg.wire import PORTS
+from tests.loopback import own_address
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Group
 from transports.collectives.base import COLLECTIVES
 from transports.communicator import Communicator
 from transports.errors import TransportError
 
-AGGREGATOR = "127.0.9.1"
+AGGREGATOR = own_address(0)
 SIZE = 3
-HOSTS = tuple(f"127.0.8.{rank + 1}" for rank in range(SIZE))
+HOSTS = tuple(own_address(rank + 1) for rank in range(SIZE))
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from switch_agg.job import Job
 from switch_agg.status import from_json
 from switch_agg.wire import PORTS
 from testbed.aggregation.process import AggregatorConfiguration
+from tests.loopback import own_address
 
-ADDRESS = "127.0.11.9"
-JOB = Job(workers=("127.0.11.1",), num_elements=64, num_slots=8)
+ADDRESS = own_address(0)
+JOB = Job(workers=(own_address(1),), num_elements=64, num_slots=8)
 
 
 def configuration(tmp_path: Path, address: str = ADDRESS) -> AggregatorConfiguration:

@@ -14,11 +14,12 @@ from switch_agg.dataplanes.reference import ReferenceDataPlane
 from switch_agg.job import Job
 from switch_agg.wire import PORTS
 from testbed.aggregation.tenant import Tenant, TenantConfiguration, contribution
+from tests.loopback import own_address
 
-ADDRESS = "127.0.12.9"
+ADDRESS = own_address(0)
 JOBS = tuple(
     Job(number=number, workers=hosts, num_elements=64, first_slot=8 * number, num_slots=8)
-    for number, hosts in enumerate([("127.0.12.1",), ("127.0.0.1",)])
+    for number, hosts in enumerate([(own_address(1),), ("127.0.0.1",)])
 )
 
 
