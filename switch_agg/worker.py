@@ -117,6 +117,9 @@ class Worker:
         self._sendable: list[int] = []
         """Chunks whose slot is free; a heap."""
         self._flights: OrderedDict[int, _Flight] = OrderedDict()
+        """In the order of their last transmission."""
+        self._flown: list[int] = []
+        """All that have been in `_flights`, but for some that have come back; a heap."""
         self._transmissions = 0
         self._newest_returned = -1
         self._progress_s = 0.0
@@ -155,6 +158,7 @@ class Worker:
         self._base, self._images = first_chunk, rows
         self._num_chunks, self._num_received = len(rows), 0
         self._sendable = list(range(min(self._job.num_slots, len(rows))))
+        self._flown.clear()
         self._result = _empty(len(rows), self._job.num_elements)
 
     def reserve(self, num_chunks: int) -> int:
@@ -231,7 +235,7 @@ class Worker:
         if self._flights and not self._lost and now_s >= self._flights_due_s():
             silence_s = now_s - self._progress_s
             if silence_s >= self._max_silence_s:
-                first = min(self._flights)
+                first = self._first_flight()
                 chunk = (self._base + first) & 0xFFFFFFFF
                 self.failure = AggregatorLostError(silence_s, chunk, self._flights[first].attempts)
                 return
@@ -255,7 +259,13 @@ class Worker:
         """
         if not self._sendable or len(self._flights) < self._window.size:
             return bool(self._sendable)
-        return self._sendable[0] < min(self._flights)
+        return self._sendable[0] < self._first_flight()
+
+    def _first_flight(self) -> int:
+        """The lowest chunk under way; there is one."""
+        while self._flown[0] not in self._flights:
+            heappop(self._flown)
+        return self._flown[0]
 
     def _flights_due_s(self) -> float:
         """When the oldest flight has waited its time, which doubles while nothing comes back."""
@@ -275,6 +285,7 @@ class Worker:
             if self._num_received == 0 and not self._flights:
                 self._progress_s = now_s
             self._flights[offset] = _Flight(first_s=now_s, sent_s=now_s, order=order)
+            heappush(self._flown, offset)
         else:
             flight.sent_s, flight.order = now_s, order
             flight.attempts += 1
@@ -357,6 +368,7 @@ class Worker:
 
     def _abandon(self) -> None:
         self._flights.clear()
+        self._flown.clear()
         self._lost.clear()
         self._sendable.clear()
         self._num_chunks = self._num_received = self._expirations = 0
