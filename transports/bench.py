@@ -147,7 +147,9 @@ def measure(
                 for name, stack in stacks.items()
             }
             operands = Operands(operation, rank=rank, num_workers=num_workers, num_elements=num_elements, dtype=chosen)
-            samples = timed(communicators, operands, allowed=allowed, num_warmup=num_warmup, num_samples=num_samples)
+            samples = list(
+                timed(communicators, operands, allowed=allowed, num_warmup=num_warmup, num_samples=num_samples)
+            )
             everyones = _gathered(samples, store, f"transports.bench/samples/{number}", rank, num_workers, timeout_s)
             rows += summarise(everyones, operation=operation, dtype=dtype, num_workers=num_workers, rate_bps=rate_bps)
             if rank == 0:
@@ -203,7 +205,8 @@ def bench(
 ) -> None:
     """Time a collective of each size on each stack, interleaved in one run, every result checked.
 
-    A stack's turn is one operation that is not timed and one that is, as where operations follow each other.
+    A stack's turn is one operation that is not timed and one that is, as where operations follow each other; of
+    operations that last for seconds, only the one that is timed.
 
     Run it under torchrun, or any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; rank 0 prints.
 

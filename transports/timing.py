@@ -1,7 +1,7 @@
 """Collective operations one by one, timed and checked: for `python -m transports.bench` and `testbed bench`."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import torch
@@ -18,6 +18,8 @@ _GATHERED: Final = ("all_gather", "gather")
 _SCATTERED: Final = ("reduce_scatter", "scatter")
 _UNIT_ROUNDOFF: Final = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11}
 _BFLOAT16_ROUNDOFF: Final = 2.0**-8
+LASTING_S: Final = 2.0
+"""An operation of that length does not show how it began."""
 
 
 class Operands:
@@ -133,15 +135,17 @@ def timed(
     allowed: Mapping[str, float],
     num_warmup: int,
     num_samples: int,
-) -> list[Sample]:
-    """Every communicator in turn, again and again, each time one operation that is not timed and one that is: while the
-    others had their turns TCP has forgotten its window (RFC 5681, 4.1), which it has not where one operation follows
-    another, as in nccl-tests and in the OSU benchmarks. Turns of `num_warmup` rounds do not count. Raises ValueError
-    for a result whose error is above what is `allowed` for that communicator, or not a number."""
-    samples: list[Sample] = []
+) -> Iterator[Sample]:
+    """Every communicator in turn, again and again; a sample after each turn but those of `num_warmup` rounds. A turn is
+    one operation that is not timed and one that is: while the others had theirs TCP has forgotten its window (RFC 5681,
+    4.1), which it has not where one operation follows another, as in nccl-tests and in the OSU benchmarks. Of
+    operations that last for seconds, as rank 0 has found, only the one that is timed. Raises ValueError for a result
+    whose error is above what is `allowed` for that communicator, or not a number."""
+    lasting: set[str] = set()
     for number in range(-num_warmup, num_samples):
         for name, communicator in communicators.items():
-            _once(communicator, operands)
+            if name not in lasting:
+                _once(communicator, operands)
             duration_s, cpu_s = _once(communicator, operands)
             error = operands.error()
             if not (error <= allowed[name] and error < float("inf")):
@@ -149,25 +153,35 @@ def timed(
                     f"{name}: the result of {operands.operation} of {operands.size_bytes} bytes is wrong on rank "
                     f"{communicator.rank}: relative L2 error {error:.2e} (allowed {allowed[name]:.0e})"
                 )
+            if _of_rank_0(communicator, duration_s) > LASTING_S:
+                lasting.add(name)
             if number >= 0:
-                samples.append(
-                    Sample(
-                        rank=communicator.rank,
-                        stack=name,
-                        size_bytes=operands.size_bytes,
-                        number=number,
-                        duration_s=duration_s,
-                        cpu_s=cpu_s,
-                        error=error,
-                    )
+                yield Sample(
+                    rank=communicator.rank,
+                    stack=name,
+                    size_bytes=operands.size_bytes,
+                    number=number,
+                    duration_s=duration_s,
+                    cpu_s=cpu_s,
+                    error=error,
                 )
-    return samples
 
 
 def _once(communicator: CommunicatorLike, operands: Operands) -> tuple[float, float]:
-    """One operation from a barrier: its wall time and CPU time in seconds."""
+    """One operation between two barriers: its wall time and CPU time in seconds. With the second one, whoever is done
+    leaves the processor to those that are not, as on machines of their own: a rank's next buffers and its check of the
+    result would delay the last bytes of the others."""
     operands.reset()
     communicator.barrier().wait()
     cpu_s, start_s = time.process_time(), time.monotonic()
     operands.start(communicator).wait()
-    return time.monotonic() - start_s, time.process_time() - cpu_s
+    duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
+    communicator.barrier().wait()
+    return duration_s, cpu_s
+
+
+def _of_rank_0(communicator: CommunicatorLike, value: float) -> float:
+    """What all ranks agree on."""
+    agreed = torch.tensor([value], dtype=torch.float64)
+    communicator.broadcast(agreed, 0).wait()
+    return agreed.item()

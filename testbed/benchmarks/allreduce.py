@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import Progress
+
 from testbed.aggregation.facts import violations
 from testbed.control.coordinator import Listener
 from testbed.doctor import plan_here, require
@@ -14,21 +17,27 @@ from testbed.spec.experiment import validate
 from testbed.state import new_run_id
 from testbed.workbench import workbench
 from transports.samples import Row, Sample, summarise
+from transports.units import format_size
 
 
 class _Results(Listener):
-    """Collects what each worker measured."""
+    """Collects what each worker measured, and shows on a terminal how far they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress, num_samples: int) -> None:
         self.samples: list[Sample] = []
+        self._progress = progress
+        self._task = progress.add_task("links", total=num_samples)
 
     def on_result(self, rank: int, json: str) -> None:  # noqa: ARG002 (each sample says its own)
-        self.samples += parse_samples(json)
+        sample = parse_sample(json)
+        self.samples.append(sample)
+        done = f"{format_size(sample.size_bytes)} {sample.stack} {sample.duration_s * 1e3:.3g} ms"
+        self._progress.update(self._task, advance=1, description=done)
 
 
-def parse_samples(text: str) -> list[Sample]:
+def parse_sample(text: str) -> Sample:
     """What a worker of the workload `allreduce` reports."""
-    return [Sample(**each) for each in json.loads(text)]
+    return Sample(**json.loads(text))
 
 
 def allreduce_rows(
@@ -57,11 +66,12 @@ def allreduce_rows(
     )
     plan = plan_here(experiment)
     require(plan)
-    results = _Results()
     with (
+        Progress(*Progress.get_default_columns(), console=Console(stderr=True), transient=True) as progress,
         tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
         workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
     ):
+        results = _Results(progress, num_workers * len(sizes) * len(stacks) * repeat)
         bench.work(results, timeout_s=24 * 3600.0)
         wrong = violations(bench.deployment.aggregator_reports)
     if wrong:

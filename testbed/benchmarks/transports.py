@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from testbed.benchmarks.allreduce import allreduce_rows, parse_samples
+from testbed.benchmarks.allreduce import allreduce_rows, parse_sample
 from testbed.benchmarks.targets import Benchmarks, Row, jain_index, quietly, target_row
 from testbed.control.coordinator import Listener
 from testbed.doctor import plan_here, require
@@ -209,8 +209,8 @@ class _Beside(Listener):
             self._borders.append((time.monotonic(), flow.sink.received_bytes))
 
     def on_result(self, rank: int, json: str) -> None:  # noqa: ARG002
-        for sample in parse_samples(json):
-            self.durations_s[sample.number] = max(sample.duration_s, self.durations_s.get(sample.number, 0.0))
+        sample = parse_sample(json)
+        self.durations_s[sample.number] = max(sample.duration_s, self.durations_s.get(sample.number, 0.0))
 
     @property
     def background_bps(self) -> float:

@@ -12,7 +12,6 @@ from transports.baselines.base import Stack
 from transports.channels.base import Channel
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
-from transports.samples import Sample
 from transports.stacks import Composed, StackLike, parse_stack
 from transports.units import Size
 
@@ -93,7 +92,7 @@ class AllReduce(AgentWorkload):
         return [stack for stack in parsed if isinstance(stack, Stack)]
 
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-        """Open every stack, then time them in turn; reports one Result with a row per sample."""
+        """Open every stack, then time them in turn; reports a Result for each sample as soon as it is there."""
         import torch
         from torch._C._distributed_c10d import FileStore, PrefixStore
 
@@ -119,7 +118,6 @@ class AllReduce(AgentWorkload):
             for name, stack in stacks.items()
         }
         control.barrier("measure")
-        samples: list[Sample] = []
         for size_bytes in self.sizes_bytes:
             num_workers, num_elements = configuration.num_workers, size_bytes // 4
             operands = Operands(
@@ -133,11 +131,11 @@ class AllReduce(AgentWorkload):
                 name: allowed_error(stack, dtype=torch.float32, num_workers=num_workers, num_elements=num_elements)
                 for name, stack in stacks.items()
             }
-            samples += timed(communicators, operands, allowed=allowed, num_warmup=1, num_samples=self.repeat)
+            for sample in timed(communicators, operands, allowed=allowed, num_warmup=1, num_samples=self.repeat):
+                control.report(Event(result=Result(json=json.dumps(asdict(sample)))))
         control.barrier("done")
         for communicator in communicators.values():
             communicator.close()
-        control.report(Event(result=Result(json=json.dumps([asdict(sample) for sample in samples]))))
 
 
 def _informed(stack: StackLike, configuration: WorkerConfiguration) -> StackLike:

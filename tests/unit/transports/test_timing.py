@@ -1,11 +1,16 @@
+import time
+
 import pytest
 import torch
 
 from tests.threads import run_communicators
-from transports.communicator import Communicator
+from transports import timing
+from transports.baselines.base import CommunicatorLike, WorkLike
+from transports.communicator import Communicator, Work
 from transports.samples import TIMED_OPERATIONS, Sample
 from transports.stacks import parse_stack
 from transports.timing import Operands, allowed_error, timed
+from transports.transport import ReduceOperation
 
 
 @pytest.mark.parametrize("operation", TIMED_OPERATIONS)
@@ -15,7 +20,7 @@ def test_every_operation_gives_what_every_rank_expects(operation, dtype: torch.d
 
     def measure(communicator: Communicator) -> list[Sample]:
         operands = Operands(operation, rank=communicator.rank, num_workers=3, num_elements=30, dtype=dtype)
-        return timed({"a": communicator}, operands, allowed={"a": allowed}, num_warmup=1, num_samples=2)
+        return list(timed({"a": communicator}, operands, allowed={"a": allowed}, num_warmup=1, num_samples=2))
 
     for rank, samples in enumerate(run_communicators(measure, 3)):
         assert [(sample.rank, sample.number) for sample in samples] == [(rank, 0), (rank, 1)]
@@ -24,11 +29,59 @@ def test_every_operation_gives_what_every_rank_expects(operation, dtype: torch.d
 def test_a_wrong_result_fails() -> None:
     def measure(communicator: Communicator) -> None:
         operands = Operands("all_reduce", rank=0, num_workers=2, num_elements=30)  # both give rank 0's values
-        timed({"a": communicator}, operands, allowed={"a": 1e-6}, num_warmup=0, num_samples=1)
+        list(timed({"a": communicator}, operands, allowed={"a": 1e-6}, num_warmup=0, num_samples=1))
 
     for result in run_communicators(measure, 2):
         assert isinstance(result, ValueError)
         assert "a: the result of all_reduce of 120 bytes is wrong" in str(result)
+
+
+@pytest.mark.parametrize(("lasting_s", "num_operations"), [(0.0, 3), (1000.0, 4)])
+def test_a_turn_has_one_operation_more_than_is_timed_unless_they_last(
+    lasting_s: float, num_operations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "LASTING_S", lasting_s)
+
+    class Counting(Operands):
+        num_started = 0
+
+        def start(self, communicator: CommunicatorLike) -> WorkLike:
+            self.num_started += 1
+            return super().start(communicator)
+
+    def measure(communicator: Communicator) -> int:
+        operands = Counting("all_reduce", rank=communicator.rank, num_workers=2, num_elements=30)
+        assert len(list(timed({"a": communicator}, operands, allowed={"a": 1e-6}, num_warmup=1, num_samples=1))) == 1
+        return operands.num_started
+
+    assert run_communicators(measure, 2) == [num_operations, num_operations]
+
+
+def test_nobody_does_anything_else_before_all_are_done() -> None:
+    """What a rank does after its operation would take the processor from those that are still at theirs."""
+    order: list[str] = []
+
+    class Slow(Communicator):
+        def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> Work:
+            work = super().all_reduce(tensor, op)
+            if self.rank == 1:
+                work.wait()
+                time.sleep(0.05)
+                order.append("done")
+            return work
+
+    class Checking(Operands):
+        def error(self) -> float:
+            order.append("checked")
+            return super().error()
+
+    def measure(communicator: Communicator) -> None:
+        communicator.__class__ = Slow
+        operands = Checking("all_reduce", rank=communicator.rank, num_workers=2, num_elements=30)
+        assert len(list(timed({"a": communicator}, operands, allowed={"a": 1e-6}, num_warmup=0, num_samples=1))) == 1
+
+    assert run_communicators(measure, 2) == [None, None]
+    assert order == ["done", "done", "checked", "checked"]
 
 
 def test_what_a_compression_loses_is_allowed_and_no_more() -> None:

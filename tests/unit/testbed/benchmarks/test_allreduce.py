@@ -5,14 +5,14 @@ from dataclasses import asdict
 
 import pytest
 
-from testbed.benchmarks.allreduce import allreduce_rows, parse_samples
+from testbed.benchmarks.allreduce import allreduce_rows, parse_sample
 from testbed.errors import SpecError
 from transports.samples import Sample
 
 
-def test_samples_come_back_as_they_were_reported() -> None:
+def test_a_sample_comes_back_as_it_was_reported() -> None:
     sample = Sample(rank=1, stack="ring/tcp", size_bytes=4, number=2, duration_s=0.5, cpu_s=0.1, error=0.0)
-    assert parse_samples(json.dumps([asdict(sample)])) == [sample]
+    assert parse_sample(json.dumps(asdict(sample))) == sample
 
 
 def test_what_cannot_be_run_is_refused_before_anything_is_made() -> None:
