@@ -16,13 +16,13 @@ import numpy.typing as npt
 import torch
 
 from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_program import SUMMED, TcpProgram, program_of
+from transports.channels._tcp_program import TcpProgram, program_of
 from transports.channels.base import Endpoint, Header
 from transports.collectives.base import Buffer, Collective, Operation, Step, World, reach
 from transports.collectives.defaults import schedule
 from transports.collectives.dependencies import dependencies
 from transports.collectives.direct import all_to_all
-from transports.framing import DTYPE_BYTES, DTYPES, OPERATIONS
+from transports.framing import DTYPE_BYTES, OPERATIONS, REDUCTIONS
 
 Reduction = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
 _Slot = tuple[memoryview, Any]
@@ -124,7 +124,7 @@ class Executor:
     ) -> None:
         self._collective = collective
         self._endpoint = endpoint
-        self._swift = endpoint if isinstance(endpoint, TcpEndpoint) and endpoint.carries_schedules else None
+        self._swift = endpoint if isinstance(endpoint, TcpEndpoint) else None
         self._world = world
         self._participant = participant
         self._group = group
@@ -162,8 +162,9 @@ class Executor:
             scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
             buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
         header = Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
-        if self._swift is not None and (native := self._begun(program, buffers, dtype, reduction)) is not None:
-            return self._swift.carry_out(native, header, deadline_s)
+        if self._swift is not None and program.native is not None:
+            self._begin(program.native, buffers, dtype, reduction)
+            return self._swift.carry_out(program.native, header, deadline_s)
         arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, reduction)
         execution = _Execution(
             program=program,
@@ -180,21 +181,17 @@ class Executor:
         """How long this participant's output must be: a server's is its share."""
         return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
 
-    def _begun(
-        self, program: _Program, buffers: Mapping[Buffer, torch.Tensor], dtype: int, reduction: Reduction
-    ) -> TcpProgram | None:
-        """The program, made ready for the native engine; None where that does not know the arithmetic."""
-        native = program.native
-        if native is None or (program.longest_reduced and (reduction != "sum" or DTYPES[dtype] not in SUMMED)):
-            return None
+    def _begin(
+        self, native: TcpProgram, buffers: Mapping[Buffer, torch.Tensor], dtype: int, reduction: Reduction
+    ) -> None:
         if len(self._native_slots) < native.slots_bytes:
             self._native_slots = np.empty(native.slots_bytes, np.uint8)
         native.begin(
             {name: buffer.data_ptr() for name, buffer in buffers.items()},
             self._native_slots.ctypes.data,
-            element_type=SUMMED.index(DTYPES[dtype]) if program.longest_reduced else 0,
+            dtype=dtype,
+            reduction=REDUCTIONS.index(reduction),
         )
-        return native
 
     def _slots_of(self, program: _Program, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
@@ -250,7 +247,9 @@ class Executor:
             additions=tuple(index for index, step in enumerate(steps) if step.kind == "add"),
             num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
-            native=program_of(steps, order, element_bytes) if self._swift is not None else None,
+            native=program_of(steps, order, element_bytes, self._swift.num_streams)
+            if self._swift is not None
+            else None,
         )
 
 

@@ -271,6 +271,12 @@ def test_every_operation_and_type_gives_the_reference(collective: object, size: 
     assert results == [None] * size
 
 
+@pytest.mark.parametrize("collective", ["ring", "tree", {"kind": "parameter_server", "servers": 2}])
+def test_every_operation_and_type_gives_the_reference_over_several_connections(collective: object) -> None:
+    channel = {"kind": "tcp", "streams": 3}
+    assert run_communicators(every_operation, 3, channel=channel, collective=collective) == [None] * 3
+
+
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
 @pytest.mark.parametrize("collective", KINDS)
 def test_the_bytes_sent_are_the_schedule_s(collective: object, channel: str) -> None:

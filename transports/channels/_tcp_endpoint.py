@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 from weakref import WeakSet
 
 from transports.channels import _tcp_program as native
 from transports.channels._tcp_mesh import Mesh
-from transports.channels._tcp_program import TcpProgram
+from transports.channels._tcp_program import LaneName, TcpProgram
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import (
@@ -86,8 +86,8 @@ class _Peer:
 class TcpEndpoint:
     """See :class:`transports.channels.base.Endpoint`."""
 
-    carries_schedules: ClassVar[bool] = True
-    """Whether :meth:`carry_out` is for it."""
+    num_streams: int = 1
+    """Connections for each peer."""
 
     def __init__(self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES) -> None:
         self._group = group
@@ -114,6 +114,7 @@ class TcpEndpoint:
         self._closed = False
         self._driving = threading.Lock()  # held inside progress(): close() waits until the driver has left it
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
+        self._carriers: list[_Peer] = []
         self._last_statistics: dict[int, PeerStatistics] = {}
         self._last_congestion: dict[int, str] = {}
         _OPEN.add(self)
@@ -179,10 +180,12 @@ class TcpEndpoint:
             if wait_s <= 0:
                 raise self._timeout()
 
-    def carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float:
-        """A whole schedule that has begun, natively; returns when its first message completed. `header` is that of
-        every message but for phase and count. Nothing else may be posted. Raises what :meth:`progress` raises."""
+    def carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
+        """A whole schedule that has begun, natively; returns when its first message completed, if any did.
+        `header` is that of every message but for phase and count. Nothing else may be posted. Raises what
+        :meth:`progress` raises."""
         with self._driving:
+            self._carriers = [self._peers[self._connection(lane)] for lane in program.lanes]
             try:
                 return self._carry_out(program, header, deadline_s)
             except TransportError as error:
@@ -191,7 +194,7 @@ class TcpEndpoint:
             finally:
                 self._account(program)
 
-    def _carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float:
+    def _carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
         self._prepare(program, header, deadline_s)
         outcome = native.WOKEN
         while outcome != native.DONE:
@@ -203,12 +206,15 @@ class TcpEndpoint:
             if peer.ending:
                 self._examine(peer)
         first_ns: int = program.run.first_ns
-        return first_ns / 1e9
+        return first_ns / 1e9 if first_ns else None
+
+    def _connection(self, lane: LaneName) -> int:
+        """The number of the one that a lane of a schedule takes now."""
+        return lane.peer
 
     def _prepare(self, program: TcpProgram, header: Header, deadline_s: float) -> None:
         self._sequence = header.sequence
-        for lane, state in zip(program.lanes, program.states, strict=True):
-            peer = self._peers[lane.peer]
+        for peer, state in zip(self._carriers, program.states, strict=True):
             state.socket, state.ending, state.low_water = peer.socket.fileno(), peer.ending, peer.low_water_bytes
         for peer in self._peers.values():
             if peer.left_after is not None:
@@ -233,7 +239,7 @@ class TcpEndpoint:
         elif outcome == native.LATE:
             raise self._lateness(program, header)
         else:
-            peer, state = self._peers[program.lanes[run.culprit].peer], program.states[run.culprit]
+            peer, state = self._carriers[run.culprit], program.states[run.culprit]
             if outcome == native.LOST:
                 raise PeerLostError(peer.rank, os.strerror(state.error) if state.error else "it closed the connection")
             peer.header[:] = state.header
@@ -242,7 +248,7 @@ class TcpEndpoint:
     def _note_end(self, program: TcpProgram, peer: _Peer) -> None:
         """A peer has ended its side; what it still owes us is read to the end, which tells more."""
         peer.ending = True
-        numbers = [number for number, lane in enumerate(program.lanes) if lane.peer == peer.rank]
+        numbers = [number for number, carrier in enumerate(self._carriers) if carrier is peer]
         for number in numbers:
             program.states[number].ending = 1
         unfinished = [number for number in numbers if program.awaits(number)]
@@ -264,8 +270,7 @@ class TcpEndpoint:
     def _account(self, program: TcpProgram) -> None:
         for peer in self._peers.values():
             peer.readable = peer.writable = True  # what epoll said meanwhile it will not say again
-        for lane, state in zip(program.lanes, program.states, strict=True):
-            peer = self._peers[lane.peer]
+        for lane, peer, state in zip(program.lanes, self._carriers, program.states, strict=True):
             if lane.sends:
                 peer.sent_bytes += state.num_bytes
                 peer.cut_short = state.moved > 0

@@ -19,18 +19,16 @@ _log: Final = logging.getLogger(__name__)
 
 SOURCE: Final = Path(__file__).with_name("tcp.c")
 WINDOW: Final = 4
-"""Messages of a lane that may be held back because what they are added to is not ready; as in tcp.c."""
-SUMMED: Final = ("float32", "float64", "int32", "int64")
-"""What it adds, in the order of tcp.c's `enum type`."""
+"""Messages of a peer that may be held back because what they are added to is not ready."""
 
 DONE, WOKEN, LATE, ENDING, LOST, MISMATCH = range(6)
-SEND, RECEIVE, REDUCE = range(3)
-_KINDS: Final[Mapping[str, int]] = {"send": SEND, "receive": RECEIVE, "reduce": REDUCE}
+SEND, RECEIVE, REDUCE, ADD = range(4)
+_KINDS: Final[Mapping[str, int]] = {"send": SEND, "receive": RECEIVE, "reduce": REDUCE, "add": ADD}
 _MAX_ENDED: Final = 64
 _ALIGNMENT: Final = 64
 
 _STEP: Final = np.dtype(
-    [("view", "u8"), ("num_bytes", "u8")]
+    [("view", "u8"), ("addend", "u8"), ("num_bytes", "u8")]
     + [
         (name, "u4")
         for name in (
@@ -61,6 +59,8 @@ class Lane(ctypes.Structure):
         ("low_water", ctypes.c_uint32),
         ("header", ctypes.c_uint8 * HEADER_BYTES),
         ("added", ctypes.c_uint32),
+        ("first_phase", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
     )
 
 
@@ -83,15 +83,17 @@ class Run(ctypes.Structure):
         ("num_left", ctypes.c_uint32),
         ("element_bytes", ctypes.c_uint32),
         ("type", ctypes.c_uint32),
+        ("reduction", ctypes.c_uint32),
         ("low_water_bytes", ctypes.c_uint32),
         ("same_schedule", ctypes.c_uint32),
+        ("num_streams", ctypes.c_uint32),
+        ("window", ctypes.c_uint32),
         ("epoll", ctypes.c_int32),
         ("wake", ctypes.c_int32),
         ("culprit", ctypes.c_int32),
         ("header", ctypes.c_uint8 * HEADER_BYTES),
         ("num_ended", ctypes.c_int32),
         ("ended", ctypes.c_int32 * _MAX_ENDED),
-        ("unused", ctypes.c_uint32),
     )
 
 
@@ -104,45 +106,65 @@ def library() -> ctypes.CDLL | None:
         _log.warning("collectives over tcp take more of the processor's time than they need to: %s", error)
         return None
     found.run_schedule.argtypes = found.begin_schedule.argtypes = (ctypes.c_void_p,)
-    found.begin_schedule.restype = None
+    found.combine.argtypes = (ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    found.begin_schedule.restype = found.combine.restype = None
     return found
 
 
 class LaneName(NamedTuple):
-    """The messages to, or from, one peer."""
+    """The messages to, or from, one peer that travel over one of their connections."""
 
     peer: int
     sends: bool
+    stream: int
+    """0: the connection of the first message."""
 
 
 class TcpProgram:
     """A schedule in arrays, to be carried out again and again, and the state of the present run, which the native
     engine and its caller share."""
 
-    def __init__(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
-        """No step may be one that moves nothing."""
-        self.lanes: Final = tuple(LaneName(peer, direction == "send") for peer, direction in order.lanes)
-        self._buffers = tuple(sorted({step.chunk.buffer for step in steps}))
+    def __init__(self, steps: Sequence[Step], order: Dependencies, element_bytes: int, num_streams: int) -> None:
+        """Messages to, and from, a peer take `num_streams` connections in turn."""
+        lanes = {
+            LaneName(peer, direction == "send", stream): indices[stream::num_streams]
+            for (peer, direction), indices in order.lanes.items()
+            for stream in range(min(num_streams, len(indices)))
+        }
+        self.lanes: Final = tuple(lanes)
+        addends = [step.source or step.chunk for step in steps]
+        self._buffers = tuple(sorted({chunk.buffer for step in steps for chunk in (step.chunk, step.source) if chunk}))
         self._schedule = np.zeros(len(steps), _STEP)
         self._schedule["view"] = [step.chunk.start * element_bytes for step in steps]
+        self._schedule["addend"] = [chunk.start * element_bytes for chunk in addends]
         self._schedule["num_bytes"] = [step.chunk.count * element_bytes for step in steps]
         self._schedule["kind"] = [_KINDS[step.kind] for step in steps]
         self._schedule["waiting"] = order.num_predecessors
         self._schedule["num_successors"] = [len(later) for later in order.successors]
         self._schedule["first_successor"] = np.cumsum([0, *map(len, order.successors)])[:-1]
-        self.states: Final = (Lane * len(self.lanes))()
+        self.states: Final = (Lane * len(lanes))()
         begun = 0
-        for number, (state, indices) in enumerate(zip(self.states, order.lanes.values(), strict=True)):
+        for number, (state, (name, indices)) in enumerate(zip(self.states, lanes.items(), strict=True)):
             self._schedule["lane"][list(indices)] = number
             self._schedule["position"][list(indices)] = range(len(indices))
-            state.first, state.num_steps, state.sends = begun, len(indices), self.lanes[number].sends
+            state.first, state.num_steps = begun, len(indices)
+            state.sends, state.first_phase = name.sends, name.stream
             begun += len(indices)
         self._steps = np.empty_like(self._schedule)
-        self._order = np.array([index for indices in order.lanes.values() for index in indices], np.uint32)
+        self._order = np.array([index for indices in lanes.values() for index in indices], np.uint32)
         self._successors = np.array([later for each in order.successors for later in each], np.uint32)
-        self._buffer_of = np.array([self._buffers.index(step.chunk.buffer) for step in steps], np.uint32)
+        self._buffer_of = np.array(
+            [
+                self._buffers.index(chunk.buffer)
+                for step, addend in zip(steps, addends, strict=True)
+                for chunk in (step.chunk, addend)
+            ],
+            np.uint32,
+        )
         self._bases = (ctypes.c_uint64 * len(self._buffers))()
         self._element_bytes = element_bytes
+        self._num_streams = num_streams
+        self._window = -(-WINDOW // num_streams)
         longest = max((step.chunk.count for step in steps if step.kind == "reduce"), default=0) * element_bytes
         self._slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
         self.run: Final = Run(
@@ -157,6 +179,8 @@ class TcpProgram:
             num_steps=len(steps),
             num_lanes=len(self.lanes),
             element_bytes=element_bytes,
+            num_streams=num_streams,
+            window=self._window,
         )
         self._pointer = ctypes.addressof(self.run)
         native = library()
@@ -166,17 +190,18 @@ class TcpProgram:
     @property
     def slots_bytes(self) -> int:
         """Of memory that it needs for messages to be added."""
-        return WINDOW * self._slot_bytes * sum(not lane.sends for lane in self.lanes)
+        return self._window * self._slot_bytes * sum(not lane.sends for lane in self.lanes)
 
-    def begin(self, addresses: Mapping[Buffer, int], slots: int, *, element_type: int) -> None:
-        """Make everything ready for a run on those buffers, with that memory for messages to be added."""
+    def begin(self, addresses: Mapping[Buffer, int], slots: int, *, dtype: int, reduction: int) -> None:
+        """Make everything ready for a run on those buffers, with that memory for messages to be added; `dtype` and
+        `reduction` as indices in DTYPES and REDUCTIONS."""
         for number, name in enumerate(self._buffers):
             self._bases[number] = addresses[name]
         for state in self.states:
             if not state.sends:
                 state.slots = slots
-                slots += WINDOW * self._slot_bytes
-        self.run.type = element_type
+                slots += self._window * self._slot_bytes
+        self.run.type, self.run.reduction = dtype, reduction
         self._native.begin_schedule(self._pointer)
 
     def go_on(self) -> int:
@@ -194,16 +219,20 @@ class TcpProgram:
         return self.awaits(number) and bool(self._step(number)["kind"] == REDUCE or not self._step(number)["waiting"])
 
     def under_way(self, number: int) -> tuple[int, int]:
-        """(position, elements) of the message that a lane is at."""
-        return self.states[number].next, int(self._step(number)["num_bytes"]) // self._element_bytes
+        """(phase, elements) of the message that a lane is at."""
+        state = self.states[number]
+        phase = state.first_phase + state.next * self._num_streams
+        return phase, int(self._step(number)["num_bytes"]) // self._element_bytes
 
     def _step(self, number: int) -> Any:
         state = self.states[number]
         return self._steps[self._order[state.first + state.next]]
 
 
-def program_of(steps: Sequence[Step], order: Dependencies, element_bytes: int) -> TcpProgram | None:
-    """None for a schedule with steps that move nothing, and where there is no engine."""
-    if not steps or any(step.kind == "add" for step in steps) or library() is None:
+def program_of(
+    steps: Sequence[Step], order: Dependencies, element_bytes: int, num_streams: int = 1
+) -> TcpProgram | None:
+    """None where there is nothing to do, or no engine."""
+    if not steps or library() is None:
         return None
-    return TcpProgram(steps, order, element_bytes)
+    return TcpProgram(steps, order, element_bytes, num_streams)

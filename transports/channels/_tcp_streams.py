@@ -7,22 +7,20 @@ messages of a pair and direction, and so agree on which connection the next one 
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import ClassVar
 
 from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels._tcp_mesh import Configure, Mesh, connect_mesh
+from transports.channels._tcp_program import LaneName, TcpProgram
 from transports.channels.base import Group, Header, Token
 
 
 class StreamsEndpoint(TcpEndpoint):
     """See :class:`transports.channels.base.Endpoint`. Its TCP connections are numbered peer + size x stream."""
 
-    carries_schedules: ClassVar[bool] = False
-
     def __init__(self, group: Group, mesh: Mesh, num_streams: int) -> None:
         super().__init__(group, mesh)
         self._size = group.size
-        self._num_streams = num_streams
+        self.num_streams = num_streams
         self._num_sent: defaultdict[int, int] = defaultdict(int)
         self._num_received: defaultdict[int, int] = defaultdict(int)
 
@@ -30,20 +28,31 @@ class StreamsEndpoint(TcpEndpoint):
         """See :class:`Endpoint`."""
         number = self._num_sent[peer]
         self._num_sent[peer] = number + 1
-        return super().post_send(self._connection(peer, number), header, view)
+        return super().post_send(self._number(peer, number), header, view)
 
     def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
         """See :class:`Endpoint`."""
         number = self._num_received[peer]
         self._num_received[peer] = number + 1
-        return super().post_receive(self._connection(peer, number), header, view)
+        return super().post_receive(self._number(peer, number), header, view)
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
-        return super().peek(self._connection(peer, self._num_received[peer]), deadline_s)
+        return super().peek(self._number(peer, self._num_received[peer]), deadline_s)
 
-    def _connection(self, peer: int, number: int) -> int:
-        return peer + self._size * (number % self._num_streams)
+    def _number(self, peer: int, number: int) -> int:
+        return peer + self._size * (number % self.num_streams)
+
+    def _connection(self, lane: LaneName) -> int:
+        return self._number(lane.peer, self._counts(lane)[lane.peer] + lane.stream)
+
+    def _account(self, program: TcpProgram) -> None:
+        super()._account(program)
+        for lane, state in zip(program.lanes, program.states, strict=True):
+            self._counts(lane)[lane.peer] += state.num_steps
+
+    def _counts(self, lane: LaneName) -> dict[int, int]:
+        return self._num_sent if lane.sends else self._num_received
 
 
 def connect_streams(group: Group, configure: Configure, num_streams: int) -> Mesh:

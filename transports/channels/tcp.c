@@ -13,18 +13,20 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "arithmetic.h"
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the wire format is little-endian"
 #endif
 
 enum { HEADER_BYTES = 40, CHECKED_BYTES = 36, PHASE_AT = 12, COUNT_AT = 16 }; /* see framing.py */
-enum { WINDOW = 4, GATHER_BYTES = 256 * 1024, PIECE_BYTES = 128 * 1024, MAX_GATHERED = 16, MAX_EVENTS = 64 };
-enum kind { SEND, RECEIVE, REDUCE };
-enum type { FLOAT32, FLOAT64, INT32, INT64 };
+enum { GATHER_BYTES = 256 * 1024, PIECE_BYTES = 128 * 1024, MAX_GATHERED = 16, MAX_EVENTS = 64 };
+enum kind { SEND, RECEIVE, REDUCE, ADD };
 enum outcome { DONE, WOKEN, LATE, ENDING, LOST, MISMATCH };
 
 struct step {
-    uint8_t *view; /* what is sent; where what is received goes, or what it is added to */
+    uint8_t *view;         /* what is sent; where what is received goes, or what it is added to */
+    const uint8_t *addend; /* of ADD, which moves nothing */
     uint64_t num_bytes;
     uint32_t kind, lane, position; /* in its lane */
     uint32_t waiting;              /* for so many steps to be done */
@@ -32,9 +34,9 @@ struct step {
     uint32_t arrived, done;
 };
 
-/* The messages to, or from, one peer, in the order in which they travel. */
+/* The messages to, or from, one peer over one connection, in the order in which they travel. */
 struct lane {
-    uint8_t *slots; /* WINDOW of them, for messages that are to be added */
+    uint8_t *slots; /* `window` of them, for messages that are to be added */
     uint64_t moved; /* bytes of the message under way, its header counted */
     uint64_t num_bytes;
     int64_t moved_ns;
@@ -44,7 +46,9 @@ struct lane {
     uint32_t oldest;           /* position of the first that is not done */
     uint32_t sends, blocked, ending, agreed, low_water;
     uint8_t header[HEADER_BYTES];
-    uint32_t added; /* bytes of the message under way that have been added already */
+    uint32_t added;       /* bytes of the message under way that have been added already */
+    uint32_t first_phase; /* that of its first message; connections take a peer's messages in turn */
+    uint32_t unused;
 };
 
 struct run {
@@ -52,18 +56,18 @@ struct run {
     struct step *steps;          /* the same at work */
     struct lane *lanes;
     const uint32_t *order, *successors;
-    const uint32_t *buffers; /* for each step, the number of its buffer */
+    const uint32_t *buffers; /* for each step, the numbers of the buffers of its view and its addend */
     const uint64_t *bases;   /* the buffers' addresses */
     uint64_t slot_bytes;
     int64_t deadline_ns, first_ns; /* 0: nothing has completed yet */
-    uint32_t num_steps, num_lanes, num_left, element_bytes, type, low_water_bytes, same_schedule;
+    uint32_t num_steps, num_lanes, num_left, element_bytes, type, reduction, low_water_bytes, same_schedule;
+    uint32_t num_streams, window; /* connections for each peer; messages of a lane that may wait to be added */
     int32_t epoll, wake, culprit; /* of LOST and MISMATCH the lane */
     uint8_t header[HEADER_BYTES]; /* of every message, but for phase, count and check */
     int32_t num_ended, ended[MAX_EVENTS]; /* sockets */
-    uint32_t unused;
 };
 
-_Static_assert(sizeof(struct step) == 48 && sizeof(struct lane) == 120 && sizeof(struct run) == 424, "as in _tcp_program.py");
+_Static_assert(sizeof(struct step) == 56 && sizeof(struct lane) == 128 && sizeof(struct run) == 432, "as in _tcp_program.py");
 
 static uint32_t crc_table[256];
 
@@ -86,8 +90,9 @@ static uint32_t crc32(const uint8_t *bytes, size_t num_bytes) {
 
 static void write_header(const struct run *run, const struct step *step, uint8_t *header) {
     uint64_t count = step->num_bytes / run->element_bytes;
+    uint32_t phase = run->lanes[step->lane].first_phase + step->position * run->num_streams;
     memcpy(header, run->header, HEADER_BYTES);
-    memcpy(header + PHASE_AT, &step->position, sizeof step->position);
+    memcpy(header + PHASE_AT, &phase, sizeof phase);
     memcpy(header + COUNT_AT, &count, sizeof count);
     uint32_t check = crc32(header, CHECKED_BYTES);
     memcpy(header + CHECKED_BYTES, &check, sizeof check);
@@ -99,48 +104,40 @@ static int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-#define ADD(type)                                                                                                      \
-    do {                                                                                                               \
-        type *restrict to = (type *)sum;                                                                               \
-        const type *restrict from = (const type *)addend;                                                              \
-        for (size_t i = 0; i < num_bytes / sizeof(type); i++)                                                          \
-            to[i] += from[i];                                                                                          \
-    } while (0)
-
-static void add(uint32_t type, uint8_t *sum, const uint8_t *addend, size_t num_bytes) {
-    switch (type) {
-    case FLOAT32: ADD(float); break;
-    case FLOAT64: ADD(double); break;
-    case INT32: ADD(uint32_t); break; /* wraps around, as the signed sum does in numpy */
-    case INT64: ADD(uint64_t); break;
-    }
-}
-
 static uint8_t *slot(const struct run *run, const struct lane *lane, const struct step *step) {
-    return lane->slots + step->position % WINDOW * run->slot_bytes;
+    return lane->slots + step->position % run->window * run->slot_bytes;
 }
 
 static struct step *step_at(const struct run *run, const struct lane *lane, uint32_t position) {
     return &run->steps[run->order[lane->first + position]];
 }
 
-/* A step is done: what waited for it alone may go on, and may be done by that. No deeper than a lane has slots, for only
- * what has arrived is done at once. */
+static void add_whole(struct run *run, struct step *step);
+
+/* A step is done: what waited for it alone may go on, and may be done by that. No deeper than lanes have slots and
+ * buffers have parts that are added, for only what is here is done at once. */
 static void finish(struct run *run, struct step *step) {
-    struct lane *lane = &run->lanes[step->lane];
     step->done = 1;
     run->num_left--;
-    if (!run->first_ns)
-        run->first_ns = now_ns();
-    while (lane->oldest < lane->num_steps && step_at(run, lane, lane->oldest)->done)
-        lane->oldest++;
+    if (step->kind != ADD) {
+        struct lane *lane = &run->lanes[step->lane];
+        if (!run->first_ns)
+            run->first_ns = now_ns();
+        while (lane->oldest < lane->num_steps && step_at(run, lane, lane->oldest)->done)
+            lane->oldest++;
+    }
     for (uint32_t each = 0; each < step->num_successors; each++) {
         struct step *later = &run->steps[run->successors[step->first_successor + each]];
-        if (--later->waiting == 0 && later->arrived) {
-            add(run->type, later->view, slot(run, &run->lanes[later->lane], later), later->num_bytes);
-            finish(run, later);
-        }
+        if (--later->waiting == 0 && (later->arrived || later->kind == ADD))
+            add_whole(run, later);
     }
+}
+
+/* What it is added to is ready, and all of it is here. */
+static void add_whole(struct run *run, struct step *step) {
+    const uint8_t *from = step->kind == ADD ? step->addend : slot(run, &run->lanes[step->lane], step);
+    combine(run->type, run->reduction, step->view, from, step->num_bytes);
+    finish(run, step);
 }
 
 static int lost(struct run *run, struct lane *lane, int error) {
@@ -215,7 +212,7 @@ static void await(struct run *run, struct lane *lane, const struct step *step) {
 /* Take what the kernel has of the message under way, a piece that stays in the cache until it is added. */
 static int receive_ready(struct run *run, struct lane *lane, int *progress) {
     struct step *step = step_at(run, lane, lane->next);
-    if (step->kind == REDUCE ? lane->next - lane->oldest >= WINDOW : step->waiting)
+    if (step->kind == REDUCE ? lane->next - lane->oldest >= run->window : step->waiting)
         return DONE;
     uint64_t before = lane->moved, here = before < HEADER_BYTES ? 0 : before - HEADER_BYTES;
     uint64_t length = step->num_bytes - here;
@@ -260,7 +257,7 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
     if (step->kind == REDUCE && !step->waiting) {
         uint8_t *from = slot(run, lane, step);
         uint64_t ready = here - lane->added, rest = ready % run->element_bytes;
-        add(run->type, step->view + lane->added, from, ready - rest);
+        combine(run->type, run->reduction, step->view + lane->added, from, ready - rest);
         memmove(from, from + ready - rest, rest);
         lane->added += (uint32_t)(ready - rest);
     }
@@ -312,8 +309,10 @@ static int wait_for_news(struct run *run) {
 void begin_schedule(struct run *run) {
     int64_t begun_ns = now_ns();
     memcpy(run->steps, run->schedule, run->num_steps * sizeof *run->steps);
-    for (uint32_t number = 0; number < run->num_steps; number++)
-        run->steps[number].view += run->bases[run->buffers[number]];
+    for (uint32_t number = 0; number < run->num_steps; number++) {
+        run->steps[number].view += run->bases[run->buffers[2 * number]];
+        run->steps[number].addend += run->bases[run->buffers[2 * number + 1]];
+    }
     for (uint32_t number = 0; number < run->num_lanes; number++) {
         struct lane *lane = &run->lanes[number];
         lane->moved = lane->num_bytes = 0;
@@ -322,6 +321,9 @@ void begin_schedule(struct run *run) {
     }
     run->num_left = run->num_steps;
     run->first_ns = 0;
+    for (uint32_t number = 0; number < run->num_steps; number++)
+        if (run->steps[number].kind == ADD && !run->steps[number].waiting && !run->steps[number].done)
+            add_whole(run, &run->steps[number]);
 }
 
 /* All of it, or as far as it goes without the caller. */

@@ -15,26 +15,28 @@ from hypothesis import strategies as st
 
 from tests.threads import groups, run_communicators, run_threads
 from transports.channels import _tcp_program
-from transports.channels._tcp_program import program_of
+from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels.base import CHANNELS, Group, Header, published
 from transports.channels.tcp import Tcp
-from transports.collectives.base import COLLECTIVES, Chunk, Step
-from transports.collectives.dependencies import dependencies
+from transports.collectives.base import COLLECTIVES
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.framing import DTYPES, GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, REDUCTIONS, argument, group_id, pack
-from transports.transport import Transport
+from transports.transport import ReduceOperation, Transport
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 NUM_ELEMENTS = 100
 TINY = {"kind": "tcp", "send_buffer": "4KiB", "receive_buffer": "4KiB"}
 
 
-def sums(kind: str, dtype: torch.dtype, size: int, num_elements: int, channel: object = "tcp") -> list[torch.Tensor]:
+def reduced(
+    kind: str, dtype: torch.dtype, size: int, num_elements: int, channel: object = "tcp", op: str = "sum"
+) -> list[torch.Tensor]:
     def life(opened: Any) -> torch.Tensor:
         generator = torch.Generator().manual_seed(opened.rank)
-        values = (torch.rand(num_elements, generator=generator) * 1000).to(dtype)
+        values = torch.rand(num_elements, generator=generator) * 100 + 1
+        values = values > 50 if dtype == torch.bool else values.to(dtype)
         for _ in range(2):
-            opened.all_reduce(values).wait(20)
+            opened.all_reduce(values, op).wait(20)
         return values
 
     results = run_communicators(life, size, channel=channel, collective=kind)
@@ -44,32 +46,59 @@ def sums(kind: str, dtype: torch.dtype, size: int, num_elements: int, channel: o
     return results
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64])
-@settings(max_examples=4, deadline=None)
-@given(
-    kind=st.sampled_from(["ring", "halving_doubling", "recursive_doubling", "tree", "all_to_all"]),
-    size=st.integers(2, 5),
-    num_elements=st.integers(1, 200_000),
-)
-def test_the_same_bits_come_with_and_without_it(dtype: torch.dtype, kind: str, size: int, num_elements: int) -> None:
-    natively = sums(kind, dtype, size, num_elements)
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=3, deadline=None)
+@given(data=st.data())
+def test_the_same_bits_come_with_and_without_it(dtype: str, data: st.DataObject) -> None:
+    chosen = getattr(torch, dtype)
+    operations = ["sum", "product", "min", "max", *([] if chosen.is_floating_point else ["band", "bor", "bxor"])]
+    op = data.draw(st.sampled_from(operations), "op")
+    kind = data.draw(st.sampled_from(["ring", "halving_doubling", "recursive_doubling", "tree", "all_to_all"]), "kind")
+    size, num_elements = data.draw(st.integers(2, 5), "size"), data.draw(st.integers(1, 200_000), "num_elements")
+    channel = {"kind": "tcp", "streams": data.draw(st.sampled_from([1, 1, 2, 3, 5]), "streams")}
+    natively = reduced(kind, chosen, size, num_elements, channel, op)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_tcp_program, "library", lambda: None)
-        interpreted = sums(kind, dtype, size, num_elements)
+        interpreted = reduced(kind, chosen, size, num_elements, channel, op)
     for one, other in zip(natively, interpreted, strict=True):
         assert torch.equal(one, other)
 
 
+NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+SPECIAL = (0, 1, 0x007F, 0x0080, 0x03FF, 0x0400, 0x3C00, 0x3F80, 0x7BFF, 0x7C00, 0x7C01, 0x7F7F, 0x7F80, 0x7F81, 0x7FFF)
+
+
+@pytest.mark.parametrize("op", [torch.add, torch.mul, torch.minimum, torch.maximum])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_floats_meet_as_in_torch(dtype: str, op: Callable[..., torch.Tensor]) -> None:
+    """Every value with every kind of value, bit by bit, but for what is no number: of that there are many."""
+    library = _tcp_program.library()
+    assert library is not None
+    reduction = {torch.add: "sum", torch.mul: "product", torch.minimum: "min", torch.maximum: "max"}[op]
+    drawn = np.random.default_rng(1).integers(0, 1 << 16, 20)
+    partners = np.concatenate([SPECIAL, np.array(SPECIAL) | 0x8000, drawn]).astype(np.uint16)
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(NARROW[dtype])
+    for partner in partners.view(np.int16):
+        operand = torch.full((1 << 16,), int(partner), dtype=torch.int16).view(NARROW[dtype])
+        for stride in (1 << 16, 7):  # short of a vector, too
+            first = every[:: (1 << 16) // stride].contiguous()
+            result = first.clone()
+            arguments = result.data_ptr(), operand.data_ptr(), result.nbytes
+            library.combine(DTYPES.index(dtype), REDUCTIONS.index(reduction), *arguments)
+            expected = op(first, operand[: len(first)])
+            numbers = ~expected.isnan()
+            assert torch.equal(result.isnan(), ~numbers)
+            assert torch.equal(result[numbers], expected[numbers])
+            if reduction in {"sum", "product"}:  # of two zeros either may be the less
+                assert torch.equal(result[numbers].view(torch.int16), expected[numbers].view(torch.int16))
+
+
+@pytest.mark.parametrize("channel", [TINY, {**TINY, "streams": 3}])
 @pytest.mark.parametrize("kind", sorted(set(COLLECTIVES.kinds()) - {"in_network"}))
-def test_messages_longer_than_every_buffer_pass(kind: str) -> None:
+def test_messages_longer_than_every_buffer_pass(kind: str, channel: object) -> None:
     """Everybody sends at once and nobody's socket holds a message: who did not read meanwhile would wait for ever."""
-    results = sums(kind, torch.float32, 4, 300_000, TINY)
+    results = reduced(kind, torch.float32, 4, 300_000, channel)
     assert all(torch.equal(result, results[0]) for result in results)
-
-
-def test_a_schedule_with_steps_that_move_nothing_is_not_for_it() -> None:
-    steps = [Step("add", Chunk("output", 0, 4), 0, Chunk("scratch", 0, 4))]
-    assert program_of(steps, dependencies(steps), 4) is None
 
 
 def words(count: int = NUM_ELEMENTS // 2, phase: int = 0, operation: int = ALL_REDUCE, group: str = "") -> Header:
@@ -78,21 +107,43 @@ def words(count: int = NUM_ELEMENTS // 2, phase: int = 0, operation: int = ALL_R
 
 
 @contextmanager
-def beside(impostor: Callable[[socket.socket, str], None], timeout_s: float = 20.0) -> Iterator[Transport]:
-    """Rank 0 of two in a ring; rank 1 is a plain socket that says hello properly and then does what it likes."""
+def connected(group: Group, name: str) -> Iterator[socket.socket]:
+    """A plain socket that says hello to rank 0 properly, as rank 1 of the mesh of that name."""
+    host, _, port = published(group, f"{name}/0", 0, "its address", time.monotonic() + 20).rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(pack(Header(group_id(name), 0, HELLO, 0, 2, 1)))
+        assert len(connection.recv(HEADER_BYTES, socket.MSG_WAITALL)) == HEADER_BYTES
+        yield connection
+
+
+@contextmanager
+def beside(
+    impostor: Callable[[socket.socket, str], None],
+    timeout_s: float = 20.0,
+    second: Callable[[socket.socket, str], None] | None = None,
+) -> Iterator[Transport]:
+    """Rank 0 of two in a ring; rank 1 is a plain socket that says hello properly and then does what it likes, or two
+    of them."""
     group = groups(2, timeout_s=timeout_s)[0]
 
     def life() -> None:
-        host, _, port = published(group, f"{group.name}/0", 0, "its address", time.monotonic() + 20).rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
-            connection.sendall(pack(Header(group_id(group.name), 0, HELLO, 0, 2, 1)))
-            assert len(connection.recv(HEADER_BYTES, socket.MSG_WAITALL)) == HEADER_BYTES
+        if second is None:
+            with connected(group, group.name) as connection:
+                impostor(connection, group.name)
+            return
+        with (
+            connected(group, f"{group.name}/stream0") as connection,
+            connected(group, f"{group.name}/stream1") as other,
+        ):
+            answering = threading.Thread(target=second, args=(other, group.name))
+            answering.start()
             impostor(connection, group.name)
+            answering.join()
 
     thread = threading.Thread(target=life)
     thread.start()
     try:
-        with closing(Transport(COLLECTIVES.parse("ring"), Tcp(), group)) as transport:
+        with closing(Transport(COLLECTIVES.parse("ring"), Tcp(streams=2 if second else 1), group)) as transport:
             transport.deadline_s = time.monotonic() + timeout_s
             yield transport
     finally:
@@ -107,7 +158,9 @@ def test_what_comes_byte_by_byte_is_added_whole() -> None:
             message = pack(words(phase=phase, group=group)) + payload
             for start in range(0, len(message), 7):
                 connection.sendall(message[start : start + 7])
-        connection.recv(1 << 20)
+        with suppress(ConnectionError):
+            while connection.recv(1 << 16):
+                pass
 
     with beside(trickle) as transport:
         values = torch.ones(NUM_ELEMENTS)
@@ -120,21 +173,22 @@ def waits(for_what: threading.Event) -> None:
     assert for_what.wait(20)
 
 
-def says(what: Callable[[str], bytes]) -> Callable[[socket.socket, str], None]:
-    """Something, and then nothing more; what it is told it reads to the end."""
+def says(what: Callable[[str], bytes], *, ends: bool = True) -> Callable[[socket.socket, str], None]:
+    """Something, and then nothing more, or that nothing more will come; what it is told it reads to the end."""
 
     def impostor(connection: socket.socket, group: str) -> None:
-        connection.sendall(what(group))
-        connection.shutdown(socket.SHUT_WR)
-        with suppress(ConnectionError):
+        with suppress(OSError):
+            connection.sendall(what(group))
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
             while connection.recv(1 << 16):
                 pass
 
     return impostor
 
 
-def whole(group: str) -> bytes:
-    return pack(words(group=group)) + bytes(2 * NUM_ELEMENTS)
+def whole(group: str, phase: int = 0) -> bytes:
+    return pack(words(group=group, phase=phase)) + bytes(2 * NUM_ELEMENTS)
 
 
 CASES: dict[str, tuple[Callable[[str], bytes], type[TransportError], str]] = {
@@ -172,6 +226,69 @@ def test_a_peer_that_does_something_else_is_named(case: str) -> None:
         transport.all_reduce(torch.ones(NUM_ELEMENTS))
     assert told in str(raised.value)
     assert "1" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (lambda _: b"\xff" * 300, FrameMismatchError),
+        (whole, FrameMismatchError),
+        (lambda group: whole(group, phase=1)[:99], PeerLostError),
+        (lambda _: b"", PeerLostError),
+    ],
+    ids=["garbage", "the first one's", "half a message", "nothing"],
+)
+def test_a_second_connection_is_held_to_its_own_messages(
+    said: Callable[[str], bytes], expected: type[TransportError]
+) -> None:
+    with beside(says(whole, ends=False), second=says(said)) as transport, pytest.raises(expected, match=r"\b1\b"):
+        transport.all_reduce(torch.ones(NUM_ELEMENTS))
+
+
+def test_two_connections_take_the_messages_of_one_schedule_in_turn() -> None:
+    with beside(says(whole, ends=False), second=says(lambda group: whole(group, phase=1), ends=False)) as transport:
+        values = torch.ones(NUM_ELEMENTS)
+        transport.all_reduce(values)
+        assert sorted(values.tolist()) == [0.0] * (NUM_ELEMENTS // 2) + [1.0] * (NUM_ELEMENTS // 2)
+
+
+def test_turns_go_on_where_schedules_and_single_messages_alternate() -> None:
+    def life(opened: Any) -> None:
+        for number in range(7):
+            values = torch.full((NUM_ELEMENTS + number,), 2.0**opened.rank)
+            opened.all_reduce(values).wait()
+            assert values.eq(7.0).all()
+            single = torch.full((number,), float(opened.rank))
+            sent = opened.send(single, (opened.rank + 1) % 3)
+            received = torch.empty(number)
+            opened.receive(received, (opened.rank - 1) % 3).wait()
+            sent.wait()
+            assert received.eq((opened.rank - 1) % 3).all()
+
+    assert run_communicators(life, 3, channel={"kind": "tcp", "streams": 4}) == [None] * 3
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize(("dtype", "op"), [("float16", "sum"), ("bfloat16", "sum"), ("int8", "max")])
+def test_who_dies_in_mid_schedule_is_missed_by_everybody(dtype: str, op: ReduceOperation, streams: int) -> None:
+    def work(transport: Transport) -> None:
+        while True:
+            transport.all_reduce(torch.zeros(1_000_000, dtype=getattr(torch, dtype)), op)
+
+    def life(group: Group) -> int:
+        with closing(Transport(COLLECTIVES.parse("ring"), Tcp(streams=streams), group)) as transport:
+            transport.deadline_s = time.monotonic() + 20
+            if group.rank == 1:
+                assert isinstance(transport.endpoint, TcpEndpoint)
+                dying = [each.socket for each in transport.endpoint._peers.values()]
+                threading.Timer(0.05, lambda: [each.shutdown(socket.SHUT_RDWR) for each in dying]).start()
+            with pytest.raises(PeerLostError) as raised:
+                work(transport)
+            return raised.value.peer
+
+    first, second, third = run_threads(life, groups(3))
+    assert isinstance(second, int), second
+    assert {first, third} <= {0, 1, 2}
 
 
 def test_a_silent_peer_is_named_with_what_was_awaited() -> None:
