@@ -209,7 +209,8 @@ def refuse_excess(plan: Plan, budget: Budget | None) -> None:
         raise EnvironmentLacksError(
             f"{fastest.key('rate')}: {' -> '.join(fastest.hop)} asks for {format_rate(fastest.spec.rate_bps)}, and all "
             f"links of this machine together carry {carries_bps / 1e9:.1f} Gbit/s (measured {budget.measured_at}): ask "
-            "for less, or measure again on an idle machine with `testbed doctor`"
+            "for less, or measure again on an idle machine with `testbed doctor`; a hundredth of the bytes takes as "
+            "long at a hundredth of the rate: `workload: {kind: synthetic, layers: resnet50, scale: 0.01}`"
         )
 
 

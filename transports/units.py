@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-zA-Z%/]+)\s*", re.IGNORECASE)
+_SCIENTIFIC: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?e[+-]?[0-9]+", re.IGNORECASE)
 
 # Decimal: 50 x 1e-6 in binary is not 5e-05, and a spec must load back to the same numbers.
 _Units = Mapping[str, Decimal]
@@ -79,6 +80,8 @@ def parse_fraction(text: object) -> float:
     """A fraction from `1%` or a plain number such as 0.01."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
+    if isinstance(text, str) and _SCIENTIFIC.fullmatch(text):
+        return float(text)  # YAML takes `1e-3`, which has no dot, for text
     return _parse(text, {"%": Decimal("0.01")}, "fraction", "1%")
 
 

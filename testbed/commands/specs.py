@@ -33,13 +33,13 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
         return
     made = plan_here(swept.points[0].experiment)
     budget = known_budget()
-    refuse_excess(made, budget)
     if as_json:
         carries_bps = None if budget is None else budget.carries_bps(made.experiment.packet_bytes)
         emit({**made.to_json(), "budget": {"asked_bps": asked_bps(made), "carries_bps": carries_bps}})
     else:
         render_plan(made, standard_output())
         standard_output().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)
+    refuse_excess(made, budget)  # theory holds of links that this machine cannot carry, too
 
 
 def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ become SI base units here, in fields whose names say so (`link.rate` -> `link.ra
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ from testbed.links.tc import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from testbed.placements.base import PLACEMENTS, Placement
 from testbed.runtimes.base import RUNTIMES, Runtime
 from testbed.spec.documents import load_document, read_document
+from testbed.spec.explanations import explanations
 from testbed.synchronisation import Synchronisation, SynchronisationKind, parse_synchronisation
 from testbed.topologies.base import TOPOLOGIES, Topology
 from testbed.workloads.base import WORKLOADS, Workload
@@ -45,6 +47,7 @@ from transports.compression.base import COMPRESSORS, Compressor
 from transports.registry import Options
 from transports.units import Time, format_size, parse_size_bytes
 
+_NAME: Final = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 SWEEP_KEYS: Final = ("sweep", "repeat")
 """Keys of a spec that is many runs; `testbed.spec.sweep` takes them out before what is left is an experiment."""
 
@@ -104,7 +107,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, title="testbed experiment")
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")
+    name: str = Field(pattern=_NAME)
     """Lower-case letters, digits, `_`, `.`, `-`; at most 63."""
     seed: int = Field(1, ge=0, le=2**32 - 1)
     """Decides initial weights, batches and every random draw."""
@@ -180,6 +183,15 @@ class Experiment(BaseModel):
                     raise ValueError(f"`{key}` makes several runs of one spec: use `testbed sweep`, or leave it out")
         return data
 
+    @field_validator("name", mode="before")
+    @classmethod
+    def _fits_a_file(cls, name: Any) -> Any:
+        if isinstance(name, str) and not re.fullmatch(_NAME, name):
+            raise ValueError(
+                "write lower-case letters, digits, `_`, `.` or `-`, at most 63 of them, the first a letter or digit"
+            )
+        return name
+
     @field_validator("channel")
     @classmethod
     def _crosses_links(cls, channel: Channel) -> Channel:
@@ -216,7 +228,7 @@ def validate(data: object) -> Experiment:
     try:
         return Experiment.model_validate(dict(data))
     except ValidationError as error:
-        raise SpecError("\n".join(_explanations(error, (), data))) from None
+        raise SpecError("\n".join(explanations(error, data, Experiment))) from None
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -299,94 +311,3 @@ def _default_kind(key: str) -> dict[str, Any]:
 
 def _describe(data: object) -> str:
     return "empty" if data is None else f"a {type(data).__name__}"
-
-
-def _explanations(error: ValidationError, prefix: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[str]:
-    """Every error as one line; an axis value's own validation happens inside the field's and nests."""
-    lines: list[str] = []
-    for item in error.errors(include_url=False):
-        path = (*prefix, *item["loc"])
-        if item["type"] == "default_factory_not_called":
-            continue  # a default that depends on a key that is wrong itself
-        nested = item.get("ctx", {}).get("error")
-        if isinstance(nested, ValidationError):
-            lines.extend(_explanations(nested, path, data))
-        else:
-            lines.append(_explain(path, item, data))
-    return lines
-
-
-_YAML_WORDS: Final = {
-    **dict.fromkeys(("tuple_type", "list_type"), "write a list: [...], or a line `- ...` for each"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "write a mapping: {{key: value}}"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "write a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "write a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "write true or false"),
-    "greater_than_equal": "allowed: at least {ge:,}",
-    "greater_than": "allowed: more than {gt:,}",
-    "less_than_equal": "allowed: at most {le:,}",
-    "less_than": "allowed: less than {lt:,}",
-    "literal_error": "allowed: {expected}",
-}
-"""What pydantic calls by Python's names, or says without what is allowed; by its kind of error, whose facts stand in
-braces."""
-
-
-def _explain(path: tuple[int | str, ...], item: Any, data: Mapping[Any, Any]) -> str:
-    """One pydantic error as `field.path: what is wrong; what is allowed`."""
-    shown = ".".join(str(part) for part in path) or "spec"
-    if item["type"] == "missing":
-        return f"{shown}: required"
-    if item["type"] == "extra_forbidden":
-        return f"{shown}: unknown key; allowed: {', '.join(_allowed_keys(path, data)) or 'none'}"
-    words = _YAML_WORDS.get(item["type"])
-    facts = {name: _whole(fact) for name, fact in item.get("ctx", {}).items()}
-    message = words.format(**facts) if words else str(item["msg"]).removeprefix("Value error, ")
-    given = item.get("input")
-    known = isinstance(given, str | int | float | bool) or given is None
-    return f"{shown}: {message}{f' (got {given!r})' if known and repr(given) not in message else ''}"
-
-
-def _whole(fact: object) -> object:
-    """1000000.0 is 1000000 to a reader."""
-    return int(fact) if isinstance(fact, float) and fact.is_integer() else fact
-
-
-def _allowed_keys(wrong: tuple[int | str, ...], data: Mapping[Any, Any]) -> list[str]:
-    """The keys of the mapping that has the wrong one; those of an axis' value depend on the kind that the spec
-    names."""
-    *path, unknown = wrong
-    if not path:
-        return [field.alias or name for name, field in Experiment.model_fields.items()]
-    schema = Experiment.model_json_schema(by_alias=True)
-    variants: list[Mapping[str, Any]] = [schema]
-    given: Any = data
-    for part in path:
-        variants = [each for variant in variants for each in _inside(variant, part, schema.get("$defs", {}))]
-        try:
-            given = given[part]
-        except (KeyError, IndexError, TypeError):
-            given = None
-        kind = given.get("kind") if isinstance(given, Mapping) else None
-        if kind is not None:
-            variants = [each for each in variants if _is_kind(each.get("properties", {}).get("kind", {}), kind)]
-    if isinstance(given, Mapping) and len(variants) > 1:  # the one that has most of the keys given
-        variants = [each for each in variants if unknown not in each.get("properties", {})] or variants
-        best = max(len(given.keys() & each.get("properties", {}).keys()) for each in variants)
-        variants = [each for each in variants if len(given.keys() & each.get("properties", {}).keys()) == best]
-    return sorted({key for variant in variants for key in variant.get("properties", {})} - {"kind"})
-
-
-def _is_kind(schema: Mapping[str, Any], kind: object) -> bool:
-    """Whether a schema's `kind` may be that: an axis' value has one, other mappings a few."""
-    return schema.get("const") == kind or kind in schema.get("enum", ())
-
-
-def _inside(variant: Mapping[str, Any], part: int | str, definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The schemas that an item, a property, or a mapping's values may have; none where there is none."""
-    if isinstance(part, int):
-        found = variant.get("items", {})
-    else:
-        found = variant.get("properties", {}).get(part) or variant.get("additionalProperties") or {}
-    several = [found, *found.get("anyOf", []), *found.get("allOf", [])] if found else []
-    return [definitions.get(each.get("$ref", "").rpartition("/")[2], each) for each in several]

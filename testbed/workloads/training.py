@@ -12,12 +12,13 @@ What this file leaves to `_trainer.py` is everything that needs torch.
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from testbed.fusion import Fusion
 from testbed.workloads._models import MODELS
+from testbed.workloads._networks import NetworkName
 from testbed.workloads.base import (
     ASSUMED_OPERATIONS_PER_S,
     WORKLOADS,
@@ -65,6 +66,16 @@ class Training(AgentWorkload):
         "transports.process_group",
         "testbed.workloads._trainer",
     )
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _computed(cls, model: object) -> object:
+        if model in get_args(NetworkName):
+            raise ValueError(
+                f"allowed: 'cnn', which is computed here; the tensors of {model}, and computing as time that passes: "
+                f"`workload: {{kind: synthetic, layers: {model}, forward: ..., backward: ...}}`"
+            )
+        return model
 
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
         """Of each float32 parameter, in the order the model registers them."""

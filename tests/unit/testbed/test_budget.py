@@ -51,7 +51,9 @@ def test_the_comparison_says_share_and_what_to_do() -> None:
 def test_a_rate_beyond_the_whole_budget_is_refused_with_the_cure() -> None:
     refuse_excess(plan(link={"rate": "10gbit"}), BUDGET)
     refuse_excess(plan(link={"rate": "100gbit"}), None)
-    with pytest.raises(EnvironmentLacksError, match=r"^link\.rate: w0 -> s0 asks for 25gbit.* 18\.0 Gbit/s .*doctor"):
+    with pytest.raises(
+        EnvironmentLacksError, match=r"^link\.rate: w0 -> s0 asks for 25gbit.* 18\.0 Gbit/s .*doctor.*scale: 0\.01"
+    ):
         refuse_excess(plan(link={"rate": "25gbit"}), BUDGET)
     later = [{"at": "1s", "link": "s0->w2", "rate": "25gbit"}]
     with pytest.raises(EnvironmentLacksError, match=r"^changes\.0\.rate: s0 -> w2 asks for 25gbit"):

@@ -41,6 +41,7 @@ def test_sizes_read_back_to_the_same_number(size_bytes: int) -> None:
         (units.parse_size_bytes, "0B", 0),
         (units.parse_fraction, "1%", 0.01),
         (units.parse_fraction, 0.25, 0.25),
+        (units.parse_fraction, "1e-3", 0.001),
     ],
 )
 def test_a_quantity_becomes_si_base_units(parse: Callable[[object], float], text: object, value: float) -> None:
