@@ -143,18 +143,48 @@ def ebpf_lacks() -> str:
 def plan_here(experiment: Experiment) -> Plan:
     """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
 
-    Raises SpecError for combinations that cannot be right, and for cores that this machine has not.
+    Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
+    EnvironmentLacksError for transports that its kernel has not.
     """
     plan = make_plan(experiment, works=lambda name: not backend_lacks(name))
     if lacking := lacking_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(lacking))
+    if missing := _transports_lack(plan):
+        raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
     return plan
 
 
 def congestion_controls() -> list[str]:
-    """What the kernel offers now; more may come as modules."""
+    """What the kernel offers now; more may come as modules. Empty where it does not say."""
     path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
     return path.read_text().split() if path.exists() else []
+
+
+def _is_module(name: str) -> bool:
+    """Whether the kernel would load it when somebody asks for it."""
+    listed = Path("/lib/modules", os.uname().release, "modules.dep")
+    return listed.exists() and f"/tcp_{name}.ko" in listed.read_text()
+
+
+def _transports_lack(plan: Plan) -> list[str]:
+    """What of the plan's channels this kernel has not, as far as anybody may see without root."""
+    channel, workload = plan.experiment.channel, plan.experiment.workload
+    asked = {plan.congestion: "channel.congestion"}
+    for each in workload.channels(channel):
+        if each.congestion_control is not None:
+            asked.setdefault(each.congestion_control, f"workload.stacks: {each.kind}:congestion")
+    available = congestion_controls()
+    missing = [
+        f"{where}: this kernel has no {name} (it has {', '.join(available)}): modprobe tcp_{name}, or choose one it has"
+        for name, where in asked.items()
+        if available and name not in available and not _is_module(name)
+    ]
+    if any(isinstance(each, Mptcp) for each in (channel, *workload.channels(channel))):
+        try:
+            require_mptcp()
+        except UnsupportedError as error:
+            missing.append(f"channel: {error}")
+    return missing
 
 
 def examine() -> list[Check]:
@@ -372,16 +402,7 @@ def require(plan: Plan) -> None:
             requirement()
         except UnsupportedError as error:
             missing.append(str(error))
-    if plan.congestion not in congestion_controls():
-        missing.append(
-            f"channel.congestion: this kernel has no {plan.congestion} (it has {', '.join(congestion_controls())}): "
-            f"modprobe tcp_{plan.congestion}, or choose one it has"
-        )
-    if isinstance(plan.experiment.channel, Mptcp):
-        try:
-            require_mptcp()
-        except UnsupportedError as error:
-            missing.append(f"channel: {error}")
+    missing += _transports_lack(plan)
     if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
         missing.append(_no_delay(plan, plan.delay_backend, problem))
     if any(each.collective.dataplane == "ebpf" for each in plan.aggregators) and (problem := ebpf_lacks()):

@@ -26,13 +26,16 @@ EXIT_INVALID: Final = 4
 
 
 def plan_points(sweep: Sweep) -> list[Plan]:
-    """The plan of every point. Raises SpecError for all that cannot be right, with the settings that ask it."""
+    """The plan of every point. Raises SpecError for all that cannot be right, with the settings that ask it, and
+    EnvironmentLacksError for the first that this machine cannot."""
     plans, errors = [], PointErrors()
     for point in sweep.points:
         try:
             plans.append(plan_here(point.experiment))
         except SpecError as error:
             errors.add(point.settings, error)
+        except EnvironmentLacksError as error:
+            raise EnvironmentLacksError(f"{error}\n[{point.text}]") from None
     errors.raise_if_any()
     return plans
 

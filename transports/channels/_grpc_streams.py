@@ -13,6 +13,7 @@ same three times back. TensorFlow's own gRPC path hands large tensors to gRPC as
 """
 
 import os
+import socket
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from transports.channels._congestion import congestion_of
 from transports.channels._tcp_mesh import hello, port_range, ports, rank_of
 from transports.channels.base import Group, Header, Token, published
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
@@ -93,10 +95,17 @@ class GrpcStreams:
     `on_change` is called after each such change, with the lock held.
     """
 
-    def __init__(self, group: Group, chunk_bytes: int, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        chunk_bytes: int,
+        on_change: Callable[[], None] = lambda: None,
+        congestion: str | None = None,
+    ) -> None:
         """Connect to every other member.
 
-        Raises UnsupportedError where gRPC is not installed, PeerTimeoutError naming a member that did not appear
+        Raises UnsupportedError where gRPC is not installed or the kernel gives connections another congestion control
+        than the one named, PeerTimeoutError naming a member that did not appear
         within the group's timeout, PeerLostError for one that appeared and went away again.
         """
         os.environ.setdefault(
@@ -122,6 +131,8 @@ class GrpcStreams:
         self._server = grpc.server(self._pool, options=_OPTIONS)
         try:
             self._connect(time.monotonic() + group.timeout_s)
+            if congestion is not None:
+                self._require_congestion(congestion, time.monotonic() + group.timeout_s)
         except BaseException:
             self.close(None, 0.0)
             raise
@@ -158,6 +169,23 @@ class GrpcStreams:
                 for stream in self.streams.values():
                     if stream.rank < group.rank and stream.ended is not None and not stream.arrived:
                         raise PeerLostError(stream.rank, stream.ended)
+
+    def _require_congestion(self, congestion: str, deadline_s: float) -> None:
+        """gRPC keeps its sockets to itself; what the kernel gives one to the same place it has given them."""
+        group = self._group
+        for peer in self.streams:
+            where = published(group, f"{group.name}/{peer}/grpc", peer, "its address in the store", deadline_s)
+            host, _, port = where.rpartition(":")
+            try:
+                with socket.create_connection((host.strip("[]"), int(port)), group.timeout_s) as probe:
+                    had = congestion_of(probe)
+            except OSError as error:
+                raise PeerLostError(peer, f"{where}: {error.strerror or error}") from error
+            if had != congestion:
+                raise UnsupportedError(
+                    f"channel.congestion: gRPC's connections to rank {peer} have {had}, not {congestion}: ip route "
+                    f"change ... congctl {congestion}, or sysctl -w net.ipv4.tcp_congestion_control={congestion}"
+                )
 
     def _listen(self) -> int:
         host = f"[{self._group.address}]" if ":" in self._group.address else self._group.address

@@ -19,6 +19,7 @@ from typing import Final
 from weakref import WeakSet
 
 from transports.channels import _tcp_program as native
+from transports.channels._congestion import congestion_of
 from transports.channels._tcp_mesh import Mesh
 from transports.channels._tcp_program import LaneName, TcpProgram
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
@@ -482,10 +483,7 @@ class TcpEndpoint:
             return self._last_congestion if self._closed else self._read_congestion()
 
     def _read_congestion(self) -> dict[int, str]:
-        return {
-            peer.rank: peer.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
-            for peer in self._peers.values()
-        }
+        return {peer.rank: congestion_of(peer.socket) for peer in self._peers.values()}
 
     def close(self) -> None:
         """See :class:`Endpoint`."""

@@ -58,6 +58,8 @@ class StreamsEndpoint(TcpEndpoint):
 def connect_streams(group: Group, configure: Configure, num_streams: int) -> Mesh:
     """A mesh for each stream, as one: connections are numbered as :class:`StreamsEndpoint` does. Raises what
     `connect_mesh` raises."""
+    if num_streams == 1:
+        return connect_mesh(group, configure)
     whole = Mesh()
     try:
         for stream in range(num_streams):

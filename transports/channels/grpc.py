@@ -31,7 +31,11 @@ class Grpc(Channel):
 
     header_bytes: ClassVar[int] = HEADER_BYTES + FRAMING_BYTES
 
-    congestion: str = Field(default="cubic", min_length=1, description="congestion control to set on the route")
+    congestion: str | None = Field(
+        default=None,
+        min_length=1,
+        description="congestion control that routes must give; null: cubic on emulated links, else what the host takes",
+    )
     chunk: Size = Field(
         default=1 << 20,
         ge=1024,
@@ -40,13 +44,14 @@ class Grpc(Channel):
     )
 
     @property
-    def congestion_control(self) -> str:
+    def congestion_control(self) -> str | None:
         """See :class:`Channel`."""
         return self.congestion
 
     def open(self, group: Group) -> StreamEndpoint:
-        """See :class:`Channel`. Raises UnsupportedError where gRPC is not installed."""
-        return StreamEndpoint(group, GrpcStreams(group, self.chunk), FRAMING_BYTES)
+        """See :class:`Channel`. Raises UnsupportedError where gRPC is not installed, or its connections get another
+        congestion control than was asked for."""
+        return StreamEndpoint(group, GrpcStreams(group, self.chunk, congestion=self.congestion), FRAMING_BYTES)
 
     def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
         """That of TCP for the payload in HTTP/2's frames of at most 16 KiB and gRPC's messages of a chunk each (the

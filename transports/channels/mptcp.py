@@ -7,11 +7,11 @@ switches' hash. The testbed sets the path managers of its hosts; on a cluster wh
 
 import socket
 import time
-from pathlib import Path
 from typing import ClassVar, Final
 
 from pydantic import Field
 
+from transports.channels._congestion import control
 from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels._tcp_mesh import Mesh, connect_mesh
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
@@ -26,7 +26,6 @@ DATA_SEQUENCE_BYTES: Final = 24
 """Of the DSS option with which data says where in the whole stream it belongs; with 32 bits of acknowledgement."""
 MAX_SUBFLOWS: Final = 8
 _POLL_S: Final = 2e-3
-_ALLOWED_CONGESTION: Final = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
 
 @CHANNELS.register
@@ -65,19 +64,7 @@ class Mptcp(Channel):
         """Of a route's congestion control only the first subflow learns: the kernel gives the accepting side's others
         the namespace's default, unless the connection itself has one."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self.congestion.encode())
-            had = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
-            reason = f"it became {had}"  # the kernel accepts a name that it does not know
-        except OSError as error:
-            had, reason = "", str(error.strerror)
-        if had != self.congestion:
-            allowed = _ALLOWED_CONGESTION.read_text(encoding="ascii").strip()
-            raise UnsupportedError(
-                f"channel.congestion: {self.congestion} cannot be had on a Multipath TCP connection ({reason}); "
-                f"allowed here: {allowed}; root adds it with: sysctl -w net.ipv4.tcp_allowed_congestion_control="
-                f"'{allowed} {self.congestion}'"
-            )
+        control(connection, self.congestion)
 
     def _await_subflows(self, mesh: Mesh, deadline_s: float) -> None:
         for peer, connection in mesh.sockets.items():

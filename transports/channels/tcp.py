@@ -1,7 +1,7 @@
 """TCP, one connection or several per pair of members, over the kernel's stack.
 
-Congestion control is not set on the sockets: whoever owns the link sets it on the route (`congctl` in ip-route(8)),
-so that baselines on the same link get the same. The endpoint reports what the kernel used.
+On emulated links the routes set congestion control (`congctl` in ip-route(8)), so that baselines get the same. A
+connection that has another one than was asked for, as on a cluster, is given it, and what the kernel says is read back.
 """
 
 import socket
@@ -9,8 +9,8 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
+from transports.channels._congestion import control
 from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_mesh import connect_mesh
 from transports.channels._tcp_streams import StreamsEndpoint, connect_streams
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
 from transports.framing import HEADER_BYTES
@@ -29,12 +29,16 @@ class Tcp(Channel):
     header_bytes: ClassVar[int] = HEADER_BYTES
 
     streams: int = Field(default=1, ge=1, le=MAX_STREAMS, description="connections per pair, taken in turn by messages")
-    congestion: str = Field(default="cubic", min_length=1, description="congestion control to set on the route")
+    congestion: str | None = Field(
+        default=None,
+        min_length=1,
+        description="congestion control, read back; null: cubic on emulated links, elsewhere what the host takes",
+    )
     send_buffer: Size | None = Field(default=None, gt=0, description="SO_SNDBUF; null: the kernel adapts it")
     receive_buffer: Size | None = Field(default=None, gt=0, description="SO_RCVBUF; null: the kernel adapts it")
 
     @property
-    def congestion_control(self) -> str:
+    def congestion_control(self) -> str | None:
         """See :class:`Channel`."""
         return self.congestion
 
@@ -43,10 +47,17 @@ class Tcp(Channel):
         return self.connect(group)
 
     def connect(self, group: Group) -> TcpEndpoint:
-        """To every other member, by as many streams as there shall be. Raises what `connect_mesh` raises."""
-        if self.streams == 1:
-            return TcpEndpoint(group, connect_mesh(group, self._configure))
-        return StreamsEndpoint(group, connect_streams(group, self._configure, self.streams), self.streams)
+        """To every other member, by as many streams as there shall be. Raises what `connect_mesh` raises, and
+        UnsupportedError where connections cannot have that congestion control."""
+        mesh = connect_streams(group, self._configure, self.streams)
+        try:
+            if self.congestion is not None:
+                for connection in mesh.sockets.values():
+                    control(connection, self.congestion)
+        except BaseException:
+            mesh.close()
+            raise
+        return StreamsEndpoint(group, mesh, self.streams) if self.streams > 1 else TcpEndpoint(group, mesh)
 
     def _configure(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

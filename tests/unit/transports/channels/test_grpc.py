@@ -1,5 +1,6 @@
 """gRPC's own promises: long tensors travel as several messages, strangers are refused, and what it costs."""
 
+import socket
 import threading
 import time
 from contextlib import closing
@@ -9,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
-from transports.channels.base import Group, Header, published
+from transports.channels._congestion import congestion_of
+from transports.channels.base import CHANNELS, Group, Header, published
 from transports.channels.grpc import Grpc
 from transports.channels.tcp import Tcp
-from transports.errors import FrameMismatchError, PeerLostError, TransportError
+from transports.errors import FrameMismatchError, PeerLostError, TransportError, UnsupportedError
 from transports.framing import HELLO, OPERATIONS, group_id, pack
 
 METHOD = "/testbed.Transport/Exchange"
@@ -130,3 +132,21 @@ def test_framing_costs_less_than_a_thousandth_of_what_tcp_does() -> None:
 def test_a_chunk_is_below_grpc_s_limit() -> None:
     with pytest.raises(ValidationError, match="less than or equal to"):
         Grpc.model_validate({"chunk": "4MiB"})
+
+
+def test_another_congestion_control_than_asked_for_is_refused() -> None:
+    with socket.socket() as plain:
+        usual = congestion_of(plain)
+    other = next(name for name in ("reno", "cubic") if name != usual)
+
+    everybody = threading.Barrier(2)
+
+    def life(group: Group, congestion: str) -> None:
+        with closing(CHANNELS.parse({"kind": "grpc", "congestion": congestion}).open(group)):
+            everybody.wait(20)
+
+    assert run_threads(lambda group: life(group, usual), groups(2)) == [None, None]
+    refused = run_threads(lambda group: life(group, other), groups(2))
+    assert {type(each) for each in refused} <= {UnsupportedError, PeerLostError}
+    (told, *_) = (str(each) for each in refused if isinstance(each, UnsupportedError))
+    assert told.startswith("channel.congestion: gRPC's connections to rank ")

@@ -19,11 +19,12 @@ from torch._C._distributed_c10d import FileStore
 
 from tests.threads import groups, run_threads
 from transports.channels import _tcp_mesh
+from transports.channels._congestion import congestion_of
 from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels._tcp_mesh import Mesh, connect_mesh, ports
 from transports.channels.base import CHANNELS, ForwardReverse, Group, Header, published
 from transports.channels.tcp import Tcp
-from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
 from transports.framing import GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, group_id, pack
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
@@ -408,3 +409,36 @@ def test_streams_are_taken_in_turn() -> None:
 def test_each_stream_ends_with_a_segment_of_its_own() -> None:
     whole, split = Tcp().wire_bytes(4 * 1448, 1500), Tcp(streams=4).wire_bytes(4 * 1448 + 1, 1500)
     assert split.forward == whole.forward + 1 + 4 * 66
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("congestion", ["cubic", "reno"])
+def test_every_connection_has_the_congestion_control_that_was_asked_for(congestion: str, streams: int) -> None:
+    def life(group: Group) -> set[str]:
+        with closing(Tcp(streams=streams, congestion=congestion).connect(group)) as endpoint:
+            assert len(endpoint._peers) == streams
+            return {congestion_of(peer.socket) for peer in endpoint._peers.values()}
+
+    assert run_threads(life, groups(2)) == [{congestion}] * 2
+
+
+def test_a_congestion_control_that_cannot_be_had_is_told_and_leaves_nothing() -> None:
+    def life(group: Group) -> str:
+        with pytest.raises(UnsupportedError) as raised:
+            Tcp(congestion="quick").open(group)
+        return str(raised.value)
+
+    for told in run_threads(life, groups(2)):
+        assert told.startswith("channel.congestion: quick cannot be had")
+        assert "modprobe tcp_quick" in told
+
+
+def test_who_asks_for_no_congestion_control_gets_the_hosts() -> None:
+    with socket.socket() as plain:
+        expected = congestion_of(plain)
+
+    def life(group: Group) -> dict[int, str]:
+        with closing(Tcp().connect(group)) as endpoint:
+            return endpoint.congestion()
+
+    assert run_threads(life, groups(2)) == [{1: expected}, {0: expected}]
