@@ -17,6 +17,8 @@ class Datagram(NamedTuple):
     data: bytes
     marked: bool = False
     """Whether it met congestion on the way (IP's CE code point, RFC 3168); of received ones."""
+    age_s: float = 0.0
+    """How long ago the kernel took it in (socket(7), SO_TIMESTAMPNS); of received ones."""
 
 
 class Core(Protocol):

@@ -39,6 +39,11 @@ class Network:
     """Of the link from each to each; None: whatever is sent leaves at once."""
     queue_bytes: int = 10**6
     """What waits in front of such a link; more is dropped."""
+    stall_s: float = 0.0
+    """The mean time for which the scheduler keeps a host away, exponentially distributed: what arrives meanwhile it
+    finds all at once."""
+    between_stalls_s: float = 0.05
+    """The mean time from one to the next."""
 
 
 class Simulator:
@@ -52,6 +57,9 @@ class Simulator:
         self._order = itertools.count()
         self._arriving: list[tuple[float, int, Address, Datagram]] = []
         self._idle_s: dict[tuple[Address, Address], float] = {}
+        self._chance_of_stalls = random.Random(seed)
+        self._stalls: dict[Address, tuple[float, float]] = {}
+        self._unread: dict[Address, list[tuple[float, Datagram]]] = {address: [] for address in cores}
         self.num_dropped = 0
         """For want of room in a queue."""
 
@@ -78,6 +86,7 @@ class Simulator:
     def restart(self, address: Address, core: Core) -> None:
         """The process at that address dies and another begins; what is under way to it arrives at the new one."""
         self.cores[address] = core
+        self._unread[address] = []
         self._transmit(address)
 
     def touch(self, address: Address) -> None:
@@ -86,21 +95,49 @@ class Simulator:
 
     def _next(self, limit_s: float) -> bool:
         """The next arrival or deadline. False when there is none within the limit."""
-        deadlines = ((core.deadline_s(), address) for address, core in self.cores.items())
+        deadlines = ((self._deadline_s(address), address) for address in self.cores)
         due = min(((when, address) for when, address in deadlines if when is not None), default=None)
         arrival_s = self._arriving[0][0] if self._arriving else None
         if due is not None and (arrival_s is None or due[0] < arrival_s):
             if due[0] > limit_s:
                 return False
             self.now_s, address = max(self.now_s, due[0]), due[1]
-            self.cores[address].expire(self.now_s)
+            self._read(address)
+            deadline_s = self.cores[address].deadline_s()
+            if deadline_s is not None and deadline_s <= self.now_s:
+                self.cores[address].expire(self.now_s)
         elif arrival_s is not None and arrival_s <= limit_s:
             self.now_s, _, address, datagram = heapq.heappop(self._arriving)
-            self.cores[address].receive([datagram], self.now_s)
+            self._unread[address].append((self.now_s, datagram))
+            if self._runs_s(address, self.now_s) > self.now_s:
+                return True
+            self._read(address)
         else:
             return False
         self._transmit(address)
         return True
+
+    def _read(self, address: Address) -> None:
+        unread, self._unread[address] = self._unread[address], []
+        if unread:
+            found = [datagram._replace(age_s=self.now_s - arrived_s) for arrived_s, datagram in unread]
+            self.cores[address].receive(found, self.now_s)
+
+    def _deadline_s(self, address: Address) -> float | None:
+        """When the host wants to run and is let."""
+        deadline_s = self.now_s if self._unread[address] else self.cores[address].deadline_s()
+        return None if deadline_s is None else self._runs_s(address, max(deadline_s, self.now_s))
+
+    def _runs_s(self, address: Address, when_s: float) -> float:
+        """That time, or the end of the stall that it falls in."""
+        if not self.network.stall_s:
+            return when_s
+        start_s, end_s = self._stalls.get(address, (0.0, 0.0))
+        while end_s <= when_s:
+            start_s = end_s + self._chance_of_stalls.expovariate(1 / self.network.between_stalls_s)
+            end_s = start_s + self._chance_of_stalls.expovariate(1 / self.network.stall_s)
+            self._stalls[address] = (start_s, end_s)
+        return end_s if start_s <= when_s else when_s
 
     def _transmit(self, sender: Address) -> None:
         for datagram in self.cores[sender].transmit(self.now_s):

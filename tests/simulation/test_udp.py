@@ -12,6 +12,7 @@ from switch_agg.core import Address
 from switch_agg.simulator import Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, FixedWindow, Window
 from transports.channels._udp_core import ASIDE_BYTES, Connection
+from transports.channels._udp_delivery import Delivery
 from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.channels._udp_window import CompetingDelayWindow
 from transports.framing import HEADER_BYTES
@@ -229,6 +230,40 @@ def test_a_paced_sender_fills_its_link(
     bound_s = num_bytes * 8 / (200e6 * 1448 / 1514)
     assert bound_s / (world.simulator.now_s - 2 * delay_s) > least_share
     assert world.ends[A].retransmitted_bytes <= most_sent_again * num_bytes
+
+
+class WatchedPace(DiscoveredPace):
+    """Notes the bottleneck's rate after a tenth of a second, when start-up is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found_bps: list[float] = []
+
+    def on_acknowledged(self, delivery: Delivery, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
+        super().on_acknowledged(delivery, round_trip_s, flight_bytes, now_s)
+        if now_s > 0.1:
+            self.found_bps.append(self.bottleneck_bps or 0.0)
+
+
+@pytest.mark.parametrize("stall_s", [1e-3, 3e-3, 6e-3])
+@pytest.mark.parametrize("seed", [2, 4])
+def test_hosts_that_wait_for_a_core_know_the_rate_all_the_same(stall_s: float, seed: int) -> None:
+    """Acknowledgements that are read in lumps feigned up to 1.4 times the rate, and what a sender missed 0.2 times."""
+    network = Network(delay_s=1e-4, rate_bps=500e6, stall_s=stall_s, between_stalls_s=0.02)
+    world = World(seed, network, packet_bytes=1448)
+    paces = {end: WatchedPace() for end in world.ends}
+    for address, end in world.ends.items():
+        end._window, end._pace = FixedWindow(8192), paces[address]
+    for _ in range(12):
+        for sender, receiver in ((A, B), (B, A)):
+            world.send(sender, 1_000_000)
+            world.expect(receiver)
+    world.run()
+    world.check()
+    for pace in paces.values():
+        assert min(pace.found_bps) > 0.95 * 500e6
+        assert max(pace.found_bps) < 1.05 * 500e6
+    assert all(end.retransmitted_bytes < 0.005 * end.sent_payload_bytes for end in world.ends.values())
 
 
 def test_bytes_that_came_in_another_copy_do_not_stop_the_probes() -> None:

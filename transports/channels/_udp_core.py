@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from switch_agg.core import Address, Datagram
 from switch_agg.round_trip import RoundTripEstimator
 from switch_agg.window import FixedWindow, Window
+from transports.channels._udp_delivery import DeliveryMeter
 from transports.channels._udp_pacing import BURST_S, Pace, Pacer
 from transports.channels._udp_wire import HEADER as DATAGRAM_HEADER
 from transports.channels._udp_wire import (
@@ -123,13 +124,8 @@ class Run(NamedTuple):
     offset: int
     num_bytes: int
     sent_s: float
-    delivered_bytes: int
-    """What had been acknowledged when these were sent, and when that was."""
-    delivered_s: float
-    first_sent_s: float
-    """When what was acknowledged then had been sent."""
-    saturated: bool
-    """Whether the network, and not the application, held the sender back."""
+    after_rest: bool
+    """Whether so little was under way that the network may have had nothing to do."""
 
 
 class Target(NamedTuple):
@@ -182,7 +178,7 @@ class Connection:
         self._latest_s = 0.0
         self._largest_acknowledged = -1
         self._delivered_bytes = 0
-        self._delivered_s = self._first_sent_s = now_s
+        self._meter = DeliveryMeter()
         self._marks_seen = 0
         self._probe_s: float | None = None
         self._probes_unanswered = 0
@@ -191,7 +187,8 @@ class Connection:
         self._asked_s = now_s
         # In.
         self._numbers = Ranges()
-        self._largest_s = now_s
+        self._arrived_s = now_s
+        self._train_bytes = 0
         self.received = Ranges()
         self._incoming: deque[Incoming] = deque()
         self._posted_end = 0
@@ -360,7 +357,10 @@ class Connection:
                     continue
                 if packet.offset >= self.received.prefix:
                     self._place(packet)
-                self.on_data(packet.number, 1, packet.offset, len(packet.body), marked=datagram.marked, now_s=now_s)
+                self.on_data(
+                    packet.number, 1, packet.offset, len(packet.body), marked=datagram.marked, now_s=now_s,
+                    arrived_s=now_s - datagram.age_s, train_bytes=len(packet.body),
+                )  # fmt: skip
             else:
                 self.on_control(packet, now_s)
 
@@ -372,16 +372,28 @@ class Connection:
                 target.view[begin - target.start : finish - target.start] = packet.body[begin - start : finish - start]
 
     def on_data(
-        self, number: int, num_packets: int, offset: int, num_bytes: int, *, marked: bool, now_s: float
+        self,
+        number: int,
+        num_packets: int,
+        offset: int,
+        num_bytes: int,
+        *,
+        marked: bool,
+        now_s: float,
+        arrived_s: float,
+        train_bytes: int,
     ) -> None:
-        """A run of packets has come, and its bytes lie where `targets` says."""
+        """A run of packets has come, and its bytes lie where `targets` says. The last `train_bytes` of it arrived
+        together."""
         self.heard_s = now_s
+        self._arrived_s, self._train_bytes = arrived_s, train_bytes
         largest = self._numbers.ends[-1] if self._numbers.ends else 0
         first = whole(number, largest)
         num_new = self._numbers.add(first, first + num_packets)
         self._numbers.keep_last(4 * MAX_RANGES)
         if first + num_packets > largest:
-            self._largest_s = now_s
+            self._arrived_s = now_s
+        self._train_bytes = 0
         if marked:
             self._marks += num_packets
         self._unacknowledged += num_packets
@@ -439,18 +451,25 @@ class Connection:
             return
         marked = self._marks_seen < said.marks
         self._marks_seen = max(self._marks_seen, said.marks)
-        newest = self._take_acknowledged(said.ranges, largest, now_s)
-        if newest is not None:
-            run, num_packets, holds_largest = newest
+        taken = self._take_acknowledged(said.ranges, largest)
+        if taken is not None:
+            newest, num_packets, holds_largest, rested = taken
             self._probes_unanswered = 0
             sample_s = None
             if holds_largest:
-                self._latest_s = max(now_s - run.sent_s, 1e-6)
-                if self._latest_s - said.delay_s >= 0.5 * self._latest_s:
-                    self._latest_s -= said.delay_s
+                self._latest_s = max(now_s - newest.sent_s, 1e-6)
                 self._round_trip.sample(self._latest_s)
-                sample_s = self._latest_s
-            self._measure(run, now_s)
+                sample_s = max(self._latest_s - said.delay_s, 1e-6)
+                delivery = self._meter.on_acknowledged(
+                    arrived_us=said.arrived_us,
+                    sent_s=newest.sent_s,
+                    delivered_bytes=self._delivered_bytes,
+                    train_bytes=said.train_bytes,
+                    rested=rested,
+                )
+                if delivery.rate_bps is not None:
+                    delivery = delivery._replace(rate_bps=delivery.rate_bps / self.packet_bytes * self._wire_bytes)
+                self._pace.on_acknowledged(delivery, sample_s, self._flight_packets * self._wire_bytes, now_s)
             if not isinstance(self._window, FixedWindow):
                 self._window.on_result(sample_s, marked=marked, now_s=now_s)
                 for _ in range(num_packets - 1):
@@ -458,14 +477,13 @@ class Connection:
         self._detect_loss(largest, now_s)
         self._arm(now_s)
 
-    def _take_acknowledged(
-        self, ranges: Sequence[tuple[int, int]], largest: int, now_s: float
-    ) -> tuple[Run, int, bool] | None:
-        """Take out of `_sent` what is acknowledged. The newest run of it, the packets, whether the largest is new."""
+    def _take_acknowledged(self, ranges: Sequence[tuple[int, int]], largest: int) -> tuple[Run, int, bool, bool] | None:
+        """Take out of `_sent` what is acknowledged. The newest run of it, the packets, whether the largest is new, and
+        whether the network may have rested before any of them."""
         rising = ranges[::-1]
         kept: list[Run] = []
         newest: Run | None = None
-        num_packets, index, holds_largest = 0, 0, False
+        num_packets, index, holds_largest, rested = 0, 0, False, False
         split = len(self._sent)
         for position, run in enumerate(self._sent):
             if run.first > largest:
@@ -482,7 +500,7 @@ class Connection:
                 taken = self._part(run, first, last + 1)
                 self._delivered_bytes += self._acknowledged.add(taken.offset, taken.offset + taken.num_bytes)
                 num_packets += taken.num_packets
-                newest, holds_largest = run, holds_largest or last == largest
+                newest, holds_largest, rested = run, holds_largest or last == largest, rested or run.after_rest
                 at = last + 1
                 look += 1
             if at < end:
@@ -491,13 +509,12 @@ class Connection:
             return None
         self._sent[:split] = kept
         self._flight_packets -= num_packets
-        self._delivered_s = now_s
         prefix = self._acknowledged.prefix
         while self._outgoing and self._outgoing[0].end <= prefix:
             token = self._outgoing.popleft().token
             if token is not None:
                 self.completions.append(token)
-        return newest, num_packets, holds_largest
+        return newest, num_packets, holds_largest, rested
 
     def _part(self, run: Run, first: int, end: int) -> Run:
         """Packets first..end-1 of a run."""
@@ -506,17 +523,6 @@ class Connection:
         offset = run.offset + (first - run.first) * self.packet_bytes
         num_bytes = min((end - first) * self.packet_bytes, run.offset + run.num_bytes - offset)
         return run._replace(first=first, num_packets=end - first, offset=offset, num_bytes=num_bytes)
-
-    def _measure(self, run: Run, now_s: float) -> None:
-        """Sampled as in Cheng et al., draft-cheng-iccrg-delivery-rate-estimation: over the longer of the times that
-        sending and acknowledging took, so that acknowledgements that come in lumps do not feign speed."""
-        elapsed_s = max(now_s - run.delivered_s, run.sent_s - run.first_sent_s)
-        self._first_sent_s = run.sent_s
-        delivered_bytes = self._delivered_bytes - run.delivered_bytes
-        rate_bps = None
-        if run.saturated and elapsed_s > 0 and elapsed_s >= self._latest_s:
-            rate_bps = delivered_bytes / self.packet_bytes * self._wire_bytes * 8 / elapsed_s
-        self._pace.on_acknowledged(rate_bps, self._latest_s, self._flight_packets * self._wire_bytes, now_s)
 
     def _detect_loss(self, largest: int, now_s: float) -> None:
         """RFC 9002, 6.1."""
@@ -609,13 +615,8 @@ class Connection:
             self._next_offset = finish
             if finish == message.end:
                 self._unsent.popleft()
-        if self._flight_packets == 0:
-            self._delivered_s = self._first_sent_s = now_s
-        saturated = self._wanted() is not None or room <= num_packets
-        run = Run(
-            message, self._next_number, num_packets, offset, finish - offset, now_s,
-            self._delivered_bytes, self._delivered_s, self._first_sent_s, saturated,
-        )  # fmt: skip
+        after_rest = self._flight_packets * self._wire_bytes <= self._pace.path_bytes
+        run = Run(message, self._next_number, num_packets, offset, finish - offset, now_s, after_rest)
         self._next_number += num_packets
         self._sent.append(run)
         self._flight_packets += num_packets
@@ -670,7 +671,13 @@ class Connection:
         self._unacknowledged = 0
         self._acknowledge_s = None
         largest = ranges[0][1] if ranges else 0
-        body = pack_acknowledged(now_s - self._largest_s, self._marks, ranges)
+        body = pack_acknowledged(
+            delay_s=max(0.0, now_s - self._arrived_s),
+            arrived_s=self._arrived_s,
+            train_bytes=self._train_bytes,
+            marks=self._marks,
+            ranges=ranges,
+        )
         return pack(self.remote, largest, Kind.ACKNOWLEDGEMENT, self._allowed, body)
 
     def transmit(self, now_s: float) -> Sequence[Datagram]:

@@ -242,8 +242,7 @@ class UdpEndpoint:
     def _receive(self, peer: Peer) -> None:
         peer.due_s = 0.0
         for _ in range(_BATCHES_PER_STEP):
-            now_s = time.monotonic()
-            found = peer.receiver.receive(now_s)
+            found = peer.receiver.receive()
             if found.error == errno.ECONNREFUSED:
                 peer.refused = True  # what it said before lies behind the error
                 continue
@@ -251,10 +250,11 @@ class UdpEndpoint:
                 raise PeerLostError(peer.rank, os.strerror(found.error))
             if not found.more:
                 break
+        now_s = time.monotonic()
         peer.measure_arrival(now_s)
         connection = peer.connection
         if connection.moved_bytes != peer.moved_bytes:
-            peer.moved_bytes, peer.moved_s = connection.moved_bytes, time.monotonic()
+            peer.moved_bytes, peer.moved_s = connection.moved_bytes, now_s
 
     def _transmit(self, peer: Peer, now_s: float) -> None:
         connection, descriptor = peer.connection, peer.socket.fileno()

@@ -38,7 +38,8 @@ class _Run(ctypes.Structure):
         ("number", ctypes.c_uint32),
         ("num_packets", ctypes.c_uint32),
         ("marked", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
+        ("train_bytes", ctypes.c_uint32),
+        ("arrived_ns", ctypes.c_int64),
     )
 
 
@@ -61,6 +62,7 @@ class _Reception(ctypes.Structure):
         ("num_rejected", ctypes.c_uint32),
         ("more", ctypes.c_int32),
         ("error", ctypes.c_int32),
+        ("now_ns", ctypes.c_int64),
     )
 
 
@@ -124,19 +126,21 @@ class Receiver:
         )
         self._pointer = ctypes.addressof(self._reception)
 
-    def receive(self, now_s: float) -> Received:
+    def receive(self) -> Received:
         """At most one batch."""
         connection, reception = self._connection, self._reception
         if self._version != connection.version:
             self._aim()
         reception.prefix = connection.received.prefix
         self._library.receive_runs(self._pointer)
+        now_s = reception.now_ns * 1e-9
         runs = self._scratch.runs
         for index in range(reception.num_runs):
             run = runs[index]
             connection.on_data(
-                run.number, run.num_packets, run.offset, run.num_bytes, marked=bool(run.marked), now_s=now_s
-            )
+                run.number, run.num_packets, run.offset, run.num_bytes, marked=bool(run.marked), now_s=now_s,
+                arrived_s=run.arrived_ns * 1e-9, train_bytes=run.train_bytes,
+            )  # fmt: skip
         connection.num_rejected += reception.num_rejected
         if reception.num_controls_bytes:
             for packet in self._controls(reception.num_controls_bytes):

@@ -8,6 +8,8 @@ Left out are its probes of the round trip, since operations end and begin all th
 from collections import deque
 from typing import Final, Protocol
 
+from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
+
 BURST_S: Final = 1e-3
 """What a sender hands over at once, at its rate: so long it may then sleep."""
 CATCH_UP_S: Final = 4e-3
@@ -17,9 +19,22 @@ JITTER_S: Final = 8e-3
 MIN_FLIGHT_BYTES: Final = 64 * 1514
 _STARTUP_GAIN: Final = 2.89
 _CYCLE: Final = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+_MEMORY_S: Final = 0.2
+"""For so long of a busy network the largest delivery rate is remembered, and for as many round trips as follow. What is
+under way is bounded, so that a rate remembered too long costs a queue and little else."""
 _ROUNDS: Final = 10
-"""Round trips for which the largest delivery rate is remembered."""
-_MIN_PHASE_S: Final = 2e-3
+_FADING: Final = 0.02
+"""How fast a rate ages that is not put to the test, as a part of the speed at which it does in a busy network..."""
+_MAX_FADED_S: Final = 0.01
+"""...and at rest it does not."""
+_GROWTH: Final = 1.1
+"""A probe that finds so many times the rate goes on."""
+_DEEP_S: Final = 4e-3
+"""A queue of so much is drained for longer than a phase..."""
+_MAX_DRAINS: Final = 4
+"""...of them so many, since it may be somebody else's."""
+_PHASE_S: Final = MIN_INTERVAL_S
+"""A phase of the cycle takes so long, or a round trip."""
 _BASE_LIFE_S: Final = 10.0
 """How long the shortest round trip is believed."""
 
@@ -35,9 +50,12 @@ class Pace(Protocol):
     def flight_bytes(self) -> float | None:
         """How much may be under way; None: as much as the window allows."""
 
-    def on_acknowledged(self, delivery_bps: float | None, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
-        """A round trip was measured, and the rate at which its packets came through; None where the application and
-        not the network held the sender back and the rate says nothing."""
+    @property
+    def path_bytes(self) -> float:
+        """With no more than this under way the network may rest."""
+
+    def on_acknowledged(self, delivery: Delivery, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
+        """A round trip was measured, and how packets came through, whole ones on the wire."""
 
 
 class WindowPace:
@@ -45,13 +63,16 @@ class WindowPace:
 
     rate_bps: float | None = None
     flight_bytes: float | None = None
+    path_bytes: float = 0.0
 
-    def on_acknowledged(self, delivery_bps: float | None, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
+    def on_acknowledged(self, delivery: Delivery, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
         """Nothing changes."""
 
 
 class GivenPace:
     """Always the same rate."""
+
+    path_bytes: float = 0.0
 
     def __init__(self, rate_bps: float) -> None:
         self.rate_bps: float | None = rate_bps
@@ -66,7 +87,7 @@ class GivenPace:
 
     def on_acknowledged(
         self,
-        delivery_bps: float | None,  # noqa: ARG002 (the interface's)
+        delivery: Delivery,  # noqa: ARG002 (the interface's)
         round_trip_s: float,
         flight_bytes: int,  # noqa: ARG002
         now_s: float,  # noqa: ARG002
@@ -76,10 +97,13 @@ class GivenPace:
 
 
 class DiscoveredPace:
-    """The largest rate of the last round trips, probed for more in turns."""
+    """The largest rate of late, probed for more in turns. It is forgotten while the network is busy and delivers less;
+    what is slow because the sender was, says nothing against it."""
 
     def __init__(self) -> None:
-        self._best: deque[tuple[float, float]] = deque()  # (until when it counts, bit/s), falling
+        self._best: deque[tuple[float, float]] = deque()  # (until what age it counts, bit/s), falling
+        self._age_s = 0.0
+        self._faded_s = 0.0
         self._base_s: float | None = None
         self._base_until_s = 0.0
         self._state = "startup"
@@ -88,56 +112,76 @@ class DiscoveredPace:
         self._round_ends_s = 0.0
         self._phase = 0
         self._phase_ends_s = 0.0
+        self._probed_bps = 0.0
+        self._num_drains = 0
 
     @property
-    def _bottleneck_bps(self) -> float | None:
+    def bottleneck_bps(self) -> float | None:
+        """The rate that is believed."""
         return self._best[0][1] if self._best else None
 
     @property
     def rate_bps(self) -> float | None:
         """The bottleneck's rate times the gain of the state."""
-        if self._bottleneck_bps is None:
+        if self.bottleneck_bps is None:
             return None
         gains = {"startup": _STARTUP_GAIN, "drain": 1 / _STARTUP_GAIN, "probe": _CYCLE[self._phase]}
-        return self._bottleneck_bps * gains[self._state]
+        return self.bottleneck_bps * gains[self._state]
 
     @property
     def flight_bytes(self) -> float | None:
         """Twice the bandwidth-delay product and the machine's jitter."""
-        if self._bottleneck_bps is None or self._base_s is None:
+        if self.bottleneck_bps is None or self._base_s is None:
             return MIN_FLIGHT_BYTES
         gain = _STARTUP_GAIN if self._state == "startup" else 2.0
-        return max(MIN_FLIGHT_BYTES, self._bottleneck_bps / 8 * (gain * self._base_s + JITTER_S))
+        return max(MIN_FLIGHT_BYTES, self.bottleneck_bps / 8 * (gain * self._base_s + JITTER_S))
 
-    def on_acknowledged(self, delivery_bps: float | None, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
+    @property
+    def path_bytes(self) -> float:
+        """The bandwidth-delay product."""
+        return (self.bottleneck_bps or 0.0) / 8 * (self._base_s or 0.0)
+
+    def on_acknowledged(self, delivery: Delivery, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
         """Remember the rate, and move to the next state when it is time."""
         if self._base_s is None or round_trip_s <= self._base_s or now_s >= self._base_until_s:
             self._base_s, self._base_until_s = round_trip_s, now_s + _BASE_LIFE_S
-        life_s = _ROUNDS * max(round_trip_s, _MIN_PHASE_S)
-        if delivery_bps is not None:
-            while self._best and self._best[-1][1] <= delivery_bps:
+        faded_s = _FADING * min(now_s - self._faded_s, _MAX_FADED_S)
+        self._age_s += max(delivery.busy_s, faded_s)
+        self._faded_s = now_s
+        while len(self._best) > 1 and self._best[0][0] < self._age_s:
+            self._best.popleft()
+        if delivery.rate_bps:
+            while self._best and self._best[-1][1] <= delivery.rate_bps:
                 self._best.pop()
-            self._best.append((now_s + life_s, delivery_bps))
-            while len(self._best) > 1 and self._best[0][0] < now_s:
-                self._best.popleft()
-        if self._bottleneck_bps is not None:
-            self._advance(self._bottleneck_bps, round_trip_s, flight_bytes, now_s)
+            self._best.append((self._age_s + max(_MEMORY_S, _ROUNDS * self._base_s), delivery.rate_bps))
+        if self.bottleneck_bps is not None:
+            self._advance(self.bottleneck_bps, delivery.queue_s, round_trip_s, flight_bytes, now_s)
 
-    def _advance(self, bottleneck_bps: float, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
+    def _advance(
+        self, bottleneck_bps: float, queue_s: float, round_trip_s: float, flight_bytes: int, now_s: float
+    ) -> None:
         assert self._base_s is not None
+        if self._state == "startup" and queue_s >= QUEUE_S and bottleneck_bps < _STARTUP_GAIN * self._full_bps:
+            self._state = "drain"
         if self._state == "startup" and now_s >= self._round_ends_s:
-            self._round_ends_s = now_s + max(round_trip_s, _MIN_PHASE_S)
+            self._round_ends_s = now_s + max(round_trip_s, _PHASE_S)
             if bottleneck_bps >= 1.25 * self._full_bps:
                 self._full_bps, self._rounds_without_growth = bottleneck_bps, 0
             else:
                 self._rounds_without_growth += 1
                 if self._rounds_without_growth >= 3:
                     self._state = "drain"
-        if self._state == "drain" and flight_bytes <= max(MIN_FLIGHT_BYTES, bottleneck_bps / 8 * self._base_s):
-            self._state, self._phase, self._phase_ends_s = "probe", 2, now_s
+        drained = flight_bytes <= max(MIN_FLIGHT_BYTES, bottleneck_bps / 8 * self._base_s)
+        if self._state == "drain" and (drained or queue_s < QUEUE_S):
+            self._state, self._phase, self._phase_ends_s = "probe", len(_CYCLE) - 1, now_s
         if self._state == "probe" and now_s >= self._phase_ends_s:
-            self._phase = (self._phase + 1) % len(_CYCLE)
-            self._phase_ends_s = now_s + max(self._base_s, _MIN_PHASE_S)
+            more = self._phase == 0 and bottleneck_bps >= _GROWTH * self._probed_bps
+            deep = self._phase == 1 and not drained and queue_s >= _DEEP_S and self._num_drains < _MAX_DRAINS
+            self._num_drains = self._num_drains + 1 if deep else 0
+            if not more and not deep:
+                self._phase = (self._phase + 1) % len(_CYCLE)
+            self._probed_bps = bottleneck_bps
+            self._phase_ends_s = now_s + max(self._base_s, _PHASE_S)
 
 
 class Pacer:

@@ -13,8 +13,10 @@ All little-endian. UDP's own checksum is left to the network card on most machin
 while the bytes are copied and covers what happens to them in memory as well. The packets of data carry exactly what
 TCP's carry at the same MTU, so that both have the same bound.
 
-An acknowledgement goes on with its delay in microseconds and the congestion marks seen (4 bytes each), the number of
-ranges (2 bytes), and for each range, from the largest number down, the unreceived and the received packets (2 each).
+An acknowledgement goes on with its delay and the time at which the newest data arrived, by the receiver's clock, both
+in microseconds modulo 2^32, the bytes that the kernel took in at that one time, the congestion marks seen (4 bytes
+each), the number of ranges (2 bytes), and for each range, from the largest number down, the unreceived and the
+received packets (2 each).
 """
 
 import struct
@@ -27,7 +29,7 @@ import numpy as np
 from transports.errors import FrameMismatchError
 
 HEADER: Final = struct.Struct("<IIIBBHQ")
-ACKNOWLEDGEMENT: Final = struct.Struct("<IIH")
+ACKNOWLEDGEMENT: Final = struct.Struct("<IIIIH")
 RANGE: Final = struct.Struct("<HH")
 MAX_RANGES: Final = 16
 MAX_LENGTH: Final = 8972 - HEADER.size
@@ -70,6 +72,11 @@ class Acknowledged(NamedTuple):
     """The body of an acknowledgement."""
 
     delay_s: float
+    """From the arrival of the newest data to the acknowledgement."""
+    arrived_us: int
+    """When that was, by the receiver's clock, modulo 2^32."""
+    train_bytes: int
+    """What arrived with it at once, as far as the kernel can tell."""
     marks: int
     ranges: tuple[tuple[int, int], ...]
     """First and last number of each, falling."""
@@ -106,7 +113,9 @@ def unpack(datagram: bytes) -> Packet:
         raise FrameMismatchError(f"unknown kind of datagram {kind}: another version of the peer?") from error
 
 
-def pack_acknowledged(delay_s: float, marks: int, ranges: Sequence[tuple[int, int]]) -> bytes:
+def pack_acknowledged(
+    *, delay_s: float, arrived_s: float, train_bytes: int, marks: int, ranges: Sequence[tuple[int, int]]
+) -> bytes:
     """The body for ranges that fall; the last ones are left out when they are too many or too far away."""
     pairs: list[bytes] = []
     above = ranges[0][1] + 1 if ranges else 0
@@ -118,7 +127,8 @@ def pack_acknowledged(delay_s: float, marks: int, ranges: Sequence[tuple[int, in
         if length > _MAX_16:
             break
         above = first
-    head = ACKNOWLEDGEMENT.pack(min(int(delay_s * 1e6), _MASK), marks & _MASK, len(pairs))
+    arrived_us = round(arrived_s * 1e6) & _MASK
+    head = ACKNOWLEDGEMENT.pack(min(round(delay_s * 1e6), _MASK), arrived_us, train_bytes, marks & _MASK, len(pairs))
     return head + b"".join(pairs)
 
 
@@ -126,7 +136,7 @@ def unpack_acknowledged(largest: int, body: bytes | memoryview) -> Acknowledged:
     """The inverse, the largest number in full. Raises FrameMismatchError."""
     if len(body) < ACKNOWLEDGEMENT.size:
         raise FrameMismatchError("an acknowledgement is cut short")
-    delay_us, marks, num_ranges = ACKNOWLEDGEMENT.unpack_from(body)
+    delay_us, arrived_us, train_bytes, marks, num_ranges = ACKNOWLEDGEMENT.unpack_from(body)
     if len(body) != ACKNOWLEDGEMENT.size + num_ranges * RANGE.size:
         raise FrameMismatchError("an acknowledgement is cut short")
     ranges, above = [], largest + 1
@@ -137,7 +147,7 @@ def unpack_acknowledged(largest: int, body: bytes | memoryview) -> Acknowledged:
         if length == 0 or above < 0:
             raise FrameMismatchError("an acknowledgement names packets that cannot be")
         ranges.append((above, last))
-    return Acknowledged(delay_us * 1e-6, marks, tuple(ranges))
+    return Acknowledged(delay_us * 1e-6, arrived_us, train_bytes, marks, tuple(ranges))
 
 
 def whole(number: int, near: int) -> int:

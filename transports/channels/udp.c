@@ -37,7 +37,9 @@ struct run {
     uint64_t offset;
     uint64_t num_bytes;
     uint32_t number, num_packets;
-    uint32_t marked, unused;
+    uint32_t marked;
+    uint32_t train_bytes; /* of the last datagram of the kernel's, which has one time of arrival */
+    int64_t arrived_ns;   /* CLOCK_MONOTONIC, of that */
 };
 
 struct reception {
@@ -54,7 +56,22 @@ struct reception {
     uint32_t num_runs, num_controls_bytes, num_rejected;
     int32_t more;  /* whether the socket may hold more */
     int32_t error; /* errno, or 0 */
+    int64_t now_ns; /* CLOCK_MONOTONIC, after the last was taken out */
 };
+
+/* What the kernel says of a datagram of its own, which may hold many of ours. */
+struct arrival {
+    uint32_t segment_bytes;
+    uint32_t marked;
+    int64_t arrived_ns;
+};
+
+/* One moment by two clocks: the kernel stamps by the first, and everything here goes by the second. */
+struct moment {
+    int64_t real_ns, monotonic_ns;
+};
+
+static int64_t nanoseconds(const struct timespec *time) { return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec; }
 
 /* The sum of 32-bit words; an end that is no whole word counts with zeros behind it. */
 static uint32_t sum(const uint8_t *bytes, size_t num_bytes) {
@@ -159,7 +176,7 @@ static void take_control(struct reception *r, const uint8_t *datagram, uint16_t 
     r->num_controls_bytes += sizeof length + length;
 }
 
-static void take(struct reception *r, const uint8_t *datagram, uint32_t length, int marked) {
+static void take(struct reception *r, const uint8_t *datagram, uint32_t length, const struct arrival *arrival, int first) {
     struct header header;
     if (length < sizeof header) {
         r->num_rejected++;
@@ -182,15 +199,37 @@ static void take(struct reception *r, const uint8_t *datagram, uint32_t length, 
     }
     struct run *last = r->num_runs ? &r->runs[r->num_runs - 1] : NULL;
     int follows = last && last->number + last->num_packets == header.number &&
-                  last->offset + last->num_bytes == header.offset && last->marked == (uint32_t)marked;
+                  last->offset + last->num_bytes == header.offset && last->marked == arrival->marked;
     if (!follows && r->num_runs == r->max_runs) return; /* as if it had been lost */
     if (header.offset >= r->prefix) place(r, header.offset, datagram + sizeof header, header.length);
     if (follows) {
         last->num_packets++;
         last->num_bytes += header.length;
+        last->train_bytes = header.length + (first ? 0 : last->train_bytes);
+        last->arrived_ns = arrival->arrived_ns;
     } else {
-        r->runs[r->num_runs++] = (struct run){header.offset, header.length, header.number, 1, marked, 0};
+        r->runs[r->num_runs++] = (struct run){header.offset, header.length, header.number, 1,
+                                              arrival->marked, header.length, arrival->arrived_ns};
     }
+}
+
+static struct arrival read_arrival(struct msghdr *message, uint32_t length, const struct moment *now) {
+    struct arrival arrival = {length, 0, now->monotonic_ns};
+    for (struct cmsghdr *each = CMSG_FIRSTHDR(message); each; each = CMSG_NXTHDR(message, each)) {
+        if (each->cmsg_level == IPPROTO_UDP && each->cmsg_type == UDP_GRO) {
+            int segment_bytes;
+            memcpy(&segment_bytes, CMSG_DATA(each), sizeof segment_bytes);
+            if (segment_bytes > 0) arrival.segment_bytes = segment_bytes;
+        } else if (each->cmsg_level == IPPROTO_IP && each->cmsg_type == IP_TOS) {
+            arrival.marked = (*CMSG_DATA(each) & 3) == CONGESTION_EXPERIENCED;
+        } else if (each->cmsg_level == SOL_SOCKET && each->cmsg_type == SCM_TIMESTAMPNS) {
+            struct timespec came;
+            memcpy(&came, CMSG_DATA(each), sizeof came);
+            int64_t age_ns = now->real_ns - nanoseconds(&came);
+            if (age_ns > 0) arrival.arrived_ns -= age_ns; /* a clock that was set back says nothing */
+        }
+    }
+    return arrival;
 }
 
 /* What the socket holds, at most one batch. */
@@ -198,7 +237,7 @@ void receive_runs(struct reception *r) {
     struct mmsghdr messages[BATCH];
     struct iovec pieces[BATCH];
     union {
-        char bytes[CMSG_SPACE(sizeof(int)) * 2];
+        char bytes[2 * CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(struct timespec))];
         struct cmsghdr align;
     } controls[BATCH];
     memset(messages, 0, sizeof messages);
@@ -209,31 +248,24 @@ void receive_runs(struct reception *r) {
                                                   .msg_controllen = sizeof controls[index].bytes};
     }
     r->num_runs = r->num_controls_bytes = r->num_rejected = 0;
-    r->more = r->error = 0;
     int received = recvmmsg(r->socket, messages, BATCH, MSG_DONTWAIT, NULL);
-    if (received < 0) {
-        r->error = errno == EAGAIN || errno == EINTR ? 0 : errno;
-        return;
-    }
+    r->error = received >= 0 || errno == EAGAIN || errno == EINTR ? 0 : errno;
     r->more = received == BATCH;
+    struct timespec real, monotonic;
+    clock_gettime(CLOCK_REALTIME, &real);
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    struct moment now = {nanoseconds(&real), nanoseconds(&monotonic)};
+    r->now_ns = now.monotonic_ns;
     for (int index = 0; index < received; index++) {
         struct msghdr *message = &messages[index].msg_hdr;
         uint32_t length = messages[index].msg_len;
-        uint32_t segment = length;
-        int marked = 0;
-        for (struct cmsghdr *each = CMSG_FIRSTHDR(message); each; each = CMSG_NXTHDR(message, each)) {
-            if (each->cmsg_level == IPPROTO_UDP && each->cmsg_type == UDP_GRO) {
-                int segment_bytes;
-                memcpy(&segment_bytes, CMSG_DATA(each), sizeof segment_bytes);
-                if (segment_bytes > 0) segment = segment_bytes;
-            } else if (each->cmsg_level == IPPROTO_IP && each->cmsg_type == IP_TOS) {
-                marked = (*CMSG_DATA(each) & 3) == CONGESTION_EXPERIENCED;
-            }
-        }
+        struct arrival arrival = read_arrival(message, length, &now);
         const uint8_t *bytes = r->buffers + (size_t)index * BUFFER_BYTES;
         if (length == 0) r->num_rejected++;
-        for (uint32_t at = 0; at < length; at += segment)
-            take(r, bytes + at, length - at < segment ? length - at : segment, marked);
+        for (uint32_t at = 0; at < length; at += arrival.segment_bytes) {
+            uint32_t rest = length - at;
+            take(r, bytes + at, rest < arrival.segment_bytes ? rest : arrival.segment_bytes, &arrival, at == 0);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ from transports.channels._udp_endpoint import UdpEndpoint
 from transports.channels._udp_native import library
 from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.channels._udp_window import CompetingDelayWindow
-from transports.channels._udp_wire import HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES
+from transports.channels._udp_wire import ACKNOWLEDGEMENT, HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES, RANGE
 from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group, published
 from transports.errors import OptionError, PeerLostError, TransportError
 from transports.framing import HEADER_BYTES
@@ -29,6 +29,7 @@ from transports.units import Rate, Time
 
 _INITIAL_PACKETS: Final = 16
 _UDP_GRO: Final = 104
+_SO_TIMESTAMPNS: Final = 35
 _IP_MTU_DISCOVER: Final = 10
 _IP_PMTUDISC_DO: Final = 2
 
@@ -105,7 +106,7 @@ class Udp(Channel):
         """Forward: full packets and a last one, exact for one message. Reverse: an estimate, one acknowledgement with
         one range for every 16 packets; receive offloads make it fewer."""
         packets = -(-payload_bytes // self._packet_bytes(mtu))
-        acknowledgement_bytes = OVERHEAD_BYTES + 14
+        acknowledgement_bytes = OVERHEAD_BYTES + ACKNOWLEDGEMENT.size + RANGE.size
         return ForwardReverse(payload_bytes + packets * OVERHEAD_BYTES, -(-packets // 16) * acknowledgement_bytes)
 
     def goodput_fraction(self, mtu: int) -> float:
@@ -131,6 +132,7 @@ def _bound(group: Group, peer: int) -> socket.socket:
                 continue
             raise TransportError(f"rank {group.rank} cannot use {group.address}: {error}") from error
         opened.setsockopt(socket.SOL_UDP, _UDP_GRO, 1)
+        opened.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
         return opened
     raise AssertionError("the last port to try is any")

@@ -70,3 +70,23 @@ def test_a_link_has_its_rate_in_each_direction_and_to_each_peer() -> None:
     simulator.run_for(10.0)
     for listener in heard.values():
         assert listener.heard == [(1.5, 0), (2.5, 1), (3.5, 2)]
+
+
+def test_a_host_that_is_kept_away_finds_at_once_what_came_meanwhile() -> None:
+    def listen(stall_s: float) -> list[tuple[float, float]]:
+        found: list[tuple[float, float]] = []
+
+        class Listener(Talker):
+            def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
+                found.extend((now_s, datagram.age_s) for datagram in datagrams)
+
+        network = Network(delay_s=0.0, rate_bps=1e4, stall_s=stall_s, between_stalls_s=0.5)
+        Simulator({A: Talker(B, 200), B: Listener(A, 0)}, network, seed=1).run_for(60.0)
+        return found
+
+    steady, stalled = listen(0.0), listen(0.5)
+    assert len(steady) == len(stalled) == 200
+    assert {age_s for _, age_s in steady} == {0.0}
+    assert len({now_s for now_s, _ in stalled}) < 150
+    arrived = sorted(now_s - age_s for now_s, age_s in stalled)
+    assert arrived == pytest.approx([now_s for now_s, _ in steady])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
 from transports.channels._udp_pacing import BURST_S, CATCH_UP_S, MIN_FLIGHT_BYTES, DiscoveredPace, GivenPace, Pacer
 
 
@@ -38,7 +39,7 @@ def test_a_burst_goes_on_for_its_time_and_ends_with_a_pause() -> None:
 def test_a_given_rate_allows_two_round_trips_under_way() -> None:
     pace = GivenPace(2e8)
     assert pace.flight_bytes is None
-    pace.on_acknowledged(None, 0.02, 0, 1.0)
+    pace.on_acknowledged(Delivery(None, 0.0, 0.0), 0.02, 0, 1.0)
     assert pace.rate_bps == 2e8
     assert 2e8 / 8 * 0.04 < (pace.flight_bytes or 0) < 2e8 / 8 * 0.06
 
@@ -57,7 +58,58 @@ def test_the_rate_of_a_bottleneck_is_found_and_kept(bottleneck_bps: float) -> No
         delivered_bps = min(bottleneck_bps, asked_bps) if queue_bytes == 0 else bottleneck_bps
         queue_bytes = max(0.0, queue_bytes + (asked_bps - bottleneck_bps) / 8 * 1e-3)
         now_s += 1e-3
-        pace.on_acknowledged(delivered_bps, round_trip_s, int(asked_bps / 8 * round_trip_s), now_s)
+        queue_s = round_trip_s - base_s
+        delivery = Delivery(delivered_bps, 1e-3 if queue_s >= QUEUE_S else 0.0, queue_s)
+        pace.on_acknowledged(delivery, round_trip_s, int(asked_bps / 8 * round_trip_s), now_s)
         rates_bps.append(pace.rate_bps or 0.0)
     settled = rates_bps[-1000:]
     assert sum(settled) / len(settled) == pytest.approx(bottleneck_bps, rel=0.05)
+
+
+def found(rate_bps: float) -> DiscoveredPace:
+    """One that has known its bottleneck for a while."""
+    pace = DiscoveredPace()
+    for step in range(1000):
+        pace.on_acknowledged(Delivery(rate_bps, 0.0, 0.0), 1e-4, 0, step * 1e-3)
+    return pace
+
+
+def rate_after(pace: DiscoveredPace, delivery: Delivery, duration_s: float, *, start_s: float = 1.0) -> float:
+    """The largest rate of a whole cycle that follows on such acknowledgements."""
+    rates_bps = []
+    for step in range(round((duration_s + 16 * MIN_INTERVAL_S) / 1e-3)):
+        pace.on_acknowledged(delivery, 1e-4, 0, start_s + step * 1e-3)
+        if step * 1e-3 >= duration_s:
+            rates_bps.append(pace.rate_bps or 0.0)
+    return max(rates_bps)
+
+
+def test_who_was_kept_from_sending_does_not_forget_the_rate() -> None:
+    assert rate_after(found(1e9), Delivery(2e8, 0.0, 0.0), 1.0) >= 1e9
+
+
+def test_what_a_busy_network_delivers_is_believed() -> None:
+    assert rate_after(found(1e9), Delivery(2e8, 1e-3, QUEUE_S), 0.5) <= 1.25 * 2e8
+
+
+def test_a_rest_ages_nothing() -> None:
+    pace = found(1e9)
+    assert rate_after(pace, Delivery(1e8, 0.0, 0.0), 0.0, start_s=3600.0) >= 1e9
+
+
+def test_a_probe_that_finds_more_goes_on() -> None:
+    """The network is ten times as fast as it was."""
+    pace, now_s = found(1e8), 1.0
+    while (pace.rate_bps or 0.0) < 1e9:
+        now_s += 1e-3
+        pace.on_acknowledged(Delivery(pace.rate_bps, 0.0, 0.0), 1e-4, 0, now_s)
+    assert now_s - 1.0 < 30 * MIN_INTERVAL_S
+
+
+@pytest.mark.parametrize(("queue_s", "least", "most"), [(0.0, 0.1, 0.15), (5e-3, 0.3, 0.45)])
+def test_a_deep_queue_is_drained_for_longer(queue_s: float, least: float, most: float) -> None:
+    pace, slow = found(1e9), []
+    for step in range(4000):
+        pace.on_acknowledged(Delivery(1e9, 0.0, queue_s), 1e-4, 10**6, 1.0 + step * 1e-3)
+        slow.append((pace.rate_bps or 0.0) < 1e9)
+    assert least < sum(slow) / len(slow) < most

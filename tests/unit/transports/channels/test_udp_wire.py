@@ -19,6 +19,10 @@ from transports.errors import FrameMismatchError
 words = st.integers(0, 2**32 - 1)
 
 
+def body(ranges: list[tuple[int, int]], *, delay_s: float = 0.0, arrived_s: float = 0.0) -> bytes:
+    return pack_acknowledged(delay_s=delay_s, arrived_s=arrived_s, train_bytes=1448, marks=7, ranges=ranges)
+
+
 @given(words, words, st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=200))
 def test_what_is_packed_is_unpacked(connection: int, number: int, kind: Kind, offset: int, body: bytes) -> None:
     assert unpack(pack(connection, number, kind, offset, body)) == (connection, number, kind, offset, body)
@@ -44,20 +48,21 @@ def test_acknowledged_ranges_are_read_as_written(first: int, pieces: list[tuple[
         ranges.insert(0, (first + gap, first + gap + length - 1))
         first += gap + length
     largest = ranges[0][1] if ranges else 0
-    assert unpack_acknowledged(largest, pack_acknowledged(0.5, 7, ranges)) == (0.5, 7, tuple(ranges))
+    found = unpack_acknowledged(largest, body(ranges, delay_s=0.5, arrived_s=5000.000003))
+    assert found == (0.5, 5_000_000_003 % 2**32, 1448, 7, tuple(ranges))
 
 
 def test_ranges_beyond_the_limits_are_left_out_from_below() -> None:
     many = [(number, number) for number in range(1000, 0, -2)]
-    assert unpack_acknowledged(1000, pack_acknowledged(0, 0, many)).ranges == tuple(many[:MAX_RANGES])
-    assert unpack_acknowledged(10**6, pack_acknowledged(0, 0, [(10**6, 10**6), (0, 1)])).ranges == ((10**6, 10**6),)
-    assert unpack_acknowledged(10**6, pack_acknowledged(0, 0, [(0, 10**6)])).ranges == ((10**6 - 0xFFFE, 10**6),)
+    assert unpack_acknowledged(1000, body(many)).ranges == tuple(many[:MAX_RANGES])
+    assert unpack_acknowledged(10**6, body([(10**6, 10**6), (0, 1)])).ranges == ((10**6, 10**6),)
+    assert unpack_acknowledged(10**6, body([(0, 10**6)])).ranges == ((10**6 - 0xFFFE, 10**6),)
 
 
-@pytest.mark.parametrize("body", [b"", bytes(9), pack_acknowledged(0, 0, [(1, 2)])[:-1]])
-def test_a_short_acknowledgement_is_refused(body: bytes) -> None:
+@pytest.mark.parametrize("short", [b"", bytes(17), body([(1, 2)])[:-1]])
+def test_a_short_acknowledgement_is_refused(short: bytes) -> None:
     with pytest.raises(FrameMismatchError):
-        unpack_acknowledged(9, body)
+        unpack_acknowledged(9, short)
 
 
 @given(st.integers(0, 2**50), st.integers(-(2**30), 2**30))

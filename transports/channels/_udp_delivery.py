@@ -1,0 +1,87 @@
+"""How fast packets came through, by the receiver's clock. Pure.
+
+Delivery rates as in Cheng et al., draft-cheng-iccrg-delivery-rate-estimation, but between times at which the
+receiver's kernel took packets in (as draft-smith-quic-receive-ts says them), not between those at which
+acknowledgements were read: a member that waits for a core reads many at once, and would take that for speed. The
+longer of the times that sending and arriving took counts, since packets that are held up on the way arrive in lumps as
+well.
+
+A rate says what the network can do only where the network was busy all the time. That is told from the time that
+packets were on their way: they waited in a queue when it is longer than the shortest of late. Both clocks may differ,
+as long as they go alike.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+MIN_INTERVAL_S: Final = 8e-3
+"""Over less, a link that lets a burst pass after a rest looks faster than it is, and one that a timer drives too."""
+QUEUE_S: Final = 2e-3
+"""What packets wait without a queue that stands: senders hand over a millisecond's worth at once."""
+_LIFE_S: Final = 10.0
+"""How long the shortest time on the way is believed."""
+_TICKS: Final = 2**32
+
+
+class Delivery(NamedTuple):
+    """What an acknowledgement says of the network."""
+
+    rate_bps: float | None
+    """Of payload, over an interval; None where that is too short yet."""
+    busy_s: float
+    """How long, since the acknowledgement before, the network has been seen to be busy all the time."""
+    queue_s: float
+    """How much longer the newest packet was on its way than the fastest of late."""
+
+
+class _Point(NamedTuple):
+    arrived_s: float
+    sent_s: float
+    delivered_bytes: int
+    train_bytes: int
+    queued: bool
+
+
+class DeliveryMeter:
+    """Remembers what was acknowledged of late."""
+
+    def __init__(self) -> None:
+        self._points: deque[_Point] = deque()
+        self._ticks = 0
+        self._shortest_s: float | None = None
+        self._shortest_until_s = 0.0
+
+    def on_acknowledged(
+        self,
+        *,
+        arrived_us: int,
+        sent_s: float,
+        delivered_bytes: int,
+        train_bytes: int,
+        rested: bool,
+    ) -> Delivery:
+        """The newest packet arrived at that time of the receiver's clock (modulo 2^32), and had been sent at that one
+        of the sender's. `rested`: the network may have had nothing to do before one of those acknowledged now."""
+        self._ticks += (arrived_us - self._ticks + _TICKS // 2) % _TICKS - _TICKS // 2 if self._points else arrived_us
+        arrived_s = self._ticks * 1e-6
+        way_s = arrived_s - sent_s
+        if self._shortest_s is None or way_s <= self._shortest_s or sent_s >= self._shortest_until_s:
+            self._shortest_s, self._shortest_until_s = way_s, sent_s + _LIFE_S
+        points = self._points
+        queue_s = way_s - self._shortest_s
+        point = _Point(arrived_s, sent_s, delivered_bytes, train_bytes, queue_s >= QUEUE_S)
+        if points and arrived_s < points[-1].arrived_s:
+            return Delivery(None, 0.0, queue_s)  # overtaken
+        busy_s = 0.0
+        if points and points[-1].queued and point.queued and not rested:
+            busy_s = arrived_s - points[-1].arrived_s
+        points.append(point)
+        while len(points) > 2 and points[1].arrived_s <= arrived_s - MIN_INTERVAL_S:
+            points.popleft()
+        first = points[0]
+        if arrived_s - first.arrived_s < MIN_INTERVAL_S:
+            return Delivery(None, busy_s, queue_s)
+        # Of a train only the first packet's time is known, or the last one's: what both agree on counts.
+        between_bytes = delivered_bytes - first.delivered_bytes - max(0, train_bytes - first.train_bytes)
+        elapsed_s = max(arrived_s - first.arrived_s, sent_s - first.sent_s)
+        return Delivery(max(0, between_bytes) * 8 / elapsed_s, busy_s, queue_s)
