@@ -466,6 +466,7 @@ class Connection:
                     delivered_bytes=self._delivered_bytes,
                     train_bytes=said.train_bytes,
                     rested=rested,
+                    round_trip_s=self._round_trip.least_s,
                 )
                 if delivery.rate_bps is not None:
                     delivery = delivery._replace(rate_bps=delivery.rate_bps / self.packet_bytes * self._wire_bytes)

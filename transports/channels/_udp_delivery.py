@@ -59,9 +59,11 @@ class DeliveryMeter:
         delivered_bytes: int,
         train_bytes: int,
         rested: bool,
+        round_trip_s: float,
     ) -> Delivery:
         """The newest packet arrived at that time of the receiver's clock (modulo 2^32), and had been sent at that one
-        of the sender's. `rested`: the network may have had nothing to do before one of those acknowledged now."""
+        of the sender's. `rested`: the network may have had nothing to do before one of those acknowledged now; the
+        round trip is the shortest."""
         self._ticks += (arrived_us - self._ticks + _TICKS // 2) % _TICKS - _TICKS // 2 if self._points else arrived_us
         arrived_s = self._ticks * 1e-6
         way_s = arrived_s - sent_s
@@ -76,10 +78,11 @@ class DeliveryMeter:
         if points and points[-1].queued and point.queued and not rested:
             busy_s = arrived_s - points[-1].arrived_s
         points.append(point)
-        while len(points) > 2 and points[1].arrived_s <= arrived_s - MIN_INTERVAL_S:
+        interval_s = max(MIN_INTERVAL_S, round_trip_s)
+        while len(points) > 2 and points[1].arrived_s <= arrived_s - interval_s:
             points.popleft()
         first = points[0]
-        if arrived_s - first.arrived_s < MIN_INTERVAL_S:
+        if arrived_s - first.arrived_s < interval_s:
             return Delivery(None, busy_s, queue_s)
         # Of a train only the first packet's time is known, or the last one's: what both agree on counts.
         between_bytes = delivered_bytes - first.delivered_bytes - max(0, train_bytes - first.train_bytes)

@@ -114,6 +114,7 @@ class DiscoveredPace:
         self._phase_ends_s = 0.0
         self._probed_bps = 0.0
         self._num_drains = 0
+        self._latest_bps = 0.0
 
     @property
     def bottleneck_bps(self) -> float | None:
@@ -138,8 +139,8 @@ class DiscoveredPace:
 
     @property
     def path_bytes(self) -> float:
-        """The bandwidth-delay product."""
-        return (self.bottleneck_bps or 0.0) / 8 * (self._base_s or 0.0)
+        """What it held of late. A rate that is believed in error must not hide that the network is busy."""
+        return min(self.bottleneck_bps or 0.0, self._latest_bps) / 8 * (self._base_s or 0.0)
 
     def on_acknowledged(self, delivery: Delivery, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
         """Remember the rate, and move to the next state when it is time."""
@@ -151,6 +152,7 @@ class DiscoveredPace:
         while len(self._best) > 1 and self._best[0][0] < self._age_s:
             self._best.popleft()
         if delivery.rate_bps:
+            self._latest_bps = delivery.rate_bps
             while self._best and self._best[-1][1] <= delivery.rate_bps:
                 self._best.pop()
             self._best.append((self._age_s + max(_MEMORY_S, _ROUNDS * self._base_s), delivery.rate_bps))

@@ -40,7 +40,7 @@ class Bench:
         return self.sent(now_s)
 
     def sent(self, now_s: float = 0.0) -> list[tuple[str, Packet]]:
-        return [(peer[0], decode(data)) for peer, data, _ in self.aggregator.transmit(now_s)]
+        return [(each.peer[0], decode(each.data)) for each in self.aggregator.transmit(now_s)]
 
     def contribution(self, chunk: int, value: int = 1, /, *, epoch: int = 0, **changes: Any) -> Packet:
         slot, version = self.job.place(chunk)

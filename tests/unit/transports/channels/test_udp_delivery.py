@@ -23,6 +23,7 @@ def said(
         delivered_bytes=delivered_bytes,
         train_bytes=train_bytes,
         rested=rested,
+        round_trip_s=1e-4,
     )
 
 
