@@ -66,8 +66,9 @@ def allreduce_rows(
     )
     plan = plan_here(experiment)
     require(plan)
+    screen = Console(stderr=True)
     with (
-        Progress(*Progress.get_default_columns(), console=Console(stderr=True), transient=True) as progress,
+        Progress(console=screen, transient=True, refresh_per_second=2, disable=not screen.is_terminal) as progress,
         tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
         workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
     ):
