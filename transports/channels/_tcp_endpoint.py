@@ -5,6 +5,7 @@ whose window tells the peer to wait. The epoll is edge-triggered so that nothing
 socket turns from ready to busy: `readable` and `writable` remember what it last said.
 """
 
+import logging
 import math
 import os
 import select
@@ -37,6 +38,8 @@ from transports.framing import (
 from transports.framing import pack as pack_header
 from transports.framing import unpack as unpack_header
 from transports.tcp_info import read_tcp_info
+
+_log: Final = logging.getLogger(__name__)
 
 GATHER_BYTES: Final = 256 * 1024
 """Short messages to one peer leave in one system call until they are this much together."""
@@ -82,6 +85,10 @@ class _Peer:
     received_bytes: int = 0
     cut_short: bool = False
     """A schedule ended in the middle of a message to it."""
+    num_lent: int = 0
+    """Sends without a copy."""
+    num_copied: int = 0
+    """Of these, those for which the kernel made one after all."""
 
 
 class TcpEndpoint:
@@ -90,8 +97,12 @@ class TcpEndpoint:
     num_streams: int = 1
     """Connections for each peer."""
 
-    def __init__(self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES) -> None:
+    def __init__(
+        self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES, lent_bytes: int = 0
+    ) -> None:
+        """Messages of schedules as long as `lent_bytes` are sent without a copy; 0: none."""
         self._group = group
+        self._lent_bytes = lent_bytes
         self._low_water_bytes = low_water_bytes
         self.num_strangers = mesh.num_strangers
         self._peers = {
@@ -217,6 +228,8 @@ class TcpEndpoint:
         self._sequence = header.sequence
         for peer, state in zip(self._carriers, program.states, strict=True):
             state.socket, state.ending, state.low_water = peer.socket.fileno(), peer.ending, peer.low_water_bytes
+            state.num_lent = state.num_back = state.num_told = peer.num_lent
+            state.num_copied = peer.num_copied
         for peer in self._peers.values():
             if peer.left_after is not None:
                 owes = any(lane.peer == peer.rank for lane in program.lanes)
@@ -225,6 +238,7 @@ class TcpEndpoint:
         run = program.run
         run.epoll, run.wake = self._epoll.fileno(), self._wake_descriptor
         run.deadline_ns = int(min(deadline_s, _FOREVER_S) * 1e9)
+        run.lent_bytes = self._lent_bytes
         run.low_water_bytes, run.same_schedule = self._low_water_bytes, header.total > 0
         run.header[:] = pack_header(header)
 
@@ -275,6 +289,7 @@ class TcpEndpoint:
             if lane.sends:
                 peer.sent_bytes += state.num_bytes
                 peer.cut_short = state.moved > 0
+                peer.num_lent, peer.num_copied = state.num_lent, state.num_copied
             else:
                 peer.received_bytes += state.num_bytes
                 peer.low_water_bytes = state.low_water
@@ -455,6 +470,12 @@ class TcpEndpoint:
         message = (peer.receives or peer.sends)[0]
         return PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, describe(message.header))
 
+    @property
+    def lent(self) -> tuple[int, int]:
+        """Sends without a copy, and those among them for which the kernel made one after all."""
+        peers = self._peers.values()
+        return sum(peer.num_lent for peer in peers), sum(peer.num_copied for peer in peers)
+
     def wake(self) -> None:
         """See :class:`Endpoint`."""
         with self._descriptors:
@@ -497,6 +518,8 @@ class TcpEndpoint:
                 self._last_statistics = self._read_statistics()
                 self._last_congestion = self._read_congestion()
                 self._closed = True
+                if any(self.lent):
+                    _log.info("zero_copy: %d sends without a copy; for %d of them the kernel made one", *self.lent)
                 _OPEN.discard(self)
                 for peer in self._peers.values():
                     peer.socket.close()

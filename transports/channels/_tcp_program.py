@@ -60,7 +60,10 @@ class Lane(ctypes.Structure):
         ("header", ctypes.c_uint8 * HEADER_BYTES),
         ("added", ctypes.c_uint32),
         ("first_phase", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
+        ("num_lent", ctypes.c_uint32),
+        ("num_back", ctypes.c_uint32),
+        ("num_told", ctypes.c_uint32),
+        ("num_copied", ctypes.c_uint32),
     )
 
 
@@ -88,6 +91,7 @@ class Run(ctypes.Structure):
         ("same_schedule", ctypes.c_uint32),
         ("num_streams", ctypes.c_uint32),
         ("window", ctypes.c_uint32),
+        ("lent_bytes", ctypes.c_uint32),
         ("epoll", ctypes.c_int32),
         ("wake", ctypes.c_int32),
         ("culprit", ctypes.c_int32),
@@ -215,18 +219,22 @@ class TcpProgram:
         return bool(state.next < state.num_steps)
 
     def is_ready(self, number: int) -> bool:
-        """Whether it has messages left and the next one waits for none of our own steps."""
-        return self.awaits(number) and bool(self._step(number)["kind"] == REDUCE or not self._step(number)["waiting"])
+        """Whether it has messages left and the next one waits for none of our own steps, or the peer has not yet said
+        that it has what was sent without a copy."""
+        state = self.states[number]
+        if not self.awaits(number):
+            return bool(state.sends and state.oldest < state.num_steps)
+        return bool(self._step(number)["kind"] == REDUCE or not self._step(number)["waiting"])
 
     def under_way(self, number: int) -> tuple[int, int]:
         """(phase, elements) of the message that a lane is at."""
         state = self.states[number]
-        phase = state.first_phase + state.next * self._num_streams
+        phase = state.first_phase + min(state.next, state.num_steps - 1) * self._num_streams
         return phase, int(self._step(number)["num_bytes"]) // self._element_bytes
 
     def _step(self, number: int) -> Any:
         state = self.states[number]
-        return self._steps[self._order[state.first + state.next]]
+        return self._steps[self._order[state.first + min(state.next, state.num_steps - 1)]]
 
 
 def program_of(

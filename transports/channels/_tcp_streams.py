@@ -17,8 +17,8 @@ from transports.channels.base import Group, Header, Token
 class StreamsEndpoint(TcpEndpoint):
     """See :class:`transports.channels.base.Endpoint`. Its TCP connections are numbered peer + size x stream."""
 
-    def __init__(self, group: Group, mesh: Mesh, num_streams: int) -> None:
-        super().__init__(group, mesh)
+    def __init__(self, group: Group, mesh: Mesh, num_streams: int, *, lent_bytes: int = 0) -> None:
+        super().__init__(group, mesh, lent_bytes=lent_bytes)
         self._size = group.size
         self.num_streams = num_streams
         self._num_sent: defaultdict[int, int] = defaultdict(int)

@@ -1,6 +1,8 @@
 """Control over gRPC, tensors over a TCP side channel: what Awan et al. (CCGRID 2019) call gRPC+X."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from transports.channels._bulk_endpoint import BulkEndpoint
 from transports.channels.base import CHANNELS, Endpoint, Group
@@ -12,6 +14,8 @@ class GrpcBulk(Tcp):
     """Headers over one gRPC stream per pair of members, payloads over TCP."""
 
     countable: ClassVar[bool] = False
+
+    zero_copy: Literal[False] = Field(default=False, description="payloads leave message by message, each with a copy")
 
     def open(self, group: Group) -> Endpoint:
         """See :class:`Channel`. Raises UnsupportedError where gRPC is not installed."""

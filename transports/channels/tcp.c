@@ -6,12 +6,15 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdalign.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
+
+#include <linux/errqueue.h> /* needs time.h before it */
 
 #include "arithmetic.h"
 
@@ -48,7 +51,10 @@ struct lane {
     uint8_t header[HEADER_BYTES];
     uint32_t added;       /* bytes of the message under way that have been added already */
     uint32_t first_phase; /* that of its first message; connections take a peer's messages in turn */
-    uint32_t unused;
+    uint32_t num_lent;    /* sends without a copy since the connection was made, each of which the kernel tells the end of: */
+    uint32_t num_back;    /* the first so many of them have ended */
+    uint32_t num_told;    /* so many in all */
+    uint32_t num_copied;  /* and for so many it made a copy after all */
 };
 
 struct run {
@@ -62,12 +68,13 @@ struct run {
     int64_t deadline_ns, first_ns; /* 0: nothing has completed yet */
     uint32_t num_steps, num_lanes, num_left, element_bytes, type, reduction, low_water_bytes, same_schedule;
     uint32_t num_streams, window; /* connections for each peer; messages of a lane that may wait to be added */
+    uint32_t lent_bytes;          /* messages as long as that are sent without a copy; 0: none */
     int32_t epoll, wake, culprit; /* of LOST and MISMATCH the lane */
     uint8_t header[HEADER_BYTES]; /* of every message, but for phase, count and check */
     int32_t num_ended, ended[MAX_EVENTS]; /* sockets */
 };
 
-_Static_assert(sizeof(struct step) == 56 && sizeof(struct lane) == 128 && sizeof(struct run) == 432, "as in _tcp_program.py");
+_Static_assert(sizeof(struct step) == 56 && sizeof(struct lane) == 144 && sizeof(struct run) == 440, "as in _tcp_program.py");
 
 static uint32_t crc_table[256];
 
@@ -146,6 +153,64 @@ static int lost(struct run *run, struct lane *lane, int error) {
     return LOST;
 }
 
+/* What the kernel has read from our memory for good is done. */
+static void take_back(struct run *run, struct lane *lane) {
+    while (lane->oldest < lane->next && (int32_t)(step_at(run, lane, lane->oldest)->arrived - lane->num_back) <= 0)
+        finish(run, step_at(run, lane, lane->oldest));
+}
+
+/* Read the ends of sends without a copy, which the kernel tells by their numbers, in order but where packets were lost:
+ * then they count when none is out any more. Returns whether there were any. */
+static int hear_ends(struct run *run, struct lane *lane) {
+    alignas(struct cmsghdr) uint8_t control[128];
+    int found = 0;
+    for (;;) {
+        struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
+        if (recvmsg(lane->socket, &message, MSG_ERRQUEUE) < 0)
+            break;
+        struct cmsghdr *told = CMSG_FIRSTHDR(&message);
+        struct sock_extended_err end;
+        if (!told || told->cmsg_len < CMSG_LEN(sizeof end))
+            continue;
+        memcpy(&end, CMSG_DATA(told), sizeof end);
+        if (end.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
+            continue;
+        found = 1;
+        lane->num_told += end.ee_data - end.ee_info + 1;
+        if (end.ee_code & SO_EE_CODE_ZEROCOPY_COPIED)
+            lane->num_copied += end.ee_data - end.ee_info + 1;
+        if (end.ee_info == lane->num_back)
+            lane->num_back = end.ee_data + 1;
+    }
+    if (lane->num_told == lane->num_lent)
+        lane->num_back = lane->num_lent;
+    take_back(run, lane);
+    return found;
+}
+
+/* Lend the kernel the memory of a long message (MSG_ZEROCOPY in msg_zerocopy.rst); its header goes before, as a copy. */
+static ssize_t lend(struct run *run, struct lane *lane, struct step *step) {
+    uint8_t header[HEADER_BYTES];
+    ssize_t sent;
+    if (lane->moved < HEADER_BYTES) {
+        write_header(run, step, header);
+        sent = send(lane->socket, header + lane->moved, HEADER_BYTES - lane->moved, MSG_NOSIGNAL | MSG_MORE);
+        if (sent < 0)
+            return sent;
+        lane->moved += sent;
+        lane->num_bytes += sent;
+        if (lane->moved < HEADER_BYTES)
+            return 0;
+    }
+    uint64_t at = lane->moved - HEADER_BYTES, rest = step->num_bytes - at;
+    sent = send(lane->socket, step->view + at, rest, MSG_NOSIGNAL | MSG_ZEROCOPY);
+    if (sent >= 0)
+        step->arrived = ++lane->num_lent;
+    else if (errno == ENOBUFS) /* too many are out already */
+        sent = send(lane->socket, step->view + at, rest, MSG_NOSIGNAL);
+    return sent;
+}
+
 /* Hand the kernel what is ready. */
 static int send_ready(struct run *run, struct lane *lane, int *progress) {
     struct iovec pieces[2 * MAX_GATHERED];
@@ -154,7 +219,7 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
     uint64_t wanted = 0, moved = lane->moved;
     for (uint32_t each = 0; each < MAX_GATHERED && lane->next + each < lane->num_steps && wanted < GATHER_BYTES; each++) {
         const struct step *step = step_at(run, lane, lane->next + each);
-        if (step->waiting)
+        if (step->waiting || (run->lent_bytes && step->num_bytes >= run->lent_bytes))
             break;
         if (moved < HEADER_BYTES) {
             write_header(run, step, headers[each]);
@@ -167,9 +232,16 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
         wanted += HEADER_BYTES + step->num_bytes - moved;
         moved = 0;
     }
-    if (!wanted)
+    struct step *first = step_at(run, lane, lane->next);
+    ssize_t sent;
+    if (wanted) {
+        sent = sendmsg(lane->socket, &message, MSG_NOSIGNAL);
+    } else if (first->waiting) {
         return DONE;
-    ssize_t sent = sendmsg(lane->socket, &message, MSG_NOSIGNAL);
+    } else {
+        sent = lend(run, lane, first);
+        wanted = HEADER_BYTES + first->num_bytes - lane->moved;
+    }
     if (sent < 0) {
         if (errno == EAGAIN)
             lane->blocked = 1;
@@ -190,7 +262,8 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
             break;
         lane->moved -= whole;
         lane->next++;
-        finish(run, step);
+        if (!step->arrived)
+            finish(run, step);
     }
     return DONE;
 }
@@ -292,6 +365,9 @@ static int wait_for_news(struct run *run) {
             outcome = WOKEN;
         for (uint32_t number = 0; number < run->num_lanes; number++) {
             struct lane *lane = &run->lanes[number];
+            if (run->lent_bytes && lane->sends && lane->socket == events[each].data.fd &&
+                events[each].events & EPOLLERR && hear_ends(run, lane))
+                events[each].events &= ~(uint32_t)EPOLLERR; /* that was no error */
             if (lane->socket == events[each].data.fd &&
                 events[each].events & (lane->sends ? EPOLLOUT | EPOLLERR | EPOLLHUP : EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
                 lane->blocked = 0;

@@ -5,14 +5,17 @@ connection that has another one than was asked for, as on a cluster, is given it
 """
 
 import socket
+from contextlib import suppress
 from typing import ClassVar, Final
 
 from pydantic import Field
 
 from transports.channels._congestion import control
 from transports.channels._tcp_endpoint import TcpEndpoint
+from transports.channels._tcp_program import library
 from transports.channels._tcp_streams import StreamsEndpoint, connect_streams
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
+from transports.errors import UnsupportedError
 from transports.framing import HEADER_BYTES
 from transports.units import Size
 
@@ -20,6 +23,9 @@ ETHERNET_BYTES: Final = 14
 SEGMENT_HEADER_BYTES: Final = 20 + 20 + 12
 """IPv4, TCP and its timestamps option, which Linux negotiates by default."""
 MAX_STREAMS: Final = 64
+SO_ZEROCOPY: Final = 60  # asm-generic/socket.h
+LENT_BYTES: Final = 16 << 10
+"""Below some 10 kB pinning memory costs more than copying it (the kernel's msg_zerocopy.rst)."""
 
 
 @CHANNELS.register
@@ -36,6 +42,11 @@ class Tcp(Channel):
     )
     send_buffer: Size | None = Field(default=None, gt=0, description="SO_SNDBUF; null: the kernel adapts it")
     receive_buffer: Size | None = Field(default=None, gt=0, description="SO_RCVBUF; null: the kernel adapts it")
+    zero_copy: bool = Field(
+        default=False,
+        description="send a collective's messages of 16 KiB and more without a copy (MSG_ZEROCOPY), which may pay on "
+        "real network cards; over loopback and emulated links the kernel copies all the same",
+    )
 
     @property
     def congestion_control(self) -> str | None:
@@ -48,16 +59,24 @@ class Tcp(Channel):
 
     def connect(self, group: Group) -> TcpEndpoint:
         """To every other member, by as many streams as there shall be. Raises what `connect_mesh` raises, and
-        UnsupportedError where connections cannot have that congestion control."""
+        UnsupportedError where connections cannot have that congestion control, or cannot send without a copy."""
+        self.require()
         mesh = connect_streams(group, self._configure, self.streams)
         try:
-            if self.congestion is not None:
-                for connection in mesh.sockets.values():
-                    control(connection, self.congestion)
+            for connection in mesh.sockets.values():
+                self._settle(connection)
         except BaseException:
             mesh.close()
             raise
-        return StreamsEndpoint(group, mesh, self.streams) if self.streams > 1 else TcpEndpoint(group, mesh)
+        lent_bytes = LENT_BYTES if self.zero_copy else 0
+        if self.streams > 1:
+            return StreamsEndpoint(group, mesh, self.streams, lent_bytes=lent_bytes)
+        return TcpEndpoint(group, mesh, lent_bytes=lent_bytes)
+
+    def require(self) -> None:
+        """See :class:`Channel`."""
+        if self.zero_copy and library() is None:
+            raise UnsupportedError("channel.zero_copy: the engine that has it is not built; the log says why")
 
     def _configure(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,6 +84,16 @@ class Tcp(Channel):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
         if self.receive_buffer is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
+
+    def _settle(self, connection: socket.socket) -> None:
+        """What a connection can have only once it is one, read back."""
+        if self.congestion is not None:
+            control(connection, self.congestion)
+        if self.zero_copy:
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+            if not connection.getsockopt(socket.SOL_SOCKET, SO_ZEROCOPY):
+                raise UnsupportedError("channel.zero_copy: this kernel cannot (Linux 4.14 or newer can)")
 
     def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
         """Forward: full segments and a last one on each stream, exact where they are uninterrupted. Reverse: an

@@ -12,14 +12,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.threads import groups, run_communicators, run_threads
-from transports.channels import _tcp_program
+from transports.channels import _tcp_program, tcp
 from transports.channels._tcp_endpoint import TcpEndpoint
 from transports.channels.base import CHANNELS, Group, Header, published
 from transports.channels.tcp import Tcp
 from transports.collectives.base import COLLECTIVES
-from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
 from transports.framing import DTYPES, GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, REDUCTIONS, argument, group_id, pack
 from transports.transport import ReduceOperation, Transport
 
@@ -121,6 +122,7 @@ def beside(
     impostor: Callable[[socket.socket, str], None],
     timeout_s: float = 20.0,
     second: Callable[[socket.socket, str], None] | None = None,
+    **options: Any,
 ) -> Iterator[Transport]:
     """Rank 0 of two in a ring; rank 1 is a plain socket that says hello properly and then does what it likes, or two
     of them."""
@@ -143,7 +145,8 @@ def beside(
     thread = threading.Thread(target=life)
     thread.start()
     try:
-        with closing(Transport(COLLECTIVES.parse("ring"), Tcp(streams=2 if second else 1), group)) as transport:
+        channel = Tcp(streams=2 if second else 1, **options)
+        with closing(Transport(COLLECTIVES.parse("ring"), channel, group)) as transport:
             transport.deadline_s = time.monotonic() + timeout_s
             yield transport
     finally:
@@ -268,15 +271,17 @@ def test_turns_go_on_where_schedules_and_single_messages_alternate() -> None:
     assert run_communicators(life, 3, channel={"kind": "tcp", "streams": 4}) == [None] * 3
 
 
-@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"streams": 3}, {"zero_copy": True}, {"zero_copy": True, "streams": 2}])
 @pytest.mark.parametrize(("dtype", "op"), [("float16", "sum"), ("bfloat16", "sum"), ("int8", "max")])
-def test_who_dies_in_mid_schedule_is_missed_by_everybody(dtype: str, op: ReduceOperation, streams: int) -> None:
+def test_who_dies_in_mid_schedule_is_missed_by_everybody(
+    dtype: str, op: ReduceOperation, options: dict[str, Any]
+) -> None:
     def work(transport: Transport) -> None:
         while True:
             transport.all_reduce(torch.zeros(1_000_000, dtype=getattr(torch, dtype)), op)
 
     def life(group: Group) -> int:
-        with closing(Transport(COLLECTIVES.parse("ring"), Tcp(streams=streams), group)) as transport:
+        with closing(Transport(COLLECTIVES.parse("ring"), Tcp(**options), group)) as transport:
             transport.deadline_s = time.monotonic() + 20
             if group.rank == 1:
                 assert isinstance(transport.endpoint, TcpEndpoint)
@@ -289,6 +294,56 @@ def test_who_dies_in_mid_schedule_is_missed_by_everybody(dtype: str, op: ReduceO
     first, second, third = run_threads(life, groups(3))
     assert isinstance(second, int), second
     assert {first, third} <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", ["ring", "all_to_all", "parameter_server"])
+@pytest.mark.parametrize("streams", [1, 3])
+def test_without_a_copy_the_same_comes_of_it_and_memory_is_ours_again_at_the_end(kind: str, streams: int) -> None:
+    """Messages long and short alternate; what is sent is overwritten as soon as the operation says that it is done."""
+
+    def life(opened: Any) -> tuple[int, int]:
+        for num_elements in (100, 5_000, 500_000, 7, 300_001):
+            values = torch.full((num_elements,), float(opened.rank + 1))
+            for _ in range(2):
+                opened.all_reduce(values).wait(20)
+                assert values.eq(6.0).all()
+                values.fill_(opened.rank + 1)
+        endpoint = opened._transport.endpoint
+        assert isinstance(endpoint, TcpEndpoint)
+        return endpoint.lent
+
+    channel = {"kind": "tcp", "zero_copy": True, "streams": streams}
+    for result in run_communicators(life, 3, channel=channel, collective=kind):
+        assert isinstance(result, tuple), result
+        num_lent, num_copied = result
+        assert num_lent > 0
+        assert num_copied == num_lent, "over loopback the kernel always copies, and says so"
+
+
+def test_a_peer_that_reads_nothing_of_what_was_lent_is_named() -> None:
+    heard = threading.Event()
+
+    def answers(connection: socket.socket, group: str) -> None:
+        count = 50_000
+        for phase in range(2):
+            said = words(count=count, phase=phase, group=group)._replace(total=4 * count)
+            connection.sendall(pack(said) + bytes(4 * count))
+        waits(heard)
+
+    with beside(answers, timeout_s=1.0, zero_copy=True, send_buffer="4KiB") as transport:
+        with pytest.raises(PeerTimeoutError, match="50000 float32") as raised:
+            transport.all_reduce(torch.ones(200_000))
+        heard.set()
+    assert raised.value.peer == 1
+
+
+def test_without_the_engine_nothing_is_sent_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "library", lambda: None)
+    with pytest.raises(UnsupportedError, match=r"channel\.zero_copy: "):
+        Tcp(zero_copy=True).require()
+    Tcp().require()
+    with pytest.raises(ValidationError):
+        CHANNELS.parse({"kind": "grpc_bulk", "zero_copy": True})
 
 
 def test_a_silent_peer_is_named_with_what_was_awaited() -> None:
