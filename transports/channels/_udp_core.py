@@ -60,6 +60,13 @@ class Ranges:
 
     def add(self, start: int, end: int) -> int:
         """Put start..end-1 in; returns how many of them are new."""
+        if self.ends and start >= self.ends[-1]:  # as what comes in order does
+            if start > self.ends[-1]:
+                self.starts.append(start)
+                self.ends.append(end)
+            else:
+                self.ends[-1] = end
+            return end - start
         first, last = bisect_left(self.ends, start), bisect_right(self.starts, end)
         if first == last:
             self.starts.insert(first, start)
@@ -665,9 +672,8 @@ class Connection:
         return found
 
     def _acknowledgement(self, now_s: float) -> bytes:
-        ranges = [
-            (start, end - 1) for start, end in zip(self._numbers.starts[::-1], self._numbers.ends[::-1], strict=True)
-        ][:MAX_RANGES]
+        starts, ends = self._numbers.starts[: -MAX_RANGES - 1 : -1], self._numbers.ends[: -MAX_RANGES - 1 : -1]
+        ranges = [(start, end - 1) for start, end in zip(starts, ends, strict=True)]
         self._allowed = self._posted_end + ASIDE_BYTES
         self._unacknowledged = 0
         self._acknowledge_s = None

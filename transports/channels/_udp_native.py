@@ -17,7 +17,7 @@ from transports.errors import FrameMismatchError, TransportError, UnsupportedErr
 from transports.framing import HEADER_BYTES
 
 SOURCE: Final = Path(__file__).with_name("udp.c")
-_BATCH: Final = 8
+_BATCH: Final = 32
 _BUFFER_BYTES: Final = 65536
 _MAX_RUNS: Final = 256
 _CONTROLS_BYTES: Final = 65536

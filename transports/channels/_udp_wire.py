@@ -32,6 +32,7 @@ HEADER: Final = struct.Struct("<IIIBBHQ")
 ACKNOWLEDGEMENT: Final = struct.Struct("<IIIIH")
 RANGE: Final = struct.Struct("<HH")
 MAX_RANGES: Final = 16
+_PAIRS: Final = tuple(struct.Struct(f"<{2 * num_ranges}H") for num_ranges in range(MAX_RANGES + 1))
 MAX_LENGTH: Final = 8972 - HEADER.size
 """What fits a packet of MTU 9000."""
 IP_UDP_BYTES: Final = 20 + 8
@@ -117,19 +118,20 @@ def pack_acknowledged(
     *, delay_s: float, arrived_s: float, train_bytes: int, marks: int, ranges: Sequence[tuple[int, int]]
 ) -> bytes:
     """The body for ranges that fall; the last ones are left out when they are too many or too far away."""
-    pairs: list[bytes] = []
+    pairs: list[int] = []
     above = ranges[0][1] + 1 if ranges else 0
     for first, last in ranges[:MAX_RANGES]:
         gap, length = above - last - 1, last - first + 1
         if gap > _MAX_16:
             break
-        pairs.append(RANGE.pack(gap, min(length, _MAX_16)))
+        pairs += (gap, min(length, _MAX_16))
         if length > _MAX_16:
             break
         above = first
     arrived_us = round(arrived_s * 1e6) & _MASK
-    head = ACKNOWLEDGEMENT.pack(min(round(delay_s * 1e6), _MASK), arrived_us, train_bytes, marks & _MASK, len(pairs))
-    return head + b"".join(pairs)
+    delay_us, num_ranges = min(round(delay_s * 1e6), _MASK), len(pairs) // 2
+    head = ACKNOWLEDGEMENT.pack(delay_us, arrived_us, train_bytes, marks & _MASK, num_ranges)
+    return head + _PAIRS[num_ranges].pack(*pairs)
 
 
 def unpack_acknowledged(largest: int, body: bytes | memoryview) -> Acknowledged:
@@ -140,8 +142,7 @@ def unpack_acknowledged(largest: int, body: bytes | memoryview) -> Acknowledged:
     if len(body) != ACKNOWLEDGEMENT.size + num_ranges * RANGE.size:
         raise FrameMismatchError("an acknowledgement is cut short")
     ranges, above = [], largest + 1
-    for index in range(num_ranges):
-        gap, length = RANGE.unpack_from(body, ACKNOWLEDGEMENT.size + index * RANGE.size)
+    for gap, length in RANGE.iter_unpack(memoryview(body)[ACKNOWLEDGEMENT.size :]):
         last = above - gap - 1
         above = last - length + 1
         if length == 0 or above < 0:

@@ -18,7 +18,7 @@
 #error "the wire format is little-endian"
 #endif
 
-enum { MAX_PACKETS = 44, MAX_DATAGRAM_BYTES = 64000, BATCH = 8, BUFFER_BYTES = 65536, KIND_DATA = 1, CONGESTION_EXPERIENCED = 3, MAX_POLLED = 1024 };
+enum { MAX_PACKETS = 44, MAX_DATAGRAM_BYTES = 64000, BATCH = 32, BUFFER_BYTES = 65536, KIND_DATA = 1, CONGESTION_EXPERIENCED = 3, MAX_POLLED = 1024 };
 
 struct header {
     uint32_t check, connection, number;
