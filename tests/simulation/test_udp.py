@@ -266,6 +266,20 @@ def test_hosts_that_wait_for_a_core_know_the_rate_all_the_same(stall_s: float, s
     assert all(end.retransmitted_bytes < 0.005 * end.sent_payload_bytes for end in world.ends.values())
 
 
+def test_short_messages_now_and_then_do_not_pass_for_all_that_the_network_can() -> None:
+    world = World(1, Network(delay_s=1e-4, rate_bps=1e9), packet_bytes=1448)
+    for end in world.ends.values():
+        end._window, end._pace = FixedWindow(8192), DiscoveredPace()
+    for _ in range(50):
+        world.simulator.run_for(0.05)
+        sent_s = world.simulator.now_s
+        world.send(A, 1000)
+        world.expect(B)
+        world.simulator.touch(A)
+        world.run()
+        assert world.simulator.now_s - sent_s < 5e-3
+
+
 def test_bytes_that_came_in_another_copy_do_not_stop_the_probes() -> None:
     """A window of one packet, full of a retransmission whose original has arrived after all."""
     for seed in range(200):

@@ -133,6 +133,8 @@ class Run(NamedTuple):
     sent_s: float
     after_rest: bool
     """Whether so little was under way that the network may have had nothing to do."""
+    saturated: bool
+    """Whether the network, and not the application, held the sender back."""
 
 
 class Target(NamedTuple):
@@ -476,7 +478,8 @@ class Connection:
                     round_trip_s=self._round_trip.least_s,
                 )
                 if delivery.rate_bps is not None:
-                    delivery = delivery._replace(rate_bps=delivery.rate_bps / self.packet_bytes * self._wire_bytes)
+                    rate_bps = delivery.rate_bps / self.packet_bytes * self._wire_bytes
+                    delivery = delivery._replace(rate_bps=rate_bps if newest.saturated else None)
                 self._pace.on_acknowledged(delivery, sample_s, self._flight_packets * self._wire_bytes, now_s)
             if not isinstance(self._window, FixedWindow):
                 self._window.on_result(sample_s, marked=marked, now_s=now_s)
@@ -624,7 +627,8 @@ class Connection:
             if finish == message.end:
                 self._unsent.popleft()
         after_rest = self._flight_packets * self._wire_bytes <= self._pace.path_bytes
-        run = Run(message, self._next_number, num_packets, offset, finish - offset, now_s, after_rest)
+        saturated = self._wanted() is not None or room <= num_packets
+        run = Run(message, self._next_number, num_packets, offset, finish - offset, now_s, after_rest, saturated)
         self._next_number += num_packets
         self._sent.append(run)
         self._flight_packets += num_packets
