@@ -632,7 +632,8 @@ class Connection:
         self._next_number += num_packets
         self._sent.append(run)
         self._flight_packets += num_packets
-        self._pacer.spend(finish - offset + num_packets * OVERHEAD_BYTES, self._rate_bps(), now_s)
+        wire_bytes = finish - offset + num_packets * OVERHEAD_BYTES
+        self._pacer.spend(wire_bytes, self._rate_bps(), now_s, round_trip_s=self._round_trip.least_s)
         self._arm(now_s)
         return run
 

@@ -163,7 +163,7 @@ class DiscoveredPace:
         self, bottleneck_bps: float, queue_s: float, round_trip_s: float, flight_bytes: int, now_s: float
     ) -> None:
         assert self._base_s is not None
-        if self._state == "startup" and queue_s >= QUEUE_S and bottleneck_bps < _STARTUP_GAIN * self._full_bps:
+        if self._state == "startup" and queue_s >= max(QUEUE_S, self._base_s / 2) and bottleneck_bps < _STARTUP_GAIN * self._full_bps:
             self._state = "drain"
         if self._state == "startup" and now_s >= self._round_ends_s:
             self._round_ends_s = now_s + max(round_trip_s, _PHASE_S)
@@ -178,7 +178,12 @@ class DiscoveredPace:
             self._state, self._phase, self._phase_ends_s = "probe", len(_CYCLE) - 1, now_s
         if self._state == "probe" and now_s >= self._phase_ends_s:
             more = self._phase == 0 and bottleneck_bps >= _GROWTH * self._probed_bps
-            deep = self._phase == 1 and not drained and queue_s >= _DEEP_S and self._num_drains < _MAX_DRAINS
+            deep = (
+                self._phase == 1
+                and not drained
+                and queue_s >= max(_DEEP_S, self._base_s / 2)
+                and self._num_drains < _MAX_DRAINS
+            )
             self._num_drains = self._num_drains + 1 if deep else 0
             if not more and not deep:
                 self._phase = (self._phase + 1) % len(_CYCLE)
@@ -204,7 +209,8 @@ class Pacer:
         """Nothing leaves before."""
         self.next_s, self._burst_ends_s = max(self.next_s, until_s), 0.0
 
-    def spend(self, num_bytes: int, rate_bps: float | None, now_s: float) -> None:
-        """So much leaves now."""
+    def spend(self, num_bytes: int, rate_bps: float | None, now_s: float, *, round_trip_s: float = 0.0) -> None:
+        """So much leaves now. Far paths have queues for more, so that half a round trip may be made up for."""
         if rate_bps is not None:
-            self.next_s = max(self.next_s, now_s - CATCH_UP_S) + num_bytes * 8 / rate_bps
+            catch_up_s = max(CATCH_UP_S, round_trip_s / 2)
+            self.next_s = max(self.next_s, now_s - catch_up_s) + num_bytes * 8 / rate_bps
