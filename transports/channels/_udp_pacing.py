@@ -2,7 +2,9 @@
 
 Discovery is BBR's (Cardwell et al., ACM Queue 14(5), 2016): the rate is the largest at which acknowledgements have come
 back of late, so that random loss does not slow it down; start-up, drain and the cycle of gains are its version 1's.
-Left out are its probes of the round trip, since operations end and begin all the time and drain the queue themselves.
+Unlike it, a rate is forgotten only while the network is seen to be busy, a probe that finds more goes on, and draining
+follows the queue that is seen. Left out are its probes of the round trip, since operations end and begin all the time
+and drain the queue themselves.
 """
 
 from collections import deque
@@ -163,7 +165,8 @@ class DiscoveredPace:
         self, bottleneck_bps: float, queue_s: float, round_trip_s: float, flight_bytes: int, now_s: float
     ) -> None:
         assert self._base_s is not None
-        if self._state == "startup" and queue_s >= max(QUEUE_S, self._base_s / 2) and bottleneck_bps < _STARTUP_GAIN * self._full_bps:
+        filled = queue_s >= max(QUEUE_S, self._base_s / 2) and bottleneck_bps < _STARTUP_GAIN * self._full_bps
+        if self._state == "startup" and filled:
             self._state = "drain"
         if self._state == "startup" and now_s >= self._round_ends_s:
             self._round_ends_s = now_s + max(round_trip_s, _PHASE_S)
