@@ -307,7 +307,8 @@ def test_buffers_are_what_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"streams": 0}, {"streams": 65}, {"pipes": 4}, {"send_buffer": "0B"}, {"congestion": ""}]
+    "options",
+    [{"streams": 0}, {"streams": 65}, {"pipes": 4}, {"send_buffer": "0B"}, {"congestion": ""}, {"zero_copy": "often"}],
 )
 def test_options_that_do_not_exist_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
