@@ -632,8 +632,7 @@ class Connection:
         self._next_number += num_packets
         self._sent.append(run)
         self._flight_packets += num_packets
-        wire_bytes = finish - offset + num_packets * OVERHEAD_BYTES
-        self._pacer.spend(wire_bytes, self._rate_bps(), now_s, round_trip_s=self._round_trip.least_s)
+        self._pacer.spend(finish - offset + num_packets * OVERHEAD_BYTES, self._rate_bps(), now_s)
         self._arm(now_s)
         return run
 

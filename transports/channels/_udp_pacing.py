@@ -212,8 +212,7 @@ class Pacer:
         """Nothing leaves before."""
         self.next_s, self._burst_ends_s = max(self.next_s, until_s), 0.0
 
-    def spend(self, num_bytes: int, rate_bps: float | None, now_s: float, *, round_trip_s: float = 0.0) -> None:
-        """So much leaves now. Far paths have queues for more, so that half a round trip may be made up for."""
+    def spend(self, num_bytes: int, rate_bps: float | None, now_s: float) -> None:
+        """So much leaves now."""
         if rate_bps is not None:
-            catch_up_s = max(CATCH_UP_S, round_trip_s / 2)
-            self.next_s = max(self.next_s, now_s - catch_up_s) + num_bytes * 8 / rate_bps
+            self.next_s = max(self.next_s, now_s - CATCH_UP_S) + num_bytes * 8 / rate_bps
