@@ -33,7 +33,7 @@ class PeerTimeoutError(TransportError, TimeoutError):
     """A peer said nothing within the timeout."""
 
     def __init__(self, peer: int, waited_s: float, what: str) -> None:
-        super().__init__(f"no progress with rank {peer} for {waited_s:.1f} s while waiting for {what}")
+        super().__init__(f"the time for {what} is over; no progress with rank {peer} for {waited_s:.1f} s")
         self.peer = peer
 
 

@@ -3,11 +3,11 @@
 `python -m switch_agg.native.build` builds this folder's ahead of the first run; `tools/setup.sh` calls it.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 from typing import Final, Literal
 
@@ -41,7 +41,15 @@ def build(source: Path, form: Form, defines: tuple[str, ...] = ()) -> Path:
     digest = hashlib.sha256(contents).hexdigest()[:12]
     built = source.parent / "build" / f"{source.stem}-{digest}{_SUFFIXES[form]}"
     if not built.exists():
-        _compile(source, built, form, flags)
+        try:
+            built.parent.mkdir(exist_ok=True)
+            with built.with_name(f".{source.stem}.lock").open("w") as lock:
+                # Of many workers that need it one compiles: if all did, they would keep each other waiting for cores.
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not built.exists():
+                    _compile(source, built, form, flags)
+        except OSError as error:
+            raise UnsupportedError(f"cannot write {built}: {error}; make it writable or build it as root") from error
     return built
 
 
@@ -57,17 +65,13 @@ def _compile(source: Path, built: Path, form: Form, flags: tuple[str, ...]) -> N
     compiler = next((found for found in map(shutil.which, names) if found), None)
     if compiler is None:
         raise UnsupportedError(f"no {' or '.join(names)} to build {source.name} with: {_CURES[form]}")
-    # Under a name of its own until it is whole: other processes and threads may build the same.
-    partial = built.with_name(f".{built.name}.{threading.get_native_id()}")
+    partial = built.with_name(f".{built.name}")  # until it is whole: others look for it without the lock
     try:
-        built.parent.mkdir(exist_ok=True)
         argv = [compiler, *flags, "-o", str(partial), str(source), *_LIBRARIES[form]]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UnsupportedError(f"{compiler} cannot build {source.name} ({_CURES[form]}):\n{done.stderr.strip()}")
         partial.replace(built)
-    except OSError as error:
-        raise UnsupportedError(f"cannot write {built}: {error}; make it writable or build it as root") from error
     finally:
         partial.unlink(missing_ok=True)
 

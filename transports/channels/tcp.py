@@ -61,6 +61,7 @@ class Tcp(Channel):
         """To every other member, by as many streams as there shall be. Raises what `connect_mesh` raises, and
         UnsupportedError where connections cannot have that congestion control, or cannot send without a copy."""
         self.require()
+        library()  # built now, if need be, and not while the first operation's time runs
         mesh = connect_streams(group, self._configure, self.streams)
         try:
             for connection in mesh.sockets.values():

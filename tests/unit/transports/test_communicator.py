@@ -277,7 +277,7 @@ def test_a_hung_peer_times_out(channel: str) -> None:
             release.wait(20)
             return None
         started_s = time.monotonic()
-        with pytest.raises(PeerTimeoutError, match=r"rank 1 for .* s while waiting for all_reduce \(sum\) #1"):
+        with pytest.raises(PeerTimeoutError, match=r"all_reduce \(sum\) #1.* is over; no progress with rank 1 for"):
             communicator.all_reduce(torch.ones(4)).wait()
         waited_s = time.monotonic() - started_s
         release.set()

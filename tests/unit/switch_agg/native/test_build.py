@@ -1,4 +1,5 @@
 import ctypes
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,14 +22,22 @@ def test_what_is_built_is_kept_until_its_source_changes(tmp_path: Path) -> None:
     program = build(source, "program")
     assert program != first
     assert subprocess.run([str(program)], check=False).returncode == 7
-    assert not list((tmp_path / "build").glob(".*"))
+    assert {path.name for path in (tmp_path / "build").glob(".*")} == {".answer.lock"}
 
 
-def test_several_threads_may_build_the_same_at_once(tmp_path: Path) -> None:
+def test_of_many_that_need_it_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty-two workers that all compiled kept two cores busy for longer than an operation may take."""
+    called = tmp_path / "called"
+    real = shutil.which("cc") or shutil.which("gcc")
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\necho >> {called}\nsleep 0.2\nexec {real} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     source = tmp_path / "answer.c"
     source.write_text("int answer(void) { return 42; }\n")
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(lambda _: build(source, "library"), range(4)))) == 1
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: build(source, "library"), range(8)))) == 1
+    assert called.read_text() == "\n"
 
 
 def test_a_changed_header_is_a_changed_source(tmp_path: Path) -> None:
