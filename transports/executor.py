@@ -31,7 +31,10 @@ Splits = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
 """(start, count) of what is sent to each peer and of what is received from each."""
 
 WINDOW: Final = 4
-"""Messages posted at once per peer and direction: enough that the channel never runs dry."""
+"""Messages posted at once from each peer: enough that the channel never runs dry. Those that are added need memory."""
+SEND_WINDOW: Final = 16
+"""Messages posted at once to each peer. More, because a channel that answers for delivery completes a message only when
+the peer has acknowledged all of it: round trips, and what is lost and travels again, must not hold back the next."""
 NUM_PROGRAMS: Final = 256
 """Sizes whose schedules are kept."""
 
@@ -317,10 +320,11 @@ class _Execution:
         lane = self._program.lanes[number]
         moves, peer = lane.moves, lane.peer
         position, num_posted = self._next[number], self._num_posted[number]
-        if position == len(moves) or num_posted == WINDOW:
+        window = SEND_WINDOW if lane.sends else WINDOW
+        if position == len(moves) or num_posted == window:
             return
         group, sequence, operation, dtype, _, _, argument, total = self._header
-        while position < len(moves) and num_posted < WINDOW:
+        while position < len(moves) and num_posted < window:
             index, reduces, buffer, count, start_byte, end_byte = moves[position]
             header = Header(group, sequence, operation, dtype, count, position, argument, total)
             if reduces:

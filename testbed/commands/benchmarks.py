@@ -121,7 +121,7 @@ def bench_transports(
     round trip, all with cubic. unshaped: links faster than the processor. parameter-server, peer-to-peer: against
     their formulas. udp: our channel at 1 Gbit/s without loss, its rate given and discovered. udp-loss: 200 Mbit/s,
     20 ms round trip, 0.5 % random loss, beside TCP cubic. udp-fair: what a window that gives way leaves to a cubic
-    flow, and gets. mptcp: two disjoint paths against one. grpc: beside ring/tcp. All take about 12 minutes; links and
+    flow, and gets. mptcp: two disjoint paths against one. grpc: beside ring/tcp. All take about 15 minutes; links and
     sizes are in --json. gRPC's parameter server is in `testbed bench training`.
 
     Example: testbed bench transports --only udp
