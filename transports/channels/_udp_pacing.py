@@ -15,7 +15,10 @@ from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
 BURST_S: Final = 1e-3
 """What a sender hands over at once, at its rate: so long it may then sleep."""
 CATCH_UP_S: Final = 4e-3
-"""A sender that the scheduler kept away for up to this long makes up for it."""
+"""A sender that the scheduler kept away for up to this long makes up for it,"""
+LONGEST_CATCH_UP_S: Final = 10e-3
+CATCH_UP_BYTES: Final = 500_000
+"""and for longer while it is no more than so much, for which queues have room."""
 JITTER_S: Final = 8e-3
 """What acknowledgements may be late by on a machine with few cores, without the sender falling silent."""
 MIN_FLIGHT_BYTES: Final = 64 * 1514
@@ -215,4 +218,5 @@ class Pacer:
     def spend(self, num_bytes: int, rate_bps: float | None, now_s: float) -> None:
         """So much leaves now."""
         if rate_bps is not None:
-            self.next_s = max(self.next_s, now_s - CATCH_UP_S) + num_bytes * 8 / rate_bps
+            catch_up_s = max(CATCH_UP_S, min(LONGEST_CATCH_UP_S, CATCH_UP_BYTES * 8 / rate_bps))
+            self.next_s = max(self.next_s, now_s - catch_up_s) + num_bytes * 8 / rate_bps

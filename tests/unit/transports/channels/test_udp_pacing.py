@@ -3,7 +3,16 @@
 import pytest
 
 from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
-from transports.channels._udp_pacing import BURST_S, CATCH_UP_S, MIN_FLIGHT_BYTES, DiscoveredPace, GivenPace, Pacer
+from transports.channels._udp_pacing import (
+    BURST_S,
+    CATCH_UP_BYTES,
+    CATCH_UP_S,
+    LONGEST_CATCH_UP_S,
+    MIN_FLIGHT_BYTES,
+    DiscoveredPace,
+    GivenPace,
+    Pacer,
+)
 
 
 def test_a_pacer_keeps_its_rate_and_catches_up_a_little() -> None:
@@ -11,9 +20,9 @@ def test_a_pacer_keeps_its_rate_and_catches_up_a_little() -> None:
     for _ in range(1000):
         now_s = max(now_s, pacer.next_s)
         pacer.spend(1514, 1e8, now_s)
-    assert pacer.next_s == pytest.approx(1.0 - CATCH_UP_S + 1000 * 1514 * 8 / 1e8)
+    assert pacer.next_s == pytest.approx(1.0 - LONGEST_CATCH_UP_S + 1000 * 1514 * 8 / 1e8)
     pacer.spend(1514, 1e8, 100.0)
-    assert pacer.next_s == pytest.approx(100.0 - CATCH_UP_S + 1514 * 8 / 1e8)
+    assert pacer.next_s == pytest.approx(100.0 - LONGEST_CATCH_UP_S + 1514 * 8 / 1e8)
     before_s = pacer.next_s
     pacer.spend(10**9, None, 101.0)
     assert pacer.next_s == before_s
@@ -82,6 +91,16 @@ def rate_after(pace: DiscoveredPace, delivery: Delivery, duration_s: float, *, s
         if step * 1e-3 >= duration_s:
             rates_bps.append(pace.rate_bps or 0.0)
     return max(rates_bps)
+
+
+@pytest.mark.parametrize("rate_bps", [1e6, 2e8, 5e8, 1e9, 1e10])
+def test_nobody_makes_up_for_more_than_queues_hold_or_the_scheduler_takes(rate_bps: float) -> None:
+    pacer = Pacer()
+    pacer.spend(1514, rate_bps, 100.0)
+    made_up_s = 100.0 + 1514 * 8 / rate_bps - pacer.next_s
+    assert made_up_s + 1e-12 >= CATCH_UP_S
+    assert made_up_s <= LONGEST_CATCH_UP_S + 1e-12
+    assert made_up_s * rate_bps / 8 <= max(CATCH_UP_BYTES, CATCH_UP_S * rate_bps / 8) * (1 + 1e-9)
 
 
 def test_who_was_kept_from_sending_does_not_forget_the_rate() -> None:
