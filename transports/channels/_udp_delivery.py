@@ -19,7 +19,7 @@ MIN_INTERVAL_S: Final = 8e-3
 QUEUE_S: Final = 2e-3
 """What packets wait without a queue that stands: senders hand over a millisecond's worth at once."""
 _LIFE_S: Final = 10.0
-"""How long the shortest time on the way is believed."""
+"""How long the shortest of times is believed."""
 _TICKS: Final = 2**32
 
 
@@ -42,14 +42,27 @@ class _Point(NamedTuple):
     queued: bool
 
 
+class Shortest:
+    """The shortest of late of what is measured again and again."""
+
+    def __init__(self) -> None:
+        self.value_s: float | None = None
+        self._until_s = 0.0
+
+    def take(self, value_s: float, now_s: float) -> float:
+        """One more, measured now. Returns the shortest."""
+        if self.value_s is None or value_s <= self.value_s or now_s >= self._until_s:
+            self.value_s, self._until_s = value_s, now_s + _LIFE_S
+        return self.value_s
+
+
 class DeliveryMeter:
     """Remembers what was acknowledged of late."""
 
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
         self._ticks = 0
-        self._shortest_s: float | None = None
-        self._shortest_until_s = 0.0
+        self._shortest = Shortest()
 
     def on_acknowledged(
         self,
@@ -67,10 +80,8 @@ class DeliveryMeter:
         self._ticks += (arrived_us - self._ticks + _TICKS // 2) % _TICKS - _TICKS // 2 if self._points else arrived_us
         arrived_s = self._ticks * 1e-6
         way_s = arrived_s - sent_s
-        if self._shortest_s is None or way_s <= self._shortest_s or sent_s >= self._shortest_until_s:
-            self._shortest_s, self._shortest_until_s = way_s, sent_s + _LIFE_S
+        queue_s = way_s - self._shortest.take(way_s, sent_s)
         points = self._points
-        queue_s = way_s - self._shortest_s
         point = _Point(arrived_s, sent_s, delivered_bytes, train_bytes, queue_s >= QUEUE_S)
         if points and arrived_s < points[-1].arrived_s:
             return Delivery(None, 0.0, queue_s)  # overtaken

@@ -10,7 +10,7 @@ and drain the queue themselves.
 from collections import deque
 from typing import Final, Protocol
 
-from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
+from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery, Shortest
 
 BURST_S: Final = 1e-3
 """What a sender hands over at once, at its rate: so long it may then sleep."""
@@ -40,8 +40,6 @@ _MAX_DRAINS: Final = 4
 """...of them so many, since it may be somebody else's."""
 _PHASE_S: Final = MIN_INTERVAL_S
 """A phase of the cycle takes so long, or a round trip."""
-_BASE_LIFE_S: Final = 10.0
-"""How long the shortest round trip is believed."""
 
 
 class Pace(Protocol):
@@ -109,8 +107,7 @@ class DiscoveredPace:
         self._best: deque[tuple[float, float]] = deque()  # (until what age it counts, bit/s), falling
         self._age_s = 0.0
         self._faded_s = 0.0
-        self._base_s: float | None = None
-        self._base_until_s = 0.0
+        self._base = Shortest()
         self._state = "startup"
         self._full_bps = 0.0
         self._rounds_without_growth = 0
@@ -137,20 +134,19 @@ class DiscoveredPace:
     @property
     def flight_bytes(self) -> float | None:
         """Twice the bandwidth-delay product and the machine's jitter."""
-        if self.bottleneck_bps is None or self._base_s is None:
+        if self.bottleneck_bps is None or self._base.value_s is None:
             return MIN_FLIGHT_BYTES
         gain = _STARTUP_GAIN if self._state == "startup" else 2.0
-        return max(MIN_FLIGHT_BYTES, self.bottleneck_bps / 8 * (gain * self._base_s + JITTER_S))
+        return max(MIN_FLIGHT_BYTES, self.bottleneck_bps / 8 * (gain * self._base.value_s + JITTER_S))
 
     @property
     def path_bytes(self) -> float:
         """What it held of late. A rate that is believed in error must not hide that the network is busy."""
-        return min(self.bottleneck_bps or 0.0, self._latest_bps) / 8 * (self._base_s or 0.0)
+        return min(self.bottleneck_bps or 0.0, self._latest_bps) / 8 * (self._base.value_s or 0.0)
 
     def on_acknowledged(self, delivery: Delivery, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
         """Remember the rate, and move to the next state when it is time."""
-        if self._base_s is None or round_trip_s <= self._base_s or now_s >= self._base_until_s:
-            self._base_s, self._base_until_s = round_trip_s, now_s + _BASE_LIFE_S
+        base_s = self._base.take(round_trip_s, now_s)
         faded_s = _FADING * min(now_s - self._faded_s, _MAX_FADED_S)
         self._age_s += max(delivery.busy_s, faded_s)
         self._faded_s = now_s
@@ -160,15 +156,20 @@ class DiscoveredPace:
             self._latest_bps = delivery.rate_bps
             while self._best and self._best[-1][1] <= delivery.rate_bps:
                 self._best.pop()
-            self._best.append((self._age_s + max(_MEMORY_S, _ROUNDS * self._base_s), delivery.rate_bps))
+            self._best.append((self._age_s + max(_MEMORY_S, _ROUNDS * base_s), delivery.rate_bps))
         if self.bottleneck_bps is not None:
-            self._advance(self.bottleneck_bps, delivery.queue_s, round_trip_s, flight_bytes, now_s)
+            self._advance(self.bottleneck_bps, base_s, delivery.queue_s, round_trip_s, flight_bytes, now_s)
 
     def _advance(
-        self, bottleneck_bps: float, queue_s: float, round_trip_s: float, flight_bytes: int, now_s: float
+        self,
+        bottleneck_bps: float,
+        base_s: float,
+        queue_s: float,
+        round_trip_s: float,
+        flight_bytes: int,
+        now_s: float,
     ) -> None:
-        assert self._base_s is not None
-        filled = queue_s >= max(QUEUE_S, self._base_s / 2) and bottleneck_bps < _STARTUP_GAIN * self._full_bps
+        filled = queue_s >= max(QUEUE_S, base_s / 2) and bottleneck_bps < _STARTUP_GAIN * self._full_bps
         if self._state == "startup" and filled:
             self._state = "drain"
         if self._state == "startup" and now_s >= self._round_ends_s:
@@ -179,7 +180,7 @@ class DiscoveredPace:
                 self._rounds_without_growth += 1
                 if self._rounds_without_growth >= 3:
                     self._state = "drain"
-        drained = flight_bytes <= max(MIN_FLIGHT_BYTES, bottleneck_bps / 8 * self._base_s)
+        drained = flight_bytes <= max(MIN_FLIGHT_BYTES, bottleneck_bps / 8 * base_s)
         if self._state == "drain" and (drained or queue_s < QUEUE_S):
             self._state, self._phase, self._phase_ends_s = "probe", len(_CYCLE) - 1, now_s
         if self._state == "probe" and now_s >= self._phase_ends_s:
@@ -187,14 +188,14 @@ class DiscoveredPace:
             deep = (
                 self._phase == 1
                 and not drained
-                and queue_s >= max(_DEEP_S, self._base_s / 2)
+                and queue_s >= max(_DEEP_S, base_s / 2)
                 and self._num_drains < _MAX_DRAINS
             )
             self._num_drains = self._num_drains + 1 if deep else 0
             if not more and not deep:
                 self._phase = (self._phase + 1) % len(_CYCLE)
             self._probed_bps = bottleneck_bps
-            self._phase_ends_s = now_s + max(self._base_s, _PHASE_S)
+            self._phase_ends_s = now_s + max(base_s, _PHASE_S)
 
 
 class Pacer:
