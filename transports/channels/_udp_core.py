@@ -395,14 +395,12 @@ class Connection:
         """A run of packets has come, and its bytes lie where `targets` says. The last `train_bytes` of it arrived
         together."""
         self.heard_s = now_s
-        self._arrived_s, self._train_bytes = arrived_s, train_bytes
         largest = self._numbers.ends[-1] if self._numbers.ends else 0
         first = whole(number, largest)
         num_new = self._numbers.add(first, first + num_packets)
         self._numbers.keep_last(4 * MAX_RANGES)
         if first + num_packets > largest:
-            self._arrived_s = now_s
-        self._train_bytes = 0
+            self._arrived_s, self._train_bytes = arrived_s, train_bytes
         if marked:
             self._marks += num_packets
         self._unacknowledged += num_packets

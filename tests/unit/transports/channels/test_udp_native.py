@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
 from switch_agg.core import Datagram
 from switch_agg.driver import open_socket
@@ -15,7 +16,9 @@ from switch_agg.window import FixedWindow
 from transports.channels._udp_core import Connection
 from transports.channels._udp_native import Receiver, Scratch, Waiter, send_run
 from transports.channels._udp_pacing import Pacer, WindowPace
-from transports.channels._udp_wire import Kind, pack, unpack
+from transports.channels._udp_wire import Kind, pack, unpack, unpack_acknowledged
+from transports.channels.base import Group
+from transports.channels.udp import _bound
 from transports.framing import HEADER_BYTES
 
 FRAME = bytes(range(HEADER_BYTES))
@@ -128,3 +131,23 @@ def test_a_run_is_longer_than_a_datagram_of_the_kernels(pair: tuple[socket.socke
         assert send_run(pair[0].fileno(), sender, run) == run.num_packets
         sent += sender.datagrams_of(run)
     assert [next_datagram(pair[1]) for _ in sent] == sent
+
+
+def test_the_kernel_says_when_what_is_read_late_has_come() -> None:
+    """On a socket as channels have it: else a reader that waits for a core is taken for a queue in the network."""
+    group = Group(name="stamps", rank=0, size=2, address="127.0.0.1", store=HashStore(), timeout_s=10.0)
+    sender, receiver = connection(1448), connection(1448)
+    payload = memoryview(bytes(1000))
+    sender.send(FRAME, payload, None)
+    receiver.expect(FRAME, memoryview(bytearray(1000)), 0)
+    run = sender.next_run(0.0)
+    assert run is not None
+    with _bound(group, 1) as reading, open_socket(("127.0.0.1", 0)) as sending:
+        sending.connect(reading.getsockname())
+        assert send_run(sending.fileno(), sender, run) == 1
+        time.sleep(0.2)
+        Receiver(receiver, reading.fileno(), Scratch()).receive()
+    (acknowledgement,) = (unpack(each) for each in receiver.controls(time.monotonic() + 1.0))
+    said = unpack_acknowledged(acknowledgement.number, acknowledgement.body)
+    assert list(said.ranges) == [(0, 0)]
+    assert said.delay_s >= 1.15
