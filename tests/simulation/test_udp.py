@@ -11,10 +11,11 @@ import pytest
 from switch_agg.core import Address
 from switch_agg.simulator import Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, FixedWindow, Window
-from transports.channels._udp_core import ASIDE_BYTES, Connection
+from transports.channels._udp_core import Connection
 from transports.channels._udp_delivery import Delivery
 from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.channels._udp_window import CompetingDelayWindow
+from transports.channels._udp_wire import ASIDE_BYTES
 from transports.framing import HEADER_BYTES
 
 A: Address = ("a", 1)
@@ -56,7 +57,7 @@ class World:
         data = self.random.randbytes(num_bytes)
         self.sent[sender].append(data)
         self.num_tokens += 1
-        self.ends[sender].send(self.frame(sender, len(self.sent[sender])), memoryview(data), self.num_tokens)
+        self.ends[sender].outgoing.post(self.frame(sender, len(self.sent[sender])), memoryview(data), self.num_tokens)
 
     def expect(self, receiver: Address) -> None:
         sender = B if receiver == A else A
@@ -65,7 +66,7 @@ class World:
         self.received[receiver].append(view)
         self.num_tokens += 1
         self.tokens[receiver].append(self.num_tokens)
-        self.ends[receiver].expect(self.frame(sender, number + 1), memoryview(view), self.num_tokens)
+        self.ends[receiver].incoming.expect(self.frame(sender, number + 1), memoryview(view), self.num_tokens)
 
     @staticmethod
     def frame(sender: Address, number: int) -> bytes:
@@ -81,8 +82,8 @@ class World:
                     self.simulator.touch(end)
             return all(
                 len(self.received[end]) == len(self.sent[peer])
-                and not self.ends[end].expecting
-                and self.ends[peer].delivered
+                and not self.ends[end].incoming.expecting
+                and self.ends[peer].outgoing.delivered
                 for end, peer in ((A, B), (B, A))
             )
 
@@ -94,7 +95,7 @@ class World:
             arrived = [token for token in self.ends[end].completions if token in self.tokens[end]]
             assert arrived == self.tokens[end]
             total = sum(HEADER_BYTES + len(data) for data in self.sent[peer])
-            assert self.ends[end].received_payload_bytes == self.ends[peer].sent_payload_bytes == total
+            assert self.ends[end].incoming.payload_bytes == self.ends[peer].outgoing.payload_bytes == total
 
 
 @pytest.mark.parametrize("shard", range(4))
@@ -125,8 +126,8 @@ def test_what_nobody_awaits_is_put_aside_up_to_a_limit() -> None:
     for _ in range(5):
         world.send(A, ASIDE_BYTES // 2)
     world.simulator.run_for(2.0)
-    assert world.ends[B].received_payload_bytes <= ASIDE_BYTES
-    assert world.ends[B].received_payload_bytes > ASIDE_BYTES - world.packet_bytes
+    assert world.ends[B].incoming.payload_bytes <= ASIDE_BYTES
+    assert world.ends[B].incoming.payload_bytes > ASIDE_BYTES - world.packet_bytes
     world.run()
     world.check()
 
@@ -138,7 +139,7 @@ def test_nothing_is_sent_twice_on_a_network_without_faults() -> None:
         world.send(B, 100)
     world.run()
     world.check()
-    assert all(end.retransmitted_bytes == 0 for end in world.ends.values())
+    assert all(end.outgoing.retransmitted_bytes == 0 for end in world.ends.values())
 
 
 def test_a_peer_that_begins_anew_is_noticed() -> None:
@@ -159,7 +160,7 @@ def test_who_leaves_is_heard_after_its_last_words(seed: int) -> None:
     for _ in range(3):
         world.send(A, 1000)
         world.sent[A].append(b"")  # without a token: it has a buffer of its own
-        world.ends[A].send(world.frame(A, len(world.sent[A])), memoryview(b""), None)
+        world.ends[A].outgoing.post(world.frame(A, len(world.sent[A])), memoryview(b""), None)
     world.run()
     world.ends[A].leave(7, world.simulator.now_s)
     world.simulator.touch(A)
@@ -170,25 +171,25 @@ def test_who_leaves_is_heard_after_its_last_words(seed: int) -> None:
 
 def test_who_leaves_in_the_middle_gives_up_what_is_not_delivered() -> None:
     world = World(5, Network(), packet_bytes=1448)
-    world.ends[A].send(world.frame(A, 1), memoryview(b"kept"), None)
-    world.ends[A].send(world.frame(A, 2), memoryview(bytes(10_000_000)), 1)
+    world.ends[A].outgoing.post(world.frame(A, 1), memoryview(b"kept"), None)
+    world.ends[A].outgoing.post(world.frame(A, 2), memoryview(bytes(10_000_000)), 1)
     world.simulator.run_for(0.01)
     world.ends[A].leave(1, world.simulator.now_s)
     world.simulator.touch(A)
     view = bytearray(4)
-    world.ends[B].expect(world.frame(A, 1), memoryview(view), 9)
+    world.ends[B].incoming.expect(world.frame(A, 1), memoryview(view), 9)
     world.simulator.run(lambda: world.ends[A].leave_answered, limit_s=60.0)
     assert view == b"kept"
     assert world.ends[B].left_after == 1
-    assert world.ends[A].delivered
+    assert world.ends[A].outgoing.delivered
 
 
 def test_a_frame_that_differs_is_told() -> None:
     world = World(6, Network())
     world.send(A, 10)
-    world.ends[B].expect(world.frame(A, 9), memoryview(bytearray(3)), 1)
-    world.simulator.run(lambda: world.ends[B].disagreement is not None, limit_s=10.0)
-    assert world.ends[B].disagreement == (world.frame(A, 1), world.frame(A, 9))
+    world.ends[B].incoming.expect(world.frame(A, 9), memoryview(bytearray(3)), 1)
+    world.simulator.run(lambda: world.ends[B].incoming.disagreement is not None, limit_s=10.0)
+    assert world.ends[B].incoming.disagreement == (world.frame(A, 1), world.frame(A, 9))
     assert world.ends[B].completions == []
 
 
@@ -198,7 +199,7 @@ def transfer_s(loss: float, num_bytes: int) -> float:
         end._window, end._pace = FixedWindow(4096), GivenPace(200e6)
     world.send(A, num_bytes)
     world.expect(B)
-    world.simulator.run(lambda: not world.ends[B].expecting, limit_s=60.0)
+    world.simulator.run(lambda: not world.ends[B].incoming.expecting, limit_s=60.0)
     return world.simulator.now_s
 
 
@@ -229,7 +230,7 @@ def test_a_paced_sender_fills_its_link(
     world.check()
     bound_s = num_bytes * 8 / (200e6 * 1448 / 1514)
     assert bound_s / (world.simulator.now_s - 2 * delay_s) > least_share
-    assert world.ends[A].retransmitted_bytes <= most_sent_again * num_bytes
+    assert world.ends[A].outgoing.retransmitted_bytes <= most_sent_again * num_bytes
 
 
 class WatchedPace(DiscoveredPace):
@@ -263,7 +264,7 @@ def test_hosts_that_wait_for_a_core_know_the_rate_all_the_same(stall_s: float, s
     for pace in paces.values():
         assert min(pace.found_bps) > 0.95 * 500e6
         assert max(pace.found_bps) < 1.05 * 500e6
-    assert all(end.retransmitted_bytes < 0.005 * end.sent_payload_bytes for end in world.ends.values())
+    assert all(end.outgoing.retransmitted_bytes < 0.005 * end.outgoing.payload_bytes for end in world.ends.values())
 
 
 def test_short_messages_now_and_then_do_not_pass_for_all_that_the_network_can() -> None:

@@ -65,7 +65,7 @@ class Peer:
 
     def measure_arrival(self, now_s: float) -> None:
         """Called after something was received."""
-        received_bytes = self.connection.received_payload_bytes
+        received_bytes = self.connection.incoming.payload_bytes
         if received_bytes != self.arrived_bytes:
             rate = (received_bytes - self.arrived_bytes) / max(now_s - self.arrived_s, 1e-6)
             self.arrival_rate += (rate - self.arrival_rate) / 4
@@ -74,9 +74,9 @@ class Peer:
     def quiet_s(self) -> float | None:
         """How long nobody needs to know what arrives; None: this connection has no say in it."""
         connection = self.connection
-        lacking_bytes = connection.lacking_bytes
+        lacking_bytes = connection.incoming.lacking_bytes
         if lacking_bytes == 0:
-            return 0.0 if connection.sending and not connection.flows else None
+            return 0.0 if connection.outgoing.first_pending is not None and not connection.flows else None
         if not connection.flows or not self.arrival_rate:
             return 0.0
         return min(QUIET_S, max(0.0, (lacking_bytes - LATE_BYTES) / self.arrival_rate))
@@ -125,11 +125,11 @@ class UdpEndpoint:
             token = self._token(self._peers[peer], header, view)
             self._peers[peer].due_s = 0.0
             connection = self._peers[peer].connection
-            if len(view) <= COPY_BYTES and connection.unacknowledged_bytes <= MAX_COPIED_BYTES:
-                connection.send(pack_header(header), memoryview(bytes(view)), None)
+            if len(view) <= COPY_BYTES and connection.outgoing.unacknowledged_bytes <= MAX_COPIED_BYTES:
+                connection.outgoing.post(pack_header(header), memoryview(bytes(view)), None)
                 self._completions.append(Completion(token))
             else:
-                connection.send(pack_header(header), view, token)
+                connection.outgoing.post(pack_header(header), view, token)
         return token
 
     def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
@@ -137,14 +137,14 @@ class UdpEndpoint:
         with self._driving:
             token = self._token(self._peers[peer], header, view)
             self._peers[peer].due_s = 0.0
-            self._peers[peer].connection.expect(pack_header(header), view, token)
+            self._peers[peer].connection.incoming.expect(pack_header(header), view, token)
         return token
 
     def _token(self, peer: Peer, header: Header, view: memoryview) -> Token:
         assert len(view) == header.count * DTYPE_BYTES[header.dtype], f"{len(view)} bytes for {describe(header)}"
         if header.operation != POINT_TO_POINT:
             self._sequence = header.sequence
-        if peer.connection.first_pending() is None:
+        if peer.connection.first_pending is None:
             peer.moved_s = time.monotonic()
         self._num_tokens += 1
         return self._num_tokens
@@ -191,10 +191,10 @@ class UdpEndpoint:
 
     def _peek(self, peer: Peer, deadline_s: float) -> Header | None:
         connection, wait_s = peer.connection, 0.0
-        assert not connection.expecting, "what is awaited is not peeked at"
+        assert not connection.incoming.expecting, "what is awaited is not peeked at"
         while True:
             due_s = self._advance(wait_s)
-            first = connection.peek()
+            first = connection.incoming.peek()
             if first is not None:
                 return unpack_header(first)
             if connection.left_after is not None:
@@ -280,8 +280,8 @@ class UdpEndpoint:
                 peer.refused = True
             elif failure == errno.EMSGSIZE:
                 raise TransportError(
-                    f"channel.payload: {connection.packet_bytes} B and headers do not fit the MTU towards rank "
-                    f"{peer.rank}; the default, 1448 B, fits 1500"
+                    f"channel.payload: {connection.outgoing.packet_bytes} B and headers do not fit the MTU towards "
+                    f"rank {peer.rank}; the default, 1448 B, fits 1500"
                 )
             elif failure not in (0, errno.EAGAIN, errno.ENOBUFS, errno.EINTR):
                 raise PeerLostError(peer.rank, os.strerror(failure))
@@ -290,13 +290,13 @@ class UdpEndpoint:
     def _check(self, peer: Peer) -> None:
         """Raise what stands in the way of going on."""
         connection = peer.connection
-        if connection.disagreement is not None:
-            raise self._mismatch(peer, *connection.disagreement)
+        if connection.incoming.disagreement is not None:
+            raise self._mismatch(peer, *connection.incoming.disagreement)
         if connection.restarted:
             raise PeerLostError(peer.rank, "it has begun anew and knows nothing of this group")
         left_after = connection.left_after
         if left_after is not None:
-            if self._sequence > left_after or connection.expecting or connection.sending:
+            if self._sequence > left_after or connection.first_pending is not None:
                 raise left(peer.rank, left_after)
         elif peer.refused:
             self._receive(peer)  # its last words may lie behind the refusal
@@ -315,11 +315,11 @@ class UdpEndpoint:
 
     def _timeout(self) -> TransportError:
         """Blame the peer that has been silent longest among those something is expected of."""
-        busy = [peer for peer in self._in_order if peer.connection.first_pending() is not None]
+        busy = [peer for peer in self._in_order if peer.connection.first_pending is not None]
         if not busy:
             return TransportError("the deadline passed with nothing under way")
-        peer = min(busy, key=lambda candidate: (not candidate.connection.expecting, candidate.moved_s))
-        pending = peer.connection.first_pending()
+        peer = min(busy, key=lambda candidate: (not candidate.connection.incoming.expecting, candidate.moved_s))
+        pending = peer.connection.first_pending
         assert pending is not None
         return PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, describe(unpack_header(pending)))
 
@@ -353,10 +353,10 @@ class UdpEndpoint:
         """See :class:`Endpoint`."""
         return {
             peer.rank: PeerStatistics(
-                payload_bytes_sent=peer.connection.sent_payload_bytes,
-                payload_bytes_received=peer.connection.received_payload_bytes,
+                payload_bytes_sent=peer.connection.outgoing.payload_bytes,
+                payload_bytes_received=peer.connection.incoming.payload_bytes,
                 acknowledgement_bytes_sent=peer.connection.acknowledgement_bytes,
-                retransmitted_bytes=peer.connection.retransmitted_bytes,
+                retransmitted_bytes=peer.connection.outgoing.retransmitted_bytes,
             )
             for peer in self._in_order
         }
@@ -395,7 +395,7 @@ class UdpEndpoint:
             os.close(descriptor)
 
     def _take_leave(self) -> None:
-        busy = any(peer.connection.expecting or peer.connection.sending for peer in self._in_order)
+        busy = any(peer.connection.first_pending is not None for peer in self._in_order)
         in_order = self._error is None and not busy
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
         linger_s = min(self._group.timeout_s, LINGER_S) if in_order else HURRIED_LINGER_S
@@ -416,7 +416,7 @@ class UdpEndpoint:
     @staticmethod
     def _lingers(peer: Peer) -> bool:
         connection = peer.connection
-        return not (peer.refused or (connection.delivered and connection.leave_answered))
+        return not (peer.refused or (connection.outgoing.delivered and connection.leave_answered))
 
 
 _OPEN: Final[WeakSet[UdpEndpoint]] = WeakSet()

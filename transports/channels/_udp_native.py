@@ -11,7 +11,9 @@ import numpy as np
 
 from switch_agg.errors import UnsupportedError as CannotBuildError
 from switch_agg.native.build import build
-from transports.channels._udp_core import Connection, Run
+from transports.channels._udp_core import Connection
+from transports.channels._udp_incoming import Arrival
+from transports.channels._udp_outgoing import Run
 from transports.channels._udp_wire import Packet, unpack
 from transports.errors import FrameMismatchError, TransportError, UnsupportedError
 from transports.framing import HEADER_BYTES
@@ -92,7 +94,7 @@ def send_run(descriptor: int, connection: Connection, run: Run) -> int:
         message.pointers = (_address(message.header), _address(message.view))
     result: int = library().send_run(
         descriptor, connection.remote, run.first & 0xFFFF_FFFF, message.pointers[0], HEADER_BYTES, message.pointers[1],
-        message.start, run.offset, run.num_bytes, connection.packet_bytes,
+        message.start, run.offset, run.num_bytes, connection.outgoing.packet_bytes,
     )  # fmt: skip
     return result
 
@@ -129,17 +131,19 @@ class Receiver:
     def receive(self) -> Received:
         """At most one batch."""
         connection, reception = self._connection, self._reception
-        if self._version != connection.version:
+        if self._version != connection.incoming.version:
             self._aim()
-        reception.prefix = connection.received.prefix
+        reception.prefix = connection.incoming.received.prefix
         self._library.receive_runs(self._pointer)
         now_s = reception.now_ns * 1e-9
         runs = self._scratch.runs
         for index in range(reception.num_runs):
             run = runs[index]
-            connection.on_data(
-                run.number, run.num_packets, run.offset, run.num_bytes, marked=bool(run.marked), now_s=now_s,
-                arrived_s=run.arrived_ns * 1e-9, train_bytes=run.train_bytes,
+            connection.on_packets(
+                Arrival(
+                    run.number, run.num_packets, run.offset, run.num_bytes, bool(run.marked), run.arrived_ns * 1e-9,
+                    run.train_bytes,
+                ), now_s,
             )  # fmt: skip
         connection.num_rejected += reception.num_rejected
         if reception.num_controls_bytes:
@@ -159,14 +163,14 @@ class Receiver:
             at += 2 + length
 
     def _aim(self) -> None:
-        targets = self._connection.targets()
+        targets = self._connection.incoming.targets()
         self._targets = (_Target * len(targets))()
         for native, target in zip(self._targets, targets, strict=True):
             native.start, native.end, native.to = target.start, target.end, _address(target.view)
         self._views = [target.view for target in targets]
         self._reception.targets = ctypes.addressof(self._targets)
         self._reception.num_targets = len(targets)
-        self._version = self._connection.version
+        self._version = self._connection.incoming.version
 
 
 class Scratch:

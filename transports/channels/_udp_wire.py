@@ -35,6 +35,8 @@ MAX_RANGES: Final = 16
 _PAIRS: Final = tuple(struct.Struct(f"<{2 * num_ranges}H") for num_ranges in range(MAX_RANGES + 1))
 MAX_LENGTH: Final = 8972 - HEADER.size
 """What fits a packet of MTU 9000."""
+ASIDE_BYTES: Final = 2**20
+"""What a receiver keeps of messages that it has not posted yet; both ends count on it."""
 IP_UDP_BYTES: Final = 20 + 8
 ETHERNET_BYTES: Final = 14
 OVERHEAD_BYTES: Final = ETHERNET_BYTES + IP_UDP_BYTES + HEADER.size

@@ -57,7 +57,7 @@ def test_a_run_goes_out_as_the_twin_writes_it(
     packet_bytes: int, num_bytes: int, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     sender = connection(packet_bytes)
-    sender.send(FRAME, memoryview(random.Random(1).randbytes(num_bytes)), None)
+    sender.outgoing.post(FRAME, memoryview(random.Random(1).randbytes(num_bytes)), None)
     while (run := sender.next_run(0.0)) is not None:
         assert send_run(pair[0].fileno(), sender, run) == run.num_packets
         for expected in sender.datagrams_of(run):
@@ -68,7 +68,7 @@ def test_what_comes_is_taken_as_the_twin_takes_it(pair: tuple[socket.socket, soc
     chance = random.Random(2)
     sender = connection(100)
     for size in (0, 5, 1000, 20_000):
-        sender.send(FRAME, memoryview(chance.randbytes(size)), None)
+        sender.outgoing.post(FRAME, memoryview(chance.randbytes(size)), None)
     datagrams = []
     while (run := sender.next_run(0.0)) is not None:
         datagrams += sender.datagrams_of(run)
@@ -83,7 +83,7 @@ def test_what_comes_is_taken_as_the_twin_takes_it(pair: tuple[socket.socket, soc
     for each, into in zip((native, twin), views, strict=True):
         for token, size in enumerate((0, 5, 1000)):
             into.append(bytearray(size))
-            each.expect(FRAME, memoryview(into[-1]), token)
+            each.incoming.expect(FRAME, memoryview(into[-1]), token)
     receiver = Receiver(native, pair[1].fileno(), Scratch())
     for datagram in datagrams:
         pair[0].send(datagram)
@@ -94,12 +94,15 @@ def test_what_comes_is_taken_as_the_twin_takes_it(pair: tuple[socket.socket, soc
     assert views[0] == views[1]
     assert native.completions == twin.completions == [0, 1, 2]
     assert native.num_rejected == twin.num_rejected > 25
-    assert (native.received.starts, native.received.ends) == (twin.received.starts, twin.received.ends)
+    assert (native.incoming.received.starts, native.incoming.received.ends) == (
+        twin.incoming.received.starts,
+        twin.incoming.received.ends,
+    )
     said = [(each.kind, each.number, each.offset) for each in map(unpack, native.controls(time.monotonic() + 1))]
     assert said == [(each.kind, each.number, each.offset) for each in map(unpack, twin.controls(2.0))]
     last = [bytearray(20_000), bytearray(20_000)]
-    native.expect(FRAME, memoryview(last[0]), 3)
-    twin.expect(FRAME, memoryview(last[1]), 3)
+    native.incoming.expect(FRAME, memoryview(last[0]), 3)
+    twin.incoming.expect(FRAME, memoryview(last[1]), 3)
     assert last[0] == last[1]
     assert native.completions[-1] == twin.completions[-1] == 3
 
@@ -125,7 +128,7 @@ def test_a_quiet_wait_looks_at_the_last_descriptor_only(pair: tuple[socket.socke
 
 def test_a_run_is_longer_than_a_datagram_of_the_kernels(pair: tuple[socket.socket, socket.socket]) -> None:
     sender = connection(1448)
-    sender.send(FRAME, memoryview(random.Random(1).randbytes(200_000)), None)
+    sender.outgoing.post(FRAME, memoryview(random.Random(1).randbytes(200_000)), None)
     sent: list[bytes] = []
     while (run := sender.next_run(0.0)) is not None:
         assert send_run(pair[0].fileno(), sender, run) == run.num_packets
@@ -138,8 +141,8 @@ def test_the_kernel_says_when_what_is_read_late_has_come() -> None:
     group = Group(name="stamps", rank=0, size=2, address="127.0.0.1", store=HashStore(), timeout_s=10.0)
     sender, receiver = connection(1448), connection(1448)
     payload = memoryview(bytes(1000))
-    sender.send(FRAME, payload, None)
-    receiver.expect(FRAME, memoryview(bytearray(1000)), 0)
+    sender.outgoing.post(FRAME, payload, None)
+    receiver.incoming.expect(FRAME, memoryview(bytearray(1000)), 0)
     run = sender.next_run(0.0)
     assert run is not None
     with _bound(group, 1) as reading, open_socket(("127.0.0.1", 0)) as sending:
