@@ -5,6 +5,8 @@ candidate's own schedule: rounds x latency + messages x overhead + bytes / rate,
 for each other, messages are those of the busiest participant, and bytes what crosses the busiest link in one direction.
 To it comes what slow start costs: a connection that has been idle begins with ten segments (RFC 6928) and doubles them
 every round trip (RFC 5681, 3.1 and 4.1), and a schedule that turns from one peer to another begins again each time.
+Senders abreast whose round is more than the path and a queue hold overflow it together (incast): each but one of them
+then takes a round trip to repair that.
 
 Every participant computes the same from the same options, so nobody has to be asked. What is left open (`latency`,
 `rate`) is filled in by whoever knows the links: `testbed plan` does, and prints the choice.
@@ -30,6 +32,8 @@ DEFAULT_LATENCY_S: Final = 100e-6
 DEFAULT_RATE_BPS: Final = 1e9
 NUM_CHOICES: Final = 4096
 INITIAL_WINDOW_BYTES: Final = 10 * 1448
+QUEUE_BYTES: Final = 1_000_000
+"""What the port of a switch is taken to hold."""
 _ALL_REDUCE: Final = "all_reduce"
 
 
@@ -46,21 +50,23 @@ class _Shape:
 
     def cost_s(self, size_bytes: int, *, latency_s: float, overhead_s: float, rate_bps: float) -> float:
         """Of a buffer of that size."""
-        bytes_per_s = rate_bps / 8
+        bytes_per_s, round_trip_s = rate_bps / 8, 2 * latency_s
         abreast = min(max(1.0, self.num_messages / self.num_rounds), self.num_peers)
         num_turns = 1.0 if abreast == self.num_peers else self.num_messages / abreast
         carried_bytes = self.share * size_bytes
         slow_start_s = slow_start_cost_s(
             carried_bytes / num_turns,
             window_bytes=abreast * INITIAL_WINDOW_BYTES,
-            round_trip_s=2 * latency_s,
+            round_trip_s=round_trip_s,
             bytes_per_s=bytes_per_s,
         )
+        overflows = carried_bytes / self.num_rounds > bytes_per_s * round_trip_s + QUEUE_BYTES
         return (
             self.num_rounds * latency_s
             + self.num_messages * overhead_s
             + carried_bytes / bytes_per_s
             + num_turns * slow_start_s
+            + overflows * self.num_rounds * (abreast - 1) * round_trip_s
         )
 
 

@@ -32,10 +32,20 @@ def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> N
     0.385 s, the ring 0.395 s, halving_doubling 0.590 s, the order that its rounds alone would not give."""
     far = Auto().informed(latency_s=5e-3, rate_bps=956e6)
     world = far.world(4)
-    costs_s = {each: far.cost_s(each, world, 25_000_000) for each in ("all_to_all", "ring", "halving_doubling")}
-    assert sorted(costs_s, key=costs_s.__getitem__) == list(costs_s)
+    costs_s = {each: far.cost_s(each, world, 25_000_000) for each in ("ring", "all_to_all", "halving_doubling")}
+    assert max(costs_s, key=costs_s.__getitem__) == "halving_doubling"
     assert costs_s["ring"] == pytest.approx(0.395, rel=0.1)
     assert costs_s["all_to_all"] == pytest.approx(0.385, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "size_bytes", "best"),
+    [(4, 2**20, "all_to_all"), (4, 4 * 2**20, "ring"), (4, 25_000_000, "ring"), (8, 25_000_000, "ring")],
+)
+def test_far_away_senders_abreast_overflow_a_queue(num_workers: int, size_bytes: int, best: str) -> None:
+    """The same links, one operation after another, all_to_all and ring: 1 MiB among four 25 and 42 ms, 4 MiB 70 and
+    65 ms, 25 MB 350 to 428 and 329 ms, 25 MB among eight 665 and 384 ms."""
+    assert kind(Auto().informed(latency_s=5e-3, rate_bps=956e6), num_workers, size_bytes) == best
 
 
 def test_slow_start_costs_round_trips_while_the_link_is_not_full() -> None:
