@@ -355,6 +355,18 @@ def measure(*, on_step: Callable[[str], None]) -> "Budget":
     return budget
 
 
+def require_delay(plan: Plan) -> None:
+    """Raise EnvironmentLacksError when the delays of this plan cannot be had here. Without root nobody can tell."""
+    if os.geteuid() == 0 and (missing := _delay_lacks(plan)):
+        raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
+
+
+def _delay_lacks(plan: Plan) -> list[str]:
+    if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
+        return [_no_delay(plan, plan.delay_backend, problem)]
+    return []
+
+
 def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     """Why there is no such delay here, how to get it, and why no other backend that works here makes it."""
     lines = [f"link: delay by {backend} does not work here ({problem}); it needs {BACKENDS[backend].needs}"]
@@ -365,6 +377,7 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
                 other,
                 superframes=plan.experiment.packet_bytes > plan.experiment.mtu,
                 bridged=plan.experiment.switch == "bridged",
+                works=lambda name: not backend_lacks(name),
             )
             lines += [f"  {other} works here, but {reason}" for reason in reasons]
             lines += [] if reasons else [f"  {other} works here: --set link.backend={other}"]
@@ -403,8 +416,7 @@ def require(plan: Plan) -> None:
         except UnsupportedError as error:
             missing.append(str(error))
     missing += _transports_lack(plan)
-    if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
-        missing.append(_no_delay(plan, plan.delay_backend, problem))
+    missing += _delay_lacks(plan)
     if any(each.collective.dataplane == "ebpf" for each in plan.aggregators) and (problem := ebpf_lacks()):
         missing.append(
             f"collective.dataplane: ebpf does not work here ({problem}); or a process adds: "

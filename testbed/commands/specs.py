@@ -22,7 +22,7 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
     Of a spec with `sweep`: its points, and what theory predicts for each.
     """
     from testbed.budget import asked_bps, comparison, known_budget, refuse_excess
-    from testbed.doctor import plan_here
+    from testbed.doctor import plan_here, require_delay
     from testbed.results.plan_text import render_plan
     from testbed.spec.sweep import load_sweep
 
@@ -39,7 +39,9 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
     else:
         render_plan(made, standard_output())
         standard_output().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)
-    refuse_excess(made, budget)  # theory holds of links that this machine cannot carry, too
+    # Theory holds of links that this machine cannot make or carry, too.
+    require_delay(made)
+    refuse_excess(made, budget)
 
 
 def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:

@@ -110,10 +110,17 @@ def able(asked: Collection[AskedLink], *, superframes: bool, bridged: bool) -> l
     return [name for name in BACKENDS if not _reasons(asked, name, superframes=superframes, bridged=bridged)]
 
 
-def refusals(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool, bridged: bool) -> list[str]:
-    """Why the backend cannot do what the links ask, `key: reason`, with the backends that can; empty when it can."""
+def refusals(
+    asked: Collection[AskedLink],
+    backend: BackendName,
+    *,
+    superframes: bool,
+    bridged: bool,
+    works: Callable[[BackendName], bool] = lambda _: True,
+) -> list[str]:
+    """Why the backend cannot do what the links ask, `key: reason`, with those that can and work; empty when it can."""
     found = _reasons(asked, backend, superframes=superframes, bridged=bridged)
-    others = able(asked, superframes=superframes, bridged=bridged)
+    others = [name for name in able(asked, superframes=superframes, bridged=bridged) if works(name)]
     instead = f"; link.backend={' or '.join(others)} can" if others else ""
     return [f"{key}: {reason}{instead}" for key, reason in found.items()]
 
