@@ -238,10 +238,10 @@ class GrpcStreams:
             reader = threading.Thread(
                 target=self._read, args=(stream, requests), name=f"gRPC from {rank} of {self._group.name}", daemon=True
             )
+            reader.start()  # before anybody can know of it: close() joins them all
             self._readers.append(reader)
             self.streams[rank] = stream
             self.changed.notify()
-        reader.start()
         yield from self._feed(stream)
 
     def _stream(self, peer: int) -> Stream:

@@ -137,16 +137,36 @@ def test_a_chunk_is_below_grpc_s_limit() -> None:
 def test_another_congestion_control_than_asked_for_is_refused() -> None:
     with socket.socket() as plain:
         usual = congestion_of(plain)
-    other = next(name for name in ("reno", "cubic") if name != usual)
 
     everybody = threading.Barrier(2)
 
-    def life(group: Group, congestion: str) -> None:
-        with closing(CHANNELS.parse({"kind": "grpc", "congestion": congestion}).open(group)):
+    def life(group: Group) -> None:
+        with closing(CHANNELS.parse({"kind": "grpc", "congestion": usual}).open(group)):
             everybody.wait(20)
 
-    assert run_threads(lambda group: life(group, usual), groups(2)) == [None, None]
-    refused = run_threads(lambda group: life(group, other), groups(2))
+    assert run_threads(life, groups(2)) == [None, None]
+    refuse_another_than(usual)
+
+
+def test_who_refuses_while_a_stream_is_being_taken_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine close() joined a reader that had not been started yet: RuntimeError."""
+    start = threading.Thread.start
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name.startswith("gRPC from"):
+            time.sleep(0.3)
+        start(thread)
+
+    with socket.socket() as plain:
+        usual = congestion_of(plain)
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    refuse_another_than(usual)
+
+
+def refuse_another_than(usual: str) -> None:
+    other = next(name for name in ("reno", "cubic") if name != usual)
+    channel = CHANNELS.parse({"kind": "grpc", "congestion": other})
+    refused = run_threads(lambda group: channel.open(group).close(), groups(2))
     assert {type(each) for each in refused} <= {UnsupportedError, PeerLostError}
     (told, *_) = (str(each) for each in refused if isinstance(each, UnsupportedError))
     assert told.startswith("channel.congestion: gRPC's connections to rank ")
