@@ -106,9 +106,12 @@ def test_plan_as_json_has_the_expected_bytes() -> None:
     assert plan["prediction"]["bound_s"] > 0.4
 
 
-@pytest.mark.parametrize("argv", [["plan"], ["sweep", "--dry-run"]])
-def test_the_points_of_a_sweep_are_listed_with_their_predictions_without_running(argv: list[str]) -> None:
-    command, *options = argv
+@pytest.mark.parametrize("argv", [["plan"], ["sweep", "--dry-run", "--output", "{}"]])
+def test_the_points_of_a_sweep_are_listed_with_their_predictions_without_running(
+    tmp_path: Path, argv: list[str]
+) -> None:
+    """Into a folder of its own: after `make demo` one of the points has a result in the usual one."""
+    command, *options = (each.format(tmp_path) for each in argv)
     done = invoke(command, QUICKSTART, *options, "--set", "sweep.link.rate=[100mbit, 1gbit]", "--json")
     assert done.returncode == 0
     points = json.loads(done.stdout)["points"]

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -147,6 +148,7 @@ def test_the_kernel_says_when_what_is_read_late_has_come() -> None:
     assert run is not None
     with _bound(group, 1) as reading, open_socket(("127.0.0.1", 0)) as sending:
         sending.connect(reading.getsockname())
+        _await_stamps()
         assert send_run(sending.fileno(), sender, run) == 1
         time.sleep(0.2)
         Receiver(receiver, reading.fileno(), Scratch()).receive()
@@ -154,3 +156,21 @@ def test_the_kernel_says_when_what_is_read_late_has_come() -> None:
     said = unpack_acknowledged(acknowledgement.number, acknowledgement.body)
     assert list(said.ranges) == [(0, 0)]
     assert said.delay_s >= 1.15
+
+
+def _await_stamps() -> None:
+    """Until the kernel stamps what arrives: it begins a little after the first socket has asked (net_enable_timestamp
+    in net/core/dev.c). Until then the stamp is of the reading."""
+    deadline_s = time.monotonic() + 10.0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        probe.settimeout(10.0)
+        probe.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
+        while time.monotonic() < deadline_s:
+            probe.sendto(b"?", probe.getsockname())
+            time.sleep(0.05)
+            _, ((_, _, stamp),), _, _ = probe.recvmsg(16, 64)
+            seconds, nanoseconds = struct.unpack("=qq", stamp)
+            if time.time() - (seconds + nanoseconds * 1e-9) > 0.04:
+                return
+    raise AssertionError("the kernel does not stamp what arrives")
