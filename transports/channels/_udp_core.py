@@ -236,7 +236,8 @@ class Connection:
 
     def next_run(self, now_s: float) -> Run | None:
         """The next packets to send now, already counted as sent; None when there are none or it is too early."""
-        if self.outgoing.wanted() is None:
+        wanted = self.outgoing.wanted()
+        if wanted is None:
             return None
         room = self._room_packets()
         if self._num_probes > 0:
@@ -246,7 +247,7 @@ class Connection:
         else:
             max_packets = min(room, self._burst_packets())
         after_rest = self._flight_bytes <= self._pace.path_bytes
-        run = self.outgoing.take(max_packets, now_s, room=room, after_rest=after_rest)
+        run = self.outgoing.take(wanted, max_packets, now_s, room=room, after_rest=after_rest)
         self._pacer.spend(run.num_bytes + run.num_packets * OVERHEAD_BYTES, self._rate_bps(), now_s)
         self._arm(now_s)
         return run

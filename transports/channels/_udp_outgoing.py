@@ -231,11 +231,9 @@ class Outgoing:
                 return Piece(message, offset, end)
         return None
 
-    def take(self, max_packets: int, now_s: float, *, room: int, after_rest: bool) -> Run:
-        """At most so many packets of what is wanted, which there must be, as sent now; of `room` that there was."""
-        piece = self.wanted()
-        assert piece is not None
-        message, offset, end = piece
+    def take(self, wanted: Piece, max_packets: int, now_s: float, *, room: int, after_rest: bool) -> Run:
+        """At most so many packets of what `wanted` has just said, as sent now; of `room` that there was."""
+        message, offset, end = wanted
         finish = min(end, offset + max_packets * self.packet_bytes)
         num_packets = -(-(finish - offset) // self.packet_bytes)
         if self._lost:

@@ -18,7 +18,9 @@ def posted(num_bytes: int, token: int | None = 1) -> tuple[Outgoing, list[int]]:
 
 
 def take(outgoing: Outgoing, max_packets: int, now_s: float = 0.0) -> Run:
-    return outgoing.take(max_packets, now_s, room=1000, after_rest=False)
+    wanted = outgoing.wanted()
+    assert wanted is not None
+    return outgoing.take(wanted, max_packets, now_s, room=1000, after_rest=False)
 
 
 def test_packets_are_taken_in_order_and_the_last_one_is_short() -> None:
