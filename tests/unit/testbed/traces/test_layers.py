@@ -1,0 +1,88 @@
+"""The six-column layer table, read and written."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.traces.base import Layer, LayerTable, TraceError, read_trace
+from testbed.traces.layers import Layers, layers_text
+
+HEAD = "Id\tName\tForward\tBackward\tComm\tSize\n"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "table.trace"
+    path.write_text(text)
+    return path
+
+
+def test_columns_are_microseconds_and_bytes(tmp_path: Path) -> None:
+    text = "# input_us=7\n# made by hand\n" + HEAD + "0 conv1 10 20 30 400\n1 relu 1.5 2.5 - 0\n"
+    table = read_trace(written(tmp_path, text))
+    assert [tuple(layer) for layer in table.layers] == [
+        ("conv1", pytest.approx(10e-6), pytest.approx(20e-6), 400, pytest.approx(30e-6)),
+        ("relu", pytest.approx(1.5e-6), pytest.approx(2.5e-6), 0, None),
+    ]
+    assert table.input_s == pytest.approx(7e-6)
+
+
+def test_several_iterations_give_medians(tmp_path: Path) -> None:
+    rows = "".join(f"0,conv,{forward},20,-,400\n1,fc,1,{2 * forward},9,40\n" for forward in (10, 99, 12))
+    first, second = read_trace(written(tmp_path, HEAD.replace("\t", ",") + rows)).layers
+    assert first.forward_s == pytest.approx(12e-6)
+    assert second.backward_s == pytest.approx(24e-6)
+    assert (first.communication_s, second.communication_s) == (None, pytest.approx(9e-6))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0 conv 1 2 3 4\n", ":1: the columns are expected first"),
+        (HEAD, "ends after the names"),
+        (HEAD + "0 conv 1 2 3\n", ":2: 5 columns where 6"),
+        (HEAD + "0 conv 1 2 3 -4\n", ":2: Size is -4"),
+        (HEAD + "0 conv - 2 3 4\n", ":2: Forward is '-'"),
+        (HEAD + "0 a 1 2 3 4\n1 b 1 2 3 4\n0 a 1 2 3 4\n", ":4: this iteration has 1 layers and the first has 2"),
+        (HEAD + "0 a 1 2 3 4\n1 b 1 2 3 4\n1 b 1 2 3 4\n", ":4: Id 1 stands twice"),
+        (HEAD + "0 a 1 2 3 4\n0 a 1 2 3 5\n", ":3: layer 0 is a with 5 bytes, and a with 4 bytes in line 2"),
+        ("# input_us=x\n" + HEAD + "0 a 1 2 3 4\n", ":1: input_us is 'x'"),
+        ("# input_us=1\n# input_us=2\n" + HEAD + "0 a 1 2 3 4\n", ":2: input_us is given twice"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(TraceError, match=problem):
+        Layers().read(written(tmp_path, text))
+
+
+TIME = st.floats(0, 10, allow_nan=False)
+LAYER = st.builds(
+    Layer, st.from_regex(r"[A-Za-z][\w.]{0,8}", fullmatch=True), TIME, TIME, st.integers(1, 2**31), st.none() | TIME
+)
+
+
+@given(st.builds(LayerTable, layers=st.lists(LAYER, min_size=1, max_size=5).map(tuple), input_s=TIME, update_s=TIME))
+def test_a_table_that_is_written_reads_back(tmp_path_factory: pytest.TempPathFactory, table: LayerTable) -> None:
+    path = tmp_path_factory.mktemp("layers") / "table"
+    path.write_text(layers_text(table))
+    again = read_trace(path)
+    assert again.input_s == pytest.approx(table.input_s)
+    assert again.update_s == pytest.approx(table.update_s)
+    for layer, same in zip(table.layers, again.layers, strict=True):
+        assert same.name == layer.name
+        assert same.size_bytes == layer.size_bytes
+        assert same.forward_s == pytest.approx(layer.forward_s)
+        assert same.backward_s == pytest.approx(layer.backward_s)
+        assert same.communication_s == (None if layer.communication_s is None else pytest.approx(layer.communication_s))
+
+
+def test_computing_that_no_layer_has_goes_to_the_first_one(tmp_path: Path) -> None:
+    table = LayerTable(layers=(Layer("a layer", 0.0, 0.002, 4),), undivided_s=0.25)
+    again = read_trace(written(tmp_path, layers_text(table)))
+    assert tuple(again.layers[0]) == ("a_layer", pytest.approx(0.25), pytest.approx(0.002), 4, None)
+
+
+def test_a_name_without_characters_is_refused() -> None:
+    with pytest.raises(ValueError, match="layer 0 has no name"):
+        layers_text(LayerTable(layers=(Layer(" , ", 0.0, 0.0, 4),)))
