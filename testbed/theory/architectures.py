@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.theory.buckets import exposed_s, in_turn
-from testbed.traces.base import Gradient, LayerTable
+from testbed.traces.table import Gradient, LayerTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from testbed.traces.base import Gradient
+from testbed.traces.table import Gradient
 
 
 class Exchange(NamedTuple):

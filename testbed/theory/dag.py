@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
 from testbed.fusion import merge
-from testbed.traces.base import LayerTable
+from testbed.traces.table import LayerTable
 
 Resource = Literal["input", "device", "network"]
 Strategy = Literal["naive", "input_overlap", "wfbp", "merged"]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from testbed.theory.buckets import ByTime, Exchange, exposed_s, in_turn
-from testbed.traces.base import LayerTable
+from testbed.traces.table import LayerTable
 
-MAX_RATIO: Final = 1e6
-"""Beyond which a compression ratio is no answer."""
+MAX_FACTOR: Final = 1e6
+"""Beyond which a factor is no answer."""
 
 
 class AdditionSample(NamedTuple):
@@ -104,19 +104,20 @@ def what_if(table: LayerTable, allreduce_s: Callable[[int], float], fusion: ByTi
     )
 
 
-def smallest_ratio(
+def smallest_factor(
     scaling_factor_at: Callable[[float], float], target: float, *, tolerance: float = 1e-3
 ) -> float | None:
-    """The smallest compression ratio, at least 1, with which the scaling factor is at least `target`; None if none is.
+    """The smallest factor, at least 1, with which the scaling factor is at least `target`: of the compression ratio, of
+    the rate, of the batch. At most `tolerance` of itself too large; None if there is none.
 
-    `scaling_factor_at(ratio)` must not fall as the ratio rises. The result is at most `tolerance` of itself too large.
+    `scaling_factor_at(factor)` must not fall as the factor rises.
     """
     if scaling_factor_at(1.0) >= target:
         return 1.0
     low, high = 1.0, 2.0
     while scaling_factor_at(high) < target:
         low, high = high, high * 2
-        if high > MAX_RATIO:
+        if high > MAX_FACTOR:
             return None
     while high - low > tolerance * high:
         middle = (low + high) / 2

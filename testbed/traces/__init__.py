@@ -1,2 +1,1 @@
-"""Traces of training: how long each layer of a model computes, and how many bytes of gradients it makes. One file, one
-format."""
+"""Traces of training: how long each layer of a model computes, and how many bytes of gradients it makes."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
-from testbed.workloads._networks import NETWORKS, NetworkName, shrunk
+from testbed.traces.networks import NetworkName, Shape, parameter_shapes
 from testbed.workloads.base import WORKLOADS
 from testbed.workloads.training import Training
 from transports.units import Size, Time
@@ -28,7 +28,9 @@ class Synthetic(Training):
 
     layers: NetworkName | tuple[Size, ...] = Field((2**20,) * 8, min_length=1, max_length=1000)
     """Gradients of each layer, the first one first, rounded up to whole rows of 256 bytes: `[1MiB, 64KiB]`. Or the
-    tensors of `resnet50` (102 MB in 161 tensors), `vgg16` (553 MB in 58) or `mobilenet` (17 MB in 83)."""
+    tensors of `resnet50` (102 MB in 161 tensors), `resnet101` (178 MB in 314), `vgg16` (553 MB in 58), `alexnet`
+    (244 MB in 16), `googlenet` (26 MB in 173), `mobilenet` (17 MB in 83), `bert_base` (438 MB in 151) or `gpt2` (498 MB
+    in 148)."""
     scale: float = Field(1, gt=0, le=1)
     """The share of each tensor's rows that is left, for slower links: a tenth of ResNet-50 at 100 Mbit/s takes as long
     as all of it at 1 Gbit/s, in as many messages."""
@@ -40,10 +42,10 @@ class Synthetic(Training):
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
         """Of a named network its own, else a matrix for each layer."""
         if isinstance(self.layers, str):
-            shapes = NETWORKS[self.layers]
+            shapes: Sequence[Shape] = parameter_shapes(self.layers)
         else:
             shapes = [(max(1, -(-size_bytes // (_ELEMENT_BYTES * _COLUMNS))), _COLUMNS) for size_bytes in self.layers]
-        return [shrunk(shape, self.scale) for shape in shapes]
+        return [_shrunk(shape, self.scale) for shape in shapes]
 
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
         """The last layer's first."""
@@ -65,3 +67,8 @@ class Synthetic(Training):
         return nn.Sequential(
             nn.Flatten(), *(WaitingLayer(shapes, forward_s=forward_s, backward_s=backward_s) for shapes in layers)
         )
+
+
+def _shrunk(shape: Shape, scale: float) -> Shape:
+    """With that share of its rows, at least one."""
+    return (max(1, round(shape[0] * scale)), *shape[1:])

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 from pydantic import Field, field_validator
 
 from testbed.fusion import Fusion
+from testbed.traces.networks import NetworkName
 from testbed.workloads._models import MODELS
-from testbed.workloads._networks import NetworkName
 from testbed.workloads.base import (
     ASSUMED_OPERATIONS_PER_S,
     WORKLOADS,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from testbed.theory.dag import buckets_by_layer, iteration_s
-from testbed.traces.base import LayerTable, read_trace
+from testbed.traces.formats.base import read_trace
+from testbed.traces.table import LayerTable
 
 
 @pytest.fixture(params=[2, 4, 8])

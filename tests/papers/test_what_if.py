@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from testbed.theory.buckets import ByTime
-from testbed.theory.what_if import Addition, FullAggregation, FullRing, read_addition, smallest_ratio, what_if
-from testbed.traces.backward_log import BackwardLog
-from testbed.traces.base import LayerTable, read_trace
+from testbed.theory.what_if import Addition, FullAggregation, FullRing, read_addition, smallest_factor, what_if
+from testbed.traces.formats.backward_log import BackwardLog
+from testbed.traces.formats.base import read_trace
+from testbed.traces.table import LayerTable
 
 RATES_GBPS = (1, 10, 25, 40, 100)
 ITERATION_S = {
@@ -116,7 +117,7 @@ def test_smallest_compression_ratios(
             ring = FullRing(num_workers=64, rate_bps=rate_bps, addition=addition, compression_ratio=ratio)
             return what_if(tables[model], ring.time_s).scaling_factor
 
-        ratio = smallest_ratio(scaling_factor, target, tolerance=1e-6)
+        ratio = smallest_factor(scaling_factor, target, tolerance=1e-6)
         assert ratio is not None
         assert ceil(ratio * 10 - 1e-3) / 10 == pytest.approx(expected, abs=0.01), rate_gbps
 

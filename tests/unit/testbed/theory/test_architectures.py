@@ -15,7 +15,7 @@ from testbed.theory.architectures import (
     Servers,
     iteration_s,
 )
-from testbed.traces.base import Layer, LayerTable
+from testbed.traces.table import Layer, LayerTable
 from transports.collectives.base import COLLECTIVES, World
 from transports.collectives.cost import sent_bytes
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.theory.buckets import ByTime, exposed_s, in_turn
-from testbed.traces.base import Gradient
+from testbed.traces.table import Gradient
 
 GRADIENTS = (Gradient(0.001, 10), Gradient(0.004, 20), Gradient(0.007, 30), Gradient(0.0075, 40))
 

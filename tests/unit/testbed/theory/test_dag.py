@@ -17,7 +17,7 @@ from testbed.theory.dag import (
     sgd_tasks,
     solve,
 )
-from testbed.traces.base import Layer, LayerTable
+from testbed.traces.table import Layer, LayerTable
 
 TABLE = LayerTable(
     layers=(

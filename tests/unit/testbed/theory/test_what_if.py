@@ -11,10 +11,10 @@ from testbed.theory.what_if import (
     FullAggregation,
     FullRing,
     read_addition,
-    smallest_ratio,
+    smallest_factor,
     what_if,
 )
-from testbed.traces.base import Layer, LayerTable
+from testbed.traces.table import Layer, LayerTable
 
 TABLE = LayerTable(layers=tuple(Layer(str(number), 0.01, 0.02, 10_000_000) for number in range(5)))
 
@@ -68,12 +68,12 @@ def test_faster_links_never_scale_worse(first_bps: float, second_bps: float, num
     assert 0 < slow <= fast <= 1
 
 
-def test_the_smallest_ratio_reaches_the_target_and_little_less_does_not() -> None:
+def test_the_smallest_factor_reaches_the_target_and_little_less_does_not() -> None:
     def scaling_factor(ratio: float) -> float:
         return what_if(TABLE, FullRing(num_workers=8, rate_bps=1e9, compression_ratio=ratio).time_s).scaling_factor
 
-    ratio = smallest_ratio(scaling_factor, 0.9)
+    ratio = smallest_factor(scaling_factor, 0.9)
     assert ratio is not None
     assert scaling_factor(ratio) >= 0.9 > scaling_factor(ratio * 0.998)
-    assert smallest_ratio(scaling_factor, 0.01) == 1.0
-    assert smallest_ratio(lambda _: 0.5, 0.9) is None
+    assert smallest_factor(scaling_factor, 0.01) == 1.0
+    assert smallest_factor(lambda _: 0.5, 0.9) is None

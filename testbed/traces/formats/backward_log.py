@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from testbed.traces.base import TRACE_FORMATS, Layer, LayerTable, Line, TraceError, TraceFormat, cells, non_empty
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceError, TraceFormat, cells, non_empty
+from testbed.traces.table import Layer, LayerTable
 from transports.units import Time
 
 _NUM_HEADER_LINES = 3

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.traces.backward_log import BackwardLog
-from testbed.traces.base import TraceError, read_trace
+from testbed.traces.formats.backward_log import BackwardLog
+from testbed.traces.formats.base import TraceError, read_trace
 
 LOG = "a comment\n1\n3\n1000.5,400\n0,800\n2000,40\n"
 

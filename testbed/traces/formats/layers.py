@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from testbed.traces.base import TRACE_FORMATS, Layer, LayerTable, Line, TraceError, TraceFormat, cells, non_empty
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceError, TraceFormat, cells, non_empty
+from testbed.traces.table import Layer, LayerTable
 
 COLUMNS: Final = ("id", "name", "forward", "backward", "comm", "size")
 _PARTS: Final = ("input_us", "host_to_device_us", "update_us")

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from testbed.traces.base import TRACE_FORMATS, Layer, LayerTable, Line, TraceFormat, non_empty
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceFormat, non_empty
+from testbed.traces.table import Layer, LayerTable
 
 _ROW: Final = re.compile(r"\[([^\[\]]*)\]\s*$")
 _ELEMENT_BYTES: Final = 4

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.traces.base import TRACE_FORMATS, Layer, LayerTable, Line, TraceError, TraceFormat, read_trace
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceError, TraceFormat, read_trace
+from testbed.traces.table import Layer, LayerTable
 
 TABLE = LayerTable(
     layers=(Layer("a", 0.001, 0.002, 100), Layer("pool", 0.001, 0.003, 0), Layer("b", 0.002, 0.004, 50)),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.traces.base import Layer, LayerTable, TraceError, read_trace
-from testbed.traces.layers import Layers, layers_text
+from testbed.traces.formats.base import TraceError, read_trace
+from testbed.traces.formats.layers import Layers, layers_text
+from testbed.traces.table import Layer, LayerTable
 
 HEAD = "Id\tName\tForward\tBackward\tComm\tSize\n"
 

@@ -1,85 +1,18 @@
-"""What a trace says of one training iteration, whatever file it came from. Pure but for reading that file."""
+"""How files of traces are read: the axis of formats. Pure but for reading the file."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from testbed.errors import SpecError
+from testbed.traces.table import Layer, LayerTable
 from transports.registry import Options, Registry
 
 
 class TraceError(SpecError):
     """A trace cannot be used; the message names the file and, where there is one, the line."""
-
-
-class Layer(NamedTuple):
-    """One layer of a model, or one parameter tensor where the trace tells those apart."""
-
-    name: str
-    forward_s: float
-    backward_s: float
-    size_bytes: int
-    """Of its gradients; 0 for a layer without parameters."""
-    communication_s: float | None = None
-    """How long the exchange of its gradients took where the trace was recorded; None if the trace does not say."""
-
-
-class Gradient(NamedTuple):
-    """The gradients of one layer, as backward makes them."""
-
-    ready_s: float
-    """Since the beginning of backward."""
-    size_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerTable:
-    """The compact form of a trace: every worker computes the same layers, and communicates nothing but gradients."""
-
-    layers: tuple[Layer, ...]
-    """In the order of the forward pass."""
-    input_s: float = 0.0
-    """Reading a batch."""
-    host_to_device_s: float = 0.0
-    """Copying it to where it is computed with."""
-    update_s: float = 0.0
-    """The optimizer's step."""
-    undivided_s: float = 0.0
-    """Computing of the forward pass that the trace does not assign to layers."""
-
-    @property
-    def forward_s(self) -> float:
-        """The whole forward pass."""
-        return self.undivided_s + sum(layer.forward_s for layer in self.layers)
-
-    @property
-    def backward_s(self) -> float:
-        """The whole backward pass."""
-        return sum(layer.backward_s for layer in self.layers)
-
-    @property
-    def compute_s(self) -> float:
-        """Forward, backward and update: an iteration of a single worker whose input is there in time."""
-        return self.forward_s + self.backward_s + self.update_s
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all gradients."""
-        return sum(layer.size_bytes for layer in self.layers)
-
-    def gradients(self) -> tuple[Gradient, ...]:
-        """Those of layers that have any, in the order in which backward makes them: the last layer's first."""
-        backward = self.layers[::-1]
-        ready_s = accumulate(layer.backward_s for layer in backward)
-        return tuple(
-            Gradient(ready_s=at_s, size_bytes=layer.size_bytes)
-            for at_s, layer in zip(ready_s, backward, strict=True)
-            if layer.size_bytes
-        )
 
 
 class Line(NamedTuple):
@@ -132,7 +65,7 @@ class TraceFormat(Options):
         return self.parse(read_lines(path))
 
 
-TRACE_FORMATS: Final[Registry[TraceFormat]] = Registry("trace format", "testbed.traces")
+TRACE_FORMATS: Final[Registry[TraceFormat]] = Registry("trace format", "testbed.traces.formats")
 
 
 def read_trace(path: Path, trace_format: TraceFormat | None = None) -> LayerTable:

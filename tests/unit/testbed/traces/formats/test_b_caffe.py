@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.traces.b_caffe import BCaffe
-from testbed.traces.base import TraceError, read_trace
+from testbed.traces.formats.b_caffe import BCaffe
+from testbed.traces.formats.base import TraceError, read_trace
 
 PREFIX = "I0214 23:25:18.918774 37167 distributed.cpp:112] "
 

@@ -1,0 +1,206 @@
+"""Which change is enough? What brings a training's scaling factor to a target, and at which price.
+
+The model is that of `what_if.py`: buckets of gradients, exchanged one after the other while backward goes on, over
+links that a transport fills to a stated share. Every number is a prediction, and one that is kind to the network: costs
+per message, codecs, stragglers and losses are not in it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+from typing import Final, Literal, NamedTuple
+
+from testbed.theory.buckets import ByTime
+from testbed.theory.what_if import FullAggregation, FullRing, smallest_factor, what_if
+from testbed.traces.table import LayerTable
+
+ETHERNET_BPS: Final = tuple(rate * 1e9 for rate in (1, 10, 25, 40, 50, 100, 200, 400, 800))
+"""Rates that links can be bought with."""
+CYCLES_S: Final = (0.0, 1e-3, 5e-3, 20e-3, inf)
+"""Of fusion, among which advice chooses: every gradient by itself up to all at once."""
+
+ChangeName = Literal["fusion", "transport", "aggregation", "links", "compression", "batch", "interval"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A training on a network."""
+
+    table: LayerTable
+    num_workers: int
+    rate_bps: float
+    """Of each worker's link, both ways at once."""
+    latency_s: float = 0.0
+    """One way from worker to worker."""
+    efficiency: float = 1.0
+    """The share of a link's rate that reaches the application while a bucket is exchanged: headers and transport."""
+    fusion: ByTime = field(default_factory=ByTime)
+    aggregated: bool = False
+    """Whether a switch adds; else a ring of the workers does."""
+    compression_ratio: float = 1.0
+    batch_factor: float = 1.0
+    """How many times as large as the trace's the batch of a worker is."""
+    interval: int = 1
+    """Iterations from one synchronisation to the next; above 1 all parameters are averaged at once, after the last."""
+
+    def exchange_s(self, size_bytes: int) -> float:
+        """Of one all-reduce."""
+        if self.num_workers == 1:
+            return 0.0
+        rate_bps = self.rate_bps * self.efficiency
+        if self.aggregated:
+            aggregation = FullAggregation(rate_bps=rate_bps, compression_ratio=self.compression_ratio)
+            return aggregation.time_s(size_bytes) + 2 * self.latency_s
+        ring = FullRing(num_workers=self.num_workers, rate_bps=rate_bps, compression_ratio=self.compression_ratio)
+        return ring.time_s(size_bytes) + 2 * (self.num_workers - 1) * self.latency_s
+
+    @property
+    def scaling_factor(self) -> float:
+        """Computing alone over computing and waiting for the network."""
+        table = self.table.lengthened(self.batch_factor)
+        if self.interval > 1:
+            computing_s = self.interval * table.compute_s
+            return computing_s / (computing_s + self.exchange_s(table.size_bytes))
+        return what_if(table, self.exchange_s, self.fusion).scaling_factor
+
+    @property
+    def iteration_s(self) -> float:
+        """The mean over iterations."""
+        return self.table.compute_s * self.batch_factor / self.scaling_factor
+
+
+class Change(NamedTuple):
+    """One thing that may be changed, and what it brings."""
+
+    name: ChangeName
+    setting: Setting
+    """With that change and no other."""
+    sufficient: bool
+    """Whether it reaches the target; if not, `setting` is the best that this change alone can do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """What to do."""
+
+    today: Setting
+    target: float
+    changes: tuple[Change, ...]
+    """In the order of :data:`PREFERENCE`; those that would change nothing are left out."""
+
+    @property
+    def sufficient(self) -> bool:
+        """Whether nothing needs to change."""
+        return self.today.scaling_factor >= self.target
+
+    @property
+    def recommended(self) -> Change | None:
+        """The first change that is sufficient; None where none is needed, or none is enough."""
+        return next((change for change in self.changes if change.sufficient), None)
+
+    @property
+    def best(self) -> Change | None:
+        """What brings most, sufficient or not."""
+        return max(self.changes, key=lambda change: change.setting.scaling_factor, default=None)
+
+    @property
+    def least_rate_bps(self) -> float | None:
+        """The slowest links with which the target is reached and nothing else changes; None if none are fast enough."""
+        slowest = replace(self.today, rate_bps=min(_SLOWEST_BPS, self.today.rate_bps))
+        factor = smallest_factor(
+            lambda factor: replace(slowest, rate_bps=slowest.rate_bps * factor).scaling_factor, self.target
+        )
+        return None if factor is None else slowest.rate_bps * factor
+
+
+_SLOWEST_BPS: Final = 1e7
+"""Where the search for slow links begins."""
+
+
+def advise(today: Setting, target: float, *, max_efficiency: float) -> Advice:
+    """Each change by itself, as little of it as reaches the target; none where nothing needs to change.
+    `max_efficiency` is the share of a link that headers leave."""
+    if today.scaling_factor >= target:
+        return Advice(today=today, target=target, changes=())
+    found = (change for each in PREFERENCE.values() for change in each(today, target, max_efficiency))
+    return Advice(today=today, target=target, changes=tuple(found))
+
+
+def _fusion(today: Setting, target: float, _: float) -> Iterator[Change]:
+    settings = [replace(today, fusion=replace(today.fusion, cycle_s=cycle_s)) for cycle_s in CYCLES_S]
+    best = max(settings, key=lambda setting: setting.scaling_factor)
+    if best.scaling_factor > today.scaling_factor:
+        yield Change("fusion", best, best.scaling_factor >= target)
+
+
+def _transport(today: Setting, target: float, max_efficiency: float) -> Iterator[Change]:
+    if today.efficiency >= max_efficiency:
+        return
+    factor = smallest_factor(
+        lambda factor: replace(today, efficiency=min(today.efficiency * factor, max_efficiency)).scaling_factor, target
+    )
+    efficiency = max_efficiency if factor is None else min(today.efficiency * factor, max_efficiency)
+    yield _change("transport", replace(today, efficiency=efficiency), target)
+
+
+def _aggregation(today: Setting, target: float, _: float) -> Iterator[Change]:
+    if not today.aggregated and today.num_workers > 1:
+        yield _change("aggregation", replace(today, aggregated=True), target)
+
+
+def _links(today: Setting, target: float, _: float) -> Iterator[Change]:
+    faster = [replace(today, rate_bps=rate_bps) for rate_bps in ETHERNET_BPS if rate_bps > today.rate_bps]
+    if faster:
+        enough = next((setting for setting in faster if setting.scaling_factor >= target), faster[-1])
+        yield _change("links", enough, target)
+
+
+def _compression(today: Setting, target: float, _: float) -> Iterator[Change]:
+    yield _by_factor(
+        "compression", lambda factor: replace(today, compression_ratio=today.compression_ratio * factor), target
+    )
+
+
+def _batch(today: Setting, target: float, _: float) -> Iterator[Change]:
+    yield _by_factor("batch", lambda factor: replace(today, batch_factor=today.batch_factor * factor), target)
+
+
+def _interval(today: Setting, target: float, _: float) -> Iterator[Change]:
+    computing_s = today.table.compute_s * today.batch_factor
+    exchange_s = today.exchange_s(today.table.size_bytes)
+    if exchange_s == 0.0 or target >= 1.0:
+        return
+    interval = max(2, ceil(target / (1 - target) * exchange_s / computing_s - 1e-9))
+    if interval > today.interval:
+        yield _change("interval", replace(today, interval=interval), target)
+
+
+_LARGE: Final = 1000.0
+"""The factor that stands for the best there is, where none suffices."""
+
+
+def _by_factor(name: ChangeName, at: Callable[[float], Setting], target: float) -> Change:
+    factor = smallest_factor(lambda factor: at(factor).scaling_factor, target)
+    return _change(name, at(_LARGE if factor is None else factor), target)
+
+
+def _change(name: ChangeName, setting: Setting, target: float) -> Change:
+    return Change(name, setting, setting.scaling_factor >= target)
+
+
+PREFERENCE: Final[dict[ChangeName, Callable[[Setting, float, float], Iterator[Change]]]] = {
+    "fusion": _fusion,
+    "transport": _transport,
+    "aggregation": _aggregation,
+    "links": _links,
+    "compression": _compression,
+    "batch": _batch,
+    "interval": _interval,
+}
+"""What is recommended first: what costs nothing, then software, then hardware that leaves the training as it is, then
+what changes gradients, and last what changes the training."""
+
+
+def curve(setting: Setting, rates_bps: Sequence[float]) -> list[float]:
+    """The scaling factor at each rate of links."""
+    return [replace(setting, rate_bps=rate_bps).scaling_factor for rate_bps in rates_bps]

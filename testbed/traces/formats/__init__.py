@@ -1,0 +1,1 @@
+"""Formats of trace files. One file, one format."""

@@ -1,0 +1,86 @@
+"""What a trace says of one training iteration, layer by layer, whatever file it came from. Pure."""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+
+class Layer(NamedTuple):
+    """One layer of a model, or one parameter tensor where the trace tells those apart."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+    size_bytes: int
+    """Of its gradients; 0 for a layer without parameters."""
+    communication_s: float | None = None
+    """How long the exchange of its gradients took where the trace was recorded; None if the trace does not say."""
+
+
+class Gradient(NamedTuple):
+    """The gradients of one layer, as backward makes them."""
+
+    ready_s: float
+    """Since the beginning of backward."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTable:
+    """The compact form of a trace: every worker computes the same layers, and communicates nothing but gradients."""
+
+    layers: tuple[Layer, ...]
+    """In the order of the forward pass."""
+    input_s: float = 0.0
+    """Reading a batch."""
+    host_to_device_s: float = 0.0
+    """Copying it to where it is computed with."""
+    update_s: float = 0.0
+    """The optimizer's step."""
+    undivided_s: float = 0.0
+    """Computing of the forward pass that the trace does not assign to layers."""
+
+    @property
+    def forward_s(self) -> float:
+        """The whole forward pass."""
+        return self.undivided_s + sum(layer.forward_s for layer in self.layers)
+
+    @property
+    def backward_s(self) -> float:
+        """The whole backward pass."""
+        return sum(layer.backward_s for layer in self.layers)
+
+    @property
+    def compute_s(self) -> float:
+        """Forward, backward and update: an iteration of a single worker whose input is there in time."""
+        return self.forward_s + self.backward_s + self.update_s
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all gradients."""
+        return sum(layer.size_bytes for layer in self.layers)
+
+    def lengthened(self, factor: float) -> "LayerTable":
+        """With all computing, and the input, that many times as long, and the same gradients: a batch so many times as
+        large."""
+        layers = tuple(
+            layer._replace(forward_s=layer.forward_s * factor, backward_s=layer.backward_s * factor)
+            for layer in self.layers
+        )
+        return replace(
+            self,
+            layers=layers,
+            undivided_s=self.undivided_s * factor,
+            input_s=self.input_s * factor,
+            host_to_device_s=self.host_to_device_s * factor,
+        )
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        """Those of layers that have any, in the order in which backward makes them: the last layer's first."""
+        backward = self.layers[::-1]
+        ready_s = accumulate(layer.backward_s for layer in backward)
+        return tuple(
+            Gradient(ready_s=at_s, size_bytes=layer.size_bytes)
+            for at_s, layer in zip(ready_s, backward, strict=True)
+            if layer.size_bytes
+        )

@@ -1,0 +1,79 @@
+"""advise and trace on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from testbed.cli import app
+from testbed.errors import SpecError
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_advice_for_scripts_is_one_json_object() -> None:
+    done = run("advise", "resnet50", "--workers", "32", "--link", "10gbit", "--json")
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["today"]["rate_bps"]) == ("predicted", 10e9)
+    assert told["recommended"] == "links"
+
+
+def test_latency_and_efficiency_count() -> None:
+    def scaling_factor(*options: str) -> float:
+        done = run("advise", "resnet50", "--workers", "8", "--json", *options)
+        return float(json.loads(done.stdout)["today"]["scaling_factor"])
+
+    plain = scaling_factor("--link", "10gbit")
+    assert scaling_factor("--link", "10gbit,1ms") < plain
+    assert scaling_factor("--link", "10gbit", "--efficiency", "0.5") < plain
+    assert scaling_factor("--link", "10gbit", "--batch-size", "64") > plain
+
+
+def test_a_page_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "advice.html"
+    done = run("advise", "vgg16", "--workers", "8", "--link", "25gbit", "--page", str(page))
+    assert done.exit_code == 0
+    assert page.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["resnet51", "--workers", "2", "--link", "1gbit"], "'resnet51' is neither a network nor a file; networks: al"),
+        (["resnet50", "--workers", "2", "--link", "0bit"], "--link: a rate of 0 carries nothing"),
+        (["resnet50", "--workers", "2", "--link", "fast"], "--link: 'fast' is not a rate"),
+        (["resnet50", "--workers", "2", "--link", "1gbit,soon"], "--link: 'soon' is not a time"),
+        (["resnet50", "--workers", "2", "--link", "1gbit", "--target", "1"], "--target is 1; it is a share between"),
+        (["resnet50", "--workers", "2", "--link", "1gbit", "--efficiency", "0"], "--efficiency is 0; it is a share"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(arguments: list[str], problem: str) -> None:
+    done = run("advise", *arguments)
+    assert isinstance(done.exception, SpecError)
+    assert problem in str(done.exception)
+
+
+def test_a_trace_is_shown_converted_and_read_back(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    assert run("trace", "convert", "resnet50", str(table)).exit_code == 0
+    told, again = (json.loads(run("trace", "show", trace, "--json").stdout) for trace in ("resnet50", str(table)))
+    assert again["size_bytes"] == told["size_bytes"] == 102_228_128
+    assert again["backward_s"] == pytest.approx(told["backward_s"])
+    assert "layer4.2.conv3" in run("trace", "show", str(table)).stdout
+
+
+def test_a_files_batch_size_is_its_own(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    run("trace", "convert", "mobilenet", str(table))
+    done = run("trace", "show", str(table), "--batch-size", "8")
+    assert isinstance(done.exception, SpecError)
+
+
+def test_networks_and_formats_are_listed() -> None:
+    listed = json.loads(run("trace", "list", "--json").stdout)
+    assert "gpt2" in listed["networks"]
+    assert listed["formats"] == ["b_caffe", "backward_log", "layers"]
+    assert "resnet50" in run("trace", "list").stdout

@@ -1,0 +1,77 @@
+"""Advice in words."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+
+from testbed.results.advice_text import advice_json, fusion_text, headline, price, render_advice, render_trace
+from testbed.theory.advise import Setting, advise
+from testbed.theory.buckets import ByTime
+from testbed.traces.derived import derived_table
+from testbed.traces.table import Layer, LayerTable
+
+TODAY = Setting(table=derived_table("resnet50"), num_workers=32, rate_bps=10e9, efficiency=0.8)
+
+
+def printed(render: Callable[..., None], *arguments: object) -> str:
+    out = StringIO()
+    render(*arguments, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_the_headline_names_the_least_change() -> None:
+    advice = advise(TODAY, 0.9, max_efficiency=0.956)
+    first, second = headline(advice)
+    assert first == "Not enough: 32 workers on 10 Gbit/s links scale to 41.0 %, not to 90.0 %."
+    assert second.startswith("Least to change: links of 40 Gbit/s; then 99")
+
+
+def test_the_headline_says_with_what_rate_it_would_do() -> None:
+    (sentence,) = headline(advise(replace(TODAY, rate_bps=100e9), 0.9, max_efficiency=0.956))
+    assert sentence.startswith("Enough: 32 workers on 100 Gbit/s links scale to ")
+    assert sentence.endswith("Gbit/s would do.")
+
+
+def test_the_headline_says_what_is_best_where_nothing_is_enough() -> None:
+    far = replace(TODAY, latency_s=100.0)
+    advice = advise(far, 0.99, max_efficiency=0.956)
+    changes = tuple(change._replace(sufficient=False) for change in advice.changes)
+    (sentence,) = headline(replace(advice, changes=changes))
+    assert "and no single change is enough. The most is" in sentence
+
+
+def test_every_change_has_a_price_in_its_own_unit() -> None:
+    advice = advise(TODAY, 0.9, max_efficiency=0.956)
+    text = printed(render_advice, advice, "resnet50")
+    for change in advice.changes:
+        assert price(change, TODAY) in text
+    assert "Predicted, not measured" in text
+    units = {change.name: price(change, TODAY) for change in advice.changes}
+    assert units["transport"] == "a transport that fills 95.6 % of a link, not 80.0 %"
+    assert units["interval"].startswith("averaging every 19 iterations")
+
+
+def test_fusion_is_said_in_words() -> None:
+    assert fusion_text(TODAY) == "what is ready every 5 ms"
+    assert fusion_text(replace(TODAY, fusion=ByTime(cycle_s=0))) == "every gradient by itself"
+    assert fusion_text(replace(TODAY, fusion=ByTime(cycle_s=float("inf")))) == "buckets of 67.1 MB"
+
+
+def test_json_is_marked_as_predicted_and_has_every_change() -> None:
+    advice = advise(TODAY, 0.9, max_efficiency=0.956)
+    told = advice_json(advice, "resnet50")
+    assert told["kind"] == "predicted"
+    assert told["recommended"] == "links"
+    assert [each["change"] for each in told["changes"]] == [change.name for change in advice.changes]
+    assert told["today"]["scaling_factor"] == TODAY.scaling_factor
+
+
+def test_a_trace_shows_the_largest_layers_in_their_order_and_what_was_recorded() -> None:
+    layers = tuple(Layer(f"l{number}", 0.001, 0.002, number * 1000, 0.5) for number in range(20))
+    text = printed(render_trace, LayerTable(layers=layers), "mine", "by hand")
+    assert "the 12 of 20 layers with the largest gradients" in text
+    assert [f" l{number} " in text for number in range(20)] == [number >= 8 for number in range(20)]
+    assert "exchanged in" in text
+    assert "exchanged in" not in printed(render_trace, derived_table("alexnet"), "alexnet", "derived")

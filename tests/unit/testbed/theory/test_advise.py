@@ -1,0 +1,130 @@
+"""Advice: every change reaches the target as cheaply as it can, or is said not to."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.theory.advise import ETHERNET_BPS, PREFERENCE, Advice, Change, Setting, advise
+from testbed.traces.derived import derived_table
+from testbed.traces.table import Layer, LayerTable
+
+TODAY = Setting(table=derived_table("resnet50"), num_workers=32, rate_bps=10e9, efficiency=0.8)
+MOST = 0.956
+
+
+def change(advice: Advice, name: str) -> Change:
+    return next(each for each in advice.changes if each.name == name)
+
+
+def test_nothing_needs_to_change_where_links_are_fast_enough() -> None:
+    advice = advise(replace(TODAY, rate_bps=100e9), 0.9, max_efficiency=MOST)
+    assert advice.sufficient
+    assert (advice.changes, advice.recommended, advice.best) == ((), None, None)
+    least_bps = advice.least_rate_bps
+    assert least_bps is not None
+    assert (
+        replace(TODAY, rate_bps=least_bps).scaling_factor
+        >= 0.9
+        > replace(TODAY, rate_bps=0.99 * least_bps).scaling_factor
+    )
+
+
+@pytest.mark.parametrize("target", [0.5, 0.7, 0.9, 0.99])
+def test_a_sufficient_change_reaches_the_target_and_less_of_it_does_not(target: float) -> None:
+    advice = advise(TODAY, target, max_efficiency=MOST)
+    assert not advice.sufficient
+    for each in advice.changes:
+        assert each.sufficient == (each.setting.scaling_factor >= target), each.name
+    for name, field in (("compression", "compression_ratio"), ("batch", "batch_factor")):
+        enough = change(advice, name).setting
+        assert enough.scaling_factor >= target
+        assert replace(enough, **{field: 0.99 * getattr(enough, field)}).scaling_factor < target
+    faster = change(advice, "links").setting
+    assert faster.rate_bps in ETHERNET_BPS
+    slower_bps = max(rate_bps for rate_bps in ETHERNET_BPS if rate_bps < faster.rate_bps)
+    assert slower_bps == TODAY.rate_bps or replace(TODAY, rate_bps=slower_bps).scaling_factor < target
+    seldom = change(advice, "interval").setting
+    assert seldom.scaling_factor >= target
+    assert seldom.interval == 2 or replace(seldom, interval=seldom.interval - 1).scaling_factor < target
+
+
+def test_each_change_changes_one_thing() -> None:
+    fields = {
+        "fusion": "fusion",
+        "transport": "efficiency",
+        "aggregation": "aggregated",
+        "links": "rate_bps",
+        "compression": "compression_ratio",
+        "batch": "batch_factor",
+        "interval": "interval",
+    }
+    advice = advise(TODAY, 0.9, max_efficiency=MOST)
+    assert [each.name for each in advice.changes] == list(PREFERENCE)
+    for each in advice.changes:
+        field = fields[each.name]
+        assert getattr(each.setting, field) != getattr(TODAY, field)
+        assert replace(each.setting, **{field: getattr(TODAY, field)}) == TODAY
+
+
+def test_what_costs_least_is_recommended() -> None:
+    advice = advise(TODAY, 0.9, max_efficiency=MOST)
+    assert advice.recommended == change(advice, "links")
+    modest = advise(TODAY, 0.65, max_efficiency=MOST)
+    assert modest.recommended == change(modest, "aggregation")
+
+
+def test_a_target_beyond_every_single_change_is_said_with_the_best_there_is() -> None:
+    # One layer: nothing hides, and a delay of a second each way is not shortened by any rate.
+    table = LayerTable(layers=(Layer("a", 0.1, 0.2, 10**6),))
+    today = Setting(table=table, num_workers=4, rate_bps=1e9, latency_s=1.0)
+    advice = advise(today, 0.99, max_efficiency=MOST)
+    by_links = change(advice, "links")
+    assert not by_links.sufficient
+    assert by_links.setting.rate_bps == max(ETHERNET_BPS)
+    assert advice.least_rate_bps is None
+    assert change(advice, "batch").sufficient
+    assert advice.best is not None
+    assert advice.best.setting.scaling_factor == max(each.setting.scaling_factor for each in advice.changes)
+
+
+def test_one_worker_needs_no_network() -> None:
+    assert replace(TODAY, num_workers=1, rate_bps=1.0).scaling_factor == 1.0
+
+
+def test_a_transport_that_headers_alone_limit_cannot_be_bettered() -> None:
+    advice = advise(replace(TODAY, efficiency=MOST), 0.9, max_efficiency=MOST)
+    assert "transport" not in [each.name for each in advice.changes]
+
+
+@given(
+    st.integers(2, 512),
+    st.floats(1e8, 4e11),
+    st.floats(0.05, 0.99),
+    st.sampled_from(["resnet50", "vgg16", "bert_base", "mobilenet"]),
+    st.floats(0, 1e-3),
+)
+def test_no_change_makes_it_worse(
+    num_workers: int, rate_bps: float, target: float, name: str, latency_s: float
+) -> None:
+    today = Setting(
+        table=derived_table(name),  # type: ignore[arg-type]
+        num_workers=num_workers,
+        rate_bps=rate_bps,
+        efficiency=0.7,
+        latency_s=latency_s,
+    )
+    advice = advise(today, target, max_efficiency=MOST)
+    for each in advice.changes:
+        assert 0 < each.setting.scaling_factor <= 1
+        assert each.name == "interval" or each.setting.scaling_factor >= today.scaling_factor * (1 - 1e-12), each.name
+    assert (advice.recommended is not None) == any(each.sufficient for each in advice.changes)
+
+
+def test_local_sgd_pays_the_whole_exchange_once_in_so_many_iterations() -> None:
+    seldom = replace(TODAY, interval=10)
+    computing_s = 10 * TODAY.table.compute_s
+    exchange_s = TODAY.exchange_s(TODAY.table.size_bytes)
+    assert seldom.scaling_factor == pytest.approx(computing_s / (computing_s + exchange_s))
+    assert seldom.iteration_s == pytest.approx((computing_s + exchange_s) / 10)
