@@ -151,6 +151,11 @@ class Evidence:
     read_back_differences: Sequence[str] = ()
     """What the kernel says after the run, of any link, route or sysctl, where it differs from what was set:
     `w0-eth0: rate is 90000000, asked for 100000000`."""
+    impossible: Sequence[str] = ()
+    """Figures beyond what is physically possible: `w0 → s0 carried 191 % of its rate on average`."""
+    foreign_changes: Sequence[str] = ()
+    """Of settings, while the workers worked, that the run has not made, put back or not: `w0: traffic class set on
+    w0-eth0 by process 4711`."""
     throttling: Sequence[ThrottlingEvidence] = ()
     """Every CPU quota, asked for or not."""
     background: Sequence[BackgroundEvidence] = ()
@@ -173,6 +178,17 @@ def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
         invalid.insert(
             0,
             f"the kernel's settings differ after the run from what was set ({_listed(evidence.read_back_differences)})",
+        )
+    if evidence.impossible:
+        invalid.insert(
+            0,
+            f"figures are physically impossible ({_listed(evidence.impossible)}): what decided them is not in the spec",
+        )
+    if evidence.foreign_changes:
+        invalid.insert(
+            0,
+            "somebody else changed settings of the emulated network while the workers worked "
+            f"({_listed(list(dict.fromkeys(evidence.foreign_changes)))}): the numbers are of more than one network",
         )
     if evidence.aggregation_violations:
         invalid.insert(

@@ -34,6 +34,7 @@ from testbed.results.facts import (
     LinkFacts,
     SynchronisationFacts,
 )
+from testbed.results.link_bounds import impossible, overspeeds
 from testbed.results.machine import backlog_summary, machine_summary, run_queue_share
 from testbed.results.setup_text import setup_text
 from testbed.results.summarize import payload_bytes_per_iteration, summarize
@@ -124,6 +125,8 @@ class Findings:
                 saturated_share=machine.saturated_share if machine else None,
                 softnet_drops=end.softnet_drops - start.softnet_drops,
                 read_back_differences=self.differences,
+                foreign_changes=[change.text for change in self.recorder.foreign_changes],
+                impossible=self._impossible(),
                 throttling=self._throttling(),
                 background=evidence(self.background),
                 aggregation_violations=violations(self.aggregators, self._switch_statistics),
@@ -182,6 +185,30 @@ class Findings:
                 else (),
             )
         )
+
+    def _impossible(self) -> list[str]:
+        """What was measured and cannot be."""
+        experiment = self.plan.experiment
+        granule_bytes = wire_bytes(experiment.packet_bytes, experiment.mtu)
+        burst_bytes = {
+            (each.link, each.sender.node): each.shaper.burst_bytes if each.shaper else granule_bytes
+            for each in self.plan.directions
+        }
+        too_fast = [
+            f"{each.node} sent {each.sent_bytes:,} bytes into {each.link} in {1e3 * each.time_s:.0f} ms, in which its "
+            f"rate allows {each.possible_bytes:,.0f}"
+            for each in overspeeds(self.writer.frame("links"), burst_bytes, granule_bytes)
+        ]
+        at_once_s = max(
+            (
+                8 * (burst_bytes[each.link, each.sender.node] + granule_bytes) / each.rate_bps
+                for each in self.plan.directions
+                if not each.asked.unshaped
+            ),
+            default=0.0,
+        )
+        num_buckets = max(len(self.plan.buckets), 1)
+        return too_fast + impossible(self.summary("valid", ()), at_once_s=num_buckets * at_once_s)
 
     def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
         key = (direction.link, direction.sender.node)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +67,8 @@ class LiveLinks:
         self._deployment = deployment
         self._lock = threading.Lock()
         self._on_marks: Callable[[Sequence[Mark]], None] | None = None
+        self.own_changes: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Within what it returns settings are changed: who watches them shall know that it is the run itself."""
         self._timeline: Iterator[LinkChange] = iter(())
         self._dilation = 1.0
         self._stop = threading.Event()
@@ -86,7 +89,7 @@ class LiveLinks:
         Raises RunFailedError when a program that draws does not answer.
         """
         assert self._thread is None
-        with self._lock:
+        with self._lock, self.own_changes():
             self._deployment.restart_draws()
         self._timeline, self._dilation = timeline, dilation
         self._thread = threading.Thread(target=self._follow, args=(time.monotonic(),), name="link-changes", daemon=True)
@@ -170,7 +173,8 @@ class LiveLinks:
         before = self._deployment.directions[direction.hop]
         was_down = self._deployment.is_down(before)
         down = was_down if change.down is None else change.down
-        self._deployment.change(direction, down=down)
+        with self.own_changes():
+            self._deployment.change(direction, down=down)
         at_s = time.monotonic()
         differing = differing_settings(before, direction)
         if down != was_down:

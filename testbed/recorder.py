@@ -21,6 +21,7 @@ from testbed.measure.backlog import BacklogProbe
 from testbed.measure.connections import Connection
 from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample, LinkSampler
+from testbed.measure.settings import SettingChange
 from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.plan import Plan
 from testbed.results.writer import RecordWriter
@@ -100,6 +101,8 @@ class Recorder(Listener):
         """Called about ten times a second; each raises what has ended the run."""
         self.window: dict[str, Snapshot] = {}
         """At `measure` and at `done`."""
+        self.foreign_changes: list[SettingChange] = []
+        """Of settings, that the run has not made: between the first barrier and the end of the measured window."""
         self.parameters_sha256: list[str] = []
         self.unshared_memory_bytes: list[int] = []
         self.switch_statistics: dict[int, SwitchStatistics] = {}
@@ -120,12 +123,14 @@ class Recorder(Listener):
         self._previous: dict[tuple[str, str], LinkSample] = {}
         self._waiting: dict[int, dict[int, messages.Iteration]] = {}
         self._phase = ""
+        self._watching = False
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
         """One reading of every link."""
         rows = [asdict(sample) for sample in samples]
         for row in rows:
             row["at_s"] -= self._epoch_s
+            row["read_from_s"] -= self._epoch_s
         self._writer.append_links(rows)
         machine = MachineSample.take()
         self._writer.append_machine([asdict(machine) | {"at_s": machine.at_s - self._epoch_s}])
@@ -155,12 +160,18 @@ class Recorder(Listener):
 
     def on_barrier(self, name: str) -> None:
         """The borders of the measured window; and the first iteration that communicates, from which moments count."""
+        if self.sampler is not None and not self._watching:
+            self._watching = True
+            self._links.own_changes = self.sampler.own_changes
+            self.sampler.begin_watching()
         if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:
             experiment = self._plan.experiment
             self._links.begin(timeline(experiment.changes), dilation=float(experiment.dilation))
             self.sampler.begin_background()
         if name in {"measure", "done"} and self.sampler is not None:
             self.window[name] = Snapshot.take(self.sampler)
+        if name == "done" and self.sampler is not None:
+            self.foreign_changes = self.sampler.end_watching()
         if name == "measure" and self._plan.experiment.workload.judged_by_links_alone():
             self._progress.phase("command")
 

@@ -115,31 +115,29 @@ class LinkMonitor(NetlinkSocket):
     def __init__(self) -> None:
         super().__init__(socket.NETLINK_ROUTE)
 
+    def link_messages(self) -> Iterator[bytes]:
+        """What the kernel says of every interface: struct ifinfomsg and its attributes. Raises NetlinkError."""
+        return self.request(RTM_GETLINK, NLM_F_DUMP, _IFINFOMSG.pack(0, 0, 0, 0, 0, 0))
+
     def interfaces(self) -> dict[str, int]:
         """Every interface's index, by name. Raises NetlinkError."""
         found: dict[str, int] = {}
-        for body in self.request(RTM_GETLINK, NLM_F_DUMP, _IFINFOMSG.pack(0, 0, 0, 0, 0, 0)):
+        for body in self.link_messages():
             _, _, _, index, _, _ = _IFINFOMSG.unpack_from(body)
             for kind, value in attributes(body, _IFINFOMSG.size):
                 if kind == 3:  # IFLA_IFNAME
                     found[value.rstrip(b"\0").decode()] = index
         return found
 
-    def transmitted_bytes(self, index: int) -> int:
-        """What the interface counted as sent; misses the headers inside super-frames. Raises NetlinkError."""
-        return self._statistic(index, 24)
+    def link_message(self, index: int) -> bytes:
+        """What the kernel says of one interface: struct ifinfomsg and its attributes. Raises NetlinkError."""
+        for body in self.request(RTM_GETLINK, 0, _IFINFOMSG.pack(0, 0, 0, index, 0, 0)):
+            return body
+        raise NetlinkError(f"nothing is known of interface {index}")
 
     def transmission_drops(self, index: int) -> int:
         """Packets that the interface itself dropped instead of sending. Raises NetlinkError."""
-        return self._statistic(index, 56)
-
-    def _statistic(self, index: int, offset: int) -> int:
-        """Of struct rtnl_link_stats64: {rx, tx}_packets, _bytes, _errors, _dropped, ..., 8 bytes each."""
-        for body in self.request(RTM_GETLINK, 0, _IFINFOMSG.pack(0, 0, 0, index, 0, 0)):
-            for kind, value in attributes(body, _IFINFOMSG.size):
-                if kind == IFLA_STATS64:
-                    return int(struct.unpack_from("=Q", value, offset)[0])
-        raise NetlinkError(f"interface {index} has no counters")
+        return _statistic(self.link_message(index), 56)
 
     def htb_classes(self, index: int) -> list[HtbClass]:
         """The HTB classes of an interface. Raises NetlinkError."""
@@ -151,6 +149,19 @@ class LinkMonitor(NetlinkSocket):
             if found.get(TCA_KIND, b"").rstrip(b"\0") == b"htb":
                 classes.append(_parse_htb(handle, found))
         return classes
+
+
+def transmitted_bytes(link_message: bytes) -> int:
+    """What the interface counted as sent; misses the headers inside super-frames. Raises NetlinkError."""
+    return _statistic(link_message, 24)
+
+
+def _statistic(link_message: bytes, offset: int) -> int:
+    """Of struct rtnl_link_stats64: {rx, tx}_packets, _bytes, _errors, _dropped, ..., 8 bytes each."""
+    for kind, value in attributes(link_message, _IFINFOMSG.size):
+        if kind == IFLA_STATS64:
+            return int(struct.unpack_from("=Q", value, offset)[0])
+    raise NetlinkError("an interface has no counters")
 
 
 def attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -11,11 +12,12 @@ from testbed.deploy import Deployment
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Throttling
 from testbed.links.direction import Direction
-from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError
+from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError, transmitted_bytes
 from testbed.links.nfqueue import DelayCounters
 from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor
+from testbed.measure.settings import SettingChange, SettingsMonitor
 from testbed.measure.streams import goodput_fraction
 from testbed.topologies.base import END_HOSTS
 
@@ -53,7 +55,9 @@ class LinkSample:
     """One direction of one link at one moment. Counters are cumulative since the link was made."""
 
     at_s: float
-    """time.monotonic() when this direction was read."""
+    """time.monotonic() when this direction had been read."""
+    read_from_s: float
+    """time.monotonic() before that: its counters are of a moment in between."""
     link: str
     node: str
     """The sending node."""
@@ -98,9 +102,16 @@ class LinkSampler:
         self._error: Exception | None = None
         self._monitors: dict[str, LinkMonitor] = {}
         self._connections: dict[str, ConnectionMonitor] = {}
+        self._settings: dict[str, SettingsMonitor] = {}
+        self._settings_lock = threading.Lock()
+        self._watching = False
+        self._foreign: list[SettingChange] = []
+        self._told: dict[tuple[str, int], bytes] = {}
+        """What the kernel said last of each interface, by node and index."""
         for node in deployment.plan.nodes:
             with deployment.hosts[node.name].entered():
                 self._monitors[node.name] = LinkMonitor()
+                self._settings[node.name] = SettingsMonitor(node.name)
                 if node.role in END_HOSTS:
                     self._connections[node.name] = ConnectionMonitor()
         self._indices = {name: monitor.interfaces() for name, monitor in self._monitors.items()}
@@ -122,25 +133,32 @@ class LinkSampler:
             monitor.close()
         for connections in self._connections.values():
             connections.close()
+        for settings in self._settings.values():
+            settings.close()
 
     def sample(self) -> list[LinkSample]:
         """Read every link now. Raises EnvironmentLacksError if a link or its shaper has gone."""
         samples: list[LinkSample] = []
         with self._lock:
-            relayed_at_s, relayed = time.monotonic(), self._deployment.relay_counters()
+            relayed_from_s, relayed = time.monotonic(), self._deployment.relay_counters()
+            relayed_at_s = time.monotonic()
             for direction in list(self._deployment.directions.values()):
                 port = direction.sender
+                read_from_s = time.monotonic()
                 line = self._line(direction, relayed)
-                at_s = None if isinstance(line, HtbClass) else relayed_at_s
+                own = isinstance(line, HtbClass)
+                at_s = time.monotonic() if own else relayed_at_s
                 try:
                     index = self._indices[port.node].get(port.interface, 0)
-                    interface_bytes = self._monitors[port.node].transmitted_bytes(index)
+                    told = self._told[port.node, index] = self._monitors[port.node].link_message(index)
+                    interface_bytes = transmitted_bytes(told)
                 except NetlinkError as error:
                     self._deployment.check()  # without its relay a link has no ports
                     raise EnvironmentLacksError(f"{port.interface}: its counters cannot be read: {error}") from error
                 samples.append(
                     LinkSample(
-                        at_s=at_s or time.monotonic(),
+                        at_s=at_s,
+                        read_from_s=read_from_s if own else relayed_from_s,
                         link=direction.link,
                         node=port.node,
                         port=port.interface,
@@ -174,7 +192,7 @@ class LinkSampler:
             ended_s = time.monotonic()
         return Reading(
             at_s=(begun_s + ended_s) / 2,
-            rate_bps=line.rate_bps,
+            rate_bps=self._deployment.directions[self._directions[key].hop].rate_bps,
             class_bytes=line.num_bytes,
             backlog_bytes=line.backlog_bytes,
         )
@@ -195,6 +213,40 @@ class LinkSampler:
                 drops = self._monitors[port.node].transmission_drops(self._indices[port.node][port.interface])
                 counters[key] = replace(counters[key], num_dropped=counters[key].num_dropped + drops)
             return counters
+
+    def begin_watching(self) -> None:
+        """From now until :meth:`end_watching` every setting must stay as it is, but for :meth:`own_changes`."""
+        with self._settings_lock, self._lock:
+            for node, settings in self._settings.items():
+                settings.begin(self._monitors[node].link_messages())
+            self._watching = True
+
+    def end_watching(self) -> list[SettingChange]:
+        """What somebody else has changed since, in the order in which it was noticed."""
+        with self._settings_lock:
+            self._collect()
+            self._watching = False
+            return self._foreign
+
+    @contextmanager
+    def own_changes(self) -> Iterator[None]:
+        """Within it the run itself changes settings, and nobody else is expected to."""
+        with self._settings_lock:
+            self._collect()
+            try:
+                yield
+            finally:
+                for settings in self._settings.values():
+                    settings.forget()
+
+    def _collect(self) -> None:
+        if self._watching:
+            for settings in self._settings.values():
+                self._foreign += settings.changes()
+            with self._lock:
+                told = list(self._told.items())
+            for (node, _), message in told:
+                self._foreign += self._settings[node].compared(message)
 
     def begin_background(self) -> None:
         """The first iteration that communicates begins: moments of background flows count from now."""
@@ -219,6 +271,11 @@ class LinkSampler:
             try:
                 samples = self.sample()
                 self._on_sample(samples)
+                if self._settings_lock.acquire(blocking=False):  # else the run is changing some: the next time will do
+                    try:
+                        self._collect()
+                    finally:
+                        self._settings_lock.release()
                 waiting = [(sample.link, sample.node) for sample in samples if sample.backlog_bytes]
                 probe = self._prober.probe(waiting, self._reading, self._stop.wait)
                 if probe is not None:

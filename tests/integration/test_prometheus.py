@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
 def sample(class_bytes: int) -> LinkSample:
     return LinkSample(
         at_s=time.monotonic(),
+        read_from_s=time.monotonic(),
         link="w0-s0",
         node="w0",
         port="w0-eth0",

@@ -228,3 +228,16 @@ def test_counters_of_prometheus_that_are_not_the_records_degrade_the_run() -> No
     outcome, (reason,) = judge(replace(HEALTHY, prometheus_differences=[line]))
     assert outcome == "degraded"
     assert line in reason
+
+
+def test_settings_that_somebody_else_changed_are_invalid_put_back_or_not() -> None:
+    change = "w0: traffic class set on w0-eth0 by process 4711 (tc)"
+    outcome, (reason,) = judge(replace(HEALTHY, foreign_changes=[change, change]))
+    assert outcome == "invalid"
+    assert reason.count(change) == 1
+
+
+def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:
+    outcome, (reason,) = judge(replace(HEALTHY, impossible=["w0 → s0 carried 191 % of its rate on average"]))
+    assert outcome == "invalid"
+    assert "physically impossible (w0 → s0 carried 191 % of its rate on average)" in reason

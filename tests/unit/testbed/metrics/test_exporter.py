@@ -30,6 +30,7 @@ from testbed.metrics.families import FAMILIES, max_series
 def sample(node: str = "w0", at_s: float = 1.0, class_bytes: int = 0) -> LinkSample:
     return LinkSample(
         at_s=at_s,
+        read_from_s=at_s,
         link="w0-s0",
         node=node,
         port=f"{node}-eth0",

@@ -143,6 +143,7 @@ class Model:
                 rows.append(
                     {
                         "at_s": at_s,
+                        "read_from_s": at_s,
                         "link": link,
                         "node": node,
                         "port": port,

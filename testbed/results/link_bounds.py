@@ -1,0 +1,106 @@
+"""Figures that no network can have: what was measured against what is physically possible. Pure.
+
+A token bucket of a rate and a burst lets through at most rate x time + burst, over any time (net/sched/sch_htb.c), and
+a packet that it has begun. Whatever sent more had another rate for a while, whoever changed it and put it back.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from testbed.links.spec import MAX_RATE_BPS
+from testbed.results.summary import Summary
+from testbed.results.wording import digits, percent_text, time_text
+
+SPANS: Final = (1, 3, 10)
+"""Of samples, over which sent bytes are compared: short ones find short changes, long ones small changes."""
+RATE_TOLERANCE: Final = 0.01
+"""Above the rate: an order of magnitude more than a shaped link errs by."""
+UTILIZATION_LIMIT: Final = 1.01
+BOUND_TOLERANCE: Final = 0.01
+"""Below the bound of an all-reduce, beside the bursts of its buckets."""
+SCALING_LIMIT: Final = 1.05
+"""Of the scaling factor: computing alone and computing beside communication differ by some per cent by chance."""
+
+
+class Overspeed(NamedTuple):
+    """A direction that sent more than its rate allows, where it did so most."""
+
+    link: str
+    node: str
+    """The sending one."""
+    sent_bytes: int
+    possible_bytes: float
+    time_s: float
+    """From before the first counter was read to after the last one was."""
+
+
+def overspeeds(
+    samples: pl.DataFrame, burst_bytes: Mapping[tuple[str, str], int], granule_bytes: int
+) -> list[Overspeed]:
+    """Of each direction in `samples` (LINK_SCHEMA) that sent more than is possible, its worst case.
+
+    `burst_bytes`: what may leave at once, by link and sending node; directions that are not in it have no rate.
+    `granule_bytes`: the largest packet, which is sent whole once it has begun.
+    """
+    found = []
+    for (link, node), unsorted in samples.group_by("link", "node", maintain_order=True):
+        burst = burst_bytes.get((str(link), str(node)))
+        rows = unsorted.sort("at_s")
+        if burst is None or rows.is_empty() or rows["rate_bps"].max() > MAX_RATE_BPS:  # type: ignore[operator]
+            continue
+        worst = max(
+            (each for span in SPANS if (each := _worst(rows, span, burst + granule_bytes)) is not None),
+            key=lambda each: each[0] / each[1],
+            default=None,
+        )
+        if worst is not None and worst[0] > worst[1]:
+            found.append(Overspeed(str(link), str(node), *worst))
+    return found
+
+
+def _worst(rows: pl.DataFrame, span: int, at_once_bytes: int) -> tuple[int, float, float] | None:
+    """Sent, possible and time of the span of samples that sent most of what it could."""
+    if rows.height <= span:
+        return None
+    # The rate of a sample was asked for when it was read; within the span any of them may have been in force.
+    rate_bps = pl.max_horizontal(pl.col("rate_bps").shift(step) for step in range(span + 1))
+    time_s = pl.col("at_s") - pl.col("read_from_s").shift(span)
+    spans = rows.select(
+        sent=pl.col("class_bytes") - pl.col("class_bytes").shift(span),
+        possible=rate_bps * time_s * (1 + RATE_TOLERANCE) / 8 + at_once_bytes,
+        time_s=time_s,
+    ).drop_nulls()
+    sent, possible, took_s = spans.row(int((spans["sent"] / spans["possible"]).arg_max() or 0))
+    return int(sent), float(possible), float(took_s)
+
+
+def impossible(summary: Summary, *, at_once_s: float) -> list[str]:
+    """Headline figures beyond what is physically possible, each as a phrase; empty when there are none.
+
+    `at_once_s`: how much earlier than its rate says a link's bytes of one bucket may have left, as a burst.
+    """
+    found = [
+        f"{link.from_} → {link.to} carried {percent_text(share)} of its rate {when}"
+        for link in summary.links
+        for share, when in (
+            (link.utilization_mean, "on average"),
+            (link.utilization_busy, "while buckets were in service"),
+        )
+        if share is not None and share > UTILIZATION_LIMIT
+    ]
+    steady = not summary.changes and summary.synchronisation is None
+    allreduce = summary.allreduce
+    if allreduce is not None and steady:
+        least_s = allreduce.bound_s * (1 - BOUND_TOLERANCE) - at_once_s
+        if allreduce.time_s < least_s:
+            took, least = time_text(allreduce.time_s), time_text(allreduce.bound_s)
+            found.append(f"an all-reduce took {took}, and its bytes alone need {least}")
+    factor = summary.scaling_factor
+    if factor is not None and factor > SCALING_LIMIT and summary.synchronisation is None:
+        found.append(
+            f"a scaling factor of {digits(factor)}: iterations without communication took longer than those with it, "
+            "so something else held them up"
+        )
+    return found

@@ -1,0 +1,148 @@
+"""What a link can have sent at most, and headline figures that cannot be."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.links.spec import UNSHAPED_BPS
+from testbed.results.link_bounds import impossible, overspeeds
+from testbed.results.record import Record
+
+KEY = ("w0-s0", "w0")
+BURSTS = {KEY: 15_000}
+GRANULE = 68_000
+RATE_BPS = 100e6
+
+
+@dataclass
+class Sender:
+    """A direction, sampled."""
+
+    rate_bps: float = RATE_BPS
+    at_s: float = 0.0
+    sent_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.rows = [self.row(0.0)]
+
+    def row(self, late_s: float) -> dict[str, object]:
+        return {
+            "at_s": self.at_s + late_s,
+            "read_from_s": self.at_s,
+            "link": KEY[0],
+            "node": KEY[1],
+            "class_bytes": int(self.sent_bytes),
+            "rate_bps": self.rate_bps,
+        }
+
+    def send(self, for_s: float, share: float = 1.0, *, late_s: float = 0.0) -> "Sender":
+        self.at_s += for_s
+        self.sent_bytes += share * RATE_BPS * for_s / 8
+        self.rows.append(self.row(late_s))
+        return self
+
+    def found(self) -> list[tuple[int, float]]:
+        return [(each.sent_bytes, each.possible_bytes) for each in overspeeds(pl.DataFrame(self.rows), BURSTS, GRANULE)]
+
+
+def test_a_link_that_sends_at_its_rate_is_possible() -> None:
+    sender = Sender()
+    for _ in range(50):
+        sender.send(0.1)
+    assert sender.found() == []
+
+
+def test_twice_the_rate_for_a_moment_is_not() -> None:
+    sender = Sender()
+    for share in (1, 1, 2, 1, 1):
+        sender.send(0.1, share)
+    ((sent, possible),) = sender.found()
+    assert sent == 2_500_000
+    assert possible == pytest.approx(1.01 * 1_250_000 + 83_000, rel=1e-3)
+
+
+def test_a_tenth_more_shows_over_a_second() -> None:
+    sender = Sender()
+    for _ in range(20):
+        sender.send(0.1, 1.1)
+    ((sent, possible),) = sender.found()
+    assert sent == pytest.approx(13_750_000, rel=1e-6)
+    assert sent > possible
+
+
+def test_a_reading_that_came_late_accuses_nobody() -> None:
+    """The counter may have been read just before the time was taken, or long before."""
+    sender = Sender()
+    for number in range(20):
+        sender.send(0.1, late_s=0.05 if number % 2 else 0.0)
+    assert sender.found() == []
+
+
+def test_a_rate_that_the_run_itself_raised_counts_from_where_it_may_have_been_in_force() -> None:
+    sender = Sender()
+    sender.send(0.1).send(0.1)
+    sender.rate_bps = 2 * RATE_BPS
+    sender.send(0.1, 2).send(0.1, 2)
+    sender.rate_bps = RATE_BPS
+    sender.send(0.1, 1.5).send(0.1)
+    assert sender.found() == []
+
+
+def test_unshaped_links_have_no_rate_to_exceed() -> None:
+    assert Sender(rate_bps=UNSHAPED_BPS).send(0.1, 50).found() == []
+    assert overspeeds(pl.DataFrame(Sender().send(0.1, 50).rows), {}, GRANULE) == []
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 0.3), st.floats(0, 1), st.floats(0, 0.2)), min_size=1, max_size=30))
+def test_whoever_keeps_to_the_rate_is_never_accused(steps: list[tuple[float, float, float]]) -> None:
+    sender = Sender()
+    for for_s, share, late_s in steps:
+        sender.send(for_s, share, late_s=min(late_s, for_s / 2))
+    assert sender.found() == []
+
+
+def test_a_healthy_run_is_possible(record: Callable[..., Record]) -> None:
+    assert impossible(record().summary, at_once_s=0.0) == []
+
+
+def test_utilisation_over_one_an_all_reduce_below_its_bound_and_a_factor_over_one_are_not(
+    record: Callable[..., Record],
+) -> None:
+    summary = record().summary
+    assert summary.allreduce is not None
+    link = summary.links[0].model_copy(update={"utilization_mean": 1.2, "utilization_busy": 1.91})
+    fast = summary.allreduce.model_copy(update={"time_s": 0.9 * summary.allreduce.bound_s})
+    told = impossible(
+        summary.model_copy(
+            update={
+                "links": [link, *summary.links[1:]],
+                "allreduce": fast,
+                "scaling_factor": 1.27,
+                "changes": [],
+                "synchronisation": None,
+            }
+        ),
+        at_once_s=0.0,
+    )
+    assert [text.split(",")[0] for text in told] == [
+        f"{link.from_} → {link.to} carried 120.0 % of its rate on average",
+        f"{link.from_} → {link.to} carried 191.0 % of its rate while buckets were in service",
+        told[2].split(",")[0],
+        "a scaling factor of 1.27: iterations without communication took longer than those with it",
+    ]
+    assert told[2].startswith("an all-reduce took ")
+
+
+def test_what_bursts_let_pass_early_is_no_miracle(record: Callable[..., Record]) -> None:
+    summary = record().summary
+    assert summary.allreduce is not None
+    bound_s = summary.allreduce.bound_s
+    early = summary.model_copy(
+        update={"allreduce": summary.allreduce.model_copy(update={"time_s": 0.8 * bound_s}), "changes": []}
+    )
+    assert impossible(early, at_once_s=0.0)
+    assert impossible(early, at_once_s=0.2 * bound_s) == []
