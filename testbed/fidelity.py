@@ -51,6 +51,10 @@ LATENESS_FLOOR_S: Final = 300e-6
 """How much later than asked the 99th percentile of a link's packets may be let go, of the delay and at least.
 A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core."""
 
+LATEST_DEGRADED_S: Final = 0.02
+"""How much later than asked any packet may be let go. A hundredth of an iteration of 2 s; what takes longer is no
+wake-up, but a program that was stopped or starved, and everybody behind the packet waited as long."""
+
 _NUM_NAMED: Final = 3
 """Links, or settings, named in one sentence; the rest are counted."""
 
@@ -97,6 +101,8 @@ class LinkEvidence:
     late_s: float | None = None
     """99th percentile of how much later than asked packets were let go; None: the kernel itself delays, or nothing
     does."""
+    latest_s: float | None = None
+    """Of the packet that was let go latest; None as above."""
     backlog: "BacklogEvidence | None" = None
     """None: its queue never held enough to tell."""
     delay_drops: int = 0
@@ -314,6 +320,11 @@ def _judge_links(links: Sequence[LinkEvidence], saturated: str) -> tuple[list[st
         lambda link: (
             f"1 % more than {1e6 * (link.late_s or 0):.0f} us late, limit {1e6 * _lateness_limit_s(link):.0f} us"
         ),
+    )
+    degraded += _sentence(
+        [link for link in links if link.latest_s is not None and link.latest_s > LATEST_DEGRADED_S],
+        "the program that delays packets stood still for a while: somebody stopped it, or it did not get to run",
+        lambda link: f"a packet left {1e3 * (link.latest_s or 0):.0f} ms late, limit {1e3 * LATEST_DEGRADED_S:.0f} ms",
     )
     notes = _sentence(
         [link for link in links if link.drops and not link.may_drop],

@@ -77,6 +77,7 @@ class LinkFacts:
             may_drop=may_drop,
             delay_s=self.delay_s,
             late_s=self.delay_line.late_p99_s if self.delay_line else None,
+            latest_s=self.delay_line.late_max_s if self.delay_line else None,
             delay_drops=self.delay_line.num_dropped if self.delay_line else 0,
             uncertain_bytes=self.background_uncertain_bytes,
             backlog=BacklogEvidence(

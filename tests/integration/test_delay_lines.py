@@ -1,6 +1,8 @@
 """Real namespaces and the nfqueue daemon: what is drawn, what changes while packets wait, on which paths it lies."""
 
 import json
+import os
+import signal
 import socket
 import statistics
 import struct
@@ -33,10 +35,10 @@ MAX_EARLY_S = 50e-6
 
 
 @contextmanager
-def deployed(tmp_path: Path, *, workers: int = 2, **keys: Any) -> Iterator[Deployment]:
+def deployed(tmp_path: Path, *, workers: int = 2, state: RunState | None = None, **keys: Any) -> Iterator[Deployment]:
     keys["link"] = {"backend": "nfqueue", **keys.get("link", {})}
     plan = make_plan(validate({"name": "t", "workers": workers, **keys}))
-    state = RunState.create(new_run_id())
+    state = state or RunState.create(new_run_id())
     try:
         with deploy(plan, state, log_directory=tmp_path) as deployment:
             yield deployment
@@ -280,3 +282,23 @@ def test_a_round_trip_takes_at_least_the_delays_of_its_path(tmp_path: Path, targ
             far.sendto(b"back", back)
             near.recv(64)
             assert time.monotonic() - begun_s >= least_s
+
+
+def test_a_program_that_was_stopped_does_not_take_old_packets_for_new_ones(tmp_path: Path) -> None:
+    """It believed no stamp older than a second: the packets were held again, and counted as in time."""
+    state, link = RunState.create(new_run_id()), {"rate": "1gbit", "delay": "1ms"}
+    with deployed(tmp_path, state=state, link=link) as deployment, ExitStack() as stack:
+        daemon = deployment.delay_daemon("s0")
+        pid = next(process.pid for process in state.owned().processes if process.name == "delay-s0")
+        source = udp_socket(stack, deployment, "w0", deployment.plan.directions[0].sender.address)
+        target = udp_socket(stack, deployment, "s0", deployment.plan.directions[0].receiver.address)
+        target.settimeout(5)
+        before = daemon.counters()[first_stage(deployment).queue]
+        os.kill(pid, signal.SIGSTOP)
+        source.sendto(b"held", target.getsockname())
+        time.sleep(1.5)
+        os.kill(pid, signal.SIGCONT)
+        assert target.recv(64) == b"held"
+        late_s = daemon.counters()[first_stage(deployment).queue].since(before).late_s(1.0)
+        assert late_s is not None
+        assert late_s > 1.4

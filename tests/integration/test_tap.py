@@ -288,3 +288,21 @@ def test_a_relay_that_cannot_start_ends_the_deployment_with_what_it_said(tmp_pat
             raise AssertionError("deployed without a relay")
     finally:
         state.remove()
+
+
+def test_a_relay_that_was_stopped_counts_what_waited_for_it_as_late(tmp_path: Path) -> None:
+    """A device does not stamp its packets: lateness counted from when the relay read them, long as they had lain."""
+    state = RunState.create(new_run_id())
+    with deployed(tmp_path, {"rate": "1gbit", "delay": "1ms"}, state=state) as deployment:
+        direction = deployment.plan.directions[0]
+        with udp(deployment, direction) as (source, target):
+            before = counters(deployment, direction).delay
+            os.kill(relay_pid(state), signal.SIGSTOP)
+            for number in range(10):
+                source.send(number.to_bytes(4))
+            time.sleep(1.5)
+            os.kill(relay_pid(state), signal.SIGCONT)
+            assert heard(target) == list(range(10))
+            late_s = counters(deployment, direction).delay.since(before).late_s(0.5)
+        assert late_s is not None
+        assert late_s > 1.4

@@ -44,6 +44,7 @@ enum {
     RECEIVE_BUFFER_BYTES = 64 << 20,
     LINE_BYTES = 1024,
     MAX_GRAIN_NS = 100000,
+    CLOCK_STEP_NS = 1000000, /* by so much, or more, a clock is set; slewing that comes to it does no harm */
     MAX_UNREAD_NS = 1000000, /* so old, at most, is what lies unread: it is in the kernel's memory twice */
 };
 
@@ -85,6 +86,11 @@ struct line {
 
 static struct line *lines;
 static int num_lines, netlink;
+/* The kernel stamps arrivals with the clock of the day. What lies between it and the monotonic one, now and before it was
+ * last set; when there was last nothing left to read, and whether the clock has been set since. */
+static int64_t offset_ns, offset_before_ns;
+static uint64_t all_read_ns;
+static int set_since;
 
 /* --- messages to the kernel ------------------------------------------------------------------------------------ */
 
@@ -194,7 +200,18 @@ static void hold(struct line *line, uint32_t id, uint64_t arrived_ns) {
     }
 }
 
-static void arrive(struct nlmsghdr *header, uint64_t mono_ns, uint64_t real_ns) {
+/* When a packet with that stamp arrived, on the monotonic clock. However old it is, it is believed: this process may have
+ * been stopped for long. Only where the clock of the day has been set meanwhile may the stamp be of the clock before; then
+ * that one is right which puts the arrival between the last time that everything had been read, and now. */
+static uint64_t arrival_ns(uint64_t stamp_ns, uint64_t mono_ns) {
+    uint64_t by_now_ns = stamp_ns - offset_ns, by_before_ns = stamp_ns - offset_before_ns;
+    if (!set_since) return by_now_ns <= mono_ns ? by_now_ns : mono_ns;
+    if (by_now_ns <= mono_ns && by_now_ns + CLOCK_STEP_NS >= all_read_ns) return by_now_ns;
+    if (by_before_ns <= mono_ns && by_before_ns + CLOCK_STEP_NS >= all_read_ns) return by_before_ns;
+    return all_read_ns; /* set more than once: as early as it can have been */
+}
+
+static void arrive(struct nlmsghdr *header, uint64_t mono_ns) {
     struct nfgenmsg *family = NLMSG_DATA(header);
     struct line *line = NULL;
     for (int i = 0; i < num_lines && !line; i++)
@@ -214,8 +231,7 @@ static void arrive(struct nlmsghdr *header, uint64_t mono_ns, uint64_t real_ns) 
         } else if (type == NFQA_TIMESTAMP) {
             struct nfqnl_msg_packet_timestamp stamp;
             memcpy(&stamp, value, sizeof stamp);
-            uint64_t age_ns = real_ns - (be64toh(stamp.sec) * SECOND_NS + be64toh(stamp.usec) * 1000);
-            if (age_ns < SECOND_NS) arrived_ns = mono_ns - age_ns; /* else the clock has been set meanwhile */
+            arrived_ns = arrival_ns(be64toh(stamp.sec) * SECOND_NS + be64toh(stamp.usec) * 1000, mono_ns);
         }
         left -= NLA_ALIGN(attribute->nla_len);
         attribute = (void *)((char *)attribute + NLA_ALIGN(attribute->nla_len));
@@ -236,18 +252,28 @@ static int receive(void) {
     }
     int count = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);
     if (count < 0 && errno != EAGAIN && errno != EINTR) die("cannot read packets");
-    uint64_t mono_ns = now_ns(CLOCK_MONOTONIC), real_ns = now_ns(CLOCK_REALTIME);
+    uint64_t mono_ns = now_ns(CLOCK_MONOTONIC);
+    int64_t difference_ns = now_ns(CLOCK_REALTIME) - mono_ns, moved_ns = difference_ns - offset_ns;
+    if (moved_ns > CLOCK_STEP_NS || moved_ns < -CLOCK_STEP_NS) {
+        offset_before_ns = offset_ns;
+        set_since = 1;
+    }
+    offset_ns = difference_ns;
     for (int i = 0; i < count; i++) {
         int left = messages[i].msg_len;
         for (struct nlmsghdr *h = (void *)buffers[i]; NLMSG_OK(h, (unsigned)left); h = NLMSG_NEXT(h, left)) {
             if (h->nlmsg_type == ((NFNL_SUBSYS_QUEUE << 8) | NFQNL_MSG_PACKET)) {
-                arrive(h, mono_ns, real_ns);
+                arrive(h, mono_ns);
             } else if (h->nlmsg_type == NLMSG_ERROR) {
                 errno = -((struct nlmsgerr *)NLMSG_DATA(h))->error;
                 /* ENOENT: the kernel has dropped the packet meanwhile, because its interface went down. */
                 if (errno && errno != ENOENT) die("the kernel refused a verdict");
             }
         }
+    }
+    if (count < BATCH) {
+        all_read_ns = mono_ns;
+        set_since = 0;
     }
     return count == BATCH;
 }
@@ -438,6 +464,8 @@ int main(int argc, char **argv) {
     int stamping = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     setsockopt(stamping, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
 
+    all_read_ns = now_ns(CLOCK_MONOTONIC);
+    offset_ns = offset_before_ns = now_ns(CLOCK_REALTIME) - all_read_ns;
     const char *policy = be_prompt(10) ? "SCHED_FIFO" : "SCHED_OTHER";
     struct counters *counters = map_counters(argv[1], num_lines * sizeof *counters);
     for (int i = 0; i < num_lines; i++) {

@@ -51,7 +51,7 @@ enum {
     DEVICE_QUEUE_PACKETS = 10000, /* between the kernel and this process; what overruns it the device counts */
     NUM_SIZES = 3,
 };
-static const uint64_t PIECE_NS = 1000000, STALE_NS = 1000000, SPIN_NS = 5000;
+static const uint64_t PIECE_NS = 1000000, STALE_NS = 1000000, SPIN_NS = 5000, PASS_NS = 1000000, MAX_WAIT_NS = 10000000;
 static const size_t sizes[NUM_SIZES] = {2048, 16384, FRAME_BYTES};
 
 struct parameters {
@@ -80,6 +80,7 @@ struct counters {
 struct packet {
     struct packet *next;
     uint64_t arrived_ns;
+    uint64_t unread_ns; /* it may have lain in the device for so long before, while nobody looked */
     uint32_t bytes, wire_bytes, size, num_segments;
     unsigned char data[]; /* struct virtio_net_hdr, Ethernet frame */
 };
@@ -100,6 +101,7 @@ struct relay { /* a thread and its links */
     pthread_mutex_t lock; /* held while packets are handled, not while waiting */
     int changed;          /* eventfd: parameters were replaced */
     int first, step;      /* links */
+    uint64_t held_up_ns;  /* by how much the present pass comes later than planned: this thread did not get to run */
     struct packet *unused[NUM_SIZES], *spare;
 };
 
@@ -180,6 +182,7 @@ static struct packet *piece_of(struct relay *relay, const struct packet *whole, 
     memcpy(piece->data + sizeof *whole_hdr + headers, whole->data + sizeof *whole_hdr + headers + begin, bytes);
     piece->num_segments = is_last ? whole->num_segments - from : count;
     piece->arrived_ns = whole->arrived_ns;
+    piece->unread_ns = whole->unread_ns;
 
     struct virtio_net_hdr *hdr = (void *)piece->data;
     unsigned char *frame = piece->data + sizeof *hdr, *ip = frame + ETHERNET_BYTES, *header = frame + transport;
@@ -242,6 +245,7 @@ static void leave_line(struct relay *relay, struct direction *d, struct packet *
         struct packet *copy = take(relay, packet->bytes);
         memcpy(copy->data, packet->data, packet->bytes);
         copy->num_segments = packet->num_segments;
+        copy->unread_ns = packet->unread_ns;
         d->counters->duplicated += packet->num_segments;
         send_off(d, copy, end_ns);
     }
@@ -295,6 +299,7 @@ static int receive(struct relay *relay, struct direction *d) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         serve(relay, d, now);
         whole->arrived_ns = now;
+        whole->unread_ns = relay->held_up_ns;
         whole->bytes = bytes;
         uint32_t headers = header_bytes(whole), frame_bytes = bytes - sizeof(struct virtio_net_hdr);
         uint32_t segment = ((struct virtio_net_hdr *)whole->data)->gso_size, at_once = UINT32_MAX;
@@ -312,6 +317,7 @@ static int receive(struct relay *relay, struct direction *d) {
                 memcpy(piece->data, whole->data, bytes);
                 piece->num_segments = whole->num_segments;
                 piece->arrived_ns = now;
+                piece->unread_ns = whole->unread_ns;
             } else {
                 relay->spare = NULL;
             }
@@ -330,7 +336,7 @@ static uint64_t release(struct relay *relay, struct direction *d) {
     for (int i = 0; i < BATCH && d->travelling.count && d->travelling.items[0].due_ns <= now; i++) {
         struct waiting arrived = pop(&d->travelling);
         struct packet *packet = arrived.packet;
-        uint64_t late_ns = now - arrived.due_ns;
+        uint64_t late_ns = now - arrived.due_ns + packet->unread_ns;
         d->counters->late[bucket_of(late_ns)]++;
         if (late_ns > d->counters->max_late_ns) d->counters->max_late_ns = late_ns;
         if (write(d->to, packet->data, packet->bytes) != (ssize_t)packet->bytes)
@@ -362,8 +368,11 @@ static void *run(void *argument) {
             count++;
         }
     polled[count] = (struct pollfd){.fd = relay->changed, .events = POLLIN};
+    uint64_t pass_ns = now_ns(CLOCK_MONOTONIC), wait_ns = 0;
     for (;;) {
-        uint64_t next_ns = UINT64_MAX, ignored;
+        uint64_t next_ns = UINT64_MAX, ignored, before_ns = pass_ns;
+        pass_ns = now_ns(CLOCK_MONOTONIC);
+        relay->held_up_ns = pass_ns - before_ns > wait_ns + PASS_NS ? pass_ns - before_ns - wait_ns : 0;
         pthread_mutex_lock(&relay->lock);
         if (polled[count].revents && read(relay->changed, &ignored, sizeof ignored) < 0) die("eventfd");
         for (int i = 0; i < count; i++) {
@@ -378,10 +387,12 @@ static void *run(void *argument) {
             if (moment_ns < next_ns) next_ns = moment_ns;
         }
         pthread_mutex_unlock(&relay->lock);
-        uint64_t now = now_ns(CLOCK_MONOTONIC), wait_ns = next_ns > now ? next_ns - now : 0;
+        uint64_t now = now_ns(CLOCK_MONOTONIC);
+        wait_ns = next_ns > now ? next_ns - now : 0;
         if (wait_ns && wait_ns < SPIN_NS) continue;
-        struct timespec wait = {.tv_sec = wait_ns / SECOND_NS, .tv_nsec = wait_ns % SECOND_NS};
-        if (ppoll(polled, count + 1, next_ns == UINT64_MAX ? NULL : &wait, NULL) < 0) {
+        if (wait_ns > MAX_WAIT_NS) wait_ns = MAX_WAIT_NS; /* so that a stop shows, however little there is to do */
+        struct timespec wait = {.tv_nsec = wait_ns};
+        if (ppoll(polled, count + 1, &wait, NULL) < 0) {
             if (errno != EINTR) die("cannot wait");
             for (int i = 0; i <= count; i++) polled[i].revents = 0;
         }

@@ -230,6 +230,15 @@ def test_counters_of_prometheus_that_are_not_the_records_degrade_the_run() -> No
     assert line in reason
 
 
+@pytest.mark.parametrize(("latest_s", "outcome"), [(None, "valid"), (0.0199, "valid"), (0.0201, "degraded")])
+def test_one_packet_that_left_much_too_late_says_that_the_program_stood_still(
+    latest_s: float | None, outcome: str
+) -> None:
+    judged, reasons = judge(with_link(delay_s=1e-3, late_s=1e-5, latest_s=latest_s))
+    assert judged == outcome
+    assert all("w0 → s0: a packet left 20 ms late" in reason for reason in reasons)
+
+
 def test_settings_that_somebody_else_changed_are_invalid_put_back_or_not() -> None:
     change = "w0: traffic class set on w0-eth0 by process 4711 (tc)"
     outcome, (reason,) = judge(replace(HEALTHY, foreign_changes=[change, change]))
