@@ -102,7 +102,7 @@ class Recorder(Listener):
         self.window: dict[str, Snapshot] = {}
         """At `measure` and at `done`."""
         self.foreign_changes: list[SettingChange] = []
-        """Of settings, that the run has not made: between the first barrier and the end of the measured window."""
+        """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
         self.parameters_sha256: list[str] = []
         self.unshared_memory_bytes: list[int] = []
         self.switch_statistics: dict[int, SwitchStatistics] = {}
@@ -123,7 +123,6 @@ class Recorder(Listener):
         self._previous: dict[tuple[str, str], LinkSample] = {}
         self._waiting: dict[int, dict[int, messages.Iteration]] = {}
         self._phase = ""
-        self._watching = False
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
         """One reading of every link."""
@@ -160,10 +159,6 @@ class Recorder(Listener):
 
     def on_barrier(self, name: str) -> None:
         """The borders of the measured window; and the first iteration that communicates, from which moments count."""
-        if self.sampler is not None and not self._watching:
-            self._watching = True
-            self._links.own_changes = self.sampler.own_changes
-            self.sampler.begin_watching()
         if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:
             experiment = self._plan.experiment
             self._links.begin(timeline(experiment.changes), dilation=float(experiment.dilation))

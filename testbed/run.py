@@ -213,6 +213,8 @@ class _Run:
             ) as sampler,
         ):
             recorder.sampler = sampler
+            bench.links.own_changes = sampler.own_changes
+            sampler.begin_watching()
             recorder.watched.append(captures.check)
             exporter.watch_lateness(sampler.delay_counters)
             try:

@@ -76,7 +76,8 @@ class Workbench:
                 if server.poll() and "PeerLostError" not in (tail := log_tail(server.log_path)):
                     raise RunFailedError(f"parameter server {server.name} has failed:\n{tail}")
 
-        self.deployment.start_aggregators()
+        with self.links.own_changes():  # a data plane in the kernel is attached to its port
+            self.deployment.start_aggregators()
         self.deployment.start_background()
         with (
             ExitStack() as stack,
@@ -117,7 +118,8 @@ class Workbench:
 
     def _launch(self, listener: Listener) -> None:
         """A command of the user's in each worker, instead of an agent of ours."""
-        self.deployment.start_aggregators()
+        with self.links.own_changes():  # a data plane in the kernel is attached to its port
+            self.deployment.start_aggregators()
         self.deployment.start_background()
         self.redirected.touch()
         self.redirected.chmod(0o660)  # whatever the umask is
