@@ -1,7 +1,7 @@
 """Several workers' compressors in one thread: their exchanges, request by request, without a network."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -22,9 +22,20 @@ class Workers:
 
     def mean(self, buffers: Sequence[torch.Tensor], layout: Layout | None = None) -> list[torch.Tensor]:
         """What each worker gets for its buffer (n,), which stays as it is."""
+        return self._reduced(buffers, layout, "avg")
+
+    def sum(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The same in a process group that is asked for the sum and knows no parameters."""
+        return self._reduced(buffers, None, "sum")
+
+    def _reduced(
+        self, buffers: Sequence[torch.Tensor], layout: Layout | None, operation: Literal["sum", "avg"]
+    ) -> list[torch.Tensor]:
         copies = [buffer.clone() for buffer in buffers]
         layout = layout or [Piece("parameter", tuple(buffers[0].shape))]
-        exchanges = [member.exchange(copy, layout) for member, copy in zip(self.members, copies, strict=True)]
+        exchanges = [
+            member.exchange(copy, layout, operation) for member, copy in zip(self.members, copies, strict=True)
+        ]
         self.requests = []
         answers: list[Any] = [None] * len(exchanges)
         while True:

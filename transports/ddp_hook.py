@@ -19,20 +19,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from transports.compression.base import COMPRESSORS, Piece
 from transports.errors import OptionError
-from transports.gradients import GradientCompression
+from transports.gradients import GradientCompression, require_compressible
 from transports.process_group import TestbedProcessGroup
 
 
 def register(model: DistributedDataParallel, compression: object, *, seed: int = 0) -> None:
     """Compress a model's gradients: `"top_k"`, `{"kind": "top_k", "ratio": 0.01}` or a Compressor.
 
-    The model's group must be of the backend `testbed`, and `seed` the same on all ranks. Raises OptionError, or
-    pydantic's ValidationError.
+    The model's group must be of the backend `testbed`, `seed` the same on all ranks, and gradients of float32, float16
+    or bfloat16 (`none` takes float64, too). Raises OptionError, or pydantic's ValidationError.
     """
     group = model.process_group
     if not isinstance(group, TestbedProcessGroup):
         raise OptionError(f"gradients are compressed on the backend `testbed`; this model's group is {group.name()}")
     compressor = COMPRESSORS.parse(compression)
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad:
+            require_compressible(compressor, parameter.dtype, f"parameter {name}")
     compression_of_rank = GradientCompression(compressor, rank=group.rank(), num_workers=group.size(), seed=seed)
     model.register_comm_hook(_State(group, compression_of_rank), _hook)
 

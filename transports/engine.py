@@ -37,7 +37,7 @@ from torch import nn
 
 from transports.compression.base import Layout, Piece
 from transports.errors import OptionError, TransportError
-from transports.gradients import GradientCompression
+from transports.gradients import GradientCompression, require_compressible
 from transports.ordering import Item, Order, layers_of
 from transports.process_group import TestbedProcessGroup
 from transports.trace import CodecAccount, OperationTrace
@@ -73,6 +73,8 @@ class GradientEngine:
             raise OptionError(f"gradients are ordered on the backend `testbed`; this group is {group.name()}")
         if not parameters or len({parameter.dtype for parameter in parameters}) != 1:
             raise OptionError("an engine needs parameters, all of one type of element")
+        if compression is not None:
+            require_compressible(compression.compressor, parameters[0].dtype)
         self._group = group
         self._order = order
         self._compression = compression

@@ -15,14 +15,28 @@ from transports.compression.base import (
     Compressor,
     Exchanging,
     Layout,
+    OwnTypeCodec,
     Piece,
     Place,
     Request,
 )
+from transports.errors import OptionError
 from transports.transport import Transport
 
 COMPRESSIBLE: Final = (torch.float32, torch.float16, torch.bfloat16)
-"""Element types that codecs take; they compute in float32."""
+"""Element types that codecs take; they compute in float32. A process group leaves tensors of other types exact. Where
+the gradients of a model are to be compressed, others are refused: float64 has more than twice the bits of float32."""
+
+
+def require_compressible(compressor: Compressor, dtype: torch.dtype, what: str = "a gradient") -> None:
+    """Raises OptionError, with the cure, for gradients of a type that the compressor does not take."""
+    if dtype in COMPRESSIBLE or (compressor.own_type and dtype.is_floating_point):
+        return
+    raise OptionError(
+        f"compression {compressor.kind}: {what} is {str(dtype).removeprefix('torch.')}, and codecs compute in float32; "
+        f"allowed: {', '.join(str(each).removeprefix('torch.') for each in COMPRESSIBLE)}. Convert the model, or leave "
+        "compression out: uncompressed, float64 stays exact"
+    )
 
 
 class GradientCompression:
@@ -32,38 +46,45 @@ class GradientCompression:
         """Raises OptionError where so many workers cannot use the compressor's options."""
         compressor.check_world(num_workers)
         self.compressor: Final = compressor
+        self._num_workers = num_workers
         self._codec = compressor.codec(Place(rank=rank, num_workers=num_workers, seed=seed))
         self._errors = Memory()
 
-    def exchange(self, buffer: torch.Tensor, layout: Layout) -> Exchanging:
-        """The contiguous buffer (n,), of one of COMPRESSIBLE, becomes the mean over the workers.
+    def exchange(self, buffer: torch.Tensor, layout: Layout, operation: Literal["sum", "avg"] = "avg") -> Exchanging:
+        """The contiguous buffer (n,), of a type that :func:`require_compressible` allows, becomes the mean, or the sum,
+        of what the workers sent of theirs.
 
-        An element that is not finite is passed on where the codec sends it, and never fed back.
+        Where an element of anybody's is not finite, the result has such elements; and none is ever fed back.
         """
+        require_compressible(self.compressor, buffer.dtype)
         if not buffer.numel():
+            return
+        weight = 1.0 if operation == "sum" else 1.0 / self._num_workers
+        if isinstance(self._codec, OwnTypeCodec):
+            yield from self._codec.exchange_tensor(buffer, weight)
             return
         values = buffer.float().numpy()  # the buffer itself where it is float32
         with np.errstate(all="ignore"):
             if self.compressor.error_feedback:
                 errors = self._errors.flat(layout)
                 errors += values
-                yield from self._codec.exchange(errors, values, layout)
+                yield from self._codec.exchange(errors, values, layout, weight)
                 forget_infinite(errors)
             else:
-                yield from self._codec.exchange(values, values, layout)
+                yield from self._codec.exchange(values, values, layout, weight)
         if buffer.dtype != torch.float32:
             buffer.copy_(torch.from_numpy(values))
 
-    def reduce(self, transport: Transport, buffer: torch.Tensor, layout: Layout) -> None:
+    def reduce(
+        self, transport: Transport, buffer: torch.Tensor, layout: Layout, operation: Literal["sum", "avg"] = "avg"
+    ) -> None:
         """The exchange, over a transport: a job for the communication thread."""
-        run(self.exchange(buffer, layout), transport)
+        run(self.exchange(buffer, layout, operation), transport)
 
     def all_reduce(self, transport: Transport, tensor: torch.Tensor, operation: Literal["sum", "avg"]) -> None:
-        """For a tensor of any shape, one of COMPRESSIBLE: a job as well. All of one shape are one parameter's."""
+        """For a tensor of any shape, of such a type: a job as well. All of one shape are one parameter's."""
         flat = tensor.detach().contiguous().view(-1)
-        self.reduce(transport, flat, [Piece(tuple(tensor.shape), tuple(tensor.shape))])
-        if operation == "sum":
-            flat.mul_(transport.size)
+        self.reduce(transport, flat, [Piece(tuple(tensor.shape), tuple(tensor.shape))], operation)
         if not tensor.is_contiguous():
             tensor.detach().copy_(flat.view(tensor.shape))
 

@@ -19,8 +19,10 @@ With neither address nor interface it is the address of the interface that route
 name one of them.
 
 Compression in the group changes every all_reduce, by SUM or AVG, of float32, float16 and bfloat16 tensors, whatever
-they hold; float64 and everything else stays exact. Compressors that keep something of each parameter (error
-feedback, PowerSGD, DGC) attach to a model instead: `transports.ddp_hook.register`.
+they hold: the result is the sum, or the mean, of what each rank's tensor decodes to. float64 and everything else stays
+exact. Compressors that keep something of each parameter (error feedback, PowerSGD, DGC), and those whose result depends
+on the unit of the gradients (a vote of signs, a threshold), which DistributedDataParallel changes before the group sees
+them, attach to a model instead: `transports.ddp_hook.register`.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
 reduce, gather, scatter, all_to_all, barrier, send, recv, subgroups, on CPU tensors; reductions SUM, AVG, MIN,
@@ -47,7 +49,7 @@ from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.communicator import Communicator
-from transports.compression.base import COMPRESSORS, Compressor, require_stateless
+from transports.compression.base import COMPRESSORS, Compressor, require_for_group
 from transports.environment import own_address, parsed_axis, rack_numbers, require_known
 from transports.errors import OptionError
 from transports.transport import ReduceOperation, Transport
@@ -74,7 +76,7 @@ class ProcessGroupOptions:
     address: str
     """This host's own address to listen on."""
     compression: Compressor = field(default_factory=lambda: COMPRESSORS.parse("none"))
-    """Of all_reduces; one that keeps nothing of a tensor."""
+    """Of all_reduces; one that :func:`require_for_group` allows."""
     racks: tuple[int, ...] = ()
     """For each rank of the default group, the number of its rack; empty: all in one."""
     servers_meet: tuple[str, Store] | None = None
@@ -109,7 +111,7 @@ def configure(options: ProcessGroupOptions | None) -> None:
 def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
     """What torch calls for init_process_group and new_group (`register_backend(..., extended_api=True)`)."""
     options = _configured if _configured is not None else ProcessGroupOptions.from_environment()
-    require_stateless(options.compression)
+    require_for_group(options.compression)
     # torch has prefixed it with the group's name, so subgroups do not meet each other.
     name, store = backend_options.group_id, backend_options.store
     if options.collective.num_servers:

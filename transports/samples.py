@@ -74,6 +74,8 @@ def wire_bytes_per_rank(
     asked_for: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
     if parsed.compression.kind != "none":
         asked_for = parsed.compression.exchanges([matrix_shape(num_elements)], num_workers)
+        if parsed.compression.own_type:
+            asked_for = [exchange._replace(element_bytes=element_bytes(dtype)) for exchange in asked_for]
     collective = parsed.collective
     world = collective.world(num_workers)
     sent = [0] * world.size

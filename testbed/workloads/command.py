@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from testbed.fusion import Fusion
 from testbed.workloads.base import WORKLOADS, Workload
-from transports.compression.base import Compressor, require_stateless
+from transports.compression.base import Compressor, require_for_group
 from transports.errors import OptionError
 from transports.units import Time
 
@@ -71,7 +71,7 @@ class Command(Workload):
     def refusal(self, compressor: Compressor) -> str | None:
         """A process group sees no parameters."""
         try:
-            require_stateless(compressor)
+            require_for_group(compressor)
         except OptionError as error:
             return str(error).removeprefix("compression ")
         return None

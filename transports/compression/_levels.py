@@ -21,18 +21,20 @@ def packed_bytes(num_elements: int, width: Width) -> int:
     return -(-num_elements * width // 8)
 
 
-def draw(scaled: Array, levels: int, generator: np.random.Generator) -> npt.NDArray[np.uint8]:
+def draw(scaled: Array, levels: int, generator: np.random.Generator) -> Array:
     """One of the two levels beside each value in [-levels, levels], so that the expectation is the value.
 
-    Counted from the lowest. In place on the values. What is not a number becomes the lowest level.
+    Counted from the lowest. A value that is a level stays one: the draw decides between a level and the next one by the
+    remainder, which for it is zero. In place on the values. What is not a number becomes the lowest level.
     """
-    scaled += generator.random(scaled.shape, dtype=np.float32)
     scaled += levels
-    np.floor(scaled, out=scaled)
     # A value that rounding has put a little outside would spill over into its neighbour's bits.
     np.fmax(scaled, 0, out=scaled)
     np.minimum(scaled, 2 * levels, out=scaled)
-    return scaled.astype(np.uint8)
+    lower = np.floor(scaled)
+    scaled -= lower
+    lower += generator.random(scaled.shape, dtype=np.float32) < scaled
+    return lower
 
 
 def pack(levels: npt.NDArray[np.uint8], width: Width) -> Bytes:

@@ -5,6 +5,12 @@ is given the answer, and ends when the gradient holds the mean over the workers.
 same generator is driven over a network by `transports/gradients.py`, as one job of the communication thread, and in
 lock-step, in one process, by the tests. Every worker's generator yields the same requests in the same order.
 
+What a codec is given is a worker's tensor as it is, and what it puts in its place is a weight times the sum of what all
+workers sent: 1/N for the mean of gradients that nobody has divided, as a DistributedDataParallel hook sees them; 1 for
+the sum that DistributedDataParallel without a hook asks a process group for, having divided before. Both ways have the
+same result wherever decoding scales with the gradients (:attr:`Compressor.homogeneous`); nothing else is let into a
+process group (:func:`require_for_group`).
+
 Values are float32 (n,) in numpy, on one thread. torch is imported where an element type needs it: a plan lists
 compressors and must start in an instant.
 """
@@ -12,7 +18,9 @@ compressors and must start in an instant.
 from abc import abstractmethod
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+from fractions import Fraction as Rational
+from functools import lru_cache
+from math import ceil, prod, sqrt
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
@@ -35,8 +43,11 @@ ELEMENT_BYTES: Final = 4
 """Of an uncompressed gradient's element, a float32."""
 LENGTH_BYTES: Final = 8
 """What says how long a payload is where that depends on the values: an int64."""
-SMALLEST_SCALE: Final = 1e-30
-"""Blocks whose scale is below are sent as zeros: its inverse would come near the end of the range."""
+FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+FLOAT32_MIN_NORMAL: Final = 2.0**-126
+SMALLEST_PEAK: Final = 2.0**-119
+"""Blocks whose largest value is not above this are sent as zeros: 448 divided by much less would be infinite, and a
+127th of it would have lost bits."""
 CHUNK: Final = 2**16
 """Elements worked on at once: with their temporaries they stay in a core's own cache."""
 
@@ -90,8 +101,22 @@ class Place:
     """The same on every worker."""
 
 
+class Range(NamedTuple):
+    """Where `contraction` and `variance` hold."""
+
+    floor: float = FLOAT32_MIN_NORMAL
+    """An element may err by this much more than they say: what lies near zero has fewer bits, or none. Of what is
+    summed, so that in a mean of N workers that divide before they cast it counts N times."""
+    largest: float = FLOAT32_MAX
+    """Up to this absolute value. A larger finite one is sent as a smaller one, so that no result becomes infinite of
+    itself, except where `overflows` says so."""
+
+
 class Compressor(Options):
-    """A value on the compression axis. Its properties are what the tests prove of its codec."""
+    """A value on the compression axis. Its properties are what the tests prove of its codec.
+
+    Where a worker's gradient has an element that is not finite, the mean that every worker gets has one, too.
+    """
 
     summable: ClassVar[bool]
     """Whether payloads add up: decoding the sum is the sum of what is decoded. They are reduced; others gathered."""
@@ -103,6 +128,13 @@ class Compressor(Options):
     """Whether every worker ends with the same mean."""
     own_momentum: ClassVar[bool] = False
     """Whether the codec applies the momentum, so that the optimizer must not."""
+    own_type: ClassVar[bool] = False
+    """Whether elements travel, and are added, in the gradient's own type. All others compute in float32, and what they
+    send does not depend on the type."""
+    valid_range: ClassVar[Range] = Range()
+    overflows: ClassVar[bool] = False
+    """Whether without error feedback a finite element beyond the range becomes infinite, for a gradient scaler to see,
+    instead of the largest."""
 
     no_feedback: ClassVar[str] = ""
     """Why error feedback makes no sense here, and what does."""
@@ -120,7 +152,18 @@ class Compressor(Options):
     @property
     @abstractmethod
     def unbiased(self) -> bool:
-        """Whether the expectation of what is decoded is what was encoded."""
+        """Whether the expectation of what is decoded is what was encoded, to a rounding of the largest value that it
+        shares a scale with (2^-24 of it)."""
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether what is decoded scales with the gradients: C(a x) = a C(x) for every a > 0, but for roundings.
+
+        A compressor that is not has to be given gradients in their own unit. A process group cannot know whether they
+        are: DistributedDataParallel divides them by the number of workers before it asks for a sum, scripts of one's
+        own divide the sum.
+        """
+        return True
 
     def contraction(self, num_elements: int) -> float | None:  # noqa: ARG002 (most depend on it)
         """The largest d known with E|C(x) - x|^2 <= (1 - d) |x|^2 for all x of that length, or None."""
@@ -206,9 +249,10 @@ class Codec:
         self.private: Final = np.random.Generator(np.random.SFC64([place.seed, 1 + place.rank]))
 
     @abstractmethod
-    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:
-        """Put the workers' mean into `out`. The two may be the same array, except with error feedback: `values` then
-        ends as what was not sent."""
+    def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
+        """Put `weight` times the sum of what all workers sent into `out`: 1/N for the mean.
+
+        The two may be the same array, except with error feedback: `values` then ends as what was not sent."""
 
     def damping(self, num_elements: int) -> float:
         """1, except where error feedback needs less."""
@@ -217,8 +261,24 @@ class Codec:
         return damping
 
 
+class OwnTypeCodec(Codec):
+    """One that works on the gradient in its own type: see :attr:`Compressor.own_type`."""
+
+    @abstractmethod
+    def exchange_tensor(self, buffer: "Tensor", weight: float) -> Exchanging:
+        """`weight` times the sum of what all workers sent, in place of the contiguous buffer (n,)."""
+
+    def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:  # noqa: ARG002
+        """Of float32."""
+        import torch
+
+        if out is not values:
+            out[:] = values
+        yield from self.exchange_tensor(torch.from_numpy(out), weight)
+
+
 class GatheredCodec(Codec):
-    """Encodes, gathers, and averages what it decodes, in the order of the ranks: every worker gets the same bits."""
+    """Encodes, gathers, and adds what it decodes, in the order of the ranks: every worker gets the same bits."""
 
     @abstractmethod
     def encode(self, values: Array, layout: Layout) -> Bytes:
@@ -228,10 +288,10 @@ class GatheredCodec(Codec):
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         """Add `weight` times what the payload says to the total."""
 
-    def finish(self, out: Array) -> None:
-        """Make the result of the mean, in place."""
+    def finish(self, out: Array, weight: float) -> None:
+        """Make the result of `weight` times the sum, in place."""
 
-    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:
+    def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
         """One round."""
         payload = self.encode(values, layout)
         payloads: list[Bytes] = yield AllGather(payload, self.options.data_dependent)
@@ -240,8 +300,8 @@ class GatheredCodec(Codec):
             self.add_decoded(payload, values, -damping, layout)
         out.fill(0.0)
         for each in payloads:
-            self.add_decoded(each, out, damping / self.place.num_workers, layout)
-        self.finish(out)
+            self.add_decoded(each, out, damping * weight, layout)
+        self.finish(out, weight)
 
 
 def count(shapes: Sequence[Shape]) -> int:
@@ -249,9 +309,29 @@ def count(shapes: Sequence[Shape]) -> int:
     return sum(prod(shape) for shape in shapes)
 
 
+def written(value: float) -> Rational:
+    """The decimal that the user wrote, exactly: 7/100 for 0.07, whose float is a little more."""
+    return Rational(repr(float(value)))
+
+
+@lru_cache(maxsize=1024)
 def num_kept(num_elements: int, ratio: float) -> int:
     """Elements that a sparsifier keeps: the ratio, rounded up, at least one."""
-    return min(num_elements, max(1, int(np.ceil(num_elements * ratio))))
+    return min(num_elements, max(1, ceil(num_elements * written(ratio))))
+
+
+def euclidean_norm(values: Array) -> float:
+    """In float64: a square of a float32 above 1.8e19 or below 1e-23 is none."""
+    return sqrt(
+        sum(float(np.square(values[start:stop], dtype=np.float64).sum()) for start, stop in chunks(len(values), CHUNK))
+    )
+
+
+def limited(values: Array, largest: float) -> Array:
+    """The values, finite ones at most so large; the array itself where there is nothing to limit."""
+    if not (values.max() > largest or values.min() < -largest):
+        return values
+    return np.where(np.isinf(values), values, np.clip(values, -largest, largest))
 
 
 def chunks(num_elements: int, block: int) -> Iterator[tuple[int, int]]:
@@ -280,12 +360,23 @@ Ratio = Annotated[Fraction, AfterValidator(_above_zero), Field(json_schema_extra
 COMPRESSORS: Final[Registry[Compressor]] = Registry("compression", "transports.compression")
 
 
-def require_stateless(compressor: Compressor) -> None:
-    """Raises OptionError, with the cure, for what cannot sit in a process group, which sees tensors and no
-    parameters."""
-    if compressor.remembers or not compressor.replicas_agree or compressor.own_momentum:
-        raise OptionError(
-            f"compression {compressor.kind}: it keeps a state for each parameter, and a process group sees only "
-            "tensors; leave TESTBED_COMPRESSION out and call transports.ddp_hook.register(model, compression), "
-            "or set error_feedback to false where that is all"
+def require_for_group(compressor: Compressor) -> None:
+    """Raises OptionError, with the cure, for what cannot sit in a process group, which sees tensors and no parameters,
+    and does not know by what they were divided."""
+    perhaps = ""
+    if compressor.remembers or compressor.own_momentum:
+        reason = "it keeps a state for each parameter, and a process group sees only tensors"
+        perhaps = ", or set error_feedback to false where that is all"
+    elif not compressor.replicas_agree:
+        reason = "it leaves every rank values of its own"
+    elif not compressor.homogeneous:
+        reason = (
+            "its result does not scale with the gradients, and a process group cannot know by what they were divided "
+            "before (DistributedDataParallel divides by the number of workers, then asks for a sum)"
         )
+    else:
+        return
+    raise OptionError(
+        f"compression {compressor.kind}: {reason}; leave TESTBED_COMPRESSION out and call "
+        f"transports.ddp_hook.register(model, compression){perhaps}"
+    )

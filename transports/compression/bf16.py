@@ -4,13 +4,17 @@ Kalamkar et al. 2019, "A Study of BFLOAT16 for Deep Learning Training" (arXiv 19
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from transports.compression.base import COMPRESSORS, Codec, Place, Shape, Summed, count
+from transports.compression.base import COMPRESSORS, Codec, Place, Range, Shape, Summed, count
 
 
 @COMPRESSORS.register
 class BrainFloat(Summed):
     """Cast, and added, in bfloat16."""
+
+    valid_range: ClassVar[Range] = Range(floor=2.0**-126, largest=(2 - 2.0**-7) * 2.0**127)
+    overflows: ClassVar[bool] = True
 
     @property
     def unbiased(self) -> bool:

@@ -27,6 +27,7 @@ from transports.compression.base import (
     Ratio,
     Shape,
     count,
+    euclidean_norm,
     num_kept,
 )
 
@@ -62,6 +63,11 @@ class DeepGradientCompression(Gathered):
     def unbiased(self) -> bool:
         """It leaves out the small."""
         return False
+
+    @property
+    def homogeneous(self) -> bool:
+        """Without clipping to a norm."""
+        return self.clip_norm is None
 
     def ratio_at(self, exchange: int) -> float:
         """In the exchange of that number, from 0."""
@@ -108,7 +114,7 @@ class _Codec(SparseCodec):
         if self.options.clip_norm is None:
             return np.float32(1)
         limit = self.options.clip_norm / np.sqrt(self.place.num_workers)
-        return np.float32(limit / max(limit, float(np.sqrt(np.dot(values, values)))))
+        return np.float32(limit / max(limit, euclidean_norm(values)))
 
     def _choose(self, accumulated: Array, ratio: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         num_elements = len(accumulated)

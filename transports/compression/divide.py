@@ -7,7 +7,7 @@ values**, so that the times are those of a compressor of ratio c and the model l
 
 from collections.abc import Sequence
 from math import ceil
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -15,15 +15,18 @@ from transports.compression.base import (
     COMPRESSORS,
     ELEMENT_BYTES,
     AllReduce,
-    Array,
     Codec,
     Exchanging,
-    Layout,
+    OwnTypeCodec,
     Place,
     Shape,
     Summed,
     count,
+    written,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @COMPRESSORS.register
@@ -31,6 +34,7 @@ class Divide(Summed):
     """Bytes divided by `by`; the numbers are wrong on purpose."""
 
     replicas_agree: ClassVar[bool] = False
+    own_type: ClassVar[bool] = True
     no_feedback: ClassVar[str] = "what is not sent is used where it is"
 
     by: float = Field(10.0, ge=1, le=1e6)
@@ -43,7 +47,7 @@ class Divide(Summed):
 
     def sent(self, num_elements: int) -> int:
         """Elements that are averaged."""
-        return ceil(num_elements / self.by)
+        return ceil(num_elements / written(self.by))
 
     def reductions(self, shapes: Sequence[Shape]) -> Sequence[tuple[int, int]]:
         """One, of the first elements."""
@@ -54,14 +58,10 @@ class Divide(Summed):
         return _Codec(self, place)
 
 
-class _Codec(Codec):
+class _Codec(OwnTypeCodec):
     options: Divide  # type: ignore[misc]
 
-    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:  # noqa: ARG002
-        import torch
-
-        if out is not values:
-            out[:] = values
-        sent = out[: self.options.sent(len(out))]
-        sent *= 1 / self.place.num_workers
-        yield AllReduce(torch.from_numpy(sent), "sum")
+    def exchange_tensor(self, buffer: "Tensor", weight: float) -> Exchanging:
+        sent = buffer[: self.options.sent(len(buffer))]
+        sent.mul_(weight)
+        yield AllReduce(sent, "sum")

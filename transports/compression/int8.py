@@ -1,18 +1,19 @@
-"""8-bit integers with a scale for each block: the largest absolute value of the block becomes 127.
+"""8-bit integers with a scale for each block of a parameter: the largest absolute value of the block becomes 127.
 
 Dettmers 2016, "8-Bit Approximations for Parallelism in Deep Learning" (ICLR), with the linear code of torch's
 `quantization_hooks.py`. On the wire: a float32 per block, then a byte per element.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from pydantic import Field
 
+from transports.compression._blocks import SCALE_BYTES, num_blocks, runs, scales_of
 from transports.compression.base import (
     COMPRESSORS,
-    SMALLEST_SCALE,
+    SMALLEST_PEAK,
     Array,
     Bytes,
     Codec,
@@ -20,9 +21,9 @@ from transports.compression.base import (
     GatheredCodec,
     Layout,
     Place,
+    Range,
     Shape,
     blocks_of,
-    chunks,
     count,
 )
 
@@ -33,8 +34,10 @@ _LARGEST: Final = 127
 class EightBitIntegers(Gathered):
     """Rounded to the nearest of 255 multiples of the block's scale."""
 
+    valid_range: ClassVar[Range] = Range(floor=SMALLEST_PEAK)
+
     block: int = Field(256, ge=1, le=2**14)
-    """Elements that share a scale."""
+    """Elements of a parameter that share a scale."""
 
     @property
     def unbiased(self) -> bool:
@@ -47,8 +50,7 @@ class EightBitIntegers(Gathered):
 
     def encoded_bytes(self, shapes: Sequence[Shape]) -> int:
         """Scales and integers."""
-        num_elements = count(shapes)
-        return 4 * -(-num_elements // self.block) + num_elements
+        return SCALE_BYTES * num_blocks(shapes, self.block) + count(shapes)
 
     def codec(self, place: Place) -> Codec:
         """One worker's."""
@@ -59,29 +61,26 @@ class _Codec(GatheredCodec):
     options: EightBitIntegers  # type: ignore[misc]
 
     def _views(self, payload: Bytes, num_elements: int) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.int8]]]:
-        border = 4 * -(-num_elements // self.options.block)
+        border = len(payload) - num_elements
         return payload[:border].view(np.float32), payload[border:].view(np.int8)
 
     def encode(self, values: Array, layout: Layout) -> Bytes:
         block = self.options.block
         payload = np.empty(self.options.encoded_bytes([piece.shape for piece in layout]), np.uint8)
         scales, codes = self._views(payload, len(values))
-        for start, stop in chunks(len(values), block):
+        for first, start, stop in runs(layout, block):
             blocks = blocks_of(values, start, stop, block)
-            peaks = np.abs(blocks).max(axis=1)
-            first = start // block
-            scales[first : first + len(peaks)] = peaks / _LARGEST
-            inverse = np.divide(_LARGEST, peaks, out=np.zeros_like(peaks), where=peaks > SMALLEST_SCALE)
-            scaled = blocks * inverse[:, None]
+            scales[first : first + len(blocks)], inverses = scales_of(blocks, _LARGEST)
+            scaled = blocks * inverses[:, None]
             np.rint(scaled, out=scaled)
             codes[start:stop] = scaled.reshape(-1)[: stop - start]
         return payload
 
-    def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
+    def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         block = self.options.block
         scales, codes = self._views(payload, len(total))
         weighted = scales * np.float32(weight)
-        for start, stop in chunks(len(total), block):
+        for first, start, stop in runs(layout, block):
             decoded = blocks_of(codes, start, stop, block).astype(np.float32)
-            decoded *= weighted[start // block : start // block + len(decoded), None]
+            decoded *= weighted[first : first + len(decoded), None]
             total[start:stop] += decoded.reshape(-1)[: stop - start]

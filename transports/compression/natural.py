@@ -4,11 +4,11 @@ Horvath, Ho, Horvath, Sahu, Canini, Richtarik 2019, "Natural Compression for Dis
 1905.10988). On the wire: the 8 bits of the float32's exponent for each element, then a bit of sign for each.
 
 A random integer of 23 bits is added to the mantissa: it carries into the exponent with the very probability that makes
-the expectation right, in subnormal numbers too.
+the expectation right, in subnormal numbers too. Above 2^127 there is no next power: such values are sent as 2^127.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from transports.compression.base import (
     GatheredCodec,
     Layout,
     Place,
+    Range,
     Shape,
     chunks,
     count,
@@ -31,11 +32,14 @@ _MANTISSA_BITS: Final = np.uint32(23)
 _MANTISSA: Final = np.uint32(2**23 - 1)
 _SIZE: Final = np.uint32(2**31 - 1)
 _INFINITY: Final = np.uint32(0xFF << 23)
+_LARGEST_POWER: Final = np.uint32(0xFE << 23)
 
 
 @COMPRESSORS.register
 class Natural(Gathered):
     """Nine bits in all."""
+
+    valid_range: ClassVar[Range] = Range(largest=2.0**127)
 
     @property
     def unbiased(self) -> bool:
@@ -71,8 +75,10 @@ class _Codec(GatheredCodec):
             signs[start // 8 : -(-stop // 8)] = np.packbits(np.signbit(part))
             drawn = np.frombuffer(self.private.bytes(4 * len(part)), np.uint32) & _MANTISSA
             size = part.view(np.uint32) & _SIZE
-            size += drawn
-            np.minimum(size, _INFINITY, out=size)  # what is not a number would carry into the sign
+            if size.max() < _LARGEST_POWER:
+                size += drawn
+            else:  # large values would become infinite, and what is not a number would carry into the sign
+                size = np.minimum(size + drawn, np.where(size < _INFINITY, _LARGEST_POWER, _INFINITY))
             size >>= _MANTISSA_BITS
             exponents[start:stop] = size
         return payload

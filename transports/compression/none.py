@@ -1,29 +1,30 @@
-"""No compression: float32 as it is."""
+"""No compression: gradients as they are, in their own type."""
 
 from collections.abc import Sequence
-from typing import ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar
 
 from transports.compression.base import (
     COMPRESSORS,
     ELEMENT_BYTES,
     AllReduce,
-    Array,
     Codec,
     Exchanging,
-    Layout,
+    OwnTypeCodec,
     Place,
     Shape,
     Summed,
     count,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 @COMPRESSORS.register
 class Uncompressed(Summed):
     """Everything is sent."""
 
+    own_type: ClassVar[bool] = True
     no_feedback: ClassVar[str] = "nothing is left out that could be fed back"
 
     @property
@@ -48,10 +49,8 @@ class Uncompressed(Summed):
         return _Codec(self, place)
 
 
-class _Codec(Codec):
-    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:  # noqa: ARG002
-        import torch
-
+class _Codec(OwnTypeCodec):
+    def exchange_tensor(self, buffer: "Tensor", weight: float) -> Exchanging:
         # As DistributedDataParallel does it, bit for bit: each gradient x 1/N, then the sum.
-        out[:] = values * np.float32(1.0 / self.place.num_workers)
-        yield AllReduce(torch.from_numpy(out), "sum")
+        buffer.mul_(weight)
+        yield AllReduce(buffer, "sum")

@@ -8,6 +8,7 @@ the wire: two float32 per block, the means of what is negative and of the rest, 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from transports.compression.base import (
@@ -67,8 +68,8 @@ class _Codec(GatheredCodec):
             signs[start // 8 : -(-stop // 8)] = np.packbits(below.reshape(-1)[: stop - start])
             num_below = np.count_nonzero(below, axis=1)
             num_others = np.minimum(block, len(values) - np.arange(start, stop, block)) - num_below
-            sums_below = np.minimum(blocks, 0).sum(axis=1)
-            sums_others = np.maximum(blocks, 0).sum(axis=1)
+            sums_below = _sums(np.minimum(blocks, 0))
+            sums_others = _sums(np.maximum(blocks, 0))
             first = start // block
             means[first : first + len(blocks), 0] = sums_below / np.maximum(num_below, 1)
             means[first : first + len(blocks), 1] = sums_others / np.maximum(num_others, 1)
@@ -78,11 +79,20 @@ class _Codec(GatheredCodec):
         block = self.options.block
         border = 8 * -(-len(total) // block)
         means, signs = payload[:border].view(np.float32).reshape(-1, 2) * np.float32(weight), payload[border:]
-        steps = means[:, 0] - means[:, 1]
         for start, stop in chunks(len(total), block):
             below = np.unpackbits(signs[start // 8 : -(-stop // 8)])[: stop - start]
             decoded = blocks_of(below, 0, stop - start, block).astype(np.float32)
+            others = 1 - decoded
             first = start // block
-            decoded *= steps[first : first + len(decoded), None]
-            decoded += means[first : first + len(decoded), 1, None]
+            decoded *= means[first : first + len(decoded), 0, None]
+            others *= means[first : first + len(decoded), 1, None]
+            decoded += others
             total[start:stop] += decoded.reshape(-1)[: stop - start]
+
+
+def _sums(blocks: Array) -> npt.NDArray[np.floating]:
+    """Of each row; in float64 where float32 has no room for it, though perhaps for the mean."""
+    sums: npt.NDArray[np.floating] = blocks.sum(axis=1)
+    if not np.isfinite(sums).all():
+        sums = blocks.sum(axis=1, dtype=np.float64)
+    return sums

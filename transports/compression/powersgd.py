@@ -1,9 +1,10 @@
 """A low-rank approximation of each parameter's gradient by one step of the power method.
 
 Vogels, Karimireddy, Jaggi 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"
-(NeurIPS). A gradient of shape (a, ...) is a matrix M (a, b). With Q (b, r) of the time before: P = M Q is summed and
-orthogonalised, Q = M^T P is summed, and P Q^T stands for M. Parameters of one dimension, and those that would not
-shrink, travel as they are, with the first of the two sums. On the wire: float32.
+(NeurIPS). A gradient of shape (a, ...) is a matrix M (a, b). With Q (b, r) of the time before, orthogonalised: P = M Q
+is summed and orthogonalised, Q = M^T P is summed, and P Q^T stands for M. So what M is multiplied with has columns of
+length 1, whatever the size of M. Parameters of one dimension, and those that would not shrink, travel as
+they are, with the first of the two sums. On the wire: float32.
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,8 +23,10 @@ from transports.compression.base import (
     Exchanging,
     Layout,
     Place,
+    Range,
     Shape,
     Summed,
+    limited,
 )
 
 
@@ -32,6 +35,7 @@ class PowerSgd(Summed):
     """Both factors are summed; the second one is where the next time begins."""
 
     stateful: ClassVar[bool] = True
+    valid_range: ClassVar[Range] = Range(floor=2.0**-110, largest=2.0**110)
 
     rank: int = Field(4, ge=1, le=1024)
     """Columns of the factors."""
@@ -85,37 +89,37 @@ class _Codec(Codec):
         super().__init__(options, place)
         self._queries: dict[Hashable, Array] = {}
 
-    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:
+    def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
         import torch
 
         parts = self._parts(layout)
         rank = self.options.rank
-        first = np.concatenate([self._first(part, values) for part in parts])
+        sent = limited(values, self.options.valid_range.largest)
+        first = np.concatenate([self._first(part, sent) for part in parts])
+        first *= np.float32(weight)
         yield AllReduce(torch.from_numpy(first), "sum")
-        first /= self.place.num_workers
         lefts, rights = {}, {}
         for part, summed in zip(parts, _cut(first, [self._length(part) for part in parts]), strict=True):
             if part.matrix is None:
                 out[part.start : part.stop] = summed
                 if self.options.error_feedback:
-                    values[part.start : part.stop] = 0
+                    values[part.start : part.stop] -= sent[part.start : part.stop]
                 continue
-            matrix = values[part.start : part.stop].reshape(part.matrix)
-            left = lefts[part] = np.linalg.qr(summed.reshape(-1, rank))[0]
-            right = rights[part] = matrix.T @ left
+            left = lefts[part] = _orthogonal(summed.reshape(-1, rank))
+            right = rights[part] = sent[part.start : part.stop].reshape(part.matrix).T @ left
             if self.options.error_feedback:
-                matrix -= left @ right.T
+                values[part.start : part.stop].reshape(part.matrix)[...] -= left @ right.T
         if not rights:
             return
         second = np.concatenate([right.ravel() for right in rights.values()])
+        second *= np.float32(weight)
         yield AllReduce(torch.from_numpy(second), "sum")
-        second /= self.place.num_workers
         for part, summed in zip(rights, _cut(second, [right.size for right in rights.values()]), strict=True):
             assert part.matrix is not None, "only matrices have a second factor"
             query = summed.reshape(-1, rank)
             np.matmul(lefts[part], query.T, out=out[part.start : part.stop].reshape(part.matrix))
-            if np.isfinite(query).all():
-                self._queries[part.key] = query.copy()
+            if np.isfinite(query).all() and query.any():  # zeros would find no direction ever again
+                self._queries[part.key] = _orthogonal(query)
             else:
                 self._queries.pop(part.key, None)
 
@@ -137,9 +141,16 @@ class _Codec(Codec):
             return own
         if part.key not in self._queries:
             shape = part.matrix[1], self.options.rank
-            self._queries[part.key] = self.shared.standard_normal(shape, dtype=np.float32)
+            self._queries[part.key] = _orthogonal(self.shared.standard_normal(shape, dtype=np.float32))
         product: Array = own.reshape(part.matrix) @ self._queries[part.key]
         return product.ravel()
+
+
+def _orthogonal(matrix: Array) -> Array:
+    """(n, r) of orthogonal columns of length 1 that span the given ones, by Householder reflections: they are so also
+    where the given ones are tiny, huge, zero, or depend on each other.
+    """
+    return np.linalg.qr(matrix)[0]
 
 
 def _cut(flat: Array, lengths: Sequence[int]) -> list[Array]:

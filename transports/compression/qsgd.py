@@ -10,7 +10,7 @@ preserves more values, and has slightly higher accuracy"), which costs the same 
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,7 +18,8 @@ from pydantic import Field
 from transports.compression._levels import Width, draw, num_levels, pack, packed_bytes, unpack
 from transports.compression.base import (
     COMPRESSORS,
-    SMALLEST_SCALE,
+    FLOAT32_MAX,
+    SMALLEST_PEAK,
     Array,
     Bytes,
     Codec,
@@ -26,16 +27,22 @@ from transports.compression.base import (
     GatheredCodec,
     Layout,
     Place,
+    Range,
     Shape,
     blocks_of,
     chunks,
     count,
 )
 
+_LARGEST_NORM: Final = np.float32(FLOAT32_MAX * (1 - 2.0**-20))
+"""What it is divided by and multiplied with rounds, and must not become infinite."""
+
 
 @COMPRESSORS.register
 class Qsgd(Gathered):
     """Levels are multiples of the block's norm over 1, 7 or 127, for 2, 4 or 8 bits."""
+
+    valid_range: ClassVar[Range] = Range(floor=SMALLEST_PEAK)
 
     bits: Width = 4
     block: int = Field(512, ge=8, le=2**16, multiple_of=8)
@@ -81,18 +88,21 @@ class _Codec(GatheredCodec):
             blocks = blocks_of(values, start, stop, block)
             norm = self._norm(blocks)
             norms[start // block : start // block + len(norm)] = norm
-            inverse = np.divide(levels, norm, out=np.zeros_like(norm), where=norm > SMALLEST_SCALE)
+            inverse = np.divide(levels, norm, out=np.zeros_like(norm), where=norm > SMALLEST_PEAK)
             drawn = draw(blocks * inverse[:, None], levels, self.private).reshape(-1)[: stop - start]
-            packed[start * bits // 8 : -(-stop * bits // 8)] = pack(drawn, bits)
+            packed[start * bits // 8 : -(-stop * bits // 8)] = pack(drawn.astype(np.uint8), bits)
         return payload
 
     def _norm(self, blocks: Array) -> Array:
         """Of each row."""
+        peak: Array = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
         if self.options.norm == "max":
-            norm: Array = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
+            norm = peak
         else:
-            norm = np.sqrt(np.einsum("ij,ij->i", blocks, blocks))
-        return norm
+            # Squares of what lies between -1 and 1: those of large or small values are none in float32.
+            unit = blocks * np.divide(1, peak, out=np.zeros_like(peak), where=peak > SMALLEST_PEAK)[:, None]
+            norm = peak * np.sqrt(np.einsum("ij,ij->i", unit, unit))
+        return np.minimum(norm, _LARGEST_NORM, where=np.isfinite(peak), out=norm)
 
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
         block, bits = self.options.block, self.options.bits

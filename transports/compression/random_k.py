@@ -6,6 +6,7 @@ drawn from each: distinct by construction, and much faster than drawing k of n w
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,14 @@ import numpy.typing as npt
 from transports.compression.base import (
     COMPRESSORS,
     ELEMENT_BYTES,
+    FLOAT32_MAX,
     AllReduce,
     Array,
     Codec,
     Exchanging,
     Layout,
     Place,
+    Range,
     Ratio,
     Shape,
     Summed,
@@ -30,6 +33,8 @@ from transports.compression.base import (
 @COMPRESSORS.register
 class RandomK(Summed):
     """The share `ratio` of a bucket's elements, each multiplied by the length of the run that it stands for."""
+
+    valid_range: ClassVar[Range] = Range(largest=2.0**103)
 
     ratio: Ratio = 0.01
     error_feedback: bool = True
@@ -56,19 +61,27 @@ class RandomK(Summed):
 class _Codec(Codec):
     options: RandomK  # type: ignore[misc]
 
-    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:  # noqa: ARG002
+    def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:  # noqa: ARG002
         import torch
 
+        finite = np.isfinite(values).all()
         indices, lengths = self._draw(len(values))
         lengths *= self.damping(len(values))
         kept = values[indices]
         if self.options.error_feedback:
             values[indices] -= kept * lengths
-        yield AllReduce(torch.from_numpy(kept), "sum")
-        kept *= lengths
-        kept /= self.place.num_workers
+        weighted = self._weighted(kept, lengths, weight)
+        if not finite:
+            weighted[0] = np.nan  # perhaps nobody has drawn the element
+        yield AllReduce(torch.from_numpy(weighted), "sum")
         out.fill(0.0)
-        out[indices] = kept
+        out[indices] = weighted
+
+    def _weighted(self, kept: Array, lengths: Array, weight: float) -> Array:
+        """What they stand for; limited so that the workers' sum is finite where they are."""
+        largest = FLOAT32_MAX * min(1.0, weight)
+        product = np.clip(kept.astype(np.float64) * lengths * weight, -largest, largest)
+        return np.where(np.isfinite(kept), product, kept).astype(np.float32)
 
     def _draw(self, num_elements: int) -> tuple[npt.NDArray[np.int64], Array]:
         """An index from each run, and the runs' lengths."""

@@ -2,9 +2,8 @@
 
 Bernstein, Wang, Azizzadenesheli, Anandkumar 2018, "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML), by
 majority vote; with `scaled`, Karimireddy, Rebjock, Stich, Jaggi 2019, "Error Feedback Fixes SignSGD" (ICML). On the
-wire: a bit per element, and with `scaled` a float32 before them.
-
-Zero counts as positive, and so does what is not a number: a vote is always finite.
+wire: a bit per element, and with `scaled` a float32 before them; without it a bit after them says whether all were
+finite: if not, the result is no number, for a vote would hide it. Zero counts as positive.
 """
 
 from collections.abc import Sequence
@@ -39,13 +38,19 @@ class SignSgd(Gathered):
         """Small and large count the same."""
         return False
 
+    @property
+    def homogeneous(self) -> bool:
+        """A vote is the same for gradients of any size."""
+        return self.scaled
+
     def contraction(self, num_elements: int) -> float | None:
         """Of the scaled one: |x|_1^2 / (n |x|_2^2), which is at least 1/n."""
         return 1 / num_elements if self.scaled and num_elements else None
 
     def encoded_bytes(self, shapes: Sequence[Shape]) -> int:
         """The scale, if any, and signs."""
-        return 4 * self.scaled + -(-count(shapes) // 8)
+        num_elements = count(shapes)
+        return 4 + -(-num_elements // 8) if self.scaled else -(-(num_elements + 1) // 8)
 
     def codec(self, place: Place) -> Codec:
         """One worker's."""
@@ -56,28 +61,33 @@ class _Codec(GatheredCodec):
     options: SignSgd  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:  # noqa: ARG002
-        signs = np.packbits(values < 0)
         if not self.options.scaled:
-            return signs
-        total = sum(float(np.abs(values[start:stop]).sum()) for start, stop in chunks(len(values), CHUNK))
-        return np.concatenate([np.array([total / len(values)], np.float32).view(np.uint8), signs])
+            return np.packbits(np.append(values < 0, not np.isfinite(values).all()))
+        # In float64: a sum of large values that float32 has no room for has a mean that it has.
+        total = sum(
+            float(np.abs(values[start:stop]).sum(dtype=np.float64)) for start, stop in chunks(len(values), CHUNK)
+        )
+        return np.concatenate([np.array([total / len(values)], np.float32).view(np.uint8), np.packbits(values < 0)])
 
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
         scale = np.float32(weight)
         if self.options.scaled:
             scale *= payload[:4].view(np.float32)[0]
             payload = payload[4:]
+        elif payload[len(total) // 8] >> (7 - len(total) % 8) & 1:
+            total.fill(np.nan)
         for start, stop in chunks(len(total), CHUNK):
             decoded = np.unpackbits(payload[start // 8 : -(-stop // 8)])[: stop - start].astype(np.float32)
             decoded *= -2 * scale
             decoded += scale
             total[start:stop] += decoded
 
-    def finish(self, out: Array) -> None:
+    def finish(self, out: Array, weight: float) -> None:
         if self.options.scaled:
             return
         for start, stop in chunks(len(out), CHUNK):
             votes = out[start:stop]
-            votes *= self.place.num_workers
+            votes /= np.float32(weight)
             np.rint(votes, out=votes)  # an even vote is exactly 0
             np.clip(votes, -1, 1, out=votes)
+            votes *= np.float32(self.place.num_workers * weight)

@@ -7,27 +7,30 @@ sum of all workers' leaves room for. A switch that adds integers can add these. 
 reduced by maximum, then one register per element, blocks filled up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import sqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from transports.compression._levels import draw
 from transports.compression.base import (
     CHUNK,
     COMPRESSORS,
+    FLOAT32_MIN_NORMAL,
     AllReduce,
     Array,
     Codec,
     Exchanging,
     Layout,
     Place,
+    Range,
     Shape,
     Summed,
-    chunks,
     count,
+    limited,
 )
 from transports.errors import OptionError
 
@@ -37,6 +40,8 @@ _BLOCK = 1024
 @COMPRESSORS.register
 class TensorHomomorphic(Summed):
     """Rounded at random, so that the mean is right on average; with error feedback to the nearest."""
+
+    valid_range: ClassVar[Range] = Range(floor=2.0**-111, largest=2.0**112)
 
     register_bits: Literal[8, 16] = 8
     """Of the integers that are summed."""
@@ -74,42 +79,45 @@ class TensorHomomorphic(Summed):
 class _Codec(Codec):
     options: TensorHomomorphic  # type: ignore[misc]
 
-    def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:  # noqa: ARG002
+    def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:  # noqa: ARG002
         import torch
 
-        block, num_workers = _block(len(values)), self.place.num_workers
-        levels = self.options.num_levels(num_workers)
+        block = _block(len(values))
+        levels = self.options.num_levels(self.place.num_workers)
         signs = 1 - 2 * self.shared.integers(0, 2, block).astype(np.float32)
         rotated = np.zeros((_filled(len(values)) // block, block), np.float32)
-        rotated.reshape(-1)[: len(values)] = values
-        for start, stop in chunks(len(rotated), max(1, CHUNK // block)):
+        rotated.reshape(-1)[: len(values)] = limited(values, self.options.valid_range.largest)
+        for start, stop in _runs(rotated):
             rotated[start:stop] = _rotate(rotated[start:stop] * signs)
         peak = np.maximum(rotated.max(), -rotated.min()).reshape(1)
         yield AllReduce(torch.from_numpy(peak), "max")
         step = peak[0] / np.float32(levels)
+        if step < FLOAT32_MIN_NORMAL:  # whose inverse is infinite
+            step = np.float32(0)
         registers = self._round(rotated, step, levels)
         if self.options.error_feedback:
-            for start, stop in chunks(len(registers), max(1, CHUNK // block)):
+            for start, stop in _runs(rotated):
                 rotated[start:stop] = _rotate(registers[start:stop].astype(np.float32) * step) * signs
             values -= rotated.reshape(-1)[: len(values)]
         yield AllReduce(torch.from_numpy(registers.reshape(-1)), "sum")
-        for start, stop in chunks(len(registers), max(1, CHUNK // block)):
-            rotated[start:stop] = _rotate(registers[start:stop].astype(np.float32) * (step / num_workers)) * signs
+        weighted_step = step * np.float32(weight)
+        for start, stop in _runs(rotated):
+            rotated[start:stop] = _rotate(registers[start:stop].astype(np.float32) * weighted_step) * signs
         out[:] = rotated.reshape(-1)[: len(out)]
 
     def _round(self, rotated: Array, step: np.float32, levels: int) -> npt.NDArray[Any]:
         """To integers in [-levels, levels]."""
         registers = np.zeros(rotated.shape, np.int8 if self.options.register_bits == 8 else np.int16)
         inverse = np.float32(1) / step if step else np.float32(0)
-        for start, stop in chunks(len(rotated), max(1, CHUNK // rotated.shape[1])):
+        for start, stop in _runs(rotated):
             scaled = rotated[start:stop] * inverse
             if not self.options.error_feedback:
-                scaled += self.private.random(scaled.shape, dtype=np.float32)
-                np.floor(scaled, out=scaled)
+                scaled = draw(scaled, levels, self.private)
+                scaled -= levels
             else:
                 np.rint(scaled, out=scaled)
-            np.fmax(scaled, -levels, out=scaled)
-            np.minimum(scaled, levels, out=scaled)
+                np.fmax(scaled, -levels, out=scaled)
+                np.minimum(scaled, levels, out=scaled)
             registers[start:stop] = scaled
         return registers
 
@@ -123,6 +131,13 @@ def _filled(num_elements: int) -> int:
     """Elements of whole blocks."""
     block = _block(num_elements)
     return -(-num_elements // block) * block
+
+
+def _runs(blocks: Array) -> Iterator[tuple[int, int]]:
+    """Start and stop of rows that fit the cache."""
+    step = max(1, CHUNK // blocks.shape[1])
+    for start in range(0, len(blocks), step):
+        yield start, min(start + step, len(blocks))
 
 
 @lru_cache

@@ -40,6 +40,11 @@ class Threshold(Gathered):
         """It leaves out the small."""
         return False
 
+    @property
+    def homogeneous(self) -> bool:
+        """The threshold stays where it is."""
+        return False
+
     def damping(self, num_elements: int) -> float:  # noqa: ARG002
         """1: no contraction, for all may be below the threshold, but no element's error ever exceeds it."""
         return 1.0

@@ -133,19 +133,26 @@ def test_members_that_are_late_reduce_the_same_in_the_same_order(options: dict[s
     assert found[0]["losses"] == pytest.approx(expected[0]["losses"], rel=1e-5)
 
 
-def _unused(rank: Rank) -> list[str]:
+def _refused(rank: Rank) -> list[str]:
     import torch
     import torch.distributed as dist
     from torch import nn
 
+    from transports.compression.base import COMPRESSORS
     from transports.engine import GradientEngine
     from transports.errors import OptionError
+    from transports.gradients import GradientCompression
     from transports.ordering import Priority
 
     group, model = _group(rank), _model()
     extra = nn.Linear(3, 3)
     engine = GradientEngine([*model.parameters(), *extra.parameters()], group, Priority(partition_bytes=1024))
     said = []
+    compression = GradientCompression(COMPRESSORS.parse("top_k"), rank=rank.rank, num_workers=rank.size)
+    try:
+        GradientEngine(list(extra.double().parameters()), group, Priority(partition_bytes=1), compression=compression)
+    except OptionError as error:
+        said.append(str(error))
     model(torch.ones(2, 20)).sum().backward()
     for action in (engine.finish, model(torch.ones(2, 20)).sum().backward):
         try:
@@ -156,9 +163,10 @@ def _unused(rank: Rank) -> list[str]:
     return said
 
 
-def test_a_parameter_without_gradient_is_named_and_never_waited_for() -> None:
-    for outcome in run_ranks(_unused, 2):
-        unused, again = outcome.value
+def test_what_cannot_be_served_is_refused_and_a_missing_gradient_named() -> None:
+    for outcome in run_ranks(_refused, 2):
+        wide, unused, again = outcome.value
+        assert "compression top_k: a gradient is float64" in wide
         assert "no gradient for all of layer 3 (parameter 7 of 8" in unused
         assert "again before the one before it was waited for" in again
 

@@ -53,12 +53,14 @@ def test_bus_bandwidth_has_nccl_tests_factors(operation, factor: float) -> None:
 
 
 def test_wire_bytes_follow_the_schedule_and_the_compression() -> None:
-    def of(stack: str) -> int | None:
-        return wire_bytes_per_rank(stack, "all_reduce", num_workers=4, num_elements=2**20, dtype="float32")
+    def of(stack: str, dtype: str = "float32") -> int | None:
+        return wire_bytes_per_rank(stack, "all_reduce", num_workers=4, num_elements=2**20, dtype=dtype)
 
     plain, half = of("ring/tcp"), of("ring/tcp/fp16")
     assert plain == pytest.approx(1.5 * 2**22 * 1514 / 1448, rel=0.001)
     assert half == pytest.approx(plain / 2, rel=0.001)
+    assert of("ring/tcp/fp16", "bfloat16") == half
+    assert of("ring/tcp/divide:by=2", "bfloat16") == pytest.approx(plain / 4, rel=0.001)
     assert of("gloo") is None
     assert of("in_network/ebpf") == 4096 * 1076
     assert of("in_network:num_elements=64/reference") == 16384 * 308

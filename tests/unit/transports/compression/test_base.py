@@ -9,9 +9,12 @@ from transports.compression.base import (
     Place,
     blocks_of,
     chunks,
+    euclidean_norm,
+    limited,
     num_kept,
-    require_stateless,
+    require_for_group,
 )
+from transports.compression.top_k import TopK
 from transports.errors import OptionError
 
 
@@ -34,6 +37,14 @@ def test_a_sparsifier_keeps_at_least_one_and_at_most_all() -> None:
     assert num_kept(10, 1.0) == 10
 
 
+def test_a_ratio_counts_as_the_decimal_that_was_written() -> None:
+    """100 x 0.07 is 7; in floats it is a little more, and was 8."""
+    for hundredths in range(1, 100):
+        ratio = TopK.model_validate({"ratio": f"{hundredths}%"}).ratio
+        for num_elements in range(1, 101):
+            assert num_kept(num_elements, ratio) == -(-num_elements * hundredths // 100)
+
+
 @pytest.mark.parametrize("ratio", [0, -0.1, 1.01, "200%"])
 def test_a_ratio_is_a_share(ratio: object) -> None:
     with pytest.raises(ValidationError, match="above 0 and at most 1"):
@@ -54,10 +65,38 @@ def test_damping_makes_a_contraction_of_an_unbiased_compressor() -> None:
 
 
 def test_a_group_takes_only_what_keeps_no_state() -> None:
-    require_stateless(COMPRESSORS.parse("fp16"))
+    require_for_group(COMPRESSORS.parse("fp16"))
     with pytest.raises(OptionError, match=r"compression top_k: .*ddp_hook\.register"):
-        require_stateless(COMPRESSORS.parse("top_k"))
-    require_stateless(COMPRESSORS.parse({"kind": "top_k", "error_feedback": False}))
+        require_for_group(COMPRESSORS.parse("top_k"))
+    require_for_group(COMPRESSORS.parse({"kind": "top_k", "error_feedback": False}))
+
+
+@pytest.mark.parametrize("compression", ["signsgd", {"kind": "threshold", "error_feedback": False}], ids=str)
+def test_a_group_takes_only_what_scales_with_the_gradients(compression: object) -> None:
+    """DistributedDataParallel divides before the group sees them, others after: a vote would be N times too large."""
+    with pytest.raises(OptionError, match=r"does not scale with the gradients.*ddp_hook\.register"):
+        require_for_group(COMPRESSORS.parse(compression))
+
+
+def test_a_group_takes_nothing_after_which_ranks_differ() -> None:
+    with pytest.raises(OptionError, match="compression divide: it leaves every rank values of its own"):
+        require_for_group(COMPRESSORS.parse("divide"))
+
+
+def test_a_group_takes_signs_that_are_scaled() -> None:
+    require_for_group(COMPRESSORS.parse({"kind": "signsgd", "scaled": True}))
+
+
+def test_a_norm_beyond_the_squares_of_float32() -> None:
+    for scale in (1e-30, 1.0, 1e30):
+        assert euclidean_norm(np.full(10**6, scale, np.float32)) == pytest.approx(1e3 * scale)
+
+
+def test_only_finite_values_are_limited() -> None:
+    values = np.array([3, -3, 1, np.inf, -np.inf], np.float32)
+    assert limited(values, 2.0).tolist() == [2, -2, 1, np.inf, -np.inf]
+    assert np.isnan(limited(np.array([np.nan, 3], np.float32), 2.0)[0])
+    assert limited(values[:3], 4.0).base is values
 
 
 def test_shared_draws_agree_and_private_ones_do_not() -> None:

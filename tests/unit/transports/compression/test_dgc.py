@@ -58,3 +58,9 @@ def test_the_share_of_a_large_bucket_is_about_the_ratio() -> None:
     for _ in range(5):
         (result,) = workers.mean([torch.randn(200_000, generator=generator)])
         assert 0.7 * 2000 <= int((result != 0).sum()) <= 1.3 * 2000
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e30])
+def test_a_norm_whose_square_is_too_large_still_clips(scale: float) -> None:
+    workers = Workers({"kind": "dgc", "ratio": 1.0, "momentum": 0.0, "clip_norm": 1.0}, 1)
+    assert workers.mean([torch.full((50,), scale)], LAYOUT)[0].norm() == pytest.approx(1.0)

@@ -18,3 +18,9 @@ def test_what_is_not_a_number_keeps_away_from_its_neighbours() -> None:
     (decoded,) = Workers("natural", 1).mean([values])
     assert not torch.isfinite(decoded[0])
     assert decoded[1:].tolist() == [1.0, float("-inf")]
+
+
+def test_what_has_no_next_power_is_sent_as_the_last_one() -> None:
+    workers = Workers("natural", 2)
+    for _ in range(20):
+        assert workers.mean([torch.full((8,), -3e38)] * 2)[0].tolist() == [-(2.0**127)] * 8

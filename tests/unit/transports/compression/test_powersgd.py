@@ -1,5 +1,6 @@
 """Low-rank factors."""
 
+import pytest
 import torch
 
 from tests.lockstep import Workers
@@ -42,3 +43,29 @@ def test_a_gradient_of_zeros_does_not_stop_it() -> None:
     workers.mean([torch.zeros(624)], LAYOUT)
     total = sum((workers.mean([_gradient(1)], LAYOUT)[0] for _ in range(10)), torch.zeros(624))
     assert torch.allclose(total, 10 * _gradient(1), atol=1e-2)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1.0, 1e20, 1e30])
+def test_the_size_of_a_gradient_does_not_matter(scale: float) -> None:
+    """Q without orthogonal columns had the square of it: 9.8 times the residual at 1e-22, NaN at 1e20."""
+    workers = Workers({"kind": "powersgd", "rank": 2}, 2)
+    gradient = (scale * _gradient(3, rank=4).double()).float()
+    sent = torch.zeros(624, dtype=torch.float64)
+    for _ in range(30):
+        sent += workers.mean([gradient, gradient], LAYOUT)[0].double()
+    total = 30 * gradient.double()
+    kept = workers.errors(LAYOUT)[0].double()
+    assert (sent + kept - total).norm() < 1e-5 * total.norm()
+    assert kept.norm() < 3 * gradient.double().norm()
+
+
+def test_after_zeros_it_finds_a_direction_again() -> None:
+    """Also for a gradient that is zero in the first rows and columns, where factors of zero would be continued."""
+    workers = Workers({"kind": "powersgd", "rank": 2, "error_feedback": False}, 1)
+    layout = [Piece("weight", (20, 30))]
+    workers.mean([torch.zeros(600)], layout)
+    gradient = torch.zeros(20, 30)
+    gradient[10:, 15:] = torch.ones(10, 15)
+    for _ in range(3):
+        (result,) = workers.mean([gradient.flatten()], layout)
+    assert torch.allclose(result, gradient.flatten(), atol=1e-4)

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from tests.lockstep import Workers
@@ -32,3 +33,11 @@ def test_the_largest_value_as_the_norm_errs_less() -> None:
         for norm in ("max", "euclidean")
     ]
     assert errors[0] < 0.5 * errors[1]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e20, 1e30])
+@pytest.mark.parametrize("norm", ["max", "euclidean"])
+def test_the_norm_is_one_where_squares_are_none(scale: float, norm: str) -> None:
+    values = scale * torch.randn(512, generator=torch.Generator().manual_seed(1)).double()
+    (decoded,) = Workers({"kind": "qsgd", "norm": norm, "bits": 8}, 1).mean([values.float()])
+    assert (decoded - values).norm() < 0.2 * values.norm()

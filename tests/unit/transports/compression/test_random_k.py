@@ -23,3 +23,16 @@ def test_every_exchange_draws_anew() -> None:
     workers = Workers({"kind": "random_k", "ratio": 0.1, "error_feedback": False}, 1)
     first, second = (workers.mean([torch.ones(1000)])[0] for _ in range(2))
     assert not torch.equal(first, second)
+
+
+def test_what_is_not_finite_shows_though_nobody_draws_it() -> None:
+    workers = Workers({"kind": "random_k", "ratio": 0.01, "error_feedback": False}, 2)
+    for position in range(100):
+        values = [torch.ones(100), torch.ones(100)]
+        values[1][position] = float("nan")
+        assert torch.isnan(workers.mean(values)[0]).any()
+
+
+def test_what_stands_for_a_run_stays_finite() -> None:
+    workers = Workers({"kind": "random_k", "ratio": 0.01, "error_feedback": False}, 2)
+    assert torch.isfinite(workers.mean([torch.full((100,), 3e38)] * 2)[0]).all()

@@ -23,3 +23,14 @@ def test_scaled_signs_are_the_mean_size() -> None:
 def test_a_vote_takes_no_error_feedback() -> None:
     with pytest.raises(ValidationError, match="no contraction"):
         COMPRESSORS.parse({"kind": "signsgd", "error_feedback": True})
+
+
+@pytest.mark.parametrize("num_elements", [1, 7, 8, 9])
+def test_a_vote_with_something_that_is_no_number_is_none(num_elements: int) -> None:
+    votes = [torch.ones(num_elements), torch.ones(num_elements)]
+    votes[1][-1] = float("inf")
+    workers = Workers("signsgd", 2)
+    for result in workers.mean(votes):
+        assert torch.isnan(result).all()
+    assert workers.payload_bytes() == num_elements // 8 + 1
+    assert workers.mean([votes[0]] * 2)[0].tolist() == [1.0] * num_elements

@@ -33,3 +33,11 @@ def test_more_workers_than_levels_are_refused() -> None:
     TensorHomomorphic(register_bits=16).check_world(128)
     with pytest.raises(OptionError, match="set it to 16"):
         TensorHomomorphic().check_world(128)
+
+
+@pytest.mark.parametrize("size", [1e-44, 1e-41, 1e-38])
+def test_what_is_too_small_for_an_inverse_is_sent_as_zero(size: float) -> None:
+    values = torch.tensor([size, 0, 0, 0, 0, 0, 0, 0])
+    (result, _) = Workers("thc", 2).mean([torch.full((8,), size)] * 2)
+    assert not result.any()
+    assert not Workers("thc", 2).mean([values, -values])[0].any()
