@@ -61,8 +61,8 @@ class SwitchMLDataPlane:
     def configure(self, job: Job) -> None:
         """Raises JobError: clients make the one job that there is."""
         raise JobError(
-            f"this aggregator serves p4app-switchML's clients, who open their session themselves: job {job.number} needs "
-            "another, without --compatible, at another address"
+            "this aggregator serves p4app-switchML's clients, who open their session themselves: "
+            f"job {job.number} needs another, without --compatible, at another address"
         )
 
     def remove(self, number: int) -> None:

@@ -114,9 +114,7 @@ def _membership(request: pb.UdpSessionRequest) -> Membership:
     """Raises JobError."""
     num_elements = NUM_ELEMENTS.get(request.packet_size)
     if num_elements is None:
-        allowed = " or ".join(
-            f"{pb.PacketSize.Name(size)} ({number} elements)" for size, number in NUM_ELEMENTS.items()
-        )
+        allowed = " or ".join(f"{size} ({number} elements)" for size, number in NUM_ELEMENTS.items())
         raise JobError(f"packet_size: {allowed} (got {request.packet_size})")
     host = IPv4Address(request.ipv4)
     if host.is_unspecified or host.is_multicast:
@@ -164,4 +162,5 @@ async def _serve(
     started.set_result((asyncio.get_running_loop(), stop))
     await stop.wait()
     servicer.barrier.send_away("the aggregator ends")
+    servicer.broadcast.send_away("the aggregator ends")
     await server.stop(_GRACE_S)

@@ -88,7 +88,8 @@ class Broadcast:
         return len(self._waiting)
 
     async def exchange(self, caller: str, *, rank: int, root: int, num_workers: int, value: int) -> int:
-        """The root's value; `caller` is the connection. Raises JobError for what does not fit to the others."""
+        """The root's value; `caller` is the connection. Raises JobError for what does not fit to the others, and
+        SessionEndedError when they are sent away."""
         check_num_workers(num_workers)
         for name, number in (("rank", rank), ("root", root)):
             if number >= num_workers:
@@ -110,6 +111,13 @@ class Broadcast:
         """A connection has gone away while it waited: nobody is to get what it gave."""
         if self._current is not None and self._current.caller == caller:
             self._current = None
+
+    def send_away(self, reason: str) -> None:
+        """Let everybody who waits fail."""
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if not each.operation.done():
+                each.operation.set_exception(SessionEndedError(reason))
 
     def _begin(self, operation: _Operation) -> None:
         self._current = operation
