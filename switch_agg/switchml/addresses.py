@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from typing import Any
 
 from switch_agg.errors import JobError
 
@@ -16,7 +17,11 @@ def parse_mac(text: str) -> int:
 
 def mac_of(host: str) -> int:
     """Of the interface that has that IPv4 address; 0, as loopback's, where none is configured with it."""
-    words = ["ip", "-j", "address", "show", "to", f"{host}/32"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    found = [each for each in json.loads(done.stdout or "[]") if each.get("address")]
-    return parse_mac(found[0]["address"]) if found else 0
+    interfaces = [each["ifname"] for each in _ip("address", "show", "to", f"{host}/32")]
+    return parse_mac(_ip("link", "show", "dev", interfaces[0])[0]["address"]) if interfaces else 0
+
+
+def _ip(*words: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["ip", "-j", *words], capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return [each for each in found if each]  # what a filter leaves out is an empty object

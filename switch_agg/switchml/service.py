@@ -6,6 +6,7 @@ connection.
 """
 
 import asyncio
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -126,6 +127,7 @@ def _membership(request: pb.UdpSessionRequest) -> Membership:
 def sessions_served(plane: SwitchMLDataPlane, address: Address, *, mac: int, report: Report) -> Iterator[Servicer]:
     """The session service at a TCP address. Raises UnsupportedError where there can be none."""
     servicer = Servicer(plane, mac, report)
+    _require_free(address)
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     def serve() -> None:
@@ -144,6 +146,17 @@ def sessions_served(plane: SwitchMLDataPlane, address: Address, *, mac: int, rep
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
+
+
+def _require_free(address: Address) -> None:
+    """Raises UnsupportedError with what the system says of an address; gRPC writes it to standard error instead."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            said = f"--sessions {address[0]}:{address[1]}: {error.strerror}; choose another address or port"
+            raise UnsupportedError(said) from error
 
 
 async def _serve(
