@@ -1,14 +1,16 @@
 """The data plane that serves p4app-switchML's clients: the program on every UDP port that its switch listens to."""
 
+import logging
 import select
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
 from switch_agg.aggregator import Counters, Stragglers
-from switch_agg.core import Core, Datagram
+from switch_agg.core import Address, Core, Datagram
 from switch_agg.dataplanes.reference import FaultyCore
 from switch_agg.driver import Driver, open_socket
 from switch_agg.errors import JobError
@@ -19,6 +21,7 @@ from switch_agg.switchml.wire import HEADER
 from switch_agg.wire import PORTS
 
 _WAKE_S: Final = 0.1
+_LOG: Final = logging.getLogger(__name__)
 
 
 class SwitchMLDataPlane:
@@ -33,6 +36,8 @@ class SwitchMLDataPlane:
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._outgoing: dict[int, list[Datagram]] = {port: [] for port in PORTS}
+        self._unsent: Counter[str] = Counter()
+        self._logged: set[tuple[str, int | None]] = set()
         self._sockets = _open(host)
         self._thread = threading.Thread(target=self._run, name="switchml", daemon=True)
         self._thread.start()
@@ -85,6 +90,11 @@ class SwitchMLDataPlane:
         with self._lock:
             return self._program.counters.copy()
 
+    def unsent(self) -> Mapping[str, int]:
+        """By host: datagrams to it that the machine refused to send."""
+        with self._lock:
+            return self._unsent.copy()
+
     def in_flight(self) -> int:
         """See DataPlane."""
         with self._lock:
@@ -127,7 +137,10 @@ class SwitchMLDataPlane:
         return self._program.rank_of(datagram.peer[0]), int.from_bytes(datagram.data[2:6], "little")
 
     def _run(self) -> None:
-        drivers = {opened: Driver(_AtPort(self, port), opened) for port, opened in self._sockets.items()}
+        drivers = {
+            opened: Driver(_AtPort(self, port), opened, on_unsent=self._note_unsent)
+            for port, opened in self._sockets.items()
+        }
         try:
             while not self._stopping.is_set():
                 ready, _, _ = select.select(list(drivers), [], [], _WAKE_S)
@@ -137,6 +150,14 @@ class SwitchMLDataPlane:
                     driver.transmit()
         except Exception as error:  # noqa: BLE001 - raised by check(), and nothing is served any more
             self._failure = error
+
+    def _note_unsent(self, peer: Address, error: OSError) -> None:
+        """A destination's failure is its own: the others are served."""
+        with self._lock:
+            self._unsent[peer[0]] += 1
+        if (peer[0], error.errno) not in self._logged:
+            self._logged.add((peer[0], error.errno))
+            _LOG.warning("nothing can be sent to %s:%d: %s; others are served", *peer, error.strerror)
 
     def receive_at(self, port: int, datagrams: Iterable[Datagram], now_s: float) -> None:
         """Datagrams have come to a port."""

@@ -118,7 +118,7 @@ def _membership(request: pb.UdpSessionRequest) -> Membership:
         allowed = " or ".join(f"{size} ({number} elements)" for size, number in NUM_ELEMENTS.items())
         raise JobError(f"packet_size: {allowed} (got {request.packet_size})")
     host = IPv4Address(request.ipv4)
-    if host.is_unspecified or host.is_multicast:
+    if host.is_unspecified or host.is_multicast or host.is_reserved:
         raise JobError(f"ipv4: {host} is no worker's address")
     return Membership(request.session_id, request.rank, request.num_workers, num_elements, str(host))
 

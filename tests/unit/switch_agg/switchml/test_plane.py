@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from switch_agg.core import Datagram
 from switch_agg.driver import open_socket
 from switch_agg.errors import JobError
 from switch_agg.faults import FaultRates, Faults, ListedFault
@@ -147,6 +148,27 @@ def test_a_listed_fault_meets_the_packet_of_that_id(plane: SwitchMLDataPlane) ->
             tsi = number.to_bytes(4, "little")
             worker.sendto(b"\x11\x00" + tsi + number.to_bytes(2, "big") + bytes(2 + 256), (plane.host, PORTS[0]))
         assert [worker.recv(4096)[2] for _ in range(2)] == [2, 4]
+
+
+def test_a_worker_that_nothing_can_be_sent_to_stops_nobody(
+    plane: SwitchMLDataPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere, host = "255.255.255.255", own_address(21)  # EACCES without SO_BROADCAST
+    for rank, each in enumerate((nowhere, host)):
+        plane.admit(Membership(1, rank, 2, 64, each))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as worker:
+        worker.bind((host, 0))
+        worker.settimeout(5)
+        for slot in range(3):
+            data = b"\x11\x00" + bytes(4) + slot.to_bytes(2, "big") + bytes(2 + 256)
+            plane.receive_at(PORTS[0], [Datagram((nowhere, 4000), data)], 0.0)
+            worker.sendto(data, (plane.host, PORTS[0]))
+            assert worker.recv(4096) == data
+    plane.check()
+    assert plane.unsent() == {nowhere: 3}
+    assert [record.getMessage() for record in caplog.records] == [
+        "nothing can be sent to 255.255.255.255:4000: Permission denied; others are served"
+    ]
 
 
 def test_noise_ends_nothing(plane: SwitchMLDataPlane) -> None:

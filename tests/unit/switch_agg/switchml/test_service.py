@@ -183,6 +183,7 @@ def test_somebody_of_another_session_disturbs_nobody(served: Served) -> None:
         ([(1, 1), (2, 0), (3, 2), (5, 0x0A000001), (7, 9)], "packet_size: 1 (64 elements) or 3 (256 elements) (got 9)"),
         ([(1, 1), (2, 0), (3, 2), (7, 1)], "ipv4: 0.0.0.0 is no worker's address"),
         ([(1, 1), (2, 0), (3, 2), (5, 0xE0000001), (7, 1)], "ipv4: 224.0.0.1 is no worker's address"),
+        ([(1, 1), (2, 0), (3, 2), (5, 0xFFFFFFFF), (7, 1)], "ipv4: 255.255.255.255 is no worker's address"),
         ([(1, 1), (2, 2), (3, 2), (5, 0x0A000001), (7, 1)], "rank: 0 to 1, of 2 workers (got 2)"),
         ([(1, 1), (2, 0), (3, 40), (5, 0x0A000001), (7, 1)], "num_workers: 1 to 32 (got 40)"),
         ([], "packet_size: 1 (64 elements)"),
