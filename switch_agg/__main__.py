@@ -29,7 +29,7 @@ from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
 from switch_agg.payload import PayloadName
-from switch_agg.status import Status, status_of
+from switch_agg.status import SWITCHML, Status, status_of
 from switch_agg.view import render
 from switch_agg.wire import PORTS, size_code
 
@@ -103,7 +103,7 @@ def serve(
             plane = _plane(dataplane, address, switch_pid, interface, elements, payload, slots)
             stack.callback(plane.close)
         rate_bps = None if link_mbps is None else link_mbps * 1e6
-        name = "switchml" if compatible else dataplane
+        name = SWITCHML if compatible else dataplane
         status = partial(status_of, plane, name=name, address=address, since_s=time.monotonic(), link_rate_bps=rate_bps)
         stack.enter_context(served(plane, control, status))
         if metrics is not None:

@@ -5,7 +5,7 @@ from typing import Final
 from rich.console import Group
 from rich.table import Table
 
-from switch_agg.status import JobStatus, Status
+from switch_agg.status import SWITCHML, JobStatus, Status
 
 MEANINGS: Final = {
     "rx": "datagrams with elements that came, of which",
@@ -45,7 +45,7 @@ def render(status: Status, before: Status | None) -> Group:
     books = "balance" if not status.violations else "; ".join(status.violations)
     head.add_row("books", f"{books}; {status.in_flight:,} contributions in flight")
     if not status.jobs:
-        begin = "workers open a session" if status.dataplane == "switchml" else "`switch-agg configure` makes one"
+        begin = "workers open a session" if status.dataplane == SWITCHML else "`switch-agg configure` makes one"
         head.add_row("jobs", f"none: {begin}")
         return Group(head, "", _counters(status, before, elapsed_s))
     waits = Table.grid(padding=(0, 2))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switch_agg.errors import WireError
-from switch_agg.switchml.wire import HEADER, MAX_DATAGRAM_BYTES, NUM_ELEMENTS, Packet, decode
+from switch_agg.switchml.wire import HEADER, MAX_DATAGRAM_BYTES, NUM_ELEMENTS, Packet, decode, frame_bytes
 
 packets = st.builds(
     Packet,
@@ -25,6 +25,7 @@ def test_the_original_s_golden_bytes() -> None:
     assert data[:10].hex(" ") == "13 07 00 00 00 05 80 03 fc 09"
     assert data[10:22].hex(" ") == "00 00 00 01 ff ff ff ff 7f ff ff ff"
     assert len(data) == MAX_DATAGRAM_BYTES == 1034
+    assert [frame_bytes(number) for number in NUM_ELEMENTS.values()] == [308, 1076]
 
 
 @given(packets)
