@@ -36,6 +36,10 @@ class FaultyCore:
         """See DataPlane."""
         self._injector = FaultInjector(faults)
 
+    def forget_held(self) -> None:
+        """Datagrams that were held back are lost."""
+        self._held.clear()
+
     def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
         """See Core."""
         self._aggregator.receive(self._pass("up", datagrams), now_s)

@@ -48,6 +48,8 @@ class SwitchMLDataPlane:
         """Take a worker into the session, or begin one. Raises JobError."""
         with self._lock:
             self._program.admit(member)
+            if member.rank == 0:  # a sum of the session before looks like one of this one's
+                self._drop_pending()
 
     @property
     def session(self) -> int | None:
@@ -75,6 +77,7 @@ class SwitchMLDataPlane:
         with self._lock:
             self._program.stragglers(number)
             self._program.clear()
+            self._drop_pending()
 
     def reset(self, number: int) -> int:
         """Raises JobError: p4app-switchML has no epochs."""
@@ -129,6 +132,12 @@ class SwitchMLDataPlane:
             each.close()
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _drop_pending(self) -> None:
+        """What has not left yet, or was held back by a fault. The lock is held."""
+        self._faulty.forget_held()
+        for outgoing in self._outgoing.values():
+            outgoing.clear()
 
     def _about(self, datagram: Datagram) -> tuple[int | None, int]:
         """See FaultyCore. Packet ids are in the byte order of the clients' processors."""

@@ -32,6 +32,10 @@ _GRACE_S: Final = 0.2
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # else a second server would share the port, and each get some of the calls
     ("grpc.max_receive_message_length", 1 << 16),
+    # A client whose machine is gone waits for nothing any more.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 Reply = TypeVar("Reply")
@@ -78,8 +82,6 @@ class Servicer(rpc.SessionServicer, rpc.SyncServicer):
 
     async def Broadcast(self, request: pb.BroadcastRequest, context: Any) -> pb.BroadcastResponse:  # noqa: N802
         """See the .proto. The root's is where a session begins: whoever waits at a barrier by then is of the last."""
-        if request.rank == request.root:
-            self.barrier.send_away(f"rank {request.root} has begun another session; start this client again")
         value = await self._answered(
             context,
             self.broadcast.exchange(
@@ -90,6 +92,8 @@ class Servicer(rpc.SessionServicer, rpc.SyncServicer):
                 value=request.value,
             ),
         )
+        if request.rank == request.root:
+            self.barrier.send_away(f"rank {request.root} has begun another session; start this client again")
         return pb.BroadcastResponse(value=value)
 
     async def _answered(self, context: Any, answer: Awaitable[Reply]) -> Reply:

@@ -69,7 +69,6 @@ class _Operation:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    caller: str
     num_workers: int
     root: int
     operation: "asyncio.Future[_Operation]"
@@ -134,9 +133,10 @@ class Broadcast:
 
     async def _next(self, rank: int, caller: str, num_workers: int, root: int) -> _Operation:
         other = self._waiting.get(rank)
-        if other is not None:
-            raise JobError(f"rank: {rank} waits already, at {other.caller}; each client has a rank of its own")
-        waiting = _Waiting(caller, num_workers, root, asyncio.get_running_loop().create_future())
+        if other is not None and not other.operation.done():  # the later one stays: the other's machine may be gone
+            said = f"rank: another client of rank {rank} has come, from {caller}; each client has a rank of its own"
+            other.operation.set_exception(JobError(said))
+        waiting = _Waiting(num_workers, root, asyncio.get_running_loop().create_future())
         self._waiting[rank] = waiting
         try:
             return await waiting.operation

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -169,6 +170,26 @@ def test_a_worker_that_nothing_can_be_sent_to_stops_nobody(
     assert [record.getMessage() for record in caplog.records] == [
         "nothing can be sent to 255.255.255.255:4000: Permission denied; others are served"
     ]
+
+
+def test_what_a_fault_held_back_does_not_come_in_the_next_session(plane: SwitchMLDataPlane) -> None:
+    """It would look like a sum of that one: packets and jobs are counted from 0 again."""
+    host = own_address(21)
+    plane.inject(Faults(listed=(ListedFault(direction="down", worker=0, chunk=0, fault="reorder"),)))
+    plane.admit(Membership(1, 0, 1, 64, host))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as worker:
+        worker.bind((host, 0))
+        worker.settimeout(5)
+        for session in (1, 2):
+            plane.admit(Membership(session, 0, 1, 64, host))
+            for number in range(session):
+                data = b"\x11\x00" + bytes([number, 0, 0, 0]) + bytes(2 + 2) + bytes(255) + bytes([session])
+                worker.sendto(data, (plane.host, PORTS[0]))
+                deadline_s = time.monotonic() + 5
+                while plane.counters().rx < session * (session - 1) // 2 + number + 1:
+                    assert time.monotonic() < deadline_s
+        found = [worker.recv(4096) for _ in range(2)]
+    assert [(data[2], data[-1]) for data in found] == [(0, 2), (1, 2)]
 
 
 def test_noise_ends_nothing(plane: SwitchMLDataPlane) -> None:

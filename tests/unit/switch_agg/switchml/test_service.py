@@ -256,6 +256,18 @@ def test_who_waits_for_a_session_that_is_no_more_is_sent_away(served: Served) ->
     )
 
 
+def test_a_broadcast_that_cannot_be_sends_nobody_away(served: Served) -> None:
+    waiting = served.client().begin("Sync/Barrier", message((1, 2)))
+    served.until(lambda: served.servicer.barrier.num_waiting == 1)
+    for fields in ([], [(2, 3), (3, 2), (4, 3)], [(3, 33)]):
+        assert refused(lambda fields=fields: served.client().call("Sync/Broadcast", message(*fields)))[0] == (
+            grpc.StatusCode.INVALID_ARGUMENT
+        )
+    assert served.servicer.barrier.num_waiting == 1
+    served.client().barrier(2)
+    waiting.result()
+
+
 def test_thirty_two_clients_wait_at_once(served: Served) -> None:
     before = threading.active_count()
     client = served.client()
