@@ -32,10 +32,6 @@ _GRACE_S: Final = 0.2
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # else a second server would share the port, and each get some of the calls
     ("grpc.max_receive_message_length", 1 << 16),
-    # A client whose machine is gone waits for nothing any more.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
 )
 
 Reply = TypeVar("Reply")
