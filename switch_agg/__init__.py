@@ -3,4 +3,5 @@ alone.
 
 The protocol is :mod:`switch_agg.wire` and two state machines without I/O, :mod:`switch_agg.aggregator` and
 :mod:`switch_agg.worker`, which one driver (sockets, a clock) and one simulator (faults, virtual time) run alike.
+:mod:`switch_agg.switchml` serves p4app-switchML's own clients instead.
 """

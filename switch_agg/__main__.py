@@ -29,12 +29,13 @@ from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
 from switch_agg.payload import PayloadName
-from switch_agg.status import Status, status_of
+from switch_agg.status import SWITCHML, Status, status_of
 from switch_agg.view import render
 from switch_agg.wire import PORTS, size_code
 
 if TYPE_CHECKING:
     from switch_agg.metrics import Scraped
+    from switch_agg.switchml.plane import SwitchMLDataPlane
 
 app = typer.Typer(
     help="An aggregator for in-network aggregation: it adds gradients that workers send, SwitchML-style.\n\n"
@@ -69,6 +70,20 @@ def serve(
             help="What each worker's link carries, in Mbit/s: `top` and metrics then know the bound.", min=0.001
         ),
     ] = None,
+    compatible: Annotated[
+        bool, typer.Option(help="Serve the unmodified clients of p4app-switchML, and nobody else: docs/switchml.md.")
+    ] = False,
+    sessions: Annotated[
+        str | None,
+        typer.Option(
+            help="compatible: ADDRESS:PORT of the session service, the clients' controller_ip and controller_port; the "
+            "address of --listen, and 50099."
+        ),
+    ] = None,
+    switch_mac: Annotated[
+        str | None,
+        typer.Option(help="compatible: where clients address their frames; the MAC address of --listen's interface."),
+    ] = None,
 ) -> None:
     """Serve an address until a signal comes. Says `ready ADDRESS:PORT` when it does.
 
@@ -76,12 +91,20 @@ def serve(
     """
     address = _address(listen)
     with ExitStack() as stack:
-        plane = _plane(dataplane, address, switch_pid, interface, elements, payload, slots)
-        stack.callback(plane.close)
+        plane: DataPlane
+        if compatible:
+            if dataplane != "reference":
+                raise JobError(f"--compatible: the data plane {dataplane} does not serve it; reference does")
+            plane = _compatible_plane(stack, listen, address, sessions, switch_mac)
+        else:
+            for name, given in (("--sessions", sessions), ("--switch-mac", switch_mac)):
+                if given is not None:
+                    raise JobError(f"{name}: has a meaning only with --compatible")
+            plane = _plane(dataplane, address, switch_pid, interface, elements, payload, slots)
+            stack.callback(plane.close)
         rate_bps = None if link_mbps is None else link_mbps * 1e6
-        status = partial(
-            status_of, plane, name=dataplane, address=address, since_s=time.monotonic(), link_rate_bps=rate_bps
-        )
+        name = SWITCHML if compatible else dataplane
+        status = partial(status_of, plane, name=name, address=address, since_s=time.monotonic(), link_rate_bps=rate_bps)
         stack.enter_context(served(plane, control, status))
         if metrics is not None:
             _export(stack, metrics, status)
@@ -110,7 +133,6 @@ def configure(
     ] = 128,
     first_slot: Annotated[int, typer.Option(help="Jobs that share an aggregator have slots of their own.")] = 0,
     straggler_timeout: Annotated[float | None, typer.Option(help="Seconds until a partial sum is given out.")] = None,
-    compatible: Annotated[bool, typer.Option(help="Serve p4app-switchML's clients.")] = False,
 ) -> None:
     """Serve a job.
 
@@ -126,7 +148,6 @@ def configure(
                 num_slots=slots,
                 first_slot=first_slot,
                 straggler_timeout_s=straggler_timeout,
-                compatible=compatible,
             )
         )
 
@@ -208,7 +229,6 @@ _OPTIONS: Final = {
     "first_slot": "--first-slot",
     "first_slot + num_slots": "--first-slot + --slots",
     "straggler_timeout_s": "--straggler-timeout",
-    "compatible": "--compatible",
 }
 
 
@@ -267,6 +287,56 @@ _ADDRESS_CURES: Final = {
     EADDRINUSE: "; another aggregator has it: end that one, or listen at another port",
     EADDRNOTAVAIL: "; no interface here has it: `ip address add` gives it one",
 }
+
+
+def _compatible_plane(
+    stack: ExitStack, listen: str, address: Address, sessions: str | None, switch_mac: str | None
+) -> "SwitchMLDataPlane":
+    """The data plane for p4app-switchML's clients with its session service, both ended by the stack."""
+    from switch_agg.switchml.addresses import mac_of, parse_mac
+    from switch_agg.switchml.plane import SwitchMLDataPlane
+    from switch_agg.switchml.service import PORT, sessions_served
+
+    host = address[0]
+    if ":" in listen:
+        raise JobError(
+            f"--listen {listen}: with --compatible all of {PORTS[0]} to {PORTS[-1]} are served; give no port"
+        )
+    if IPv4Address(host).is_unspecified:
+        raise JobError(f"--listen {host}: clients are told this address, so it has to be one of this machine's")
+    where = _session_address(sessions, host, PORT)
+    try:
+        mac = mac_of(host) if switch_mac is None else parse_mac(switch_mac)
+    except JobError as error:
+        raise JobError(f"--switch-mac: {error}") from error
+    try:
+        plane = SwitchMLDataPlane(host)
+    except OSError as error:
+        cure = _ADDRESS_CURES.get(error.errno or 0, "")
+        raise UnsupportedError(f"--listen {host}, port {error.filename}: {error.strerror}{cure}") from error
+    stack.callback(plane.close)
+    stack.enter_context(sessions_served(plane, where, mac=mac, report=_report))
+    _report(f"sessions at {where[0]}:{where[1]}; frames to {mac.to_bytes(6, 'big').hex(':')}")
+    return plane
+
+
+def _report(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _session_address(text: str | None, host: str, port: int) -> Address:
+    """Raises JobError."""
+    if text is None:
+        return host, port
+    own, colon, number = text.partition(":")
+    try:
+        IPv4Address(own)
+    except ValueError:
+        raise JobError(f"--sessions {text}: {own!r} is no IPv4 address, such as 10.0.0.9") from None
+    if colon and not (number.isdecimal() and 0 < int(number) < 1 << 16):
+        raise JobError(f"--sessions {text}: the port is one of 1 to 65535")
+    return own, int(number) if colon else port
 
 
 def _require_interface(pid: int, name: str) -> None:

@@ -83,7 +83,11 @@ class Counters:
     discarded: int = 0
     """Contributions in unfinished chunks of an epoch that ended."""
     saturated: int = 0
-    """Chunks of `done` in which an element left the range of 32 bits."""
+    """Chunks of `done` in which an element left the range of 32 bits and was clipped."""
+    wrapped: int = 0
+    """Chunks of `done` in which an element left the range of 32 bits and wrapped around, as p4app-switchML's do."""
+    mixed: int = 0
+    """Sums sent that were not one contribution of each worker to one packet, which p4app-switchML cannot tell."""
 
     def copy(self) -> "Counters":
         """As they are now."""
@@ -141,13 +145,9 @@ class _Version:
     added: int = 0
     """How many contributions are in the sum."""
     exponent: int = EXPONENT_ZERO
-    second_exponent: int = EXPONENT_ZERO
-    """p4app-switchML's e1, of which its switch hands down the highest as well."""
     saturated: bool = False
     """A contribution was: an aggregator below had to clip."""
     first_s: float = 0.0
-    ports: dict[int, int] = field(default_factory=dict)
-    """Of a client of p4app-switchML: where each worker contributed from."""
     upward: bytes | None = None
     """The sum, sent to the aggregator above, whose result is awaited."""
     result: bytes | None = None
@@ -187,8 +187,6 @@ class Aggregator:
         self.counters = Counters()
         self._generation = generation % MAX_SLOTS
         self._jobs: dict[int, _JobState] = {}
-        self._compatible: dict[str, _JobState] = {}
-        """Of clients of p4app-switchML, by host: they count their reductions in what is the job's number here."""
         self._outbox: list[Datagram] = []
 
     # -- control ------------------------------------------------------------------------------------------------------
@@ -211,15 +209,12 @@ class Aggregator:
             index={host: number for number, host in enumerate(job.workers)},
             versions=(halves[0], halves[1]),
         )
-        if job.compatible:
-            self._compatible |= dict.fromkeys(job.workers, self._jobs[job.number])
 
     def remove(self, number: int) -> None:
         """Serve a job no longer. Raises JobError for one that is not served."""
         state = self._state(number)
         self._discard(state)
         del self._jobs[number]
-        self._compatible = {host: each for host, each in self._compatible.items() if each is not state}
 
     def reset(self, number: int) -> int:
         """Begin another epoch of a job and tell its workers; returns the epoch. Raises JobError for an unknown job."""
@@ -299,7 +294,7 @@ class Aggregator:
     def _handle(self, packet: Packet, datagram: Datagram, now_s: float) -> None:
         """One datagram. Raises WireError for one that no job can use."""
         host, port = datagram.peer
-        state = self._compatible.get(host) or self._jobs.get(packet.job)
+        state = self._jobs.get(packet.job)
         if state is None:
             raise WireError("bad_job", f"nobody configured job {packet.job}")
         if host == state.job.parent:
@@ -319,10 +314,6 @@ class Aggregator:
             raise WireError("bad_size", f"job {packet.job} has chunks of {asked}")
         if not 0 <= packet.slot - state.job.first_slot < state.job.num_slots:
             raise WireError("bad_slot", f"slot {packet.slot} is not one of job {packet.job}'s")
-        if state.job.compatible:
-            self.counters.rx += 1
-            self._contribute_compatible(state, worker, port, packet, now_s)
-            return
         if self._place(state.job, packet.chunk) != (packet.slot, packet.version):
             raise WireError("bad_slot", f"chunk {packet.chunk} has no place in slot {packet.slot}")
         self.counters.rx += 1
@@ -368,31 +359,6 @@ class Aggregator:
         """Who was last, and how long after the first."""
         state.gaps[min(NUM_GAPS - 1, int((now_s - version.first_s) * 1e6).bit_length())] += 1
         state.last[worker] += 1
-
-    def _contribute_compatible(self, state: _JobState, worker: int, port: int, packet: Packet, now_s: float) -> None:
-        """p4app-switchML's own algorithm (configuration.p4, bitmap_checker and workers_counter): no guard. Each thread
-        of its client has a port of its own, and waits there for the results of its slots."""
-        slot, bit = packet.slot - state.job.first_slot, 1 << worker
-        version, other = state.versions[packet.version][slot], state.versions[1 - packet.version][slot]
-        before = version.seen
-        version.seen |= bit
-        version.ports[worker] = port
-        other.seen &= ~bit
-        if before & bit == 0:
-            if before == 0:
-                self.counters.discarded += 0 if version.result is not None else version.added
-                self._clear(version, packet.chunk, now_s)
-                version.seen = bit
-            self._add(state.job.form, version, packet)
-            version.second_exponent = max(version.second_exponent, packet.contributions)
-            if version.added == state.job.num_workers:
-                self._note_last(state, version, worker, now_s)
-                self._complete(state, version, packet.slot, packet.version, echo=packet)
-        elif version.result is not None:
-            self.counters.duplicate_done += 1
-            self._send(state, worker, version.result, port)
-        else:
-            self.counters.duplicate_pending += 1
 
     def _handle_parent(self, state: _JobState, packet: Packet) -> None:
         """From the aggregator above, which decides the epoch of its tree: a result, or an epoch."""
@@ -481,7 +447,7 @@ class Aggregator:
     def _clear(version: _Version, chunk: int, now_s: float) -> None:
         version.used, version.chunk, version.first_s = True, chunk, now_s
         version.seen = version.added = 0
-        version.exponent = version.second_exponent = EXPONENT_ZERO
+        version.exponent = EXPONENT_ZERO
         version.saturated = False
         version.upward = version.result = None
 
@@ -496,24 +462,22 @@ class Aggregator:
         version.saturated |= packet.kind == Kind.SATURATED
         self.counters.fresh += 1
 
-    def _complete(
-        self, state: _JobState, version: _Version, slot: int, half: int, *, echo: Packet | None = None
-    ) -> None:
+    def _complete(self, state: _JobState, version: _Version, slot: int, half: int) -> None:
         """Everybody has contributed, or the straggler has been waited for: send the sum up, or to everybody."""
         form = state.job.form
         sums = np.clip(version.sums, _INT32.min, _INT32.max)
-        saturated = version.saturated or (not state.job.compatible and bool((sums != version.sums).any()))
+        saturated = version.saturated or bool((sums != version.sums).any())
         partial = version.added < state.job.num_workers
         state.partial += partial
         packet = Packet(
             kind=Kind.SATURATED if saturated else form.kind,
-            job=echo.job if echo else state.job.number,
-            epoch=echo.epoch if echo else state.epoch,
-            chunk=echo.chunk if echo else version.chunk,
+            job=state.job.number,
+            epoch=state.epoch,
+            chunk=version.chunk,
             slot=slot,
             version=half,
             exponent=version.exponent,
-            contributions=version.second_exponent if echo else version.added if partial else 0,
+            contributions=version.added if partial else 0,
             partial=partial,
             elements=form.words(form.rounded(sums, state.job.num_workers)),
         )
@@ -531,7 +495,7 @@ class Aggregator:
         self.counters.partial += packet.partial
         self.counters.saturated += packet.kind == Kind.SATURATED
         for worker in range(state.job.num_workers):
-            self._send(state, worker, version.result, version.ports.get(worker))
+            self._send(state, worker, version.result)
 
     # -- epochs -------------------------------------------------------------------------------------------------------
 
@@ -572,10 +536,10 @@ class Aggregator:
         packet = Packet(kind=kind, job=state.job.number, epoch=state.epoch, chunk=chunk, slot=self._generation)
         self._send(state, worker, packet.encode())
 
-    def _send(self, state: _JobState, worker: int, data: bytes, port: int | None = None) -> None:
-        """To where the worker was last heard from, or to that port of it."""
+    def _send(self, state: _JobState, worker: int, data: bytes) -> None:
+        """To where the worker was last heard from."""
         if worker in state.ports:  # else it has never been heard of; it will ask again
-            peer: Address = (state.job.workers[worker], port or state.ports[worker])
+            peer: Address = (state.job.workers[worker], state.ports[worker])
             self._outbox.append(Datagram(peer, data))
 
     def _send_upward(self, state: _JobState, data: bytes) -> None:

@@ -19,6 +19,8 @@ class Datagram(NamedTuple):
     """Whether it met congestion on the way (IP's CE code point, RFC 3168); of received ones."""
     age_s: float = 0.0
     """How long ago the kernel took it in (socket(7), SO_TIMESTAMPNS); of received ones."""
+    local_port: int = 0
+    """UDP port of this end, where a core has several (switch_agg.switchml); 0: it has one."""
 
 
 class Core(Protocol):

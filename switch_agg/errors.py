@@ -5,6 +5,7 @@ AggregationError
 +-- JobError               a job that the aggregator cannot serve as asked
 +-- EpochEndedError        the aggregator has begun another epoch: what is under way is lost; `.epoch` is the new one
 +-- AggregatorLostError    the aggregator said nothing for too long
++-- SessionEndedError      a session of p4app-switchML's clients is over: another one has begun
 +-- UnsupportedError       this machine lacks something; the message names the cure
 """
 
@@ -43,6 +44,10 @@ class AggregatorLostError(AggregationError, TimeoutError):
             f"no result of chunk {chunk} for {waited_s:.1f} s after {attempts} transmissions: the aggregator, or "
             "another worker of the job, is gone"
         )
+
+
+class SessionEndedError(AggregationError):
+    """A session of p4app-switchML's clients is over: another one has begun, or the aggregator ends."""
 
 
 class UnsupportedError(AggregationError):

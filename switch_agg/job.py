@@ -5,7 +5,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from switch_agg.payload import PAYLOADS, Payload, PayloadName
-from switch_agg.wire import MAX_JOBS, MAX_SLOTS, ORIGINAL_SIZES, SIZES
+from switch_agg.wire import MAX_JOBS, MAX_SLOTS, SIZES
 
 MAX_WORKERS: Final = 32
 """A slot's contributors are bits of one word, here as in p4app-switchML."""
@@ -27,9 +27,6 @@ class Job(BaseModel):
     num_slots: int = Field(128, ge=1, le=MAX_SLOTS)
     """The pool, a power of two, so that chunk numbers may wrap. It bounds what is under way: rate x round trip / frame
     are needed to fill a link."""
-    compatible: bool = False
-    """Serve clients of p4app-switchML, to whom the chunk number (tsi) is opaque: sums are exact only while nothing is
-    reordered between a worker and the aggregator, and there are no epochs."""
     parent: str | None = None
     """Host of the aggregator above, in a tree; None: this one is the root."""
     parent_port: int = 0xBEE0
@@ -52,10 +49,6 @@ class Job(BaseModel):
             raise ValueError("straggler_timeout_s: in a tree nobody knows how many workers a partial sum stands for")
         if self.parent is not None and self.payload != "int32":
             raise ValueError(f"payload: a tree would round sums of {self.payload} at each level; int32 has exact ones")
-        if self.compatible and self.payload != "int32":
-            raise ValueError("payload: p4app-switchML has int32")
-        if self.compatible and (self.num_elements not in ORIGINAL_SIZES or self.parent or self.straggler_timeout_s):
-            raise ValueError("compatible: p4app-switchML has 64 or 256 elements, one switch and no partial sums")
         return self
 
     @property

@@ -29,7 +29,7 @@ _OUTCOMES = (
     "bad_worker",
 )
 
-NUM_SERIES = len(_OUTCOMES) + 8
+NUM_SERIES = len(_OUTCOMES) + 10
 """Of an aggregator, before its jobs."""
 NUM_JOB_SERIES = 3 + NUM_GAPS + 2
 """Of a job, before its workers, of which each has one."""
@@ -125,6 +125,18 @@ _FAMILIES: tuple[tuple[str, str, str, Callable[[Scraped], _Rows]], ...] = (
     ("switch_agg_chunks_total", "counter", "Chunks whose sum was sent.", _counter("done")),
     ("switch_agg_partial_chunks_total", "counter", "Of those, with contributions missing.", _counter("partial")),
     ("switch_agg_saturated_chunks_total", "counter", "Of those, with elements clipped.", _counter("saturated")),
+    (
+        "switch_agg_wrapped_chunks_total",
+        "counter",
+        "Of those, with elements wrapped around (p4app-switchML's clients).",
+        _counter("wrapped"),
+    ),
+    (
+        "switch_agg_mixed_sums_total",
+        "counter",
+        "Sums sent that were not one contribution of each worker to one packet (p4app-switchML's clients).",
+        _counter("mixed"),
+    ),
     ("switch_agg_elements_total", "counter", "Values in the chunks that were added, of all jobs.", _elements),
     ("switch_agg_bound_elements_per_second", "gauge", "What the slowest link to a worker lets through.", _bound),
     (

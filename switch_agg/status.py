@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from pydantic import TypeAdapter
 
@@ -9,7 +10,11 @@ from switch_agg.aggregator import Stragglers
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.job import Job
+from switch_agg.switchml import wire as switchml_wire
 from switch_agg.wire import frame_bytes
+
+SWITCHML: Final = "switchml"
+"""The data plane that serves p4app-switchML's clients (switch_agg.switchml)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +48,8 @@ class Status:
         """What such links let through of a job: each chunk crosses each of them once each way. None: not known."""
         if self.link_rate_bps is None:
             return None
-        return self.link_rate_bps / 8 / frame_bytes(job.num_elements) * job.num_values
+        frame = switchml_wire.frame_bytes if self.dataplane == SWITCHML else frame_bytes
+        return self.link_rate_bps / 8 / frame(job.num_elements) * job.num_values
 
 
 _ADAPTER = TypeAdapter(Status)

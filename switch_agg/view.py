@@ -5,7 +5,7 @@ from typing import Final
 from rich.console import Group
 from rich.table import Table
 
-from switch_agg.status import JobStatus, Status
+from switch_agg.status import SWITCHML, JobStatus, Status
 
 MEANINGS: Final = {
     "rx": "datagrams with elements that came, of which",
@@ -27,6 +27,8 @@ MEANINGS: Final = {
     "done": "sums given out",
     "partial": "of them without somebody's part",
     "saturated": "of them with elements clipped to 32 bits",
+    "wrapped": "of them with elements wrapped around 32 bits",
+    "mixed": "sums sent that are nobody's: see docs/switchml.md",
     "discarded": "parts in chunks that an epoch's end left undone",
 }
 """Of the counters that are shown (switch_agg.aggregator.Counters); `contributions_done` follows from others."""
@@ -43,7 +45,8 @@ def render(status: Status, before: Status | None) -> Group:
     books = "balance" if not status.violations else "; ".join(status.violations)
     head.add_row("books", f"{books}; {status.in_flight:,} contributions in flight")
     if not status.jobs:
-        head.add_row("jobs", "none: `switch-agg configure` makes one")
+        begin = "workers open a session" if status.dataplane == SWITCHML else "`switch-agg configure` makes one"
+        head.add_row("jobs", f"none: {begin}")
         return Group(head, "", _counters(status, before, elapsed_s))
     waits = Table.grid(padding=(0, 2))
     for each in status.jobs:

@@ -36,8 +36,6 @@ HEADER: Final = struct.Struct(">BBIHbb")
 """Kind, P and size; job and epoch; chunk; version and slot; exponent; contributions."""
 SIZES: Final = {code: 32 << code for code in range(7)}
 """Elements of a chunk by the header's size code."""
-ORIGINAL_SIZES: Final = (64, 256)
-"""What p4app-switchML's switch implements."""
 MAX_SLOTS: Final = 1 << 14
 """Of each version."""
 MAX_JOBS: Final = 16

@@ -116,7 +116,6 @@ class Job(_message.Message):
     NUM_ELEMENTS_FIELD_NUMBER: _builtins.int
     FIRST_SLOT_FIELD_NUMBER: _builtins.int
     NUM_SLOTS_FIELD_NUMBER: _builtins.int
-    COMPATIBLE_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     PARENT_PORT_FIELD_NUMBER: _builtins.int
     PARENT_INDEX_FIELD_NUMBER: _builtins.int
@@ -126,7 +125,6 @@ class Job(_message.Message):
     num_elements: _builtins.int
     first_slot: _builtins.int
     num_slots: _builtins.int
-    compatible: _builtins.bool
     parent: _builtins.str
     parent_port: _builtins.int
     parent_index: _builtins.int
@@ -145,7 +143,6 @@ class Job(_message.Message):
         num_elements: _builtins.int = ...,
         first_slot: _builtins.int = ...,
         num_slots: _builtins.int = ...,
-        compatible: _builtins.bool = ...,
         parent: _builtins.str | None = ...,
         parent_port: _builtins.int = ...,
         parent_index: _builtins.int = ...,
@@ -154,7 +151,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_straggler_timeout_s", b"_straggler_timeout_s", "parent", b"parent", "straggler_timeout_s", b"straggler_timeout_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_straggler_timeout_s", b"_straggler_timeout_s", "compatible", b"compatible", "first_slot", b"first_slot", "num_elements", b"num_elements", "num_slots", b"num_slots", "number", b"number", "parent", b"parent", "parent_index", b"parent_index", "parent_port", b"parent_port", "payload", b"payload", "straggler_timeout_s", b"straggler_timeout_s", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_straggler_timeout_s", b"_straggler_timeout_s", "first_slot", b"first_slot", "num_elements", b"num_elements", "num_slots", b"num_slots", "number", b"number", "parent", b"parent", "parent_index", b"parent_index", "parent_port", b"parent_port", "payload", b"payload", "straggler_timeout_s", b"straggler_timeout_s", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015

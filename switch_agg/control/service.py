@@ -195,7 +195,6 @@ def job_of(message: pb.Job) -> Job:
         payload=_PAYLOAD.validate_python(message.payload or "int32"),
         first_slot=message.first_slot,
         num_slots=message.num_slots,
-        compatible=message.compatible,
         parent=message.parent if message.HasField("parent") else None,
         parent_port=message.parent_port,
         parent_index=message.parent_index,

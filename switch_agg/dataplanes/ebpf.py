@@ -169,12 +169,8 @@ class EbpfDataPlane:
             raise JobError(f"payload: the program in the switch adds {self._payload}, not {job.payload}")
         if job.first_slot + job.num_slots > self._num_slots:
             raise JobError(f"first_slot + num_slots: the switch has {self._num_slots} slots")
-        for name, wanted in (
-            ("compatible", job.compatible),
-            ("straggler_timeout_s", job.straggler_timeout_s),
-        ):
-            if wanted:
-                raise JobError(f"{name}: the data plane ebpf has none; reference has")
+        if job.straggler_timeout_s:
+            raise JobError("straggler_timeout_s: the data plane ebpf has none; reference has")
         with self._service.lock:
             self._core.configure(job)
             for index, host in enumerate(job.workers):

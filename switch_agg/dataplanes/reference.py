@@ -1,29 +1,44 @@
 """The reference data plane: the aggregator core on a UDP socket. Readable, complete, good to some 10,000 chunks/s."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol
 
 from switch_agg.aggregator import Aggregator, Counters, Stragglers
-from switch_agg.core import Address, Datagram
+from switch_agg.core import Address, Core, Datagram
 from switch_agg.driver import Service, open_socket
 from switch_agg.faults import Direction, Fate, FaultInjector, Faults
 from switch_agg.job import Job
 from switch_agg.wire import CARRYING, HEADER
 
 
-class FaultyAggregator:
-    """The core behind a stretch of network on which asked-for faults happen; implements switch_agg.core.Core.
+class CountingCore(Core, Protocol):
+    """A core that counts what comes to it."""
+
+    counters: Counters
+
+
+class FaultyCore:
+    """An aggregator's core behind a stretch of network on which requested faults happen; implements Core.
 
     A corrupted datagram is one that the receiver's checksum drops.
     """
 
-    def __init__(self, aggregator: Aggregator) -> None:
+    def __init__(self, aggregator: CountingCore, about: Callable[[Datagram], tuple[int | None, int]]) -> None:
+        """`about` returns the worker and the chunk of a datagram with elements, and (None, 0) of others, to which
+        nothing happens."""
         self._aggregator = aggregator
+        self._about = about
         self._injector: FaultInjector | None = None
         self._held: dict[tuple[Direction, str], Datagram] = {}
 
     def inject(self, faults: Faults) -> None:
         """See DataPlane."""
         self._injector = FaultInjector(faults)
+
+    def forget_held(self) -> None:
+        """Datagrams that were held back are lost."""
+        self._held.clear()
 
     def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
         """See Core."""
@@ -63,15 +78,16 @@ class FaultyAggregator:
                 passed.append(overtaken)
         return passed
 
-    def _about(self, datagram: Datagram) -> tuple[int | None, int]:
-        """The worker and the chunk of a datagram with elements; nothing happens to others."""
-        if len(datagram.data) <= HEADER.size or datagram.data[0] >> 4 not in CARRYING:
-            return None, 0
-        number = datagram.data[1] >> 4
-        for job in self._aggregator.jobs:
-            if (job.compatible or job.number == number) and datagram.peer[0] in job.workers:
-                return job.workers.index(datagram.peer[0]), int.from_bytes(datagram.data[2:6], "big")
+
+def _about(aggregator: Aggregator, datagram: Datagram) -> tuple[int | None, int]:
+    """See FaultyCore."""
+    if len(datagram.data) <= HEADER.size or datagram.data[0] >> 4 not in CARRYING:
         return None, 0
+    number = datagram.data[1] >> 4
+    for job in aggregator.jobs:
+        if job.number == number and datagram.peer[0] in job.workers:
+            return job.workers.index(datagram.peer[0]), int.from_bytes(datagram.data[2:6], "big")
+    return None, 0
 
 
 class ReferenceDataPlane:
@@ -80,7 +96,7 @@ class ReferenceDataPlane:
     def __init__(self, local: Address, *, generation: int) -> None:
         """Begins to serve at once. Raises OSError when the address cannot be had."""
         self._aggregator = Aggregator(generation=generation)
-        self._faulty = FaultyAggregator(self._aggregator)
+        self._faulty = FaultyCore(self._aggregator, partial(_about, self._aggregator))
         opened = open_socket(local)
         self.address: Address = opened.getsockname()
         self._service = Service(self._faulty, opened, name="aggregator")

@@ -405,7 +405,6 @@ def test_what_the_kernel_cannot_do_is_refused_by_name() -> None:
             ({"num_elements": 64}, "adds 256 at a time"),
             ({"payload": "int8"}, "payload: the program in the switch adds int32"),
             ({"straggler_timeout_s": 1.0}, "straggler_timeout_s: the data plane ebpf has none"),
-            ({"compatible": True}, "compatible"),
             ({"num_slots": 128}, "the switch has 64 slots"),
         ):
             with pytest.raises(JobError, match=words):

@@ -5,7 +5,6 @@ Each seed decides a whole world: how many workers, how much is lost, doubled and
 
 import itertools
 import random
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -438,79 +437,3 @@ def test_a_worker_of_another_host_contributes_nothing() -> None:
     world.aggregator.receive([Datagram(("mallory", 4000), forged.encode())], 0.0)
     assert world.aggregator.counters.bad_worker == 1
     world.reduce(3)
-
-
-class OriginalClient:
-    """One thread of p4app-switchML's DPDK client on one reduction, after its source: packet ids little-endian in tsi,
-    slots used in turn through both sets, a timer for each packet. It knows nothing of this package's extensions."""
-
-    HEADER = struct.Struct(">BB4sHbb")
-
-    def __init__(self, values: np.ndarray, exponents: np.ndarray, *, job: int, first_slot: int, window: int) -> None:
-        self._values, self._exponents, self._job = values, exponents, job
-        self._first_slot, self._window, self._timeout_s = first_slot, window, 0.01
-        self._due_s: dict[int, float] = {}
-        self._to_send = list(range(min(window, len(values))))
-        self.sums: dict[int, np.ndarray] = {}
-        self.exponents: dict[int, tuple[int, int]] = {}
-
-    @property
-    def finished(self) -> bool:
-        return len(self.sums) == len(self._values)
-
-    def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
-        for datagram in datagrams:
-            _, job, tsi, _, first, second = self.HEADER.unpack_from(datagram.data)
-            number = int.from_bytes(tsi, "little")
-            if job != self._job or number in self.sums:
-                continue
-            self.sums[number] = np.frombuffer(datagram.data, ">i4", offset=self.HEADER.size)
-            self.exponents[number] = (first, second)
-            self._due_s.pop(number, None)
-            if number + self._window < len(self._values):
-                self._to_send.append(number + self._window)
-
-    def transmit(self, now_s: float) -> Sequence[Datagram]:
-        numbers, self._to_send = self._to_send, []
-        self._due_s.update(dict.fromkeys(numbers, now_s + self._timeout_s))
-        return [Datagram(SWITCH, self._datagram(number)) for number in numbers]
-
-    def deadline_s(self) -> float | None:
-        return min(self._due_s.values(), default=None)
-
-    def expire(self, now_s: float) -> None:
-        self._to_send += [number for number, due_s in self._due_s.items() if due_s <= now_s]
-
-    def _datagram(self, number: int) -> bytes:
-        turn = number % (2 * self._window)
-        slot = self._first_slot + turn % self._window
-        pool = slot | 0x8000 if turn >= self._window else slot
-        tsi = number.to_bytes(4, "little")
-        head = self.HEADER.pack(1 << 4 | 1, self._job, tsi, pool, *map(int, self._exponents[number]))
-        return head + self._values[number].astype(">i4").tobytes()
-
-
-def test_clients_of_the_original_are_served_unchanged() -> None:
-    """Two threads of each of three workers, through loss and duplication, on paths that keep the order."""
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        network = Network(loss=[0.0, 0.01, 0.2][seed % 3], duplicate=[0.0, 0.1][seed % 2])
-        aggregator = Aggregator(generation=seed)
-        names = tuple(host(index)[0] for index in range(3))
-        aggregator.configure(Job(workers=names, num_elements=64, num_slots=8, compatible=True))
-        threads: dict[Address, OriginalClient] = {}
-        values = rng.integers(-(2**31), 2**31, (2, 3, 21, 64), dtype=np.int64) // 4
-        exponents = rng.integers(-128, 128, (2, 3, 21, 2))
-        for thread in range(2):
-            for index, name in enumerate(names):
-                threads[name, 4000 + thread] = OriginalClient(
-                    values[thread, index], exponents[thread, index], job=200, first_slot=4 * thread, window=4
-                )
-        cores: dict[Address, Core] = {SWITCH: aggregator, **threads}
-        Simulator(cores, network, seed=seed).run(lambda all_=threads: all(each.finished for each in all_.values()))
-        for (_, port), client in threads.items():
-            for number in range(21):
-                np.testing.assert_array_equal(client.sums[number], values[port - 4000, :, number].sum(axis=0))
-                assert client.exponents[number] == tuple(exponents[port - 4000, :, number].max(axis=0))
-        assert aggregator.counters.violations(aggregator.in_flight) == []
-        assert sum(aggregator.stragglers(0).last) == aggregator.counters.done == 42

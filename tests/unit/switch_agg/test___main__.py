@@ -2,11 +2,13 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from switch_agg.client import Client
 from switch_agg.job import Job
 from tests.loopback import free_port, own_address
+from tests.switchml_client import Config, Controller, Worker, drive
 
 LISTEN = own_address(0)
 
@@ -26,14 +29,18 @@ def command(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @contextmanager
-def serving(control: Path, *words: str) -> Iterator[None]:
+def serving(control: Path, *words: str) -> Iterator[list[str]]:
+    """A list that has what it said on standard error once it has ended."""
     argv = [sys.executable, "-m", "switch_agg", "serve", "--listen", LISTEN, "--control", str(control), *words]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    said: list[str] = []
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == f"ready {LISTEN}:48864\n"
-        yield
+        yield said
         process.terminate()
         assert process.wait(10) == 0
+        said += process.stderr.readlines()
 
 
 def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
@@ -79,9 +86,80 @@ def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
     assert command("status", *at).returncode == 3
 
 
+def test_clients_of_switchml_are_served_through_their_sessions(tmp_path: Path) -> None:
+    """Each client as the original's: its session by gRPC, its datagrams to the address that the answer names."""
+    control, metrics, sessions = tmp_path / "agg.sock", free_port(), ("127.0.0.1", free_port())
+    at = ("--control", str(control))
+    hosts = [own_address(1), own_address(2)]
+    values = [np.full(1000, 3 * 2**29, np.int32)] * 2  # 3 x 2^30 wraps around
+
+    def client(rank: int) -> np.ndarray:
+        with Controller(sessions) as controller, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+            switch = controller.setup_switch(rank, 2, hosts[rank], 64)
+            opened.bind((hosts[rank], 4000))
+            worker = Worker(Config(rank=rank, num_workers=2), switch, seed=rank)
+            worker.begin(values[rank])
+            drive(worker.threads, [opened], lambda: worker.finished, 30.0)
+            controller.barrier(2)
+            return worker.end()
+
+    words = ("--compatible", "--sessions", f"127.0.0.1:{sessions[1]}", "--metrics", str(metrics))
+    with serving(control, *words) as said:
+        assert "workers open a session" in command("status", *at).stdout
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(2):
+                for found in pool.map(client, range(2)):
+                    assert set(found.tolist()) == {3 * 2**30 - 2**32}
+        status = json.loads(command("status", "--json", *at).stdout)
+        assert (status["dataplane"], status["violations"]) == ("switchml", [])
+        assert status["counters"]["wrapped"] == status["counters"]["done"] == 2 * 16
+        assert [(each["job"]["workers"], each["epoch"]) for each in status["jobs"]] == [(hosts, 2)]
+        assert "wrapped around" in command("top", "--count", "1", *at).stdout
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics") as page:
+            text = page.read()
+        assert b"switch_agg_wrapped_chunks_total 32.0" in text
+        assert b"switch_agg_mixed_sums_total 0.0" in text
+        refused = command("configure", "--workers", "10.0.0.1", *at)
+        assert (refused.returncode, "serves p4app-switchML's clients" in refused.stderr) == (2, True), refused.stderr
+        assert "know no epochs" in command("reset", "0", *at).stderr
+        assert command("remove", "0", *at).returncode == 0
+        assert "not being served" in command("remove", "0", *at).stderr
+    assert f"sessions at 127.0.0.1:{sessions[1]}; frames to 00:00:00:00:00:00\n" in said
+    assert sum(f"rank 1 of 2 is {hosts[1]}" in line for line in said) == 2
+
+
+def test_another_aggregator_s_port_is_named(tmp_path: Path) -> None:
+    with serving(tmp_path / "a.sock"):
+        taken = command("serve", "--compatible", "--listen", LISTEN, "--control", str(tmp_path / "b.sock"))
+    assert taken.returncode == 3
+    assert f"--listen {LISTEN}, port 48864: Address already in use; another aggregator has it" in taken.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
+        (("serve", "--listen", "127.0.66.9", "--sessions", "127.0.0.1"), 2, "--sessions: has a meaning only with"),
+        (("serve", "--listen", "127.0.66.9", "--switch-mac", "x"), 2, "--switch-mac: has a meaning only with"),
+        (
+            ("serve", "--listen", "127.0.66.9", "--compatible", "--dataplane", "ebpf"),
+            2,
+            "--compatible: the data plane ebpf does not serve it; reference does",
+        ),
+        (
+            ("serve", "--listen", "127.0.66.9:48865", "--compatible"),
+            2,
+            "all of 48864 to 48879 are served; give no port",
+        ),
+        (("serve", "--listen", "0.0.0.0", "--compatible"), 2, "--listen 0.0.0.0: clients are told this address"),
+        (("serve", "--listen", "127.0.66.9", "--compatible", "--switch-mac", "x"), 2, "--switch-mac: 'x' is no MAC"),
+        (("serve", "--listen", "127.0.66.9", "--compatible", "--sessions", "x:1"), 2, "'x' is no IPv4 address"),
+        (
+            ("serve", "--listen", "127.0.66.9", "--compatible", "--sessions", "127.0.0.1:0"),
+            2,
+            "the port is one of 1 to",
+        ),
+        (("serve", "--listen", "127.0.66.9", "--compatible", "--sessions", "203.0.113.7:5"), 3, "Cannot assign"),
+        (("serve", "--listen", "203.0.113.7", "--compatible"), 3, "Cannot assign"),
         (("serve", "--listen", "127.0.0.1:80"), 2, "48864 to 48879"),
         (("serve", "--listen", "127.0.0.1", "--dataplane", "ebpf"), 2, "--switch-pid"),
         (("serve", "--listen", "203.0.113.7"), 3, "Cannot assign"),

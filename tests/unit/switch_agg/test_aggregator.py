@@ -239,21 +239,3 @@ def test_jobs_share_an_aggregator_and_no_slot() -> None:
     aggregator.configure(Job(number=2, workers=("c",), first_slot=0, num_slots=4))
     with pytest.raises(JobError, match="job 0 is not being served; there are: 1, 2"):
         aggregator.reset(0)
-
-
-def test_clients_of_the_original_are_served_as_it_serves_them() -> None:
-    """p4app-switchML's tsi is opaque, its job number is all of the byte, and its sets take turns."""
-    bench = Bench(2, join=False, compatible=True)
-    for round_ in range(3):
-        version = round_ & 1
-        tsi = [0xDDCCBBAA, 5, 0xFFFFFFFF][round_]
-        own = {"chunk": tsi, "slot": 1, "version": version, "epoch": 7}
-        assert bench.contribute(0, 0, 3, **own) == []
-        assert bench.contribute(0, 0, 3, **own) == []  # a retransmission before everybody contributed
-        results = bench.contribute(1, 0, 4, **own)
-        assert [(host, packet.chunk, packet.epoch) for host, packet in results] == [("w0", tsi, 7), ("w1", tsi, 7)]
-        assert results[0][1].elements.tolist() == [7] * NUM_ELEMENTS
-        assert [host for host, _ in bench.contribute(1, 0, 4, **own)] == ["w1"]  # its result was lost
-    assert bench.counters.done == 3
-    assert bench.counters.duplicate_pending == bench.counters.duplicate_done == 3
-    assert bench.counters.violations(bench.aggregator.in_flight) == []

@@ -13,7 +13,6 @@ from switch_agg.job import Job
         ({"num_elements": 100}, "32, 64, 128, 256, 512, 1024, 2048"),
         ({"num_slots": 3}, "power of two"),
         ({"first_slot": 16383, "num_slots": 2}, "16384 slots"),
-        ({"compatible": True, "num_elements": 512}, "64 or 256"),
         ({"parent": "root", "straggler_timeout_s": 1.0}, "in a tree"),
     ],
 )

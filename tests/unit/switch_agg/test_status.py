@@ -46,4 +46,6 @@ def test_the_bound_is_what_links_let_through_of_a_chunk_s_frames() -> None:
         dataplane="ebpf", address="", jobs=(), counters={}, in_flight=0, violations=(), uptime_s=0.0, link_rate_bps=1e8
     )
     assert status.bound_elements_per_s(job) == pytest.approx(1e8 / 8 / 1076 * 512)
+    original = replace(status, dataplane="switchml")
+    assert original.bound_elements_per_s(Job(workers=("a", "b"), num_elements=64)) == pytest.approx(1e8 / 8 / 308 * 64)
     assert replace(status, link_rate_bps=None).bound_elements_per_s(job) is None

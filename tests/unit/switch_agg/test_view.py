@@ -69,3 +69,4 @@ def test_two_looks_give_rates_and_their_share_of_the_bound() -> None:
 
 def test_nobody_served_says_how_to_begin() -> None:
     assert any("switch-agg configure" in line for line in shown(replace(STATUS, jobs=())))
+    assert any("workers open a session" in line for line in shown(replace(STATUS, dataplane="switchml", jobs=())))
