@@ -1,11 +1,14 @@
 """Gives a protocol core a UDP socket and a clock. The only thing in this package that waits, with the C worker."""
 
+import logging
 import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from errno import EBADF, ENOTSOCK
 from typing import Final
 
 from switch_agg.core import Address, Core, Datagram
@@ -20,6 +23,9 @@ _SO_SNDBUFFORCE: Final = 32
 _CONGESTION_EXPERIENCED: Final = 3
 _ECT_0: Final = 2
 _WAKE_S: Final = 0.1
+_SOCKET_IS_GONE: Final = frozenset({EBADF, ENOTSOCK})
+"""Errors of sendto(2) that are no destination's."""
+_LOG: Final = logging.getLogger(__name__)
 
 
 def open_socket(local: Address, *, remote: Address | None = None) -> socket.socket:
@@ -46,11 +52,20 @@ def open_socket(local: Address, *, remote: Address | None = None) -> socket.sock
 class Driver:
     """Runs one core over one socket, on the thread that calls it."""
 
-    def __init__(self, core: Core, opened: socket.socket, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """The socket is not the driver's to close."""
+    def __init__(
+        self,
+        core: Core,
+        opened: socket.socket,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_unsent: Callable[[Address, OSError], None] | None = None,
+    ) -> None:
+        """The socket is not the driver's to close. `on_unsent` hears of a destination that nothing can be sent to (no
+        route, an interface that is down, a firewall); None: that ends :meth:`run`."""
         self._core = core
         self._socket = opened
         self._clock = clock
+        self._on_unsent = on_unsent
 
     def run(self, until: Callable[[], bool], *, deadline_s: float | None = None) -> bool:
         """Serve the core until the condition holds; False when the deadline (by the clock) passed first."""
@@ -88,18 +103,28 @@ class Driver:
     def transmit(self) -> None:
         """Send what the core wants sent; what the machine cannot send now is lost, as on any network."""
         for datagram in self._core.transmit(self._clock()):
-            with suppress(BlockingIOError, ConnectionRefusedError):
-                self._socket.sendto(datagram.data, datagram.peer)
+            try:
+                with suppress(BlockingIOError, ConnectionRefusedError):
+                    self._socket.sendto(datagram.data, datagram.peer)
+            except OSError as error:
+                if self._on_unsent is None or error.errno in _SOCKET_IS_GONE:
+                    raise
+                self._on_unsent(datagram.peer, error)
 
 
 class Service:
-    """A core served by a thread of its own; `lock` guards the core against its other callers."""
+    """A core served by a thread of its own; `lock` guards the core against its other callers.
+
+    A destination that nothing can be sent to is counted and logged once for each reason; the others are served.
+    """
 
     def __init__(self, core: Core, opened: socket.socket, *, name: str) -> None:
         """Starts at once. The socket is the service's to close."""
         self.lock = threading.Lock()
         self._socket = opened
-        self._driver = Driver(_Locked(core, self.lock), opened)
+        self._unsent: Counter[str] = Counter()
+        self._logged: set[tuple[str, int | None]] = set()
+        self._driver = Driver(_Locked(core, self.lock), opened, on_unsent=self._note_unsent)
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -109,6 +134,10 @@ class Service:
         """Raise what ended the thread, if anything did."""
         if self._failure is not None:
             raise self._failure
+
+    def unsent(self) -> Counter[str]:
+        """By destination's host: datagrams that the machine refused to send. The lock is held."""
+        return self._unsent.copy()
 
     def close(self) -> None:
         """End it and close the socket."""
@@ -121,6 +150,13 @@ class Service:
             self._driver.run(self._stopping.is_set)
         except Exception as error:  # noqa: BLE001 - told to whoever asks, and nothing is served any more
             self._failure = error
+
+    def _note_unsent(self, peer: Address, error: OSError) -> None:
+        with self.lock:
+            self._unsent[peer[0]] += 1
+        if (peer[0], error.errno) not in self._logged:
+            self._logged.add((peer[0], error.errno))
+            _LOG.warning("nothing can be sent to %s:%d: %s; others are served", *peer, error.strerror)
 
 
 class _Locked:

@@ -1,5 +1,6 @@
 """The interface of a data plane: something at an address that serves jobs."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from switch_agg.aggregator import Counters, Stragglers
@@ -28,6 +29,9 @@ class DataPlane(Protocol):
 
     def counters(self) -> Counters:
         """What it has seen so far."""
+
+    def unsent(self) -> Mapping[str, int]:
+        """By host: datagrams to it that this machine refused to send (no route, an interface that is down)."""
 
     def in_flight(self) -> int:
         """Contributions to chunks whose result is not known."""

@@ -25,12 +25,13 @@
 #endif
 
 enum {
-    HEADER_BYTES = 10,
-    KIND_DATA = 1,
+    FORMAT = 2,
+    HEADER_BYTES = 14,
     KIND_RESET = 4,
     KIND_SATURATED = 6,
     KIND_DATA_16 = 7,
     KIND_DATA_8 = 8,
+    KIND_DATA_32 = 9,
     MAX_LANES = 4,
     PARTIAL = 8,
     BATCH = 32,
@@ -123,7 +124,7 @@ static int doublings(const struct reduction *r) {
 
 /* Whether a datagram of that kind has this job's integers. */
 static int carries(const struct reduction *r, unsigned kind) {
-    if (r->lanes == 1) return kind == KIND_DATA || kind == KIND_SATURATED;
+    if (r->lanes == 1) return kind == KIND_DATA_32 || kind == KIND_SATURATED;
     return kind == (r->lanes == 2 ? KIND_DATA_16 : KIND_DATA_8);
 }
 
@@ -541,14 +542,17 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
 /* One datagram. Returns whether it ends the epoch. */
 static int handle(struct state *s, const uint8_t *data, size_t size, int marked, double now) {
     struct reduction *r = s->r;
-    if (size < HEADER_BYTES || data[1] >> 4 != r->job) {
+    if (size < HEADER_BYTES || data[1] != (r->job << 4 | FORMAT)) {
         r->bad++;
         return 0;
     }
-    unsigned kind = data[0] >> 4, epoch = data[1] & 15, pool = data[6] << 8 | data[7];
+    unsigned kind = data[0] >> 4, pool = data[6] << 8 | data[7];
+    uint32_t chunk, epoch;
+    memcpy(&chunk, data + 2, 4);
+    memcpy(&epoch, data + 10, 4);
+    epoch = ntohl(epoch);
     if (kind == KIND_RESET && size == HEADER_BYTES) {
-        unsigned ahead = (epoch - r->epoch) & 15;
-        if ((pool & 0x3fff) == r->generation && (ahead == 0 || ahead >= 8)) return 0;
+        if ((pool & 0x3fff) == r->generation && (int32_t)(epoch - r->epoch) <= 0) return 0;
         r->new_epoch = epoch;
         return 1;
     }
@@ -557,8 +561,6 @@ static int handle(struct state *s, const uint8_t *data, size_t size, int marked,
         r->bad++;
         return 0;
     }
-    uint32_t chunk;
-    memcpy(&chunk, data + 2, 4);
     uint32_t at = ntohl(chunk) - r->first_chunk;
     if (epoch != r->epoch || at >= r->num_chunks || s->flights[at].attempts == 0) r->duplicates++;
     else take(s, data, at, marked, now);

@@ -166,7 +166,7 @@ def test_a_datagram_is_held_back_until_the_next_of_its_direction_has_passed(kind
         for first in (0, 2):
             for chunk in (first, first + 1):
                 elements = np.full(256, chunk, np.int32)
-                sender.send(Packet(Kind.DATA, 0, 0, chunk, slot=chunk, elements=elements).encode())
+                sender.send(Packet(Kind.DATA_32, 0, 0, chunk, slot=chunk, elements=elements).encode())
             found = [decode(sender.recv(9999)) for _ in range(2)]
             assert [packet.chunk for packet in found] == [first + 1, first]
             for packet in found:
@@ -180,7 +180,7 @@ def test_a_datagram_is_held_back_until_the_next_of_its_direction_has_passed(kind
 def test_a_job_that_is_removed_with_chunks_under_way_leaves_the_books_in_order(kind: str) -> None:
     with bench(kind, 2) as b, b.rack.socket(0, 4001) as sender:
         for chunk in range(3):
-            data = Packet(Kind.DATA, 0, 0, chunk, slot=chunk, elements=np.ones(256, np.int32)).encode()
+            data = Packet(Kind.DATA_32, 0, 0, chunk, slot=chunk, elements=np.ones(256, np.int32)).encode()
             sender.sendto(data, (AGGREGATOR, PORT))
         deadline_s = time.monotonic() + 2
         while b.plane.in_flight() < 3 and time.monotonic() < deadline_s:
@@ -215,7 +215,7 @@ def test_every_row_of_the_table_by_hand(kind: str) -> None:
             slot, version = job.place(chunk)
             elements = np.full(64, value, np.int32)
             return Packet(
-                Kind.DATA, 0, 0, chunk, slot=slot, version=version, exponent=value, elements=elements
+                Kind.DATA_32, 0, 0, chunk, slot=slot, version=version, exponent=value, elements=elements
             )._replace(**changes)
 
         def answer(worker: int) -> Packet:
@@ -289,7 +289,7 @@ def test_a_stranger_adds_nothing_and_other_traffic_is_left_alone(kind: str) -> N
         job = b.job.model_copy(update={"workers": b.job.workers[:2]})
         b.plane.configure(job)
         with b.rack.socket(2, port=5000) as stranger:
-            packet = Packet(Kind.DATA, 0, 0, 0, elements=np.ones(256, np.int32))
+            packet = Packet(Kind.DATA_32, 0, 0, 0, elements=np.ones(256, np.int32))
             stranger.sendto(packet.encode(), (AGGREGATOR, PORT))
             with b.rack.socket(0, port=5000) as worker:
                 stranger.sendto(b"hello", ("10.9.0.1", 5000))

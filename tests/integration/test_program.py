@@ -12,6 +12,7 @@ import pytest
 from switch_agg.aggregator import Aggregator
 from switch_agg.core import Datagram
 from switch_agg.dataplanes.ebpf import ProgramTrial
+from switch_agg.epochs import Epochs
 from switch_agg.job import Job
 from switch_agg.wire import HEADER, Kind, Packet, decode
 
@@ -23,7 +24,7 @@ class Twins:
 
     def __init__(self, trial: ProgramTrial, job: Job) -> None:
         self.trial, self.job = trial, job
-        self.core = Aggregator(generation=1)
+        self.core = Aggregator(generation=1, epochs=Epochs(first=0))
         self.core.configure(job)
         for index, host in enumerate(job.workers):
             join = Packet(Kind.JOIN, job.number, 0, index, slot=index)
@@ -115,7 +116,7 @@ def test_what_leaves_32_bits_is_flagged() -> None:
     with twins(3, 64) as both:
         elements = np.full(64, 2**31 - 1, np.int32)
         for worker in range(3):
-            result = both.send(worker, Packet(Kind.DATA, 3, 0, 0, elements=elements).encode())
+            result = both.send(worker, Packet(Kind.DATA_32, 3, 0, 0, elements=elements).encode())
         assert result is not None
         assert result.kind == Kind.SATURATED
         both.agree()
@@ -141,13 +142,13 @@ def test_hostile_datagrams_are_counted_and_change_nothing() -> None:
             for value in (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF):
                 changed = bytearray(whole)
                 changed[at] = value
-                kept_kind = changed[0] >> 4 in {Kind.DATA, Kind.SATURATED}
+                kept_kind = changed[0] >> 4 in {Kind.DATA_32, Kind.SATURATED}
                 if bytes(changed) != whole and kept_kind and at not in {8, 9} and not (at == 1 and value >> 4 == 3):
                     both.send(1, bytes(changed))
         for _ in range(200):
             noise = bytearray(rng.randbytes(rng.choice([0, 5, 9, 10, 11, 200, 266])))
             if noise:
-                noise[0] = Kind.DATA << 4 | noise[0] & 0x0F
+                noise[0] = Kind.DATA_32 << 4 | noise[0] & 0x0F
             both.send(1, bytes(noise))
         assert both.trial.counters().fresh == 1
         assert sum(asdict(both.trial.counters())[name] for name in ("fresh", "done")) == 1
@@ -160,7 +161,7 @@ def test_hostile_datagrams_are_counted_and_change_nothing() -> None:
 def test_integers_of_another_width_are_no_chunk_of_the_job() -> None:
     with twins(2, 64, payload="fp16") as both:
         slot, version = both.job.place(0)
-        for kind in (Kind.DATA, Kind.SATURATED, Kind.DATA_8):
+        for kind in (Kind.DATA_32, Kind.SATURATED, Kind.DATA_8):
             packet = Packet(kind, 3, 0, 0, slot=slot, version=version, elements=np.ones(64, np.int32))
             both.send(0, packet.encode())
         both.agree()

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from switch_agg.aggregator import TRANSITIONS, Aggregator
 from switch_agg.core import Datagram
+from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError
 from switch_agg.job import Job
-from switch_agg.wire import Kind, Packet, decode
+from switch_agg.wire import HEADER, Kind, Packet, decode
 
 NUM_ELEMENTS = 64
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +28,7 @@ class Bench:
             workers=tuple(f"w{index}" for index in range(num_workers)),
             **{"num_elements": NUM_ELEMENTS, "num_slots": 2, **keys},
         )
-        self.aggregator = Aggregator(generation=77)
+        self.aggregator = Aggregator(generation=77, epochs=Epochs(first=0))
         self.aggregator.configure(self.job)
         self.counters = self.aggregator.counters
         if join:
@@ -45,7 +46,7 @@ class Bench:
     def contribution(self, chunk: int, value: int = 1, /, *, epoch: int = 0, **changes: Any) -> Packet:
         slot, version = self.job.place(chunk)
         packet = Packet(
-            Kind.DATA,
+            self.job.kind,
             self.job.number,
             epoch,
             chunk,
@@ -68,7 +69,7 @@ def test_the_last_contribution_sends_the_sum_to_everybody() -> None:
     results = bench.contribute(2, 0, 2)
     assert [host for host, _ in results] == ["w0", "w1", "w2"]
     for _, packet in results:
-        assert packet.kind == Kind.DATA
+        assert packet.kind == Kind.DATA_32
         assert packet.exponent == 4
         assert (packet.slot, packet.version, packet.chunk, packet.partial) == (0, 0, 0, False)
         assert packet.elements is not None
@@ -179,7 +180,7 @@ def test_the_last_to_leave_ends_the_epoch() -> None:
 def test_a_reset_is_done_once_and_a_probe_is_answered() -> None:
     bench = Bench(2)
     for _ in range(2):
-        answers = bench.send(0, Packet(Kind.RESET, 0, 0, 0))
+        answers = bench.send(0, Packet(Kind.RESET, 0, 0, 0, slot=0))
         assert answers[-1][1].epoch == 1
     [(host, packet)] = bench.send(1, Packet(Kind.PROBE, 0, 0, 31337))
     assert (host, packet.kind, packet.chunk) == ("w1", Kind.PROBE, 31337)
@@ -193,7 +194,7 @@ def test_sums_beyond_32_bits_are_clipped_and_flagged() -> None:
     assert results[0][1].elements.max() == 2**31 - 1
     bench.contribute(0, 1, -(2**31))
     [(_, packet), _] = bench.contribute(1, 1, 2**31 - 1)
-    assert packet.kind == Kind.DATA
+    assert packet.kind == Kind.DATA_32
     assert bench.counters.saturated == 1
 
 
@@ -222,7 +223,7 @@ def test_hostile_bytes_disturb_nothing(datagrams: list[tuple[int, bytes, int]]) 
     for worker, noise, cut in datagrams:
         # Pure noise, and a real contribution of somebody else's job, cut or overwritten at its end.
         bench.send(worker + 2, noise)
-        bench.send(0, noise[:10] + whole[10 : cut - len(whole)])
+        bench.send(0, noise[: HEADER.size] + whole[HEADER.size : cut - len(whole)])
     assert bench.counters.violations(bench.aggregator.in_flight) == []
 
 

@@ -20,8 +20,8 @@ def joined(**keys: object) -> Worker:
     worker = Worker(JOB, 0, SWITCH, incarnation=42, **keys)  # type: ignore[arg-type]
     worker.join()
     [join] = worker.transmit(0.0)
-    assert decode(join.data) == Packet(Kind.JOIN, 0, 0, 42, slot=0)
-    worker.receive([Datagram(SWITCH, Packet(Kind.JOIN, 0, 3, 42, slot=9).encode())], 0.0)
+    assert decode(join.data) == Packet(Kind.JOIN, 0, 0, 42, slot=0, contributions=1)
+    worker.receive([Datagram(SWITCH, Packet(Kind.JOIN, 0, 3, 42, slot=9, contributions=1).encode())], 0.0)
     assert worker.joined
     assert worker.epoch == 3
     return worker
@@ -39,7 +39,7 @@ def sent(worker: Worker, now_s: float) -> list[int]:
 
 def answer(worker: Worker, chunk: int, now_s: float, *, marked: bool = False, **changes: Any) -> None:
     slot, version = JOB.place(chunk)
-    packet = Packet(Kind.DATA, 0, 3, chunk, slot=slot, version=version, elements=np.full(32, chunk, np.int32))
+    packet = Packet(Kind.DATA_32, 0, 3, chunk, slot=slot, version=version, elements=np.full(32, chunk, np.int32))
     worker.receive([Datagram(SWITCH, packet._replace(**changes).encode(), marked)], now_s)
 
 
@@ -242,7 +242,7 @@ def test_images_are_the_datagrams() -> None:
         chunk = (0xFFFFFFFB + offset) & 0xFFFFFFFF
         slot, version = job.place(chunk)
         packet = Packet(
-            Kind.DATA,
+            Kind.DATA_32,
             3,
             5,
             chunk,
