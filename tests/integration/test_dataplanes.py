@@ -161,12 +161,12 @@ def test_a_datagram_is_held_back_until_the_next_of_its_direction_has_passed(kind
             Faults(listed=tuple(ListedFault(direction=way, worker=0, chunk=at, fault="reorder") for way, at in held))
         )
         sender.connect((AGGREGATOR, PORT))
-        sender.send(Packet(Kind.PROBE, 0, 0, 9).encode())  # from here on, results come to this port
-        assert decode(sender.recv(9999)).kind == Kind.PROBE
+        sender.send(Packet(Kind.JOIN, 0, 0, 9).encode())  # another start of the worker, at this port
+        assert decode(sender.recv(9999))[:3] == (Kind.JOIN, 0, 1)
         for first in (0, 2):
             for chunk in (first, first + 1):
                 elements = np.full(256, chunk, np.int32)
-                sender.send(Packet(Kind.DATA_32, 0, 0, chunk, slot=chunk, elements=elements).encode())
+                sender.send(Packet(Kind.DATA_32, 0, 1, chunk, slot=chunk, elements=elements).encode())
             found = [decode(sender.recv(9999)) for _ in range(2)]
             assert [packet.chunk for packet in found] == [first + 1, first]
             for packet in found:
@@ -178,10 +178,10 @@ def test_a_datagram_is_held_back_until_the_next_of_its_direction_has_passed(kind
 
 @pytest.mark.parametrize("kind", PLANES)
 def test_a_job_that_is_removed_with_chunks_under_way_leaves_the_books_in_order(kind: str) -> None:
-    with bench(kind, 2) as b, b.rack.socket(0, 4001) as sender:
+    with bench(kind, 2) as b:
         for chunk in range(3):
             data = Packet(Kind.DATA_32, 0, 0, chunk, slot=chunk, elements=np.ones(256, np.int32)).encode()
-            sender.sendto(data, (AGGREGATOR, PORT))
+            b.clients[0]._socket.send(data)
         deadline_s = time.monotonic() + 2
         while b.plane.in_flight() < 3 and time.monotonic() < deadline_s:
             time.sleep(0.01)
@@ -272,7 +272,7 @@ def test_every_row_of_the_table_by_hand(kind: str) -> None:
         for changes in wrong:
             send(0, contribution(8, 3)._replace(**changes))
         send(0, whole[:6] + b"\xc0" + whole[7:])
-        send(0, b"\x17" + whole[1:])
+        send(0, b"\x97" + whole[1:])
         num_bad = len([*range(HEADER.size), *range(HEADER.size, len(whole), 9)]) + 1 + len(wrong) + 2
         counted("bad", before.bad + num_bad)
         assert plane.counters().fresh == before.fresh

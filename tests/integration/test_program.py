@@ -1,5 +1,7 @@
 """The program in the kernel beside the core in Python, datagram by datagram, without a network (BPF_PROG_TEST_RUN)."""
 
+import itertools
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from switch_agg.job import Job
 from switch_agg.wire import HEADER, Kind, Packet, decode
 
 pytestmark = pytest.mark.privileged
+SEEDS = int(os.environ.get("EPOCH_SEEDS", "150"))
 
 
 class Twins:
@@ -176,3 +179,70 @@ def test_a_stranger_and_other_traffic_are_told_apart() -> None:
         passed = [Packet(Kind.JOIN, 3, 0, 0), Packet(Kind.PROBE, 3, 0, 0), Packet(Kind.LEAVE, 3, 0, 0)]
         assert [both.trial.send("10.0.0.1", packet.encode())[0] for packet in passed] == [False] * 3
         assert both.trial.counters().rx == 1
+
+
+def wrong_sums(trial: ProgramTrial, job: Job, seed: int, *, epochs_repeat: bool = False) -> int:
+    """Of a history of some epochs, each with late datagrams of those before and stray ones from other ports between its
+    own: how many sums were not those of the epoch's contributions."""
+    rng = random.Random(seed)
+    old: list[tuple[str, bytes]] = []
+    wrong, first = 0, rng.getrandbits(32)
+    for number in range(4):
+        epoch = 0 if epochs_repeat else first + number * rng.choice([1, 16])
+        trial.begin_epoch(epoch % 2**32, job.everybody)
+        sent: list[tuple[str, bytes]] = []
+        for chunk in range(rng.randint(1, 6)):
+            slot, version = job.place(chunk)
+            values = [rng.randrange(-(2**24), 2**24) for _ in job.workers]
+            for host, value in zip(job.workers, values, strict=True):
+                elements = np.full(job.num_elements, value, np.int32)
+                whole = Packet(
+                    Kind.DATA_32, job.number, epoch % 2**32, chunk, slot=slot, version=version, elements=elements
+                )
+                data = whole.encode()
+                for late_host, late in rng.sample(old, min(len(old), rng.randrange(3))):
+                    trial.send(late_host, late)
+                if rng.random() < 0.3:
+                    stray = whole._replace(elements=elements + 1).encode()
+                    trial.send(rng.choice(job.workers), stray, port=rng.choice([0, 1, 3999, 4001, 65535]))
+                _, after, _ = trial.send(host, data)
+                sent.append((host, data))
+            found = decode(after)
+            assert found.elements is not None
+            wrong += bool((found.elements != sum(values)).any())
+        old += sent
+    return wrong
+
+
+def test_what_comes_late_or_from_elsewhere_is_in_no_sum() -> None:
+    with twins(3, 64, first_slot=5) as both:
+        assert [seed for seed in range(SEEDS) if wrong_sums(both.trial, both.job, seed)] == []
+        assert both.trial.counters().stale > 4 * SEEDS
+        assert both.trial.counters().violations(both.trial.in_flight()) == []
+        assert any(wrong_sums(both.trial, both.job, seed, epochs_repeat=True) for seed in range(40))
+
+
+def test_sums_do_not_depend_on_the_order_and_no_overflow_is_silent() -> None:
+    """The largest number, one more and one less, in every order: exact. What leaves 32 bits is clipped and flagged."""
+    most, least = 2**31 - 1, -(2**31)
+    orders = []
+    for values, expected, kind in (
+        ((most, 1, -1), most, Kind.DATA_32),
+        ((least, -1, 1), least, Kind.DATA_32),
+        ((most, most, least), most - 1, Kind.DATA_32),
+        ((most, 1, 0), most, Kind.SATURATED),
+        ((most, most, -1), most, Kind.SATURATED),
+        ((least, least, most), least, Kind.SATURATED),
+    ):
+        orders += [(order, expected, kind) for order in itertools.permutations(values)]
+    with twins(3, 64) as both:
+        for chunk, (order, expected, kind) in enumerate(orders):
+            slot, version = both.job.place(chunk)
+            for worker in (0, 1, 2, 0):  # the first asks for the sum again
+                elements = np.full(64, order[worker], np.int32)
+                packet = Packet(Kind.DATA_32, 3, 0, chunk, slot=slot, version=version, elements=elements)
+                result = both.send(worker, packet.encode())
+            assert result is not None
+            assert result.elements is not None
+            assert (result.kind, set(result.elements.tolist())) == (kind, {expected})
+        both.agree()

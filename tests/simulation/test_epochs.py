@@ -6,7 +6,9 @@ of which epoch: a worker that finishes one must have the sum of exactly those. `
 
 import os
 import random
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,11 +16,12 @@ import numpy as np
 import pytest
 
 from switch_agg.aggregator import Aggregator
+from switch_agg.client import Client
 from switch_agg.core import Address, Core, Datagram
 from switch_agg.epochs import Epochs
 from switch_agg.job import Job
 from switch_agg.simulator import Network, Simulator, StuckError
-from switch_agg.wire import Kind, Packet
+from switch_agg.wire import Kind, Packet, decode
 from switch_agg.worker import Worker
 
 SWITCH: Final[Address] = ("switch", 0xBEE0)
@@ -275,3 +278,59 @@ def test_the_simulation_would_notice(kinds: tuple[type[Aggregator], type[Worker]
         return False
 
     assert any(wrong(seed) for seed in range(num_seeds))
+
+
+def joined_client(stack: ExitStack, played: socket.socket, job: Job, epoch: int, *, native: bool) -> Client:
+    """Whose aggregator is a socket of the test's; the answer to its JOIN goes past the network."""
+    address: Address = played.getsockname()
+    keys: dict[str, Any] = {"local": ("127.0.0.1", 0), "use_native": native, "min_timeout_s": 0.5}
+    client = stack.enter_context(Client(job, 0, address, **keys))
+    client._core.join()
+    [asked] = client._core.transmit(0.0)
+    answer = decode(asked.data)._replace(epoch=epoch, slot=77)
+    client._core.receive([Datagram(address, answer.encode())], 0.0)
+    assert client._core.joined
+    return client
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_a_worker_takes_results_of_its_own_epoch_alone(native: bool) -> None:
+    """On loopback, with all that will come already in its socket: late results, late RESETs, what others sent."""
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        job = Job(number=rng.randrange(16), workers=("a", "b"), num_elements=NUM_ELEMENTS, num_slots=8)
+        epoch, num_chunks = rng.getrandbits(32), rng.randint(1, 8)
+        with ExitStack() as stack:
+            played = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            played.bind(("127.0.0.1", 0))
+            client = joined_client(stack, played, job, epoch, native=native)
+
+            def result(chunk: int, value: int, epoch: int = epoch, job: Job = job, **changes: Any) -> bytes:
+                slot, version = job.place(chunk)
+                elements = np.full(NUM_ELEMENTS, value, np.int32)
+                packet = Packet(Kind.DATA_32, job.number, epoch, chunk, slot=slot, version=version, elements=elements)
+                return packet._replace(**changes).encode()
+
+            def late(rng: random.Random = rng, epoch: int = epoch, job: Job = job) -> bytes:
+                chunk = rng.randrange(8)
+                other = (epoch - rng.choice([1, 2, 16, 32, 256, 1 << 16, 1 << 30])) % 2**32
+                reset = Packet(Kind.RESET, job.number, other, chunk, slot=77)
+                return rng.choice(
+                    [
+                        result(chunk, -1, other),
+                        result(chunk, -1, other, kind=Kind.SATURATED),
+                        result(chunk, -1, job=job.model_copy(update={"number": (job.number + 1) % 16})),
+                        result(chunk, -1, epoch & 15, kind=Kind.DATA),
+                        result(chunk, -1)[:-1],
+                        reset.encode(),
+                        reset._replace(kind=Kind.JOIN).encode(),
+                    ]
+                )
+
+            coming = [result(chunk, 10 + chunk) for chunk in range(num_chunks)]
+            rng.shuffle(coming)
+            for data in coming:
+                for each in [*(late() for _ in range(rng.randrange(4))), data]:
+                    played.sendto(each, client._socket.getsockname())
+            found = client.reduce(np.ones((num_chunks, NUM_ELEMENTS), np.int32), np.zeros(num_chunks, np.int8))
+            assert found.elements[:, 0].tolist() == [10 + chunk for chunk in range(num_chunks)], f"seed {seed}"
