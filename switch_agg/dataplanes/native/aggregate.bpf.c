@@ -56,6 +56,7 @@ typedef __s32 wide;
 #define CARRIES(kind) ((kind) == KIND_DATA_8)
 #endif
 enum { UP, DOWN };
+enum { XMIT_CN = 2 }; /* NET_XMIT_CN of linux/netdevice.h */
 enum { HAS_PARENT = 1 << 8, DOUBLINGS = 16 }; /* beside the number of a worker; from that bit on: of what divides a sum */
 enum fault { NO_FAULT, LOSS, DUPLICATE, CORRUPT, REORDER };
 enum held { NOTHING, HELD_BACK, OVERTAKEN, MOVING };
@@ -304,7 +305,10 @@ static __always_inline void address_to(struct frame *frame, const struct worker 
 
 /* Sends the packet out of an interface. `whom`: the worker's number, MAX_WORKERS for the aggregator above. */
 static __noinline int leave_by(struct __sk_buff *skb, __u32 interface, __u32 job, __u32 whom) {
-    if (bpf_clone_redirect(skb, interface, 0) >= 0) {
+    long sent = bpf_clone_redirect(skb, interface, 0);
+    /* What a full queue drops (NET_XMIT_DROP) is lost, as on any network. An interface that is down has no queue, and
+     * its stand-in says NET_XMIT_CN: noop_enqueue(). */
+    if (sent >= 0 && sent != XMIT_CN) {
         COUNT(tx);
         return 1;
     }
