@@ -40,8 +40,13 @@ REORDERING: Final = 3
 MAX_ROUND_TRIPS: Final = 2.0
 """Of the timer (RFC 8985's probe, section 7.2): at the end of each reduction the queue drains, so that round trips vary
 as much as they last, and nothing is left to overtake what is lost."""
+MAX_BACKOFF: Final = 16.0
+"""Of the timer, which doubles while nothing comes back. Whoever waits for a worker that has not begun then sends one
+chunk in 16 timeouts, each of them a round trip or more: a sixteenth of what a window of one would."""
 CONTROL_TIMEOUT_S: Final = 0.05
 """Between two JOINs or LEAVEs, doubled up to a second."""
+MAX_LATE_ATTEMPTS: Final = 2
+"""Transmissions of a chunk whose result, sooner after the last than any round trip, may be the answer to the first."""
 MAX_SILENCE_S: Final = 10.0
 
 
@@ -105,7 +110,9 @@ class Worker:
     ) -> None:
         """`incarnation` differs after every start. The window never exceeds the pool."""
         self.counters = WorkerCounters()
-        self.round_trip = RoundTripEstimator(min_timeout_s=min_timeout_s, max_round_trips=MAX_ROUND_TRIPS)
+        self.round_trip = RoundTripEstimator(
+            min_timeout_s=min_timeout_s, max_round_trips=MAX_ROUND_TRIPS, max_backoff=MAX_BACKOFF
+        )
         self.joined = False
         self.left = False
         self.failure: AggregationError | None = None
@@ -328,9 +335,13 @@ class Worker:
         self._result.exponents[offset] = packet.exponent
         self._result.counts[offset] = packet.contributions if packet.partial else self._job.num_workers
         self._result.saturated[offset] = packet.kind == Kind.SATURATED
-        known = once = flight.attempts == 1
-        if taken_for_lost or not known:
-            known |= self.round_trip.was_late(0.0 if taken_for_lost else now_s - flight.sent_s, now_s)
+        # A chunk that others overtook waited for a repetition, perhaps another worker's: that is no round trip. So does
+        # one that was repeated more than once.
+        once = flight.attempts == 1
+        known = once and flight.order + REORDERING > self._newest_returned
+        if taken_for_lost or not once:
+            late = self.round_trip.was_late(0.0 if taken_for_lost else now_s - flight.sent_s, now_s)
+            known |= late and flight.attempts <= MAX_LATE_ATTEMPTS
         round_trip_s = now_s - flight.first_s if known else None
         if round_trip_s is not None:
             self.round_trip.sample(round_trip_s)

@@ -530,10 +530,9 @@ def test_a_destination_that_cannot_be_sent_to_is_its_own_trouble(
             plane.check()
         assert dict(plane.unsent()) == {hosts[0]: 3}
         reduced(0)
-        assert [record.getMessage() for record in caplog.records if record.name == "switch_agg.driver"] == [
-            f"nothing can be sent to {hosts[0]}:4001: "
-            f"{ {'firewall': 'Operation not permitted', 'no route': 'No route to host'}[reason] }; others are served"
-        ]
+        why = {"firewall": "Operation not permitted", "no route": "No route to host"}[reason]
+        logged = [record.getMessage() for record in caplog.records if record.name == "switch_agg.driver"]
+        assert logged == [f"nothing can be sent to {hosts[0]}:4001: {why}; others are served"]
 
 
 @pytest.mark.parametrize("kind", PLANES)

@@ -20,7 +20,7 @@ from switch_agg.job import Job
 from switch_agg.simulator import ETHERNET_IP_UDP_BYTES, Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, DelayWindow, FixedWindow, Window
 from switch_agg.wire import HEADER, Kind, Packet
-from switch_agg.worker import Worker
+from switch_agg.worker import MAX_SILENCE_S, Worker
 
 SWITCH: Address = ("switch", 0xBEE0)
 NUM_ELEMENTS = 32
@@ -415,6 +415,20 @@ def test_a_lost_chunk_holds_up_its_slot_alone(num_slots: int) -> None:
         return world.simulator.now_s - begun_s
 
     assert taken_s(0.01) < 1.13 * taken_s(0.0)
+
+
+@pytest.mark.parametrize("delay_s", [5e-5, 5e-3])
+def test_a_quarter_lost_each_way_costs_seconds_not_the_aggregator(delay_s: float) -> None:
+    """Four workers wait for each other's repetitions: none may take that for a longer path, and wait longer itself."""
+    for seed in range(10):
+        network = Network(delay_s=delay_s, loss=0.25, rate_bps=100e6)
+        world = World(seed, num_workers=4, num_slots=128, network=network, windows=(None,))
+        world.join()
+        for worker in world.workers:
+            worker._max_silence_s = MAX_SILENCE_S
+        begun_s = world.simulator.now_s
+        world.reduce(61)
+        assert world.simulator.now_s - begun_s < MAX_SILENCE_S
 
 
 def test_whoever_begins_last_makes_nobody_repeat_a_whole_window_for_nothing() -> None:

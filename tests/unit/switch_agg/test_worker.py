@@ -1,5 +1,6 @@
 """A worker against a scripted aggregator; the simulation plays them against each other."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,25 @@ def test_another_epoch_and_a_restart_end_what_is_under_way() -> None:
         assert (worker.deadline_s() is None) is ends
 
 
+def test_an_epoch_that_it_was_in_before_has_to_end_first() -> None:
+    """Its chunks from 0 on would be the ones of before: a sum of what somebody contributed then, and others now."""
+    worker = reducing(2)
+    sent(worker, 0.0)
+    worker.join()
+    again = Packet(Kind.JOIN, 0, 3, 42, slot=0, contributions=2)
+    assert [decode(datagram.data) for datagram in worker.transmit(1.0)] == [again]
+    early, stale = Packet(Kind.JOIN, 0, 3, 42, slot=9, contributions=2), Packet(Kind.JOIN, 0, 9, 42, contributions=1)
+    worker.receive([Datagram(SWITCH, each.encode()) for each in (stale, early, early)], 1.0)
+    assert not worker.joined
+    asked = [decode(datagram.data) for datagram in worker.transmit(1.0)]
+    assert asked == [again._replace(kind=Kind.RESET), again]
+    worker.receive([Datagram(SWITCH, early.encode())], 1.001)
+    assert worker.transmit(1.001) == []  # that was under way: the next turn is the timer's
+    worker.receive([Datagram(SWITCH, early._replace(epoch=4).encode())], 1.002)
+    assert worker.joined
+    assert worker.epoch == 4
+
+
 def test_silence_is_an_error_that_says_how_long() -> None:
     worker = reducing(1, max_silence_s=0.5)
     now_s = 0.0
@@ -208,6 +228,27 @@ def test_silence_is_an_error_that_says_how_long() -> None:
         now_s = alone.deadline_s() or 0.0
         alone.expire(now_s)
     assert now_s < 2
+
+
+def test_what_waits_for_others_is_no_round_trip_and_the_timer_backs_off_to_sixteen() -> None:
+    worker = reducing(20)
+    sent(worker, 0.0)
+    for chunk in (1, 2, 3, 4):
+        answer(worker, chunk, 0.01)
+    worker.expire(0.02)
+    assert 0 in sent(worker, 0.02)
+    timeout_s = worker.round_trip.timeout_s
+    answer(worker, 0, 5.0)  # a repetition of another worker's came at last
+    assert worker.round_trip.timeout_s == timeout_s
+    waits = []
+    worker.transmit(5.0)
+    for _ in range(8):
+        now_s = worker.deadline_s() or 0.0
+        waits.append(now_s)
+        worker.expire(now_s)
+        worker.transmit(now_s)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(waits)]
+    assert gaps == pytest.approx([worker.round_trip.timeout_s * min(16, 2**number) for number in range(1, 8)])
 
 
 def test_windows_bound_what_is_under_way() -> None:
