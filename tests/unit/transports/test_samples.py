@@ -86,7 +86,7 @@ def test_each_stack_has_the_bound_of_what_its_links_must_carry() -> None:
     assert of("parameter_server:servers=4/tcp") == pytest.approx(2**22 * 1514 / 1448)
     assert of("parameter_server:servers=2/tcp") == pytest.approx(2 * 2**22 * 1514 / 1448)
     assert of("in_network/ebpf") == pytest.approx(4096 * 1080)
-    assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8244)
+    assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8248)
 
 
 def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:

@@ -85,7 +85,7 @@ def test_what_cannot_be_had_is_refused_with_its_key(keys: dict[str, Any], path: 
 def test_jumbo_frames_carry_larger_chunks_and_fewer_bytes() -> None:
     made = plan(workers=2, mtu=9000, collective={"kind": "in_network", "num_elements": 2048})
     chunks = sum(-(-count // 2048) for count in made.buckets)
-    assert made.directions[0].expected_bytes == chunks * 8244
+    assert made.directions[0].expected_bytes == chunks * 8248
     for port in made.links[0]:
         (command,) = (line for line in made.node(port.node).ip_commands if f"dev {port.interface} mtu " in line)
         assert command.startswith(f"link set dev {port.interface} mtu 9000")
