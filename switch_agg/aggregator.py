@@ -224,9 +224,10 @@ class Aggregator:
         self._compatible = {host: each for host, each in self._compatible.items() if each is not state}
 
     def reset(self, number: int) -> int:
-        """Begin another epoch of a job and tell its workers; returns the epoch. Raises JobError for an unknown job."""
+        """Begin another epoch of a job and tell its workers; returns the epoch, below the root of a tree the one that
+        the root is asked to end. Raises JobError for an unknown job."""
         state = self._state(number)
-        self._begin_epoch(state, self._next_epoch(state.epoch))
+        self._end_epoch(state)
         return state.epoch
 
     def stragglers(self, number: int) -> Stragglers:

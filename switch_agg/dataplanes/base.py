@@ -22,7 +22,8 @@ class DataPlane(Protocol):
         """Serve it no longer. Raises JobError for one that is not served."""
 
     def reset(self, number: int) -> int:
-        """Begin another epoch of the job and tell its workers; returns the epoch. Raises JobError."""
+        """Begin another epoch of the job and tell its workers; returns the epoch, below the root of a tree the one that
+        the root is asked to end. Raises JobError."""
 
     def inject(self, faults: Faults) -> None:
         """From now on, let these happen instead of those before. Raises UnsupportedError for what cannot be made."""

@@ -168,6 +168,31 @@ def test_in_a_tree_workers_join_once_the_aggregator_above_knows_theirs() -> None
     assert joined(0) == [("root", Kind.JOIN, 5)]
 
 
+def test_below_the_root_a_reset_is_the_root_s_to_do() -> None:
+    """An epoch of its own would never be the root's, and its workers would wait for ever."""
+    bench = Bench(join=False, parent="root", parent_index=5)
+    before = bench.aggregator.membership(0)[0]
+    assert bench.aggregator.reset(0) == before
+    assert [(host, packet.kind, packet.epoch) for host, packet in bench.sent()] == [("root", Kind.RESET, before)]
+
+
+def test_only_what_joined_is_a_worker_and_only_it_ends_an_epoch() -> None:
+    bench = Bench(2)
+    stray = [
+        Packet(Kind.RESET, 0, 0, 0),
+        Packet(Kind.LEAVE, 0, 0, 0),
+        Packet(Kind.PROBE, 0, 0, 0),
+        Packet(Kind.JOIN, 0, 0, 100, slot=1),
+        bench.contribution(0, 9),
+    ]
+    for packet in stray:
+        bench.aggregator.receive([Datagram(("w0", 9), packet.encode())], 0.0)
+    answered = [(each.peer, decode(each.data).kind) for each in bench.aggregator.transmit(0.0)]
+    assert answered == [(("w0", 9), kind) for kind in (Kind.RESET, Kind.LEAVE, Kind.PROBE, Kind.RESET)]
+    assert bench.aggregator.membership(0) == (0, 0b11, {0: 4000, 1: 4001})
+    assert (bench.counters.stale, bench.counters.fresh) == (1, 0)
+
+
 def test_the_last_to_leave_ends_the_epoch() -> None:
     bench = Bench(2)
     assert [packet.epoch for _, packet in bench.send(0, Packet(Kind.LEAVE, 0, 0, 100, slot=0))] == [0]
