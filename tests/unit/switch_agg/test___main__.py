@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from switch_agg.client import Client
+from switch_agg.epochs import RESERVED
 from switch_agg.job import Job
 from tests.loopback import free_port, own_address
 
@@ -29,10 +30,12 @@ def command(*words: str) -> "subprocess.CompletedProcess[str]":
 def serving(control: Path, *words: str) -> Iterator[None]:
     argv = [sys.executable, "-m", "switch_agg", "serve", "--listen", LISTEN, "--control", str(control), *words]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"ready {LISTEN}:48864\n"
-        yield
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"ready {LISTEN}:48864\n"
+            yield
+        finally:  # or the next test finds the address taken
+            process.terminate()
         assert process.wait(10) == 0
 
 
@@ -77,6 +80,8 @@ def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
         for client in clients:
             client.close()
     assert not control.exists()
+    remembered = int((tmp_path / "agg.sock.epoch").read_text())
+    assert remembered == (before + RESERVED) % 2**32, "the next aggregator here counts on from there"
     assert command("status", *at).returncode == 3
 
 

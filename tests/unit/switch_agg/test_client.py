@@ -241,7 +241,7 @@ def test_a_quarter_lost_each_way_does_not_make_the_aggregator_seem_gone(native: 
     with rack(4, natives=(native,), rates=FaultRates(loss=0.25)) as bench:
         bench.everybody(lambda _, client: client.join())
         values = np.arange(4 * 61 * 64, dtype=np.int32).reshape(4, 61, 64)
-        for _ in range(3):
+        for _ in range(2):
             for found in bench.everybody(lambda index, client: client.reduce(values[index], np.zeros(61, np.int8))):
                 np.testing.assert_array_equal(found.elements, values.sum(axis=0))
         assert all(client._carried.timeout_s < 0.5 for client in bench.clients if native)
