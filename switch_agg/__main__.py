@@ -24,6 +24,7 @@ from rich.live import Live
 from switch_agg.control.service import ControlClient, served
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
+from switch_agg.epochs import Epochs
 from switch_agg.errors import AggregationError, JobError, UnsupportedError, explained
 from switch_agg.faults import Faults
 from switch_agg.job import Job
@@ -87,6 +88,9 @@ def serve(
 ) -> None:
     """Serve an address until a signal comes. Says `ready ADDRESS:PORT` when it does.
 
+    Beside the control socket a file, CONTROL.epoch, stays: the next aggregator there goes on counting epochs, so that
+    it knows what is late from before its start.
+
     Example: switch-agg serve --listen 10.0.0.9 --control /run/agg.sock --metrics 9465 --link-mbps 100
     """
     address = _address(listen)
@@ -100,7 +104,8 @@ def serve(
             for name, given in (("--sessions", sessions), ("--switch-mac", switch_mac)):
                 if given is not None:
                     raise JobError(f"{name}: has a meaning only with --compatible")
-            plane = _plane(dataplane, address, switch_pid, interface, elements, payload, slots)
+            epochs = Epochs(memory=control.with_name(f"{control.name}.epoch"))
+            plane = _plane(dataplane, address, epochs, switch_pid, interface, elements, payload, slots)
             stack.callback(plane.close)
         rate_bps = None if link_mbps is None else link_mbps * 1e6
         name = SWITCHML if compatible else dataplane
@@ -247,18 +252,19 @@ def _address(text: str) -> Address:
 def _plane(
     kind: str,
     address: Address,
+    epochs: Epochs,
     switch_pid: int | None,
     interface: str | None,
     elements: int,
     payload: PayloadName,
     slots: int,
 ) -> DataPlane:
-    generation = secrets.randbits(14)
+    generation = secrets.randbits(32)
     try:
         if kind == "reference":
             from switch_agg.dataplanes.reference import ReferenceDataPlane
 
-            return ReferenceDataPlane(address, generation=generation)
+            return ReferenceDataPlane(address, generation=generation, epochs=epochs)
         from switch_agg.dataplanes.ebpf import EbpfDataPlane
 
         if switch_pid is None or interface is None:
@@ -272,6 +278,7 @@ def _plane(
             return EbpfDataPlane(
                 address,
                 generation=generation,
+                epochs=epochs,
                 num_elements=elements,
                 payload=payload,
                 num_slots=slots,

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switch_agg.core import Address, Datagram
+from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError, WireError
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.payload import Payload
@@ -24,16 +25,14 @@ from switch_agg.wire import (
     CARRYING,
     EXPONENT_ZERO,
     MAX_SLOTS,
-    NUM_EPOCHS,
     Kind,
     Packet,
     decode,
-    epoch_is_newer,
     is_newer,
 )
 
 TRANSITIONS: Final = (
-    ("of another epoch, or of a worker that has not joined", "stale", "answer RESET with the epoch"),
+    ("of another epoch, or from a port that has not joined", "stale", "answer RESET with the epoch"),
     ("older than the version's chunk", "stale", "drop"),
     ("newer, and somebody may lack the result of the version's chunk", "held", "drop: the worker repeats it"),
     ("newer, or the version is unused", "fresh", "clear the version, add"),
@@ -66,6 +65,7 @@ class Counters:
     held: int = 0
     bad_length: int = 0
     bad_kind: int = 0
+    bad_format: int = 0
     bad_size: int = 0
     bad_slot: int = 0
     bad_job: int = 0
@@ -159,12 +159,12 @@ class _JobState:
     epoch: int
     index: dict[str, int]
     versions: tuple[list[_Version], list[_Version]]
-    incarnations: dict[int, int] = field(default_factory=dict)
-    """Of each worker that has joined this epoch."""
+    joins: dict[int, Packet] = field(default_factory=dict)
+    """Of each worker that has joined this epoch, the last."""
     newest: dict[tuple[int, int], int] = field(default_factory=dict)
     """By worker and slot: the newest chunk that it has sent in this epoch."""
     ports: dict[int, int] = field(default_factory=dict)
-    """Where each worker was last heard from."""
+    """Where each worker joined from last, in this epoch or an earlier one."""
     left: int = 0
     """Bitmap."""
     parent_generation: int | None = None
@@ -182,16 +182,18 @@ class _JobState:
 class Aggregator:
     """Any number of jobs; implements switch_agg.core.Core."""
 
-    def __init__(self, *, generation: int) -> None:
-        """`generation` differs (with luck, in 14 bits) after every start, so that workers notice a restart."""
+    def __init__(self, *, generation: int, epochs: Epochs | None = None) -> None:
+        """`generation` has 32 bits and differs after every start: by the lower 14 workers notice a restart, by all the
+        aggregator above. The epochs' numbers come from `epochs`; None: from a random one on."""
         self.counters = Counters()
-        self._generation = generation % MAX_SLOTS
+        self._generation = generation & 0xFFFFFFFF
+        self._epochs = epochs or Epochs()
         self._jobs: dict[int, _JobState] = {}
         self._outbox: list[Datagram] = []
 
     # -- control ------------------------------------------------------------------------------------------------------
 
-    def configure(self, job: Job, *, epoch: int = 0) -> None:
+    def configure(self, job: Job) -> None:
         """Serve a job. Raises JobError when its number is taken or its slots are another's."""
         slots = range(job.first_slot, job.first_slot + job.num_slots)
         for other in (state.job for state in self._jobs.values()):
@@ -205,7 +207,7 @@ class Aggregator:
         )
         self._jobs[job.number] = _JobState(
             job=job,
-            epoch=epoch % NUM_EPOCHS,
+            epoch=self._next_epoch(None),
             index={host: number for number, host in enumerate(job.workers)},
             versions=(halves[0], halves[1]),
         )
@@ -217,9 +219,10 @@ class Aggregator:
         del self._jobs[number]
 
     def reset(self, number: int) -> int:
-        """Begin another epoch of a job and tell its workers; returns the epoch. Raises JobError for an unknown job."""
+        """Begin another epoch of a job and tell its workers; returns the epoch, below the root of a tree the one that
+        the root is asked to end. Raises JobError for an unknown job."""
         state = self._state(number)
-        self._begin_epoch(state, (state.epoch + 1) % NUM_EPOCHS)
+        self._end_epoch(state)
         return state.epoch
 
     def stragglers(self, number: int) -> Stragglers:
@@ -234,9 +237,9 @@ class Aggregator:
         return sum(any(half.added and half.result is None for half in slot) for slot in pairs)
 
     def membership(self, number: int) -> tuple[int, int, dict[int, int]]:
-        """A job's epoch, the bitmap of the workers that have joined it, and each worker's port as last heard."""
+        """A job's epoch, the bitmap of the workers that have joined it, and the port that each joined from."""
         state = self._state(number)
-        return state.epoch, sum(1 << worker for worker in state.incarnations), dict(state.ports)
+        return state.epoch, sum(1 << worker for worker in state.joins), dict(state.ports)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -297,19 +300,18 @@ class Aggregator:
         state = self._jobs.get(packet.job)
         if state is None:
             raise WireError("bad_job", f"nobody configured job {packet.job}")
-        if host == state.job.parent:
+        if datagram.peer == (state.job.parent, state.job.parent_port):
             self._handle_parent(state, packet)
             return
         worker = state.index.get(host)
         if worker is None:
             raise WireError("bad_worker", f"{host} is no worker of job {packet.job}")
-        state.ports[worker] = port
         if packet.kind not in CARRYING:
             self.counters.control += 1
-            self._control(state, worker, packet)
+            self._control(state, worker, port, packet)
             return
         sized = packet.elements is not None and len(packet.elements) == state.job.num_elements
-        if not sized or not state.job.form.carries(packet.kind):
+        if not sized or not state.job.carries(packet.kind):
             asked = f"{state.job.num_elements} elements of {state.job.payload}"
             raise WireError("bad_size", f"job {packet.job} has chunks of {asked}")
         if not 0 <= packet.slot - state.job.first_slot < state.job.num_slots:
@@ -317,9 +319,9 @@ class Aggregator:
         if self._place(state.job, packet.chunk) != (packet.slot, packet.version):
             raise WireError("bad_slot", f"chunk {packet.chunk} has no place in slot {packet.slot}")
         self.counters.rx += 1
-        if packet.epoch != state.epoch or worker not in state.incarnations:
+        if packet.epoch != state.epoch or not self._has_joined(state, worker, port):
             self.counters.stale += 1
-            self._answer(state, worker, Kind.RESET, chunk=packet.chunk)
+            self._answer(state, (host, port), Kind.RESET, chunk=packet.chunk)
             return
         self._contribute(state, worker, packet, now_s)
 
@@ -328,7 +330,7 @@ class Aggregator:
             state.newest[worker, packet.slot] = packet.chunk
         version = state.versions[packet.version][packet.slot - state.job.first_slot]
         if not version.used or self._is_newer(packet.chunk, version.chunk):
-            if version.used and not self._everybody_has(state, packet.slot, version.chunk):
+            if version.used and (version.result is None or not self._everybody_has(state, packet.slot, version.chunk)):
                 self.counters.held += 1
                 return
             self._clear(version, packet.chunk, now_s)
@@ -367,15 +369,15 @@ class Aggregator:
             answered = packet.kind == Kind.JOIN and packet.chunk == self._generation
             restarted = state.parent_generation not in {None, packet.slot}
             known, state.parent_generation = state.parent_generation == packet.slot, packet.slot
-            if packet.epoch != state.epoch and (not known or epoch_is_newer(packet.epoch, state.epoch)):
-                self._generation = (self._generation + restarted) % MAX_SLOTS
+            if packet.epoch != state.epoch and (not known or is_newer(packet.epoch, state.epoch)):
+                self._generation = (self._generation + restarted) & 0xFFFFFFFF
                 self._begin_epoch(state, packet.epoch)
             if packet.kind == Kind.RESET:
                 self._join_parent(state)
             elif answered and packet.epoch == state.epoch and not state.joined_above:
                 state.joined_above = True
-                for joined, incarnation in state.incarnations.items():
-                    self._answer(state, joined, Kind.JOIN, chunk=incarnation)
+                for worker, join in state.joins.items():
+                    self._answer(state, self._peer(state, worker), Kind.JOIN, chunk=join.chunk, join=join.contributions)
             return
         if packet.kind not in CARRYING:
             self.counters.control += 1
@@ -389,31 +391,36 @@ class Aggregator:
         if awaited and packet.epoch == state.epoch and packet.chunk == version.chunk:
             self._finish(state, version, packet)
 
-    def _control(self, state: _JobState, worker: int, packet: Packet) -> None:
-        """JOIN, LEAVE, RESET or PROBE of a worker."""
+    @staticmethod
+    def _has_joined(state: _JobState, worker: int, port: int) -> bool:
+        return worker in state.joins and state.ports[worker] == port
+
+    def _control(self, state: _JobState, worker: int, port: int, packet: Packet) -> None:
+        """JOIN, LEAVE, RESET or PROBE from a worker's host; the port is a worker's only once a JOIN from it counts."""
+        peer = (state.job.workers[worker], port)
         if packet.kind == Kind.JOIN:
             if packet.slot != worker:
                 return  # it takes itself for another: no answer is the clearest one
-            if state.incarnations.get(worker, packet.chunk) != packet.chunk:
+            if worker in state.joins and state.joins[worker].chunk != packet.chunk:
                 self._end_epoch(state)
                 if state.job.parent is not None:
                     return  # until the root has said which epoch is next
-            state.incarnations[worker] = packet.chunk
+            state.joins[worker], state.ports[worker] = packet, port
             state.left &= ~(1 << worker)
             if state.job.parent is not None and not state.joined_above:
                 self._join_parent(state)  # before data goes up; what it is answered answers the workers
                 return
-        elif packet.kind == Kind.RESET:
-            if packet.epoch == state.epoch:
+        elif packet.epoch == state.epoch and self._has_joined(state, worker, port):
+            if packet.kind == Kind.RESET:
                 self._end_epoch(state)
-        elif packet.kind == Kind.LEAVE and packet.epoch == state.epoch:
-            state.left |= 1 << worker
-            if state.left == state.job.everybody and state.job.parent is None:
-                self._answer(state, worker, Kind.LEAVE, chunk=packet.chunk)
-                self._discard(state)
-                state.epoch = (state.epoch + 1) % NUM_EPOCHS
-                return
-        self._answer(state, worker, packet.kind, chunk=packet.chunk)
+            elif packet.kind == Kind.LEAVE:
+                state.left |= 1 << worker
+                if state.left == state.job.everybody and state.job.parent is None:
+                    self._answer(state, peer, Kind.LEAVE, chunk=packet.chunk)
+                    self._discard(state)
+                    state.epoch = self._next_epoch(state.epoch)
+                    return
+        self._answer(state, peer, packet.kind, chunk=packet.chunk, join=packet.contributions)
 
     def _join_parent(self, state: _JobState) -> None:
         """Take part in the job above as a worker does."""
@@ -470,7 +477,7 @@ class Aggregator:
         partial = version.added < state.job.num_workers
         state.partial += partial
         packet = Packet(
-            kind=Kind.SATURATED if saturated else form.kind,
+            kind=Kind.SATURATED if saturated else state.job.kind,
             job=state.job.number,
             epoch=state.epoch,
             chunk=version.chunk,
@@ -502,16 +509,20 @@ class Aggregator:
     def _end_epoch(self, state: _JobState) -> None:
         """Begin the next epoch, or ask the aggregator above to: the root decides for its tree."""
         if state.job.parent is None:
-            self._begin_epoch(state, (state.epoch + 1) % NUM_EPOCHS)
+            self._begin_epoch(state, self._next_epoch(state.epoch))
         else:
             reset = Packet(kind=Kind.RESET, job=state.job.number, epoch=state.epoch, chunk=0)
             self._send_upward(state, reset.encode())
 
+    def _next_epoch(self, previous: int | None) -> int:  # noqa: ARG002 - a number that no job has had
+        """Of a job: after another, or its first."""
+        return self._epochs.next()
+
     def _begin_epoch(self, state: _JobState, epoch: int) -> None:
         self._discard(state)
         state.epoch = epoch
-        for worker in range(state.job.num_workers):
-            self._answer(state, worker, Kind.RESET, chunk=0)
+        for worker in state.ports:
+            self._answer(state, self._peer(state, worker), Kind.RESET, chunk=0)
 
     def _discard(self, state: _JobState) -> None:
         """Forget every chunk and who had joined."""
@@ -520,7 +531,7 @@ class Aggregator:
                 self.counters.discarded += version.added
             version.used, version.added, version.seen = False, 0, 0
             version.upward = version.result = None
-        state.incarnations.clear()
+        state.joins.clear()
         state.newest.clear()
         state.joined_above = False
         state.left = 0
@@ -532,13 +543,18 @@ class Aggregator:
             raise JobError(f"job {number} is not being served; there are: {', '.join(map(str, self._jobs)) or 'none'}")
         return self._jobs[number]
 
-    def _answer(self, state: _JobState, worker: int, kind: Kind, *, chunk: int) -> None:
-        packet = Packet(kind=kind, job=state.job.number, epoch=state.epoch, chunk=chunk, slot=self._generation)
-        self._send(state, worker, packet.encode())
+    def _answer(self, state: _JobState, peer: Address, kind: Kind, *, chunk: int, join: int = 0) -> None:
+        slot = self._generation % MAX_SLOTS
+        packet = Packet(kind, state.job.number, state.epoch, chunk, slot=slot, contributions=join)
+        self._outbox.append(Datagram(peer, packet.encode()))
+
+    @staticmethod
+    def _peer(state: _JobState, worker: int) -> Address:
+        return state.job.workers[worker], state.ports[worker]
 
     def _send(self, state: _JobState, worker: int, data: bytes) -> None:
-        """To where the worker was last heard from."""
-        if worker in state.ports:  # else it has never been heard of; it will ask again
+        """To where the worker joined from."""
+        if worker in state.ports:  # else it has not joined yet, and asks for the sum when it has
             peer: Address = (state.job.workers[worker], state.ports[worker])
             self._outbox.append(Datagram(peer, data))
 

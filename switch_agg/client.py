@@ -15,7 +15,7 @@ import numpy as np
 
 from switch_agg.core import Address
 from switch_agg.driver import Driver, open_socket
-from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError
+from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError, OverflowedError
 from switch_agg.job import Job
 from switch_agg.native import worker as native
 from switch_agg.offloads import cuts_messages
@@ -150,7 +150,8 @@ class Client:
 
         `name` says which gradient this is: its exponents are predicted from its last reduction. Every worker reduces
         the same names with the same counts in the same order. Where contributions are missing (the job has a
-        `straggler_timeout_s`) the sum is scaled up to all workers. Raises EpochEndedError, AggregatorLostError.
+        `straggler_timeout_s`) the sum is scaled up to all workers. Raises EpochEndedError, AggregatorLostError, and
+        OverflowedError for a sum that the aggregator had to clip.
         """
         quantizer = self._quantizer
         contiguous = np.ascontiguousarray(values, np.float32)
@@ -167,6 +168,8 @@ class Client:
                 found = self._contribute(rows, first)
             else:
                 found = self._contribute_floats(self._native, rows, first, attempt, contiguous)
+            if found.saturated.any():
+                raise OverflowedError(int(found.saturated.sum()))
             counts[attempt.which] = found.counts
             # In C the sums have gone to the result as they came.
             sums = found.elements if self._native is None else None

@@ -3,6 +3,7 @@
 AggregationError
 +-- WireError              bytes that are no datagram of the protocol; `.reason` is the counter that counts them
 +-- JobError               a job that the aggregator cannot serve as asked
++-- OverflowedError        a sum that left 32 bits: somebody contributed what no worker of the job does
 +-- EpochEndedError        the aggregator has begun another epoch: what is under way is lost; `.epoch` is the new one
 +-- AggregatorLostError    the aggregator said nothing for too long
 +-- SessionEndedError      a session of p4app-switchML's clients is over: another one has begun
@@ -26,6 +27,16 @@ class WireError(AggregationError, ValueError):
 
 class JobError(AggregationError, ValueError):
     """A job that the aggregator cannot serve as asked."""
+
+
+class OverflowedError(AggregationError):
+    """A sum that left 32 bits: what the result has there is clipped."""
+
+    def __init__(self, num_chunks: int) -> None:
+        super().__init__(
+            f"{num_chunks} chunks came back clipped to 32 bits: contributions of this job cannot add up to that, so "
+            "somebody sends others under a worker's address"
+        )
 
 
 class EpochEndedError(AggregationError):

@@ -5,7 +5,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from switch_agg.payload import PAYLOADS, Payload, PayloadName
-from switch_agg.wire import MAX_JOBS, MAX_SLOTS, SIZES
+from switch_agg.wire import MAX_JOBS, MAX_SLOTS, SIZES, Kind
 
 MAX_WORKERS: Final = 32
 """A slot's contributors are bits of one word, here as in p4app-switchML."""
@@ -60,6 +60,15 @@ class Job(BaseModel):
     def form(self) -> Payload:
         """What the chunk's elements are."""
         return PAYLOADS[self.payload]
+
+    @property
+    def kind(self) -> Kind:
+        """Of the datagrams that carry contributions and sums."""
+        return self.form.kind
+
+    def carries(self, kind: Kind) -> bool:
+        """Whether a datagram of that kind has the job's elements."""
+        return self.form.carries(kind)
 
     @property
     def num_values(self) -> int:

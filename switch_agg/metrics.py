@@ -23,6 +23,7 @@ _OUTCOMES = (
     "injected",
     "bad_length",
     "bad_kind",
+    "bad_format",
     "bad_size",
     "bad_slot",
     "bad_job",
@@ -30,7 +31,7 @@ _OUTCOMES = (
 )
 
 NUM_SERIES = len(_OUTCOMES) + 10
-"""Of an aggregator, before its jobs."""
+"""Of an aggregator, before its jobs; one more for each host that nothing could be sent to."""
 NUM_JOB_SERIES = 3 + NUM_GAPS + 2
 """Of a job, before its workers, of which each has one."""
 
@@ -75,6 +76,10 @@ def _contributions(each: Scraped) -> _Rows:
 
 def _counter(name: str) -> Callable[[Scraped], _Rows]:
     return lambda each: [("_total", {}, each.status.counters[name])]
+
+
+def _unsent(each: Scraped) -> _Rows:
+    return [("_total", {"host": each.names.get(host, host)}, count) for host, count in each.status.unsent.items()]
 
 
 def _elements(each: Scraped) -> _Rows:
@@ -157,7 +162,13 @@ _FAMILIES: tuple[tuple[str, str, str, Callable[[Scraped], _Rows]], ...] = (
         "Identities of the counters that do not hold.",
         _gauge(lambda status: len(status.violations)),
     ),
-    ("switch_agg_epoch", "gauge", "Of the job, modulo 16.", _by_job(lambda job: job.epoch)),
+    (
+        "switch_agg_unsent_total",
+        "counter",
+        "Datagrams to this host that the machine refused to send: no route, an interface that is down, a firewall.",
+        _unsent,
+    ),
+    ("switch_agg_epoch", "gauge", "Of the job; no two have had the same number.", _by_job(lambda job: job.epoch)),
     ("switch_agg_slots", "gauge", "Slots of the job's pool.", _by_job(lambda job: job.job.num_slots)),
     (
         "switch_agg_busy_slots",

@@ -83,7 +83,7 @@ class Payload:
 
 
 PAYLOADS: Final[dict[PayloadName, Payload]] = {
-    "int32": Payload(Kind.DATA, 32, 4),
+    "int32": Payload(Kind.DATA_32, 32, 4),
     "fp16": Payload(Kind.DATA_16, 16, 2),
     "int8": Payload(Kind.DATA_8, 8, 1),
 }

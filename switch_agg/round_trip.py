@@ -33,10 +33,14 @@ class RoundTripEstimator:
         min_timeout_s: float = MIN_TIMEOUT_S,
         initial_timeout_s: float = INITIAL_TIMEOUT_S,
         max_round_trips: float = math.inf,
+        max_backoff: float = math.inf,
     ) -> None:
-        """Beyond its minimum the timeout has at most so many smoothed round trips."""
+        """Beyond its minimum the timeout has at most `max_round_trips` smoothed round trips, and a sample counts as no
+        more than that: where an answer waits for others as well, one that took long says little of the path. Doubling
+        ends at `max_backoff` timeouts."""
         self._min_timeout_s = min_timeout_s
         self._max_round_trips = max_round_trips
+        self._max_backoff = max_backoff
         self.timeout_s = initial_timeout_s
         self.smoothed_s: float | None = None
         self.least_s = 0.0
@@ -52,6 +56,7 @@ class RoundTripEstimator:
             self.smoothed_s, self._variation_s = round_trip_s, round_trip_s / 2
             self.least_s = round_trip_s
         else:
+            round_trip_s = min(round_trip_s, self._max_round_trips * self.smoothed_s)
             self._variation_s += (abs(self.smoothed_s - round_trip_s) - self._variation_s) / 4
             self.smoothed_s += (round_trip_s - self.smoothed_s) / 8
             self.least_s = min(self.least_s, round_trip_s)
@@ -73,5 +78,5 @@ class RoundTripEstimator:
         return False
 
     def after_attempts_s(self, attempts: int) -> float:
-        """How long to wait for the answer to the attempts-th transmission: doubles with each."""
-        return min(MAX_TIMEOUT_S, self.timeout_s * 2.0 ** min(attempts - 1, 16))
+        """How long to wait for the answer to the attempts-th transmission: doubles with each, up to a limit."""
+        return min(MAX_TIMEOUT_S, self.timeout_s * min(2.0 ** min(attempts - 1, 16), self._max_backoff))

@@ -10,11 +10,11 @@ from array import array
 from sys import byteorder
 from typing import Any
 
-from scapy.fields import BitEnumField, BitField, IntField, SignedByteField, StrField
+from scapy.fields import BitEnumField, BitField, ConditionalField, IntField, SignedByteField, StrField
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, bind_layers
 
-from switch_agg.wire import CARRYING, EXPONENT_ZERO, PORTS, SIZES, Kind, size_code
+from switch_agg.wire import CARRYING, EXPONENT_ZERO, FORMAT, PORTS, SIZES, Kind, size_code
 
 
 class ElementsField(StrField):
@@ -53,21 +53,25 @@ class ElementsField(StrField):
 
 
 class SwitchAgg(Packet):
-    """One datagram of the aggregation protocol; `size` follows from the elements where it is not given."""
+    """One datagram of the aggregation protocol; `size` follows from the elements where it is not given.
+
+    Of kind 1, p4app-switchML's own, `job` and `format` are the two halves of its job number, and there is no epoch.
+    """
 
     name = "SwitchAgg"
     fields_desc = (
-        BitEnumField("kind", int(Kind.DATA), 4, {int(kind): kind.name.lower() for kind in Kind}),
+        BitEnumField("kind", int(Kind.DATA_32), 4, {int(kind): kind.name.lower() for kind in Kind}),
         BitField("partial", 0, 1),
         BitField("size", None, 3),
         BitField("job", 0, 4),
-        BitField("epoch", 0, 4),
+        BitField("format", FORMAT, 4),
         IntField("chunk", 0),
         BitField("version", 0, 1),
         BitField("reserved", 0, 1),
         BitField("slot", 0, 14),
         SignedByteField("exponent", EXPONENT_ZERO),
         SignedByteField("contributions", 0),
+        ConditionalField(IntField("epoch", 0), lambda packet: packet.kind != Kind.DATA),
         ElementsField("elements", []),
     )
 

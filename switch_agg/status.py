@@ -1,7 +1,7 @@
 """An aggregator as it is: what its data plane says of itself at one moment."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from pydantic import TypeAdapter
@@ -41,6 +41,8 @@ class Status:
     violations: tuple[str, ...]
     """Which identities of the counters do not hold: none, ever."""
     uptime_s: float
+    unsent: dict[str, int] = field(default_factory=dict)
+    """By host: datagrams to it that the machine refused to send."""
     link_rate_bps: float | None = None
     """Of each worker's link, where somebody has said it."""
 
@@ -87,6 +89,7 @@ def status_of(
         in_flight=in_flight,
         violations=tuple(_settled(plane)),
         uptime_s=time.monotonic() - since_s,
+        unsent=dict(plane.unsent()),
         link_rate_bps=link_rate_bps,
     )
 

@@ -19,6 +19,7 @@ MEANINGS: Final = {
     "from_parent": "sums of the aggregator above",
     "bad_length": "as long as no chunk is",
     "bad_kind": "of a kind that does not exist",
+    "bad_format": "of another version of the protocol",
     "bad_size": "a chunk unlike the job's: elements, payload",
     "bad_slot": "in a slot that is not the chunk's",
     "bad_job": "of a job that nobody configured",
@@ -44,6 +45,9 @@ def render(status: Status, before: Status | None) -> Group:
     head.add_row("aggregator", f"{status.address} ({status.dataplane}), up {status.uptime_s:.0f} s")
     books = "balance" if not status.violations else "; ".join(status.violations)
     head.add_row("books", f"{books}; {status.in_flight:,} contributions in flight")
+    if status.unsent:
+        refused = ", ".join(f"{count:,} to {host}" for host, count in sorted(status.unsent.items()))
+        head.add_row("unsent", f"{refused}: no route, an interface that is down, or a firewall")
     if not status.jobs:
         begin = "workers open a session" if status.dataplane == SWITCHML else "`switch-agg configure` makes one"
         head.add_row("jobs", f"none: {begin}")

@@ -21,15 +21,32 @@ from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedE
 from switch_agg.job import Job
 from switch_agg.round_trip import MIN_TIMEOUT_S, RoundTripEstimator
 from switch_agg.window import FixedWindow, Window
-from switch_agg.wire import CARRYING, HEADER, WIRE_ELEMENT, Elements, Kind, Packet, decode, epoch_is_newer, size_code
+from switch_agg.wire import (
+    CARRYING,
+    FORMAT,
+    HEADER,
+    NUM_JOINS,
+    WIRE_ELEMENT,
+    Elements,
+    Kind,
+    Packet,
+    decode,
+    is_newer,
+    size_code,
+)
 
 REORDERING: Final = 3
 """Chunks sent later that must have come back before one is taken for lost."""
 MAX_ROUND_TRIPS: Final = 2.0
 """Of the timer (RFC 8985's probe, section 7.2): at the end of each reduction the queue drains, so that round trips vary
 as much as they last, and nothing is left to overtake what is lost."""
+MAX_BACKOFF: Final = 16.0
+"""Of the timer, which doubles while nothing comes back. Whoever waits for a worker that has not begun then sends one
+chunk in 16 timeouts, each of them a round trip or more: a sixteenth of what a window of one would."""
 CONTROL_TIMEOUT_S: Final = 0.05
 """Between two JOINs or LEAVEs, doubled up to a second."""
+MAX_LATE_ATTEMPTS: Final = 2
+"""Transmissions of a chunk whose result, sooner after the last than any round trip, may be the answer to the first."""
 MAX_SILENCE_S: Final = 10.0
 
 
@@ -93,7 +110,9 @@ class Worker:
     ) -> None:
         """`incarnation` differs after every start. The window never exceeds the pool."""
         self.counters = WorkerCounters()
-        self.round_trip = RoundTripEstimator(min_timeout_s=min_timeout_s, max_round_trips=MAX_ROUND_TRIPS)
+        self.round_trip = RoundTripEstimator(
+            min_timeout_s=min_timeout_s, max_round_trips=MAX_ROUND_TRIPS, max_backoff=MAX_BACKOFF
+        )
         self.joined = False
         self.left = False
         self.failure: AggregationError | None = None
@@ -103,6 +122,9 @@ class Worker:
         self._index = index
         self._aggregator = aggregator
         self._incarnation = incarnation & 0xFFFFFFFF
+        self._joins = 0
+        self._ends_epoch = False
+        """Whether the epoch joined last has to end first: its chunk numbers are used up."""
         self._generation: int | None = None
         self._window = window or FixedWindow(job.num_slots)
         self._max_silence_s = max_silence_s
@@ -135,6 +157,7 @@ class Worker:
     def join(self) -> None:
         """Take part, also after :class:`EpochEndedError`; :attr:`joined` says when it is done."""
         self.joined, self.left, self.failure = False, False, None
+        self._joins, self._ends_epoch = (self._joins + 1) % NUM_JOINS, False
         self._abandon()
         self._begin_control(Kind.JOIN)
 
@@ -188,7 +211,7 @@ class Worker:
     def receive(self, datagrams: Iterable[Datagram], now_s: float) -> None:
         """Datagrams have come."""
         for datagram in datagrams:
-            if datagram.peer[0] != self._aggregator[0]:
+            if datagram.peer != self._aggregator:
                 self.counters.bad += 1
                 continue
             try:
@@ -207,7 +230,7 @@ class Worker:
         """What to send now: control, what is lost, and new chunks as far as the window goes."""
         out: list[Datagram] = []
         if self._control is not None and now_s >= self._control_due_s:
-            out.append(self._control_datagram(now_s))
+            out += self._control_datagrams(now_s)
         out.extend(self._transmit_chunk(offset, now_s) for offset in self._lost)
         self._lost.clear()
         while self.failure is None and self._may_send():
@@ -312,9 +335,13 @@ class Worker:
         self._result.exponents[offset] = packet.exponent
         self._result.counts[offset] = packet.contributions if packet.partial else self._job.num_workers
         self._result.saturated[offset] = packet.kind == Kind.SATURATED
-        known = once = flight.attempts == 1
-        if taken_for_lost or not known:
-            known |= self.round_trip.was_late(0.0 if taken_for_lost else now_s - flight.sent_s, now_s)
+        # A chunk that others overtook waited for a repetition, perhaps another worker's: that is no round trip. So does
+        # one that was repeated more than once.
+        once = flight.attempts == 1
+        known = once and flight.order + REORDERING > self._newest_returned
+        if taken_for_lost or not once:
+            late = self.round_trip.was_late(0.0 if taken_for_lost else now_s - flight.sent_s, now_s)
+            known |= late and flight.attempts <= MAX_LATE_ATTEMPTS
         round_trip_s = now_s - flight.first_s if known else None
         if round_trip_s is not None:
             self.round_trip.sample(round_trip_s)
@@ -342,29 +369,40 @@ class Worker:
 
     def _on_control(self, packet: Packet) -> None:
         restarted = self._generation not in {None, packet.slot}
-        if packet.kind == Kind.JOIN and self._control == Kind.JOIN and packet.chunk == self._incarnation:
-            self.epoch, self._generation, self._next_chunk = packet.epoch, packet.slot, 0
-            self.joined, self._control = True, None
+        if packet.kind == Kind.JOIN and self._control == Kind.JOIN:
+            if (packet.chunk, packet.contributions) == (self._incarnation, self._joins):
+                self._on_joined(packet)
         elif packet.kind == Kind.LEAVE and self._control == Kind.LEAVE:
             self.left, self._control = True, None
-        elif packet.kind == Kind.RESET and self.joined and (restarted or epoch_is_newer(packet.epoch, self.epoch)):
+        elif packet.kind == Kind.RESET and self.joined and (restarted or is_newer(packet.epoch, self.epoch)):
             self.joined = False
             self.failure = EpochEndedError(packet.epoch)
+
+    def _on_joined(self, packet: Packet) -> None:
+        """The answer to this join. In the epoch that it had joined before, chunk numbers from 0 on would name two
+        contributions: then that epoch has to end."""
+        if self._generation is not None and packet.epoch == self.epoch:
+            self._control_due_s = self._control_due_s if self._ends_epoch else 0.0
+            self._ends_epoch = True
+            return
+        self.epoch, self._generation, self._next_chunk = packet.epoch, packet.slot, 0
+        self.joined, self._control = True, None
 
     def _begin_control(self, kind: Kind) -> None:
         self._control, self._control_attempts, self._control_due_s = kind, 0, 0.0
         self._control_since_s = None
 
-    def _control_datagram(self, now_s: float) -> Datagram:
+    def _control_datagrams(self, now_s: float) -> list[Datagram]:
         assert self._control is not None
         if self._control_since_s is None:
             self._control_since_s = now_s
         self._control_due_s = now_s + min(1.0, CONTROL_TIMEOUT_S * 2.0 ** min(self._control_attempts, 16))
         self._control_attempts += 1
+        kinds = [Kind.RESET, self._control] if self._ends_epoch else [self._control]
         packet = Packet(
-            kind=self._control, job=self._job.number, epoch=self.epoch, chunk=self._incarnation, slot=self._index
+            self._control, self._job.number, self.epoch, self._incarnation, slot=self._index, contributions=self._joins
         )
-        return Datagram(self._aggregator, packet.encode())
+        return [Datagram(self._aggregator, packet._replace(kind=kind).encode()) for kind in kinds]
 
     def _abandon(self) -> None:
         self._flights.clear()
@@ -392,13 +430,14 @@ def write_headers(
     """All of the rows but their elements."""
     num_chunks, num_elements = len(exponents), job.num_elements
     rows[:, 0] = job.form.kind << 4 | size_code(num_elements)
-    rows[:, 1] = job.number << 4 | epoch
+    rows[:, 1] = job.number << 4 | FORMAT
     chunks = (first_chunk + np.arange(num_chunks, dtype=np.uint64)) & 0xFFFFFFFF
     rows[:, 2:6] = chunks.astype(">u4").view(np.uint8).reshape(num_chunks, 4)
     pools = (chunks // job.num_slots & 1) << 15 | (job.first_slot + chunks % job.num_slots)
     rows[:, 6:8] = pools.astype(">u2").view(np.uint8).reshape(num_chunks, 2)
     rows[:, 8] = exponents.view(np.uint8)
     rows[:, 9] = 0
+    rows[:, 10:14] = np.frombuffer(epoch.to_bytes(4, "big"), np.uint8)
 
 
 def _empty(num_chunks: int, num_elements: int) -> Reduction:

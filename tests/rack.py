@@ -12,6 +12,7 @@ from switch_agg.client import Client
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.dataplanes.ebpf import EbpfDataPlane
 from switch_agg.dataplanes.reference import ReferenceDataPlane
+from switch_agg.epochs import Epochs
 from switch_agg.errors import AggregationError
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
@@ -98,10 +99,11 @@ class Rack:
         address = (f"10.9.{255 - number}.2", PORT)
         with in_network_of(self.aggregators[number]):
             if kind == "reference":
-                return ReferenceDataPlane(address, generation=5)
+                return ReferenceDataPlane(address, generation=5, epochs=Epochs(first=0))
             return EbpfDataPlane(
                 address,
                 generation=5,
+                epochs=Epochs(first=0),
                 num_elements=num_elements,
                 payload=payload,
                 num_slots=num_slots,

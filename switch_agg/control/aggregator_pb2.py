@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#switch_agg/control/aggregator.proto\x12\x12switch_agg.control\"\x06\n\x04\x44one\"\x1b\n\tJobNumber\x12\x0e\n\x06number\x18\x01 \x01(\r\"\x16\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\r\"\x16\n\x06\x46\x61ults\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x0f\n\rStatusRequest\"\xf9\x01\n\x03Job\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0f\n\x07workers\x18\x02 \x03(\t\x12\x14\n\x0cnum_elements\x18\x03 \x01(\r\x12\x12\n\nfirst_slot\x18\x04 \x01(\r\x12\x11\n\tnum_slots\x18\x05 \x01(\r\x12\x13\n\x06parent\x18\x07 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0bparent_port\x18\x08 \x01(\r\x12\x14\n\x0cparent_index\x18\t \x01(\r\x12 \n\x13straggler_timeout_s\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07payload\x18\x0b \x01(\tB\t\n\x07_parentB\x16\n\x14_straggler_timeout_s\"\x81\x01\n\tJobStatus\x12$\n\x03job\x18\x01 \x01(\x0b\x32\x17.switch_agg.control.Job\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0c\n\x04gaps\x18\x03 \x03(\x04\x12\x0c\n\x04last\x18\x04 \x03(\x04\x12\x0f\n\x07partial\x18\x05 \x01(\x04\x12\x12\n\nbusy_slots\x18\x06 \x01(\r\"\xb7\x02\n\x0bStatusReply\x12\x11\n\tdataplane\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12+\n\x04jobs\x18\x03 \x03(\x0b\x32\x1d.switch_agg.control.JobStatus\x12?\n\x08\x63ounters\x18\x04 \x03(\x0b\x32-.switch_agg.control.StatusReply.CountersEntry\x12\x11\n\tin_flight\x18\x05 \x01(\x04\x12\x12\n\nviolations\x18\x06 \x03(\t\x12\x10\n\x08uptime_s\x18\x07 \x01(\x01\x12\x1a\n\rlink_rate_bps\x18\x08 \x01(\x01H\x00\x88\x01\x01\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x10\n\x0e_link_rate_bps2\xe7\x02\n\x11\x41ggregatorControl\x12>\n\tConfigure\x12\x17.switch_agg.control.Job\x1a\x18.switch_agg.control.Done\x12\x41\n\x06Remove\x12\x1d.switch_agg.control.JobNumber\x1a\x18.switch_agg.control.Done\x12\x41\n\x05Reset\x12\x1d.switch_agg.control.JobNumber\x1a\x19.switch_agg.control.Epoch\x12>\n\x06Inject\x12\x1a.switch_agg.control.Faults\x1a\x18.switch_agg.control.Done\x12L\n\x06Status\x12!.switch_agg.control.StatusRequest\x1a\x1f.switch_agg.control.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#switch_agg/control/aggregator.proto\x12\x12switch_agg.control\"\x06\n\x04\x44one\"\x1b\n\tJobNumber\x12\x0e\n\x06number\x18\x01 \x01(\r\"\x16\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\r\"\x16\n\x06\x46\x61ults\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x0f\n\rStatusRequest\"\xf9\x01\n\x03Job\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0f\n\x07workers\x18\x02 \x03(\t\x12\x14\n\x0cnum_elements\x18\x03 \x01(\r\x12\x12\n\nfirst_slot\x18\x04 \x01(\r\x12\x11\n\tnum_slots\x18\x05 \x01(\r\x12\x13\n\x06parent\x18\x07 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0bparent_port\x18\x08 \x01(\r\x12\x14\n\x0cparent_index\x18\t \x01(\r\x12 \n\x13straggler_timeout_s\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07payload\x18\x0b \x01(\tB\t\n\x07_parentB\x16\n\x14_straggler_timeout_s\"\x81\x01\n\tJobStatus\x12$\n\x03job\x18\x01 \x01(\x0b\x32\x17.switch_agg.control.Job\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0c\n\x04gaps\x18\x03 \x03(\x04\x12\x0c\n\x04last\x18\x04 \x03(\x04\x12\x0f\n\x07partial\x18\x05 \x01(\x04\x12\x12\n\nbusy_slots\x18\x06 \x01(\r\"\xa3\x03\n\x0bStatusReply\x12\x11\n\tdataplane\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12+\n\x04jobs\x18\x03 \x03(\x0b\x32\x1d.switch_agg.control.JobStatus\x12?\n\x08\x63ounters\x18\x04 \x03(\x0b\x32-.switch_agg.control.StatusReply.CountersEntry\x12\x11\n\tin_flight\x18\x05 \x01(\x04\x12\x12\n\nviolations\x18\x06 \x03(\t\x12\x10\n\x08uptime_s\x18\x07 \x01(\x01\x12\x1a\n\rlink_rate_bps\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12;\n\x06unsent\x18\t \x03(\x0b\x32+.switch_agg.control.StatusReply.UnsentEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a-\n\x0bUnsentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x10\n\x0e_link_rate_bps2\xe7\x02\n\x11\x41ggregatorControl\x12>\n\tConfigure\x12\x17.switch_agg.control.Job\x1a\x18.switch_agg.control.Done\x12\x41\n\x06Remove\x12\x1d.switch_agg.control.JobNumber\x1a\x18.switch_agg.control.Done\x12\x41\n\x05Reset\x12\x1d.switch_agg.control.JobNumber\x1a\x19.switch_agg.control.Epoch\x12>\n\x06Inject\x12\x1a.switch_agg.control.Faults\x1a\x18.switch_agg.control.Done\x12L\n\x06Status\x12!.switch_agg.control.StatusRequest\x1a\x1f.switch_agg.control.StatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,6 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATUSREPLY_COUNTERSENTRY']._loaded_options = None
   _globals['_STATUSREPLY_COUNTERSENTRY']._serialized_options = b'8\001'
+  _globals['_STATUSREPLY_UNSENTENTRY']._loaded_options = None
+  _globals['_STATUSREPLY_UNSENTENTRY']._serialized_options = b'8\001'
   _globals['_DONE']._serialized_start=59
   _globals['_DONE']._serialized_end=65
   _globals['_JOBNUMBER']._serialized_start=67
@@ -48,9 +50,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBSTATUS']._serialized_start=414
   _globals['_JOBSTATUS']._serialized_end=543
   _globals['_STATUSREPLY']._serialized_start=546
-  _globals['_STATUSREPLY']._serialized_end=857
-  _globals['_STATUSREPLY_COUNTERSENTRY']._serialized_start=792
-  _globals['_STATUSREPLY_COUNTERSENTRY']._serialized_end=839
-  _globals['_AGGREGATORCONTROL']._serialized_start=860
-  _globals['_AGGREGATORCONTROL']._serialized_end=1219
+  _globals['_STATUSREPLY']._serialized_end=965
+  _globals['_STATUSREPLY_COUNTERSENTRY']._serialized_start=853
+  _globals['_STATUSREPLY_COUNTERSENTRY']._serialized_end=900
+  _globals['_STATUSREPLY_UNSENTENTRY']._serialized_start=902
+  _globals['_STATUSREPLY_UNSENTENTRY']._serialized_end=947
+  _globals['_AGGREGATORCONTROL']._serialized_start=968
+  _globals['_AGGREGATORCONTROL']._serialized_end=1327
 # @@protoc_insertion_point(module_scope)

@@ -231,6 +231,26 @@ class StatusReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class UnsentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DATAPLANE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
@@ -239,6 +259,7 @@ class StatusReply(_message.Message):
     VIOLATIONS_FIELD_NUMBER: _builtins.int
     UPTIME_S_FIELD_NUMBER: _builtins.int
     LINK_RATE_BPS_FIELD_NUMBER: _builtins.int
+    UNSENT_FIELD_NUMBER: _builtins.int
     dataplane: _builtins.str
     address: _builtins.str
     in_flight: _builtins.int
@@ -255,6 +276,10 @@ class StatusReply(_message.Message):
     def violations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of the counters' identities; always empty"""
 
+    @_builtins.property
+    def unsent(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """by host: datagrams to it that the machine refused to send"""
+
     def __init__(
         self,
         *,
@@ -266,10 +291,11 @@ class StatusReply(_message.Message):
         violations: _abc.Iterable[_builtins.str] | None = ...,
         uptime_s: _builtins.float = ...,
         link_rate_bps: _builtins.float | None = ...,
+        unsent: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_link_rate_bps", b"_link_rate_bps", "link_rate_bps", b"link_rate_bps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_rate_bps", b"_link_rate_bps", "address", b"address", "counters", b"counters", "dataplane", b"dataplane", "in_flight", b"in_flight", "jobs", b"jobs", "link_rate_bps", b"link_rate_bps", "uptime_s", b"uptime_s", "violations", b"violations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_rate_bps", b"_link_rate_bps", "address", b"address", "counters", b"counters", "dataplane", b"dataplane", "in_flight", b"in_flight", "jobs", b"jobs", "link_rate_bps", b"link_rate_bps", "unsent", b"unsent", "uptime_s", b"uptime_s", "violations", b"violations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__link_rate_bps: _TypeAlias = _typing.Literal["link_rate_bps"]  # noqa: Y015
     _WhichOneofArgType__link_rate_bps: _TypeAlias = _typing.Literal["_link_rate_bps", b"_link_rate_bps"]  # noqa: Y015

@@ -227,6 +227,7 @@ def message_of(status: Status) -> pb.StatusReply:
         in_flight=status.in_flight,
         violations=status.violations,
         uptime_s=status.uptime_s,
+        unsent=status.unsent,
         link_rate_bps=status.link_rate_bps,
     )
 
@@ -250,5 +251,6 @@ def status_from(message: pb.StatusReply) -> Status:
         in_flight=message.in_flight,
         violations=tuple(message.violations),
         uptime_s=message.uptime_s,
+        unsent=dict(message.unsent),
         link_rate_bps=message.link_rate_bps if message.HasField("link_rate_bps") else None,
     )

@@ -167,6 +167,12 @@ class BpfObject:
         if _library().bpf_map_update_elem(self._map(name), _pointer(key), _pointer(value), ctypes.c_uint64(_ANY)) != 0:
             raise OSError(ctypes.get_errno(), f"{name}[{key}]: {_reason()}")
 
+    def clear_per_cpu(self, name: str, key: int, kind: type[ctypes.Structure]) -> None:
+        """Zero a value of a per-CPU map, of every CPU. Raises OSError."""
+        zeros = (kind * int(_library().libbpf_num_possible_cpus()))()
+        if _library().bpf_map_update_elem(self._map(name), _pointer(key), ctypes.byref(zeros), ctypes.c_uint64(_ANY)):
+            raise OSError(ctypes.get_errno(), f"{name}[{key}]: {_reason()}")
+
     def delete(self, name: str, key: ctypes.Structure | int | ctypes.c_uint64) -> None:
         """Remove a key; one that is not there is no error."""
         _library().bpf_map_delete_elem(self._map(name), _pointer(key))

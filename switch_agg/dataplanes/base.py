@@ -1,5 +1,6 @@
 """The interface of a data plane: something at an address that serves jobs."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from switch_agg.aggregator import Counters, Stragglers
@@ -21,13 +22,17 @@ class DataPlane(Protocol):
         """Serve it no longer. Raises JobError for one that is not served."""
 
     def reset(self, number: int) -> int:
-        """Begin another epoch of the job and tell its workers; returns the epoch. Raises JobError."""
+        """Begin another epoch of the job and tell its workers; returns the epoch, below the root of a tree the one that
+        the root is asked to end. Raises JobError."""
 
     def inject(self, faults: Faults) -> None:
         """From now on, let these happen instead of those before. Raises UnsupportedError for what cannot be made."""
 
     def counters(self) -> Counters:
         """What it has seen so far."""
+
+    def unsent(self) -> Mapping[str, int]:
+        """By host: datagrams to it that this machine refused to send (no route, an interface that is down)."""
 
     def in_flight(self) -> int:
         """Contributions to chunks whose result is not known."""

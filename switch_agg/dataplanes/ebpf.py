@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +19,7 @@ from switch_agg.aggregator import NUM_GAPS, Aggregator, Counters, Stragglers
 from switch_agg.core import Address, Datagram
 from switch_agg.dataplanes._libbpf import BpfObject
 from switch_agg.driver import Service, open_socket
+from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError, UnsupportedError
 from switch_agg.faults import Faults, first_state
 from switch_agg.job import MAX_WORKERS, Job
@@ -30,6 +31,8 @@ SOURCE: Final = Path(__file__).resolve().parent / "native" / "aggregate.bpf.c"
 PROGRAM: Final = "aggregate"
 _FAULT_NUMBERS: Final = {"loss": 1, "duplicate": 2, "corrupt": 3, "reorder": 4}
 _SHARES: Final = 1 << 53
+TRIAL_PORT: Final = 4000
+"""From which the workers of a :class:`ProgramTrial` have joined."""
 _SHOT: Final = 2
 """TC_ACT_SHOT of linux/pkt_cls.h."""
 
@@ -60,6 +63,7 @@ _COUNTERS: Final = (
     "stale",
     "held",
     "bad_length",
+    "bad_format",
     "bad_size",
     "bad_slot",
     "bad_job",
@@ -97,8 +101,12 @@ class _ListedKey(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint32) for name in ("direction", "worker", "chunk", "occurrence"))
 
 
-class _Stragglers(ctypes.Structure):
-    _fields_ = (("gaps", ctypes.c_uint64 * NUM_GAPS), ("last", ctypes.c_uint64 * MAX_WORKERS))
+class _JobCounters(ctypes.Structure):
+    _fields_ = (
+        ("gaps", ctypes.c_uint64 * NUM_GAPS),
+        ("last", ctypes.c_uint64 * MAX_WORKERS),
+        ("unsent", ctypes.c_uint64 * (MAX_WORKERS + 1)),
+    )
 
 
 class _Control(Aggregator):
@@ -117,6 +125,7 @@ class EbpfDataPlane:
         local: Address,
         *,
         generation: int,
+        epochs: Epochs | None = None,
         num_elements: int,
         payload: PayloadName = "int32",
         num_slots: int,
@@ -147,7 +156,7 @@ class EbpfDataPlane:
             with switch():
                 self._index = socket.if_nametoindex(interface)
                 self._object.attach(PROGRAM, self._index)
-            self._core = _Control(generation=generation)
+            self._core = _Control(generation=generation, epochs=epochs)
             opened = open_socket(local)
         except BaseException:
             self._object.close()
@@ -188,11 +197,15 @@ class EbpfDataPlane:
             self._object.set("parents", number, _Worker())
             for host in job.workers:
                 self._object.delete("worker_index", _who(number, host))
+            for index in range(job.num_workers):
+                self._object.set("workers", number * MAX_WORKERS + index, _Worker())
+            self._object.clear_per_cpu("job_counts", number, _JobCounters)
             self._published.pop(number, None)
             # What is in its slots is no longer in flight, and whoever gets them next finds them empty.
-            self._core.counters.discarded += _in_flight(self._object, _slots(job), job.num_values)
+            self._core.counters.discarded += _in_flight(self._object, _slots(job), job.num_elements, job.payload)
+            empty = _version_kind(job.num_elements, job.payload)()
             for key in (2 * slot + half for slot in _slots(job) for half in range(2)):
-                self._object.set("versions", key, _version_kind(job.num_values)())
+                self._object.set("versions", key, empty)
 
     def reset(self, number: int) -> int:
         """See DataPlane."""
@@ -240,17 +253,29 @@ class EbpfDataPlane:
             found.stale -= self._core.counters.stale
         return found
 
+    def unsent(self) -> Mapping[str, int]:
+        """See DataPlane: what the program could not send, and what the one that answers could not."""
+        with self._service.lock:
+            found, jobs = self._service.unsent(), self._core.jobs
+        for job in jobs:
+            hosts = dict(enumerate(job.workers)) | ({} if job.parent is None else {MAX_WORKERS: job.parent})
+            for counted in self._object.get_per_cpu("job_counts", job.number, _JobCounters):
+                for index, host in hosts.items():
+                    if counted.unsent[index]:
+                        found[host] += counted.unsent[index]
+        return found
+
     def in_flight(self) -> int:
         """See DataPlane."""
         with self._service.lock:
             slots = [slot for job in self._core.jobs for slot in _slots(job)]
-        return _in_flight(self._object, slots, self._num_elements * PAYLOADS[self._payload].lanes)
+        return _in_flight(self._object, slots, self._num_elements, self._payload)
 
     def stragglers(self, number: int) -> Stragglers:
         """See DataPlane."""
         with self._service.lock:
             num_workers = len(self._core.stragglers(number).last)
-        found = self._object.get_per_cpu("waiting", number, _Stragglers)
+        found = self._object.get_per_cpu("job_counts", number, _JobCounters)
         return Stragglers(
             gaps=tuple(sum(each.gaps[bucket] for each in found) for bucket in range(NUM_GAPS)),
             last=tuple(sum(each.last[worker] for each in found) for worker in range(num_workers)),
@@ -260,7 +285,7 @@ class EbpfDataPlane:
         """See DataPlane."""
         with self._service.lock:
             job, generation = self._job(number), self._generations[number]
-        halves = _versions(self._object, _slots(job), job.num_values)
+        halves = _versions(self._object, _slots(job), job.num_elements, job.payload)
         return len({slot for slot, half in halves if half.seen and not half.done and half.generation == generation})
 
     def epoch(self, number: int) -> int:
@@ -308,7 +333,7 @@ class EbpfDataPlane:
             if before is None or before[2] != state[2]:
                 for index, port in ports.items():
                     way = self._ways[job.workers[index]]
-                    way.port = (ctypes.c_uint8 * 2)(*port.to_bytes(2, "big"))
+                    way.port = _port(port)
                     self._object.set("workers", job.number * MAX_WORKERS + index, way)
             entry_ = _Job(
                 num_workers=job.num_workers,
@@ -327,7 +352,7 @@ class EbpfDataPlane:
         if job.parent is None:
             return _Worker()
         way = self._way(job.parent)
-        way.port = (ctypes.c_uint8 * 2)(*job.parent_port.to_bytes(2, "big"))
+        way.port = _port(job.parent_port)
         return way
 
     def _way(self, host: str) -> _Worker:
@@ -372,29 +397,39 @@ class _Publishing:
 
 class ProgramTrial:
     """The program run on frames that a test makes (BPF_PROG_TEST_RUN), without a network: one job, all of whose workers
-    have joined its epoch 0. The kernel takes frames of up to some 3500 bytes, so chunks of at most 512 elements."""
+    have joined its epoch 0 from TRIAL_PORT. The kernel takes frames of up to some 3500 bytes, so chunks of at most 512
+    elements."""
 
     def __init__(self, job: Job) -> None:
         """Raises UnsupportedError as :class:`EbpfDataPlane`."""
         self._job = job
+        self._num_epochs = 0
         object_file = build(SOURCE, "bpf", _defines(job.num_elements, job.payload))
         self._object = BpfObject(object_file, max_entries={"versions": 2 * (job.first_slot + job.num_slots)})
         for index, host in enumerate(job.workers):
             self._object.set("worker_index", _who(job.number, host), index)
+            seat = _Worker(port=_port(TRIAL_PORT))
+            self._object.set("workers", job.number * MAX_WORKERS + index, seat)
+        self.begin_epoch(0, job.everybody)
+
+    def begin_epoch(self, epoch: int, joined: int) -> None:
+        """Another epoch; `joined` is the bitmap of its members."""
+        job = self._job
+        self._num_epochs += 1
         entry_ = _Job(
             num_workers=job.num_workers,
-            epoch=0,
-            joined=job.everybody,
+            epoch=epoch,
+            joined=joined,
             first_slot=job.first_slot,
             num_slots=job.num_slots,
-            generation=1,
+            generation=self._num_epochs,
             doublings=job.form.rounding(job.num_workers),
         )
         self._object.set("jobs", job.number, entry_)
 
-    def send(self, host: str, datagram: bytes) -> tuple[bool, bytes, int]:
+    def send(self, host: str, datagram: bytes, port: int = TRIAL_PORT) -> tuple[bool, bytes, int]:
         """One datagram from a host: whether the program kept it, what it then was, and the nanoseconds it took."""
-        udp = struct.pack(">HHHH", 4000, PORTS.start, 8 + len(datagram), 0)
+        udp = struct.pack(">HHHH", port, PORTS.start, 8 + len(datagram), 0)
         length = struct.pack(">BBHHHBBH", 0x45, 0, 28 + len(datagram), 0, 0, 64, socket.IPPROTO_UDP, 0)
         ip = length + socket.inet_aton(host) + socket.inet_aton("192.0.2.1")
         frame = bytes(12) + struct.pack(">H", 0x0800) + ip + udp + datagram
@@ -409,7 +444,7 @@ class ProgramTrial:
 
     def in_flight(self) -> int:
         """Contributions to chunks whose result is not known."""
-        return _in_flight(self._object, _slots(self._job), self._job.num_values)
+        return _in_flight(self._object, _slots(self._job), self._job.num_elements, self._job.payload)
 
     def close(self) -> None:
         """Give the program and its maps back."""
@@ -424,14 +459,16 @@ def _add_kernel_counters(counters: Counters, program: BpfObject) -> None:
                 setattr(counters, name, getattr(counters, name) + getattr(counted, name))
 
 
-def _in_flight(program: BpfObject, slots: Iterable[int], num_values: int) -> int:
-    halves = _versions(program, slots, num_values)
+def _in_flight(program: BpfObject, slots: Iterable[int], num_elements: int, payload: PayloadName) -> int:
+    halves = _versions(program, slots, num_elements, payload)
     return sum(int(half.seen).bit_count() for _, half in halves if not half.done)
 
 
-def _versions(program: BpfObject, slots: Iterable[int], num_values: int) -> Iterator[tuple[int, Any]]:
+def _versions(
+    program: BpfObject, slots: Iterable[int], num_elements: int, payload: PayloadName
+) -> Iterator[tuple[int, Any]]:
     """Each slot's number with each of its halves."""
-    kind = _version_kind(num_values)
+    kind = _version_kind(num_elements, payload)
     return ((slot, program.get("versions", 2 * slot + half, kind)) for slot in slots for half in range(2))
 
 
@@ -439,8 +476,10 @@ def _slots(job: Job) -> range:
     return range(job.first_slot, job.first_slot + job.num_slots)
 
 
-def _version_kind(num_values: int) -> type[ctypes.Structure]:
-    """struct version, whose length depends on the number of values in a chunk."""
+def _version_kind(num_elements: int, payload: PayloadName) -> type[ctypes.Structure]:
+    """struct version, whose length depends on the values in a chunk: sums of 32-bit integers have 64."""
+    lanes = PAYLOADS[payload].lanes
+    integer = ctypes.c_int64 if lanes == 1 else ctypes.c_int32
     head = ("lock", "generation", "chunk", "seen", "done", "saturated", "exponent", "upward")
 
     class Version(ctypes.Structure):
@@ -451,7 +490,7 @@ def _version_kind(num_values: int) -> type[ctypes.Structure]:
             ("first_ns", ctypes.c_uint64),
             ("what", ctypes.c_uint32),
             ("unused", ctypes.c_uint32),
-            ("sums", ctypes.c_int32 * num_values),
+            ("sums", integer * (num_elements * lanes)),
         )
 
     return Version
@@ -479,6 +518,10 @@ def loading_fails() -> str:
 
 def _who(job: int, host: str) -> ctypes.c_uint64:
     return ctypes.c_uint64(job << 32 | int.from_bytes(socket.inet_aton(host), "little"))
+
+
+def _port(number: int) -> Any:
+    return (ctypes.c_uint8 * 2)(*number.to_bytes(2, "big"))
 
 
 def _mac(text: str) -> Any:

@@ -1,12 +1,13 @@
 """The reference data plane: the aggregator core on a UDP socket. Readable, complete, good to some 10,000 chunks/s."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from switch_agg.aggregator import Aggregator, Counters, Stragglers
 from switch_agg.core import Address, Core, Datagram
 from switch_agg.driver import Service, open_socket
+from switch_agg.epochs import Epochs
 from switch_agg.faults import Direction, Fate, FaultInjector, Faults
 from switch_agg.job import Job
 from switch_agg.wire import CARRYING, HEADER
@@ -93,9 +94,9 @@ def _about(aggregator: Aggregator, datagram: Datagram) -> tuple[int | None, int]
 class ReferenceDataPlane:
     """Implements switch_agg.dataplanes.base.DataPlane with a thread of its own."""
 
-    def __init__(self, local: Address, *, generation: int) -> None:
-        """Begins to serve at once. Raises OSError when the address cannot be had."""
-        self._aggregator = Aggregator(generation=generation)
+    def __init__(self, local: Address, *, generation: int, epochs: Epochs | None = None) -> None:
+        """Begins to serve at once; see Aggregator. Raises OSError when the address cannot be had."""
+        self._aggregator = Aggregator(generation=generation, epochs=epochs)
         self._faulty = FaultyCore(self._aggregator, partial(_about, self._aggregator))
         opened = open_socket(local)
         self.address: Address = opened.getsockname()
@@ -131,6 +132,11 @@ class ReferenceDataPlane:
         """See DataPlane."""
         with self._service.lock:
             return self._aggregator.counters.copy()
+
+    def unsent(self) -> Mapping[str, int]:
+        """See DataPlane."""
+        with self._service.lock:
+            return self._service.unsent()
 
     def in_flight(self) -> int:
         """See DataPlane."""

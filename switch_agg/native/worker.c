@@ -25,12 +25,13 @@
 #endif
 
 enum {
-    HEADER_BYTES = 10,
-    KIND_DATA = 1,
+    FORMAT = 2,
+    HEADER_BYTES = 14,
     KIND_RESET = 4,
     KIND_SATURATED = 6,
     KIND_DATA_16 = 7,
     KIND_DATA_8 = 8,
+    KIND_DATA_32 = 9,
     MAX_LANES = 4,
     PARTIAL = 8,
     BATCH = 32,
@@ -38,11 +39,12 @@ enum {
     MAX_MESSAGE_BYTES = 65507,
     MAX_DATAGRAM_BYTES = HEADER_BYTES + 4 * MAX_ELEMENTS,
     REORDERING = 3,
+    MAX_LATE_ATTEMPTS = 2,
     NONE = -1,
 };
 enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
 enum policy { FIXED, AIMD, DELAY };
-static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3, MAX_ROUND_TRIPS = 2;
+static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3, MAX_ROUND_TRIPS = 2, MAX_BACKOFF = 16;
 static const double MIN_PATIENCE = 1.25, MAX_PATIENCE = 8, PATIENCE_STEP = 0.5, PATIENCE_DECAY = 1.0 / 16;
 static const double MESSAGE_S = 1e-3;            /* of chunks in one message, at the rate they come back */
 static const double MIN_REST_S = 1e-4, MAX_REST_S = 5e-4;
@@ -123,7 +125,7 @@ static int doublings(const struct reduction *r) {
 
 /* Whether a datagram of that kind has this job's integers. */
 static int carries(const struct reduction *r, unsigned kind) {
-    if (r->lanes == 1) return kind == KIND_DATA || kind == KIND_SATURATED;
+    if (r->lanes == 1) return kind == KIND_DATA_32 || kind == KIND_SATURATED;
     return kind == (r->lanes == 2 ? KIND_DATA_16 : KIND_DATA_8);
 }
 
@@ -299,6 +301,7 @@ static void sample(struct reduction *r, double round_trip_s) {
         r->variation_s = round_trip_s / 2;
     } else {
         if (round_trip_s < r->least_s) r->least_s = round_trip_s;
+        round_trip_s = fmin(round_trip_s, MAX_ROUND_TRIPS * r->smoothed_s); /* what waited for others says little */
         r->variation_s += (fabs(r->smoothed_s - round_trip_s) - r->variation_s) / 4;
         r->smoothed_s += (round_trip_s - r->smoothed_s) / 8;
     }
@@ -332,7 +335,7 @@ static double overtaken_due_s(const struct state *s) {
 /* When the oldest flight has waited its time, which doubles while nothing comes back. */
 static double due_s(const struct state *s) {
     if (s->oldest == NONE) return INFINITY;
-    double wait_s = s->r->timeout_s * (double)(1u << (s->expirations > 16 ? 16 : s->expirations));
+    double wait_s = s->r->timeout_s * fmin(1u << (s->expirations > 16 ? 16 : s->expirations), MAX_BACKOFF);
     double from_s = s->flights[s->oldest].sent_s > s->expired_s ? s->flights[s->oldest].sent_s : s->expired_s;
     return from_s + (wait_s > MAX_TIMEOUT_S ? MAX_TIMEOUT_S : wait_s);
 }
@@ -527,13 +530,15 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
     s->progress_s = now;
     s->expirations = 0;
     r->results++;
-    int known = f->attempts == 1;
-    if (f->lost || !known) known |= was_late(r, f->lost ? 0 : now - f->sent_s, now);
+    /* A chunk that others overtook waited for a repetition, perhaps another worker's: that is no round trip. So does one
+     * that was repeated more than once. */
+    int once = f->attempts == 1, known = once && (int64_t)f->order + REORDERING > s->newest_returned;
+    if (f->lost || !once) known |= was_late(r, f->lost ? 0 : now - f->sent_s, now) && f->attempts <= MAX_LATE_ATTEMPTS;
     double round_trip_s = known ? now - f->first_s : -1;
     if (round_trip_s >= 0) sample(r, round_trip_s);
     on_result(r, round_trip_s, marked, now);
     /* Of a chunk that was repeated nobody knows which transmission this answers: it proves nothing of later ones. */
-    if (f->attempts == 1 && (int64_t)f->order > s->newest_returned) s->newest_returned = f->order;
+    if (once && (int64_t)f->order > s->newest_returned) s->newest_returned = f->order;
     f->attempts = 0;
     find_lost(s, now);
 }
@@ -541,14 +546,17 @@ static void take(struct state *s, const uint8_t *data, uint32_t at, int marked, 
 /* One datagram. Returns whether it ends the epoch. */
 static int handle(struct state *s, const uint8_t *data, size_t size, int marked, double now) {
     struct reduction *r = s->r;
-    if (size < HEADER_BYTES || data[1] >> 4 != r->job) {
+    if (size < HEADER_BYTES || data[1] != (r->job << 4 | FORMAT)) {
         r->bad++;
         return 0;
     }
-    unsigned kind = data[0] >> 4, epoch = data[1] & 15, pool = data[6] << 8 | data[7];
+    unsigned kind = data[0] >> 4, pool = data[6] << 8 | data[7];
+    uint32_t chunk, epoch;
+    memcpy(&chunk, data + 2, 4);
+    memcpy(&epoch, data + 10, 4);
+    epoch = ntohl(epoch);
     if (kind == KIND_RESET && size == HEADER_BYTES) {
-        unsigned ahead = (epoch - r->epoch) & 15;
-        if ((pool & 0x3fff) == r->generation && (ahead == 0 || ahead >= 8)) return 0;
+        if ((pool & 0x3fff) == r->generation && (int32_t)(epoch - r->epoch) <= 0) return 0;
         r->new_epoch = epoch;
         return 1;
     }
@@ -557,8 +565,6 @@ static int handle(struct state *s, const uint8_t *data, size_t size, int marked,
         r->bad++;
         return 0;
     }
-    uint32_t chunk;
-    memcpy(&chunk, data + 2, 4);
     uint32_t at = ntohl(chunk) - r->first_chunk;
     if (epoch != r->epoch || at >= r->num_chunks || s->flights[at].attempts == 0) r->duplicates++;
     else take(s, data, at, marked, now);

@@ -3,21 +3,22 @@
 -- or copy it to Wireshark's folder of personal Lua plugins (Help > About > Folders).
 local protocol = Proto("switch_agg", "In-network aggregation (SwitchML)")
 
-local kinds = { [1] = "data", [2] = "join", [3] = "leave", [4] = "reset", [5] = "probe", [6] = "saturated",
-  [7] = "data of 16 bits", [8] = "data of 8 bits" }
-local FIRST_PORT, LAST_PORT, HEADER_BYTES = 0xbee0, 0xbeef, 10
+local kinds = { [1] = "data of the original", [2] = "join", [3] = "leave", [4] = "reset", [5] = "probe", [6] = "saturated",
+  [7] = "data of 16 bits", [8] = "data of 8 bits", [9] = "data" }
+local FIRST_PORT, LAST_PORT, ORIGINAL_HEADER_BYTES, HEADER_BYTES = 0xbee0, 0xbeef, 10, 14
 
 local fields = {
   kind = ProtoField.uint8("switch_agg.kind", "Kind", base.DEC, kinds, 0xf0),
   partial = ProtoField.bool("switch_agg.partial", "Partial result", 8, nil, 0x08),
   size = ProtoField.uint8("switch_agg.size", "Size code (32 << size elements)", base.DEC, nil, 0x07),
   job = ProtoField.uint8("switch_agg.job", "Job", base.DEC, nil, 0xf0),
-  epoch = ProtoField.uint8("switch_agg.epoch", "Epoch", base.DEC, nil, 0x0f),
+  format = ProtoField.uint8("switch_agg.format", "Format", base.DEC, nil, 0x0f),
   chunk = ProtoField.uint32("switch_agg.chunk", "Chunk (tsi)", base.DEC),
   version = ProtoField.uint16("switch_agg.version", "Version of the slot", base.DEC, nil, 0x8000),
   slot = ProtoField.uint16("switch_agg.slot", "Slot", base.DEC, nil, 0x3fff),
   exponent = ProtoField.int8("switch_agg.exponent", "Block exponent", base.DEC),
   contributions = ProtoField.uint8("switch_agg.contributions", "Contributions in a partial result", base.DEC),
+  epoch = ProtoField.uint32("switch_agg.epoch", "Epoch", base.DEC),
   elements = ProtoField.bytes("switch_agg.elements", "Elements"),
   element = ProtoField.int32("switch_agg.element", "Element", base.DEC),
   to_aggregator = ProtoField.bool("switch_agg.to_aggregator", "Towards the aggregator"),
@@ -32,30 +33,32 @@ function protocol.dissector(buffer, packet, tree)
   packet.cols.protocol = "SwitchAgg"
   local root = tree:add(protocol, buffer())
   local kind, size = bit32.rshift(buffer(0, 1):uint(), 4), bit32.band(buffer(0, 1):uint(), 7)
+  local header = kind == 1 and ORIGINAL_HEADER_BYTES or HEADER_BYTES -- p4app-switchML's own has no epoch
   root:add(fields.kind, buffer(0, 1))
   root:add(fields.partial, buffer(0, 1))
   root:add(fields.size, buffer(0, 1))
   root:add(fields.job, buffer(1, 1))
-  root:add(fields.epoch, buffer(1, 1))
+  root:add(fields.format, buffer(1, 1))
   root:add(fields.chunk, buffer(2, 4))
   root:add(fields.version, buffer(6, 2))
   root:add(fields.slot, buffer(6, 2))
   root:add(fields.exponent, buffer(8, 1))
   root:add(fields.contributions, buffer(9, 1))
+  if kind ~= 1 then root:add(fields.epoch, buffer(10, 4)) end
   local up = packet.dst_port >= FIRST_PORT and packet.dst_port <= LAST_PORT
   root:add(fields.to_aggregator, up):set_generated()
   local what = kinds[kind] or ("kind " .. kind)
   if (kind == 1 or kind >= 7) and not up then what = "result" end
-  packet.cols.info = string.format("%s job %d epoch %d chunk %u slot %d.%d", what,
-    bit32.rshift(buffer(1, 1):uint(), 4), bit32.band(buffer(1, 1):uint(), 15), buffer(2, 4):uint(),
+  packet.cols.info = string.format("%s job %d%s chunk %u slot %d.%d", what, bit32.rshift(buffer(1, 1):uint(), 4),
+    kind == 1 and "" or string.format(" epoch %u", buffer(10, 4):uint()), buffer(2, 4):uint(),
     bit32.band(buffer(6, 2):uint(), 0x3fff), bit32.rshift(buffer(6, 2):uint(), 15))
-  if kind == 1 or (kind >= 6 and kind <= 8) then
+  if kind == 1 or (kind >= 6 and kind <= 9) then
     local bytes = 4 * bit32.lshift(32, size)
-    local here = math.min(bytes, buffer:len() - HEADER_BYTES)
-    local shown = root:add(fields.elements, buffer(HEADER_BYTES, here))
+    local here = math.min(bytes, buffer:len() - header)
+    local shown = root:add(fields.elements, buffer(header, here))
     local width = kind == 7 and 2 or kind == 8 and 1 or 4
-    for at = HEADER_BYTES, HEADER_BYTES + here - width, width do shown:add(fields.element, buffer(at, width)) end
-    if here < bytes and buffer:reported_len() < HEADER_BYTES + bytes then root:add_proto_expert_info(truncated) end
+    for at = header, header + here - width, width do shown:add(fields.element, buffer(at, width)) end
+    if here < bytes and buffer:reported_len() < header + bytes then root:add_proto_expert_info(truncated) end
   end
   return buffer:len()
 end

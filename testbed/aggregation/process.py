@@ -24,7 +24,7 @@ from switch_agg.status import status_of, to_json
 from switch_agg.wire import PORTS
 from transports.collectives.in_network import DataPlaneName
 
-GENERATION_BITS = 14
+GENERATION_BITS = 32
 CHECK_INTERVAL_S = 0.5
 
 

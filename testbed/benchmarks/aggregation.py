@@ -172,7 +172,7 @@ def _contribution_ns(num_elements: int) -> float:
         elements = np.arange(num_elements, dtype=np.int32)
         for chunk in range(NUM_TRIED_CHUNKS):
             slot, version = job.place(chunk)
-            data = Packet(Kind.DATA, 0, 0, chunk, slot=slot, version=version, elements=elements).encode()
+            data = Packet(Kind.DATA_32, 0, 0, chunk, slot=slot, version=version, elements=elements).encode()
             # Of three contributions to a chunk the second is added to one and completes nothing.
             taken_ns.append([trial.send(host, data)[2] for host in job.workers][1])
     finally:

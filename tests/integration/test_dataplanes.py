@@ -1,6 +1,7 @@
 """One conformance suite for every data plane: real namespaces, real sockets, a real switch between them."""
 
 import json
+import select
 import subprocess
 import threading
 import time
@@ -21,7 +22,7 @@ from switch_agg.namespaces import in_network_of
 from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.quantize import error_bound
 from switch_agg.wire import HEADER, Kind, Packet, decode, frame_bytes
-from tests.rack import AGGREGATOR, PORT, Rack, everybody, rack
+from tests.rack import AGGREGATOR, PORT, Rack, everybody, rack, run
 
 pytestmark = pytest.mark.privileged
 PLANES = ["reference", "ebpf"]
@@ -161,12 +162,12 @@ def test_a_datagram_is_held_back_until_the_next_of_its_direction_has_passed(kind
             Faults(listed=tuple(ListedFault(direction=way, worker=0, chunk=at, fault="reorder") for way, at in held))
         )
         sender.connect((AGGREGATOR, PORT))
-        sender.send(Packet(Kind.PROBE, 0, 0, 9).encode())  # from here on, results come to this port
-        assert decode(sender.recv(9999)).kind == Kind.PROBE
+        sender.send(Packet(Kind.JOIN, 0, 0, 9).encode())  # another start of the worker, at this port
+        assert decode(sender.recv(9999))[:3] == (Kind.JOIN, 0, 1)
         for first in (0, 2):
             for chunk in (first, first + 1):
                 elements = np.full(256, chunk, np.int32)
-                sender.send(Packet(Kind.DATA, 0, 0, chunk, slot=chunk, elements=elements).encode())
+                sender.send(Packet(Kind.DATA_32, 0, 1, chunk, slot=chunk, elements=elements).encode())
             found = [decode(sender.recv(9999)) for _ in range(2)]
             assert [packet.chunk for packet in found] == [first + 1, first]
             for packet in found:
@@ -178,10 +179,10 @@ def test_a_datagram_is_held_back_until_the_next_of_its_direction_has_passed(kind
 
 @pytest.mark.parametrize("kind", PLANES)
 def test_a_job_that_is_removed_with_chunks_under_way_leaves_the_books_in_order(kind: str) -> None:
-    with bench(kind, 2) as b, b.rack.socket(0, 4001) as sender:
+    with bench(kind, 2) as b:
         for chunk in range(3):
-            data = Packet(Kind.DATA, 0, 0, chunk, slot=chunk, elements=np.ones(256, np.int32)).encode()
-            sender.sendto(data, (AGGREGATOR, PORT))
+            data = Packet(Kind.DATA_32, 0, 0, chunk, slot=chunk, elements=np.ones(256, np.int32)).encode()
+            b.clients[0]._socket.send(data)
         deadline_s = time.monotonic() + 2
         while b.plane.in_flight() < 3 and time.monotonic() < deadline_s:
             time.sleep(0.01)
@@ -215,7 +216,7 @@ def test_every_row_of_the_table_by_hand(kind: str) -> None:
             slot, version = job.place(chunk)
             elements = np.full(64, value, np.int32)
             return Packet(
-                Kind.DATA, 0, 0, chunk, slot=slot, version=version, exponent=value, elements=elements
+                Kind.DATA_32, 0, 0, chunk, slot=slot, version=version, exponent=value, elements=elements
             )._replace(**changes)
 
         def answer(worker: int) -> Packet:
@@ -272,7 +273,7 @@ def test_every_row_of_the_table_by_hand(kind: str) -> None:
         for changes in wrong:
             send(0, contribution(8, 3)._replace(**changes))
         send(0, whole[:6] + b"\xc0" + whole[7:])
-        send(0, b"\x17" + whole[1:])
+        send(0, b"\x97" + whole[1:])
         num_bad = len([*range(HEADER.size), *range(HEADER.size, len(whole), 9)]) + 1 + len(wrong) + 2
         counted("bad", before.bad + num_bad)
         assert plane.counters().fresh == before.fresh
@@ -289,7 +290,7 @@ def test_a_stranger_adds_nothing_and_other_traffic_is_left_alone(kind: str) -> N
         job = b.job.model_copy(update={"workers": b.job.workers[:2]})
         b.plane.configure(job)
         with b.rack.socket(2, port=5000) as stranger:
-            packet = Packet(Kind.DATA, 0, 0, 0, elements=np.ones(256, np.int32))
+            packet = Packet(Kind.DATA_32, 0, 0, 0, elements=np.ones(256, np.int32))
             stranger.sendto(packet.encode(), (AGGREGATOR, PORT))
             with b.rack.socket(0, port=5000) as worker:
                 stranger.sendto(b"hello", ("10.9.0.1", 5000))
@@ -440,3 +441,151 @@ def _bytes(device: str) -> tuple[int, int]:
     shown = subprocess.run(["ip", "-s", "-j", "link", "show", device], check=True, capture_output=True, text=True)
     stats = json.loads(shown.stdout)[0]["stats64"]
     return stats["tx"]["bytes"], stats["rx"]["bytes"]
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_no_stray_datagram_of_a_worker_s_host_redirects_results_or_ends_an_epoch(kind: str) -> None:
+    """From other ports, of every kind, valid or not: the worker goes on getting its results."""
+    with bench(kind, 2) as b:
+        b.reduce(20)
+        epoch, wrong = b.plane.epoch(0), np.full(256, 5, np.int32)
+        data = Packet(Kind.DATA_32, 0, epoch, 20, slot=4, version=1, elements=wrong)
+        control = [Packet(each, 0, epoch, 4711, slot=0) for each in (Kind.PROBE, Kind.RESET, Kind.LEAVE)]
+        strays = [
+            *(packet.encode() for packet in control),
+            *(packet._replace(epoch=(epoch - 1) % 2**32).encode() for packet in control),
+            Packet(Kind.JOIN, 0, epoch, 4711, slot=1).encode(),  # as the other worker
+            Packet(Kind.JOIN, 9, epoch, 4711, slot=0).encode(),  # in no job
+            data.encode(),
+            data._replace(epoch=(epoch - 1) % 2**32).encode(),
+            data._replace(slot=5).encode(),
+            data._replace(job=9).encode(),
+            data._replace(kind=Kind.DATA_8).encode(),
+            data._replace(kind=Kind.DATA, epoch=0).encode(),
+            data.encode()[:-1],
+            b"noise",
+        ]
+        for seed, port in enumerate((1, 3999, 4001, PORT, 65535)):
+            with b.rack.socket(0, port) as stray:
+                for each in strays:
+                    stray.sendto(each, (AGGREGATOR, PORT))
+                assert decode(stray.recv(9999)).kind == Kind.PROBE, "who asks is answered"
+                b.reduce(40, seed)
+        assert b.plane.epoch(0) == epoch
+        assert b.plane.counters().stale >= 2 * 5, "data from a port that has not joined"
+
+
+@contextmanager
+def undone(pid: int, do: str, undo: str) -> Iterator[None]:
+    """A command in a namespace, and within this its effect."""
+    run(pid, do)
+    try:
+        yield
+    finally:
+        run(pid, undo)
+
+
+@pytest.mark.parametrize("kind", PLANES)
+@pytest.mark.parametrize("reason", ["firewall", "no route"])
+def test_a_destination_that_cannot_be_sent_to_is_its_own_trouble(
+    kind: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two jobs; while nothing can be sent to a worker of the first, the second's sums come, and afterwards all do."""
+    what = {
+        "firewall": ("iptables -w 10 -{} OUTPUT -d 10.9.0.1 -j DROP", "A", "D"),
+        "no route": ("ip route {} unreachable 10.9.0.1", "add", "del"),
+    }[reason]
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(4))
+        plane = r.plane(kind, num_slots=32)
+        stack.callback(plane.close)
+        hosts = r.job().workers
+        jobs = [Job(number=n, workers=hosts[2 * n : 2 * n + 2], first_slot=16 * n, num_slots=16) for n in range(2)]
+        clients = []
+        for index in range(4):
+            plane.configure(jobs[index // 2]) if index % 2 == 0 else None
+            with in_network_of(r.workers[index]):
+                opened = Client(jobs[index // 2], index % 2, (AGGREGATOR, PORT), local=(hosts[index], 4000))
+            clients.append(stack.enter_context(opened))
+        values = np.arange(4 * 50 * 256, dtype=np.int32).reshape(4, 50, 256)
+
+        def reduced(first: int) -> None:
+            def reduce(index: int, client: Client) -> Any:
+                return client.reduce(values[first + index], np.zeros(50, np.int8))
+
+            for found in everybody(clients[first : first + 2], reduce):
+                np.testing.assert_array_equal(found.elements, values[first] + values[first + 1])
+
+        assert everybody(clients, lambda _, client: client.join()) == [None] * 4
+        with undone(r.aggregators[0], what[0].format(what[1]), what[0].format(what[2])):
+            with r.socket(0, 4001) as asking:
+                for number in range(3):
+                    asking.sendto(Packet(Kind.PROBE, 0, 0, number).encode(), (AGGREGATOR, PORT))
+                for _ in range(100):
+                    if plane.unsent().get(hosts[0], 0) >= 3:
+                        break
+                    time.sleep(0.02)
+            reduced(2)
+            plane.check()
+        assert dict(plane.unsent()) == {hosts[0]: 3}
+        reduced(0)
+        why = {"firewall": "Operation not permitted", "no route": "No route to host"}[reason]
+        logged = [record.getMessage() for record in caplog.records if record.name == "switch_agg.driver"]
+        assert logged == [f"nothing can be sent to {hosts[0]}:4001: {why}; others are served"]
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_an_interface_that_was_down_for_a_while_ends_nothing(kind: str) -> None:
+    """The aggregator's own: nobody is served meanwhile. A worker's port: the others wait for it, and get their sums."""
+    with bench(kind, 2) as b:
+        b.reduce(10)
+        with in_network_of(b.rack.aggregators[0]):
+            routes = subprocess.run(["ip", "route"], check=True, capture_output=True, text=True).stdout
+            default = next(line for line in routes.splitlines() if line.startswith("default"))
+        run(b.rack.aggregators[0], "ip link set eth0 down")
+        b.plane.reset(0)  # its workers are told, which fails
+        for _ in range(100):
+            if sum(b.plane.unsent().values()) == 2:
+                break
+            time.sleep(0.02)
+        assert dict(b.plane.unsent()) == dict.fromkeys(b.job.workers, 1)
+        b.plane.check()
+        run(b.rack.aggregators[0], "ip link set eth0 up", f"ip route replace {default}")
+        refresh(b)
+        found = everybody(b.clients, lambda _, client: client.reduce(np.ones((3, 256), np.int32), np.zeros(3, np.int8)))
+        assert all(isinstance(error, EpochEndedError) for error in found)
+        b.settle()
+        b.reduce(10, 3)
+        timer = threading.Timer(0.3, lambda: run(b.rack.switch, "ip link set p0 up"))
+        run(b.rack.switch, "ip link set p0 down")
+        timer.start()
+        b.reduce(10, 4)
+        timer.join()
+        b.plane.check()
+
+
+def refresh(b: Bench) -> None:
+    """The neighbours that an interface forgets when it goes down."""
+    for pid, device, peer_pid, peer_device, address in (
+        (b.rack.aggregators[0], "eth0", b.rack.switch, "agg0", "10.9.255.1"),
+    ):
+        with in_network_of(peer_pid):
+            shown = subprocess.run(
+                ["ip", "-br", "link", "show", peer_device], check=True, capture_output=True, text=True
+            )
+        run(pid, f"ip neighbour replace {address} lladdr {shown.stdout.split()[2]} dev {device} nud permanent")
+
+
+def test_what_the_kernel_could_not_send_is_counted_and_the_others_have_their_sum() -> None:
+    with bench("ebpf", 2) as b:
+        data = Packet(Kind.DATA_32, 0, b.plane.epoch(0), 0, elements=np.ones(256, np.int32)).encode()
+        b.clients[0]._socket.send(data)
+        for _ in range(100):
+            if b.plane.in_flight():
+                break
+            time.sleep(0.02)
+        with undone(b.rack.switch, "ip link set p0 down", "ip link set p0 up"):
+            b.clients[1]._socket.send(data)
+            assert select.select([b.clients[1]._socket], [], [], 5)[0]
+            assert decode(b.clients[1]._socket.recv(9999)).elements is not None
+            assert dict(b.plane.unsent()) == {b.job.workers[0]: 1}

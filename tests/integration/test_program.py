@@ -1,5 +1,7 @@
 """The program in the kernel beside the core in Python, datagram by datagram, without a network (BPF_PROG_TEST_RUN)."""
 
+import itertools
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +14,12 @@ import pytest
 from switch_agg.aggregator import Aggregator
 from switch_agg.core import Datagram
 from switch_agg.dataplanes.ebpf import ProgramTrial
+from switch_agg.epochs import Epochs
 from switch_agg.job import Job
 from switch_agg.wire import HEADER, Kind, Packet, decode
 
 pytestmark = pytest.mark.privileged
+SEEDS = int(os.environ.get("EPOCH_SEEDS", "150"))
 
 
 class Twins:
@@ -23,7 +27,7 @@ class Twins:
 
     def __init__(self, trial: ProgramTrial, job: Job) -> None:
         self.trial, self.job = trial, job
-        self.core = Aggregator(generation=1)
+        self.core = Aggregator(generation=1, epochs=Epochs(first=0))
         self.core.configure(job)
         for index, host in enumerate(job.workers):
             join = Packet(Kind.JOIN, job.number, 0, index, slot=index)
@@ -115,7 +119,7 @@ def test_what_leaves_32_bits_is_flagged() -> None:
     with twins(3, 64) as both:
         elements = np.full(64, 2**31 - 1, np.int32)
         for worker in range(3):
-            result = both.send(worker, Packet(Kind.DATA, 3, 0, 0, elements=elements).encode())
+            result = both.send(worker, Packet(Kind.DATA_32, 3, 0, 0, elements=elements).encode())
         assert result is not None
         assert result.kind == Kind.SATURATED
         both.agree()
@@ -141,13 +145,13 @@ def test_hostile_datagrams_are_counted_and_change_nothing() -> None:
             for value in (0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF):
                 changed = bytearray(whole)
                 changed[at] = value
-                kept_kind = changed[0] >> 4 in {Kind.DATA, Kind.SATURATED}
+                kept_kind = changed[0] >> 4 in {Kind.DATA_32, Kind.SATURATED}
                 if bytes(changed) != whole and kept_kind and at not in {8, 9} and not (at == 1 and value >> 4 == 3):
                     both.send(1, bytes(changed))
         for _ in range(200):
             noise = bytearray(rng.randbytes(rng.choice([0, 5, 9, 10, 11, 200, 266])))
             if noise:
-                noise[0] = Kind.DATA << 4 | noise[0] & 0x0F
+                noise[0] = Kind.DATA_32 << 4 | noise[0] & 0x0F
             both.send(1, bytes(noise))
         assert both.trial.counters().fresh == 1
         assert sum(asdict(both.trial.counters())[name] for name in ("fresh", "done")) == 1
@@ -160,7 +164,7 @@ def test_hostile_datagrams_are_counted_and_change_nothing() -> None:
 def test_integers_of_another_width_are_no_chunk_of_the_job() -> None:
     with twins(2, 64, payload="fp16") as both:
         slot, version = both.job.place(0)
-        for kind in (Kind.DATA, Kind.SATURATED, Kind.DATA_8):
+        for kind in (Kind.DATA_32, Kind.SATURATED, Kind.DATA_8):
             packet = Packet(kind, 3, 0, 0, slot=slot, version=version, elements=np.ones(64, np.int32))
             both.send(0, packet.encode())
         both.agree()
@@ -175,3 +179,70 @@ def test_a_stranger_and_other_traffic_are_told_apart() -> None:
         passed = [Packet(Kind.JOIN, 3, 0, 0), Packet(Kind.PROBE, 3, 0, 0), Packet(Kind.LEAVE, 3, 0, 0)]
         assert [both.trial.send("10.0.0.1", packet.encode())[0] for packet in passed] == [False] * 3
         assert both.trial.counters().rx == 1
+
+
+def wrong_sums(trial: ProgramTrial, job: Job, seed: int, *, epochs_repeat: bool = False) -> int:
+    """Of a history of some epochs, each with late datagrams of those before and stray ones from other ports between its
+    own: how many sums were not those of the epoch's contributions."""
+    rng = random.Random(seed)
+    old: list[tuple[str, bytes]] = []
+    wrong, first = 0, rng.getrandbits(32)
+    for number in range(4):
+        epoch = 0 if epochs_repeat else first + number * rng.choice([1, 16])
+        trial.begin_epoch(epoch % 2**32, job.everybody)
+        sent: list[tuple[str, bytes]] = []
+        for chunk in range(rng.randint(1, 6)):
+            slot, version = job.place(chunk)
+            values = [rng.randrange(-(2**24), 2**24) for _ in job.workers]
+            for host, value in zip(job.workers, values, strict=True):
+                elements = np.full(job.num_elements, value, np.int32)
+                whole = Packet(
+                    Kind.DATA_32, job.number, epoch % 2**32, chunk, slot=slot, version=version, elements=elements
+                )
+                data = whole.encode()
+                for late_host, late in rng.sample(old, min(len(old), rng.randrange(3))):
+                    trial.send(late_host, late)
+                if rng.random() < 0.3:
+                    stray = whole._replace(elements=elements + 1).encode()
+                    trial.send(rng.choice(job.workers), stray, port=rng.choice([0, 1, 3999, 4001, 65535]))
+                _, after, _ = trial.send(host, data)
+                sent.append((host, data))
+            found = decode(after)
+            assert found.elements is not None
+            wrong += bool((found.elements != sum(values)).any())
+        old += sent
+    return wrong
+
+
+def test_what_comes_late_or_from_elsewhere_is_in_no_sum() -> None:
+    with twins(3, 64, first_slot=5) as both:
+        assert [seed for seed in range(SEEDS) if wrong_sums(both.trial, both.job, seed)] == []
+        assert both.trial.counters().stale > 4 * SEEDS
+        assert both.trial.counters().violations(both.trial.in_flight()) == []
+        assert any(wrong_sums(both.trial, both.job, seed, epochs_repeat=True) for seed in range(40))
+
+
+def test_sums_do_not_depend_on_the_order_and_no_overflow_is_silent() -> None:
+    """The largest number, one more and one less, in every order: exact. What leaves 32 bits is clipped and flagged."""
+    most, least = 2**31 - 1, -(2**31)
+    orders = []
+    for values, expected, kind in (
+        ((most, 1, -1), most, Kind.DATA_32),
+        ((least, -1, 1), least, Kind.DATA_32),
+        ((most, most, least), most - 1, Kind.DATA_32),
+        ((most, 1, 0), most, Kind.SATURATED),
+        ((most, most, -1), most, Kind.SATURATED),
+        ((least, least, most), least, Kind.SATURATED),
+    ):
+        orders += [(order, expected, kind) for order in itertools.permutations(values)]
+    with twins(3, 64) as both:
+        for chunk, (order, expected, kind) in enumerate(orders):
+            slot, version = both.job.place(chunk)
+            for worker in (0, 1, 2, 0):  # the first asks for the sum again
+                elements = np.full(64, order[worker], np.int32)
+                packet = Packet(Kind.DATA_32, 3, 0, chunk, slot=slot, version=version, elements=elements)
+                result = both.send(worker, packet.encode())
+            assert result is not None
+            assert result.elements is not None
+            assert (result.kind, set(result.elements.tolist())) == (kind, {expected})
+        both.agree()

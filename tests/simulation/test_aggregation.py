@@ -13,12 +13,13 @@ import pytest
 
 from switch_agg.aggregator import Aggregator
 from switch_agg.core import Address, Core, Datagram
+from switch_agg.epochs import Epochs
 from switch_agg.errors import AggregatorLostError, EpochEndedError
 from switch_agg.job import Job
 from switch_agg.simulator import ETHERNET_IP_UDP_BYTES, Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, DelayWindow, FixedWindow, Window
 from switch_agg.wire import HEADER, Kind, Packet
-from switch_agg.worker import Worker
+from switch_agg.worker import MAX_SILENCE_S, Worker
 
 SWITCH: Address = ("switch", 0xBEE0)
 NUM_ELEMENTS = 32
@@ -52,7 +53,7 @@ class World:
             num_slots=num_slots,
             **job,
         )
-        self.aggregator = aggregator(generation=seed)
+        self.aggregator = aggregator(generation=seed, epochs=Epochs(first=self.random.getrandbits(32)))
         self.aggregator.configure(self.job)
         self.workers = [self.worker(index) for index in range(num_workers)]
         cores: dict[Address, Core] = {
@@ -230,7 +231,7 @@ def test_a_restarted_aggregator_is_noticed() -> None:
     world.join()
     world.reduce(3)
     world.begin(40)
-    aggregator = Aggregator(generation=4711)
+    aggregator = Aggregator(generation=4711, epochs=Epochs(first=4711))
     aggregator.configure(world.job)
     world.simulator.restart(SWITCH, aggregator)
     world.simulator.run(lambda: all(worker.failure is not None for worker in world.workers))
@@ -288,13 +289,13 @@ def leaf_job(leaf: int) -> Job:
 
 def tree(seed: int, network: Network) -> tuple[Simulator, list[Worker], Aggregator]:
     """Two aggregators with two workers each, under a root."""
-    root = Aggregator(generation=seed)
+    root = Aggregator(generation=seed, epochs=Epochs(first=seed << 20))
     root.configure(Job(workers=("leaf0", "leaf1"), num_elements=NUM_ELEMENTS, num_slots=4))
     cores: dict[Address, Any] = {("root", 0xBEE0): root}
     workers = []
     for leaf in range(2):
         job = leaf_job(leaf)
-        aggregator = Aggregator(generation=seed + leaf + 1)
+        aggregator = Aggregator(generation=seed + leaf + 1, epochs=Epochs(first=seed << 21))
         aggregator.configure(job)
         cores[f"leaf{leaf}", 0xBEE0] = aggregator
         for index in range(2):
@@ -342,7 +343,7 @@ def test_a_tree_of_aggregators_adds_everybody_once(restarts: bool) -> None:
             simulator.touch(host(index))
         if restarts:
             simulator.run_for(random.Random(seed).uniform(0, 0.02))
-            fresh = Aggregator(generation=seed + 1000)
+            fresh = Aggregator(generation=seed + 1000, epochs=Epochs(first=seed << 22))
             fresh.configure(leaf_job(0))
             simulator.restart(("leaf0", 0xBEE0), fresh)
         simulator.run(again)
@@ -404,7 +405,7 @@ def test_a_lost_chunk_holds_up_its_slot_alone(num_slots: int) -> None:
     """At 1 % on each way of 4 workers 7.7 % of the chunks come a round trip later, and all workers repeat them."""
 
     def taken_s(loss: float) -> float:
-        rate_bps = 100e6 * (ETHERNET_IP_UDP_BYTES + HEADER.size + 4 * NUM_ELEMENTS) / 1076  # as many frames a second
+        rate_bps = 100e6 * (ETHERNET_IP_UDP_BYTES + HEADER.size + 4 * NUM_ELEMENTS) / 1080  # as many frames a second
         network = Network(delay_s=5e-5, loss=loss, rate_bps=rate_bps)
         world = World(1, num_workers=4, num_slots=num_slots, network=network, windows=(None,))
         world.join()
@@ -413,6 +414,20 @@ def test_a_lost_chunk_holds_up_its_slot_alone(num_slots: int) -> None:
         return world.simulator.now_s - begun_s
 
     assert taken_s(0.01) < 1.13 * taken_s(0.0)
+
+
+@pytest.mark.parametrize("delay_s", [5e-5, 5e-3])
+def test_a_quarter_lost_each_way_costs_seconds_not_the_aggregator(delay_s: float) -> None:
+    """Four workers wait for each other's repetitions: none may take that for a longer path, and wait longer itself."""
+    for seed in range(10):
+        network = Network(delay_s=delay_s, loss=0.25, rate_bps=100e6)
+        world = World(seed, num_workers=4, num_slots=128, network=network, windows=(None,))
+        world.join()
+        for worker in world.workers:
+            worker._max_silence_s = MAX_SILENCE_S
+        begun_s = world.simulator.now_s
+        world.reduce(61)
+        assert world.simulator.now_s - begun_s < MAX_SILENCE_S
 
 
 def test_whoever_begins_last_makes_nobody_repeat_a_whole_window_for_nothing() -> None:
@@ -433,7 +448,7 @@ def test_whoever_begins_last_makes_nobody_repeat_a_whole_window_for_nothing() ->
 def test_a_worker_of_another_host_contributes_nothing() -> None:
     world = World(2, num_workers=2, num_slots=2, network=Network())
     world.join()
-    forged = Packet(Kind.DATA, 0, world.aggregator._jobs[0].epoch, 0, elements=np.ones(NUM_ELEMENTS, np.int32))
+    forged = Packet(Kind.DATA_32, 0, world.aggregator.membership(0)[0], 0, elements=np.ones(NUM_ELEMENTS, np.int32))
     world.aggregator.receive([Datagram(("mallory", 4000), forged.encode())], 0.0)
     assert world.aggregator.counters.bad_worker == 1
     world.reduce(3)

@@ -13,8 +13,8 @@
  * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What this one lacks: partial sums
  * and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
  * wants to see the end of every loop, and for each number of LANES: integers in an element, of which the sums of
- * narrower ones than 32 bits leave divided by a power of two (switch_agg/payload.py). Limits: a chunk's sum is clipped at
- * each addition, so the elements of a result that is flagged as saturated depend on the order; no others do.
+ * narrower ones than 32 bits leave divided by a power of two (switch_agg/payload.py). Sums of 32 bits are kept in 64 and
+ * clipped, and then flagged, when they leave: whatever the order, as in the core.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -34,35 +34,41 @@
 #endif
 #define NUM_VALUES (LANES * NUM_ELEMENTS)
 
-enum { MAX_WORKERS = 32, MAX_JOBS = 16, KIND_DATA = 1, KIND_SATURATED = 6, KIND_DATA_16 = 7, KIND_DATA_8 = 8, EXPONENT_ZERO = -128 };
+enum { MAX_WORKERS = 32, MAX_JOBS = 16, FORMAT = 2, EXPONENT_ZERO = -128 };
+enum { KIND_DATA = 1, KIND_SATURATED = 6, KIND_DATA_16 = 7, KIND_DATA_8 = 8, KIND_DATA_32 = 9 };
 #if LANES == 1
 typedef __s32 integer;
+typedef __s64 wide; /* of which 2 to the 32 contributions make no overflow */
 #define TO_HOST(value) ((__s32)bpf_ntohl(value))
 #define TO_WIRE(value) bpf_htonl(value)
-#define CARRIES(kind) ((kind) == KIND_DATA || (kind) == KIND_SATURATED)
+#define CARRIES(kind) ((kind) == KIND_DATA_32 || (kind) == KIND_SATURATED)
 #elif LANES == 2
 typedef __s16 integer;
+typedef __s32 wide;
 #define TO_HOST(value) ((__s16)bpf_ntohs(value))
 #define TO_WIRE(value) bpf_htons(value)
 #define CARRIES(kind) ((kind) == KIND_DATA_16)
 #else
 typedef __s8 integer;
+typedef __s32 wide;
 #define TO_HOST(value) (value)
 #define TO_WIRE(value) (value)
 #define CARRIES(kind) ((kind) == KIND_DATA_8)
 #endif
 enum { UP, DOWN };
+enum { XMIT_CN = 2 }; /* NET_XMIT_CN of linux/netdevice.h */
 enum { HAS_PARENT = 1 << 8, DOUBLINGS = 16 }; /* beside the number of a worker; from that bit on: of what divides a sum */
 enum fault { NO_FAULT, LOSS, DUPLICATE, CORRUPT, REORDER };
 enum held { NOTHING, HELD_BACK, OVERTAKEN, MOVING };
 enum { WAS_HELD = 0x68656c64 }; /* skb->mark of a contribution that was held back and comes again */
 
 struct chunk_header {
-    __u8 kind_size, job_epoch;
+    __u8 kind_size, job_format;
     __be32 chunk;
     __be16 pool;
     __s8 exponent;
     __u8 contributions;
+    __be32 epoch;
 } __attribute__((packed));
 
 struct frame {
@@ -93,11 +99,11 @@ struct version {
     __u32 upward; /* the sum has gone to the aggregator above, whose result is awaited */
     __u64 first_ns; /* when its first contribution came */
     __u32 what, unused; /* what the last contribution was: see contribute() */
-    __s32 sums[NUM_VALUES];
+    wide sums[NUM_VALUES];
 };
 /* In the order of switch_agg/dataplanes/ebpf.py. */
 struct counters {
-    __u64 rx, fresh, duplicate_pending, duplicate_done, stale, held, bad_length, bad_size, bad_slot, bad_job, bad_worker;
+    __u64 rx, fresh, duplicate_pending, duplicate_done, stale, held, bad_length, bad_format, bad_size, bad_slot, bad_job, bad_worker;
     __u64 from_parent, injected, done, contributions_done, discarded, saturated, tx;
 };
 /* One direction's faults: a draw below a threshold (of 2 to the 53) meets that fault. */
@@ -181,16 +187,17 @@ struct {
     __type(value, struct held_packet);
 } held_packets SEC(".maps");
 
-/* By job: chunks by the logarithm of the microseconds between their first and last contribution, and by who was last. */
-struct stragglers {
-    __u64 gaps[32], last[MAX_WORKERS];
+/* By job: chunks by the logarithm of the microseconds between their first and last contribution, and by who was last;
+ * packets that could not be sent, by worker, and to the aggregator above. */
+struct job_counters {
+    __u64 gaps[32], last[MAX_WORKERS], unsent[MAX_WORKERS + 1];
 };
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, MAX_JOBS);
     __type(key, __u32);
-    __type(value, struct stragglers);
-} waiting SEC(".maps");
+    __type(value, struct job_counters);
+} job_counts SEC(".maps");
 
 #define barrier() asm volatile("" ::: "memory")
 #define ADD(what, amount) \
@@ -296,6 +303,20 @@ static __always_inline void address_to(struct frame *frame, const struct worker 
     }
 }
 
+/* Sends the packet out of an interface. `whom`: the worker's number, MAX_WORKERS for the aggregator above. */
+static __noinline int leave_by(struct __sk_buff *skb, __u32 interface, __u32 job, __u32 whom) {
+    long sent = bpf_clone_redirect(skb, interface, 0);
+    /* What a full queue drops (NET_XMIT_DROP) is lost, as on any network. An interface that is down has no queue, and
+     * its stand-in says NET_XMIT_CN: noop_enqueue(). */
+    if (sent >= 0 && sent != XMIT_CN) {
+        COUNT(tx);
+        return 1;
+    }
+    struct job_counters *counts_ = bpf_map_lookup_elem(&job_counts, &job);
+    if (counts_ && whom <= MAX_WORKERS) counts_->unsent[whom]++;
+    return 0;
+}
+
 /* Sends the frame that the packet has become to a worker, by its port. */
 static __noinline int send(struct __sk_buff *skb, struct frame *frame, __u32 job, __u32 index) {
     if (!frame) return 0;
@@ -308,9 +329,7 @@ static __noinline int send(struct __sk_buff *skb, struct frame *frame, __u32 job
     if (bpf_skb_store_bytes(skb, 0, frame, sizeof *frame, 0)) return 0;
     if (fault == REORDER && hold(skb, DOWN, index, worker->interface)) return 0;
     if (fault == DUPLICATE) bpf_clone_redirect(skb, worker->interface, 0);
-    bpf_clone_redirect(skb, worker->interface, 0);
-    COUNT(tx);
-    return 0;
+    return leave_by(skb, worker->interface, job, index);
 }
 
 /* Sends the sum that the packet has become to the aggregator above. */
@@ -320,9 +339,7 @@ static __noinline int send_up(struct __sk_buff *skb, struct frame *frame, __u32 
     if (!parent || !parent->interface) return 0;
     address_to(frame, parent, frame->ip.saddr, frame->udp.source);
     if (bpf_skb_store_bytes(skb, 0, frame, sizeof *frame, 0)) return 0;
-    bpf_clone_redirect(skb, parent->interface, 0);
-    COUNT(tx);
-    return 0;
+    return leave_by(skb, parent->interface, job, MAX_WORKERS);
 }
 
 static __always_inline __u32 bits_in(__u32 word) {
@@ -333,7 +350,7 @@ static __always_inline __u32 bits_in(__u32 word) {
 
 /* Notes who was last, and how long after the first. */
 __noinline int wait_of(__u32 job, __u32 worker, __u64 gap_ns) {
-    struct stragglers *waited = bpf_map_lookup_elem(&waiting, &job);
+    struct job_counters *waited = bpf_map_lookup_elem(&job_counts, &job);
     if (!waited) return 0;
     __u64 gap_us = gap_ns / 1000;
     __u32 left = gap_us >> 31 ? 0x7fffffff : gap_us, bucket = 0;
@@ -351,12 +368,22 @@ __noinline int wait_of(__u32 job, __u32 worker, __u64 gap_ns) {
 
 enum what { STALE, HELD, PENDING, FRESH, UPWARD_AGAIN, REPEATED, UPWARD, COMPLETE, COMPLETE_SATURATED };
 
+#if LANES == 1
+/* Into 32 bits; `left` notes whether it has left them. Without a branch, of which the verifier would walk both sides. */
+static __always_inline __s32 clipped(__s64 sum, __u64 *left) {
+    __u64 over = (__u64)(sum + 0x80000000LL) >> 32;
+    __s64 all = (__s64)(over | -over) >> 63; /* all ones when it has */
+    *left |= over;
+    return (sum & ~all) | (((sum >> 63) ^ 0x7fffffff) & all);
+}
+#else
 /* By two to a power, half to even. */
 static __always_inline __s32 divided(__s32 sum, __u32 power) {
     power &= 7; /* the verifier wants a bound */
-    if (LANES > 1 && power) sum = (sum + (1 << (power - 1)) - 1 + (sum >> power & 1)) >> power;
+    if (power) sum = (sum + (1 << (power - 1)) - 1 + (sum >> power & 1)) >> power;
     return sum;
 }
+#endif
 
 /* One contribution, under the version's lock. After what comes behind FRESH the packet carries the sum.
  * A global function, so that the verifier walks its loops once and not once for every way that leads here. */
@@ -405,36 +432,30 @@ __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 who, __u32 ever
         if (first) {
             for (int i = 0; i < NUM_VALUES; i++) version->sums[i] = TO_HOST(elements[i]);
         } else {
-#if LANES == 1
-            int clipped = 0;
-            for (int i = 0; i < NUM_VALUES; i++) {
-                __s32 one = version->sums[i], other = TO_HOST(elements[i]);
-                __s32 sum = (__u32)one + (__u32)other;
-                __s32 over = ((one ^ sum) & (other ^ sum)) >> 31; /* all ones when the sign is wrong */
-                clipped |= over;
-                version->sums[i] = (sum & ~over) | (((one >> 31) ^ 0x7fffffff) & over);
-            }
-            if (clipped) version->saturated = 1;
-#else
             for (int i = 0; i < NUM_VALUES; i++) version->sums[i] += TO_HOST(elements[i]);
-#endif
         }
     }
     version->what = what;
     barrier();
     what = version->what; /* the verifier knows nothing of it now, and walks the loop below once, not for each */
     if (what > FRESH) {
+#if LANES == 1
+        __u64 left = 0;
+        for (int i = 0; i < NUM_VALUES; i++) elements[i] = TO_WIRE(clipped(version->sums[i], &left));
+        if (left) version->saturated = 1;
+#else
         for (int i = 0; i < NUM_VALUES; i++) elements[i] = TO_WIRE(divided(version->sums[i], who >> DOUBLINGS));
+#endif
         frame->chunk.exponent = version->exponent;
 #if LANES == 1
-        __u32 kind = version->saturated ? KIND_SATURATED : KIND_DATA;
+        __u32 kind = version->saturated ? KIND_SATURATED : KIND_DATA_32;
         frame->chunk.kind_size = kind << 4 | (frame->chunk.kind_size & 7);
 #endif
     }
     if (what == COMPLETE && version->saturated) what = COMPLETE_SATURATED;
     bpf_spin_unlock(&version->lock);
 
-    if (what >= UPWARD) wait_of(frame->chunk.job_epoch >> 4, worker, now_ns - first_ns);
+    if (what >= UPWARD) wait_of(frame->chunk.job_format >> 4, worker, now_ns - first_ns);
     if (abandoned) ADD(discarded, bits_in(abandoned));
     return what;
 }
@@ -478,10 +499,14 @@ __noinline int meet(struct __sk_buff *skb) {
         return TC_ACT_SHOT;
     }
     __u32 kind = frame->chunk.kind_size >> 4;
-    if (kind != KIND_DATA && kind != KIND_SATURATED && kind != KIND_DATA_16 && kind != KIND_DATA_8) return TC_ACT_OK;
+    if (kind != KIND_DATA && (kind < KIND_SATURATED || kind > KIND_DATA_32)) return TC_ACT_OK;
 
     COUNT(rx);
-    __u32 number = frame->chunk.job_epoch >> 4, chunk = bpf_ntohl(frame->chunk.chunk);
+    if (kind != KIND_DATA && (frame->chunk.job_format & 15) != FORMAT) {
+        COUNT(bad_format);
+        return TC_ACT_SHOT;
+    }
+    __u32 number = frame->chunk.job_format >> 4, chunk = bpf_ntohl(frame->chunk.chunk);
     struct job *job = bpf_map_lookup_elem(&jobs, &number);
     if (!job || !job->num_workers) {
         COUNT(bad_job);
@@ -490,7 +515,8 @@ __noinline int meet(struct __sk_buff *skb) {
     __u64 who = (__u64)number << 32 | frame->ip.saddr;
     __u32 *index = bpf_map_lookup_elem(&worker_index, &who);
     struct worker *parent = bpf_map_lookup_elem(&parents, &number);
-    int has_parent = parent && parent->interface, from_parent = has_parent && parent->address == frame->ip.saddr;
+    int has_parent = parent && parent->interface;
+    int from_parent = has_parent && parent->address == frame->ip.saddr && parent->port == frame->udp.source;
     if (!index && !from_parent) {
         COUNT(bad_worker);
         return TC_ACT_SHOT;
@@ -522,8 +548,11 @@ __noinline int meet(struct __sk_buff *skb) {
         COUNT(bad_slot);
         return TC_ACT_SHOT;
     }
-    int of_epoch = (frame->chunk.job_epoch & 15) == job->epoch;
-    if (!from_parent && (!of_epoch || !(job->joined >> worker & 1))) {
+    int of_epoch = bpf_ntohl(frame->chunk.epoch) == job->epoch;
+    __u32 seat = number * MAX_WORKERS + worker;
+    struct worker *sender = bpf_map_lookup_elem(&workers, &seat);
+    int has_joined = job->joined >> worker & 1 && sender && sender->port == frame->udp.source;
+    if (!from_parent && (!of_epoch || !has_joined)) {
         COUNT(stale);
         return TC_ACT_OK; /* the program at the address answers with the epoch */
     }

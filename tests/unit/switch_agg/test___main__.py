@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from switch_agg.client import Client
+from switch_agg.epochs import RESERVED
 from switch_agg.job import Job
 from tests.loopback import free_port, own_address
 from tests.switchml_client import Config, Controller, Worker, drive
@@ -36,9 +37,11 @@ def serving(control: Path, *words: str) -> Iterator[list[str]]:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline() == f"ready {LISTEN}:48864\n"
-        yield said
-        process.terminate()
+        try:
+            assert process.stdout.readline() == f"ready {LISTEN}:48864\n"
+            yield said
+        finally:  # or the next test finds the address taken
+            process.terminate()
         assert process.wait(10) == 0
         said += process.stderr.readlines()
 
@@ -76,13 +79,16 @@ def test_serve_configure_status_top_and_reset(tmp_path: Path) -> None:
         assert order == ["rx", "fresh", "done"] * (len(order) // 3)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             assert b"switch_agg_chunks_total 32.0" in page.read()
-        assert command("reset", "0", *at).stdout == "epoch 1\n"
+        before = found["jobs"][0]["epoch"]
+        assert command("reset", "0", *at).stdout == f"epoch {(before + 1) % 2**32}\n"
         assert command("inject", '{"up": {"loss": 2}}', *at).returncode == 2
         assert "is being served" in command("configure", "--workers", "127.0.0.1", *at).stderr
         assert command("remove", "0", *at).returncode == 0
         for client in clients:
             client.close()
     assert not control.exists()
+    remembered = int((tmp_path / "agg.sock.epoch").read_text())
+    assert remembered == (before + RESERVED) % 2**32, "the next aggregator here counts on from there"
     assert command("status", *at).returncode == 3
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from switch_agg.aggregator import TRANSITIONS, Aggregator
 from switch_agg.core import Datagram
+from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError
 from switch_agg.job import Job
-from switch_agg.wire import Kind, Packet, decode
+from switch_agg.wire import HEADER, Kind, Packet, decode
 
 NUM_ELEMENTS = 64
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +28,7 @@ class Bench:
             workers=tuple(f"w{index}" for index in range(num_workers)),
             **{"num_elements": NUM_ELEMENTS, "num_slots": 2, **keys},
         )
-        self.aggregator = Aggregator(generation=77)
+        self.aggregator = Aggregator(generation=77, epochs=Epochs(first=0))
         self.aggregator.configure(self.job)
         self.counters = self.aggregator.counters
         if join:
@@ -45,7 +46,7 @@ class Bench:
     def contribution(self, chunk: int, value: int = 1, /, *, epoch: int = 0, **changes: Any) -> Packet:
         slot, version = self.job.place(chunk)
         packet = Packet(
-            Kind.DATA,
+            self.job.kind,
             self.job.number,
             epoch,
             chunk,
@@ -68,7 +69,7 @@ def test_the_last_contribution_sends_the_sum_to_everybody() -> None:
     results = bench.contribute(2, 0, 2)
     assert [host for host, _ in results] == ["w0", "w1", "w2"]
     for _, packet in results:
-        assert packet.kind == Kind.DATA
+        assert packet.kind == Kind.DATA_32
         assert packet.exponent == 4
         assert (packet.slot, packet.version, packet.chunk, packet.partial) == (0, 0, 0, False)
         assert packet.elements is not None
@@ -167,6 +168,31 @@ def test_in_a_tree_workers_join_once_the_aggregator_above_knows_theirs() -> None
     assert joined(0) == [("root", Kind.JOIN, 5)]
 
 
+def test_below_the_root_a_reset_is_the_root_s_to_do() -> None:
+    """An epoch of its own would never be the root's, and its workers would wait for ever."""
+    bench = Bench(join=False, parent="root", parent_index=5)
+    before = bench.aggregator.membership(0)[0]
+    assert bench.aggregator.reset(0) == before
+    assert [(host, packet.kind, packet.epoch) for host, packet in bench.sent()] == [("root", Kind.RESET, before)]
+
+
+def test_only_what_joined_is_a_worker_and_only_it_ends_an_epoch() -> None:
+    bench = Bench(2)
+    stray = [
+        Packet(Kind.RESET, 0, 0, 0),
+        Packet(Kind.LEAVE, 0, 0, 0),
+        Packet(Kind.PROBE, 0, 0, 0),
+        Packet(Kind.JOIN, 0, 0, 100, slot=1),
+        bench.contribution(0, 9),
+    ]
+    for packet in stray:
+        bench.aggregator.receive([Datagram(("w0", 9), packet.encode())], 0.0)
+    answered = [(each.peer, decode(each.data).kind) for each in bench.aggregator.transmit(0.0)]
+    assert answered == [(("w0", 9), kind) for kind in (Kind.RESET, Kind.LEAVE, Kind.PROBE, Kind.RESET)]
+    assert bench.aggregator.membership(0) == (0, 0b11, {0: 4000, 1: 4001})
+    assert (bench.counters.stale, bench.counters.fresh) == (1, 0)
+
+
 def test_the_last_to_leave_ends_the_epoch() -> None:
     bench = Bench(2)
     assert [packet.epoch for _, packet in bench.send(0, Packet(Kind.LEAVE, 0, 0, 100, slot=0))] == [0]
@@ -179,7 +205,7 @@ def test_the_last_to_leave_ends_the_epoch() -> None:
 def test_a_reset_is_done_once_and_a_probe_is_answered() -> None:
     bench = Bench(2)
     for _ in range(2):
-        answers = bench.send(0, Packet(Kind.RESET, 0, 0, 0))
+        answers = bench.send(0, Packet(Kind.RESET, 0, 0, 0, slot=0))
         assert answers[-1][1].epoch == 1
     [(host, packet)] = bench.send(1, Packet(Kind.PROBE, 0, 0, 31337))
     assert (host, packet.kind, packet.chunk) == ("w1", Kind.PROBE, 31337)
@@ -193,7 +219,7 @@ def test_sums_beyond_32_bits_are_clipped_and_flagged() -> None:
     assert results[0][1].elements.max() == 2**31 - 1
     bench.contribute(0, 1, -(2**31))
     [(_, packet), _] = bench.contribute(1, 1, 2**31 - 1)
-    assert packet.kind == Kind.DATA
+    assert packet.kind == Kind.DATA_32
     assert bench.counters.saturated == 1
 
 
@@ -222,7 +248,7 @@ def test_hostile_bytes_disturb_nothing(datagrams: list[tuple[int, bytes, int]]) 
     for worker, noise, cut in datagrams:
         # Pure noise, and a real contribution of somebody else's job, cut or overwritten at its end.
         bench.send(worker + 2, noise)
-        bench.send(0, noise[:10] + whole[10 : cut - len(whole)])
+        bench.send(0, noise[: HEADER.size] + whole[HEADER.size : cut - len(whole)])
     assert bench.counters.violations(bench.aggregator.in_flight) == []
 
 

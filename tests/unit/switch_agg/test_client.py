@@ -14,14 +14,14 @@ from switch_agg.aggregator import Aggregator
 from switch_agg.client import Client
 from switch_agg.core import Datagram
 from switch_agg.driver import Service, open_socket
-from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError
+from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError, OverflowedError
 from switch_agg.faults import FaultInjector, FaultRates, Faults
 from switch_agg.job import Job
 from switch_agg.quantize import error_bound
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import Kind, Packet, decode
 
-HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
 class Lossy:
@@ -194,7 +194,7 @@ def test_each_slot_clocks_itself(native: bool) -> None:
         def answer(chunk: int) -> None:
             slot, version = job.place(chunk)
             elements = np.full(32, chunk, np.int32)
-            packet = Packet(Kind.DATA, 0, 0, chunk, slot=slot, version=version, elements=elements)
+            packet = Packet(Kind.DATA_32, 0, 0, chunk, slot=slot, version=version, elements=elements)
             played.sendto(packet.encode(), client._socket.getsockname())
 
         joining = threading.Thread(target=client.join)
@@ -237,6 +237,34 @@ def test_every_window_policy_gets_through_loss(kind: str, native: bool) -> None:
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_a_quarter_lost_each_way_does_not_make_the_aggregator_seem_gone(native: bool) -> None:
+    with rack(4, natives=(native,), rates=FaultRates(loss=0.25)) as bench:
+        bench.everybody(lambda _, client: client.join())
+        values = np.arange(4 * 61 * 64, dtype=np.int32).reshape(4, 61, 64)
+        for _ in range(2):
+            for found in bench.everybody(lambda index, client: client.reduce(values[index], np.zeros(61, np.int8))):
+                np.testing.assert_array_equal(found.elements, values.sum(axis=0))
+        assert all(client._carried.timeout_s < 0.5 for client in bench.clients if native)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_a_sum_that_was_clipped_is_no_gradient(native: bool) -> None:
+    """A foreign contribution as large as can be, under a worker's address."""
+    with rack(2, natives=(native,)) as bench:
+        bench.everybody(lambda _, client: client.join())
+
+        def reduce(index: int, client: Client) -> Any:
+            if index == 0:
+                return client.all_reduce("gradient", np.full(64, 1.5, np.float32))
+            # The gradient's first round finds its exponent, with nothing but zeros in it.
+            return client.reduce(np.full((2, 64), 2**31 - 1, np.int32), np.zeros(2, np.int8))
+
+        found = bench.everybody(reduce)
+        assert isinstance(found[0], OverflowedError)
+        assert found[1].saturated.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
 def test_an_aggregator_that_never_answers_is_an_error_in_time(native: bool) -> None:
     with rack(2, natives=(native,), max_silence_s=0.4) as bench:
         bench.everybody(lambda _, client: client.join())
@@ -253,6 +281,7 @@ def test_an_aggregator_that_never_answers_is_an_error_in_time(native: bool) -> N
 def test_a_reset_ends_the_epoch_and_all_join_again(native: bool) -> None:
     with rack(2, natives=(native,)) as bench:
         bench.everybody(lambda _, client: client.join())
+        [first] = {client.epoch for client in bench.clients}
 
         def reset() -> None:
             with bench.service.lock:
@@ -262,7 +291,7 @@ def test_a_reset_ends_the_epoch_and_all_join_again(native: bool) -> None:
         with pytest.raises(EpochEndedError):  # nobody else contributes: it waits
             bench.clients[0].all_reduce("b", np.ones(64, np.float32))
         bench.everybody(lambda _, client: client.join())
-        assert {client.epoch for client in bench.clients} == {1}
+        assert {client.epoch for client in bench.clients} == {(first + 1) % 2**32}
         sums = bench.everybody(lambda _, client: client.all_reduce("b", np.ones(64, np.float32)))
         assert all((found == 2).all() for found in sums)
 

@@ -68,6 +68,37 @@ def test_nobody_at_the_other_end_is_no_error() -> None:
             driver.run(lambda: False, deadline_s=time.monotonic() + 0.02)
 
 
+def test_a_destination_that_fails_is_counted_and_logged_once_and_others_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Port 0 is nobody's (EINVAL), broadcasting needs a permission (EACCES)."""
+    core, opened = Echo(), open_socket(("127.0.0.1", 0))
+    service = Service(core, opened, name="echo")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.settimeout(5)
+        for _ in range(3):
+            with service.lock:
+                core.outbox += [Datagram(("127.0.0.1", 0), b"x"), Datagram(("255.255.255.255", 9), b"x")]
+            peer.sendto(b"hello", opened.getsockname())
+            assert peer.recv(10) == b"hello"
+    service.check()
+    with service.lock:
+        assert service.unsent() == {"127.0.0.1": 3, "255.255.255.255": 3}
+    service.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "nothing can be sent to 127.0.0.1:0: Invalid argument; others are served",
+        "nothing can be sent to 255.255.255.255:9: Permission denied; others are served",
+    ]
+
+
+def test_without_somebody_to_hear_of_it_a_failing_destination_is_an_error() -> None:
+    core = Echo()
+    with open_socket(("127.0.0.1", 0)) as opened:
+        core.outbox = [Datagram(("127.0.0.1", 0), b"x")]
+        with pytest.raises(OSError, match="Invalid argument"):
+            Driver(core, opened).run(lambda: False, deadline_s=time.monotonic() + 5)
+
+
 def test_a_service_tells_what_ended_it() -> None:
     opened = open_socket(("127.0.0.1", 0))
     service = Service(Echo(), opened, name="echo")

@@ -26,6 +26,7 @@ STATUS = Status(
     in_flight=1,
     violations=(),
     uptime_s=1.0,
+    unsent={"a": 7},
 )
 
 
@@ -78,8 +79,9 @@ def test_aggregators_of_one_run_are_told_apart_and_their_workers_named() -> None
     ]
     found = values(page(*two))
     assert found["switch_agg_last_total", "a1", "3", "r", "w1"] == 3
+    assert found["switch_agg_unsent_total", "a1", "w0", "r"] == 7
     assert found["switch_agg_bound_elements_per_second", "a0", "r"] == 1e6
-    assert len(found) == 2 * (NUM_SERIES + NUM_JOB_SERIES + 2)
+    assert len(found) == 2 * (NUM_SERIES + 1 + NUM_JOB_SERIES + 2)
 
 
 def test_the_page_is_what_promtool_calls_valid_and_the_documentation_has_every_family() -> None:

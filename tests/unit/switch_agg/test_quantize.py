@@ -19,7 +19,7 @@ from switch_agg.quantize import (
     predicted,
     quantize,
 )
-from switch_agg.wire import EXPONENT_NOT_FINITE, EXPONENT_ZERO
+from switch_agg.wire import EXPONENT_NOT_FINITE, EXPONENT_ZERO, HEADER
 
 LIMIT = 2.0**124  # nine of them are still a float32
 floats = st.floats(min_value=-LIMIT, max_value=LIMIT, width=32)
@@ -27,9 +27,9 @@ floats = st.floats(min_value=-LIMIT, max_value=LIMIT, width=32)
 
 def integers(quantizer: Quantizer, attempt: Round) -> np.ndarray:
     form = quantizer._form
-    rows = np.zeros((len(attempt.which), 10 + 4 * quantizer._num_values // form.lanes), np.uint8)
+    rows = np.zeros((len(attempt.which), HEADER.size + 4 * quantizer._num_values // form.lanes), np.uint8)
     quantizer.stage(attempt, rows)
-    return form.integers(np.ascontiguousarray(rows[:, 10:]).view(">i4").astype(np.int32))
+    return form.integers(np.ascontiguousarray(rows[:, HEADER.size :]).view(">i4").astype(np.int32))
 
 
 def add(name: str, quantizers: list[Quantizer], values: list[np.ndarray]) -> int:

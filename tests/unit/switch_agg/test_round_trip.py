@@ -30,6 +30,20 @@ def test_the_timeout_has_at_most_so_many_round_trips() -> None:
         assert estimator.timeout_s == pytest.approx(0.1 + min(0.1, 4 * 0.05 * 0.75**number))
 
 
+def test_a_sample_counts_as_no_more_than_so_many_round_trips() -> None:
+    estimator = RoundTripEstimator(max_round_trips=2)
+    estimator.sample(0.01)
+    estimator.sample(5.0)
+    assert estimator.smoothed_s == pytest.approx(0.01 * (1 + 1 / 8))
+
+
+def test_doubling_ends_at_so_many_timeouts() -> None:
+    estimator = RoundTripEstimator(max_backoff=16)
+    estimator.sample(0.01)
+    waits = [estimator.after_attempts_s(attempts) / estimator.timeout_s for attempts in range(1, 9)]
+    assert waits == pytest.approx([1, 2, 4, 8, 16, 16, 16, 16])
+
+
 def test_it_doubles_up_to_its_limit() -> None:
     estimator = RoundTripEstimator()
     estimator.sample(0.02)

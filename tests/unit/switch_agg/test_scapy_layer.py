@@ -18,7 +18,7 @@ LUA = Path(switch_agg.__file__).parent / "wireshark" / "switch_agg.lua"
 
 
 @given(
-    st.sampled_from([Kind.DATA, Kind.SATURATED]),
+    st.sampled_from([Kind.DATA_32, Kind.SATURATED]),
     st.integers(0, 15),
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**14 - 1),
@@ -47,7 +47,9 @@ def test_the_layer_and_the_codec_agree(kind: Kind, job: int, chunk: int, slot: i
 def test_control_and_wrong_sizes_can_be_built_too() -> None:
     join = decode(bytes(SwitchAgg(kind=int(Kind.JOIN), chunk=99, slot=2)))
     assert (join.kind, join.chunk, join.slot) == (Kind.JOIN, 99, 2)
-    assert bytes(SwitchAgg(size=3, elements=[1]))[0] == 0x13
+    assert bytes(SwitchAgg(size=3, elements=[1]))[0] == 0x93
+    original = bytes(SwitchAgg(kind=int(Kind.DATA), job=0, format=7, chunk=5, elements=[1, *[0] * 63]))
+    assert original[:14].hex(" ") == "11 07 00 00 00 05 00 00 80 00 00 00 00 01"
     assert "chunk 7 slot 1.0" in SwitchAgg(chunk=7, slot=1).mysummary()
 
 
@@ -61,6 +63,7 @@ def test_wireshark_dissects_what_it_should(tmp_path: Path) -> None:
         frame / UDP(sport=0xBEEF, dport=4000) / SwitchAgg(partial=1, contributions=3, exponent=-4, elements=elements),
         frame / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(kind=int(Kind.JOIN), chunk=4711),
         frame / UDP(sport=4000, dport=0xBEE0) / bytes(SwitchAgg(elements=elements))[:100],
+        frame / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(kind=int(Kind.DATA), format=7, elements=elements),
     ]
     capture = tmp_path / "capture.pcap"
     wrpcap(str(capture), sent)
@@ -69,16 +72,18 @@ def test_wireshark_dissects_what_it_should(tmp_path: Path) -> None:
     argv = ["tshark", "-r", str(capture), "-X", f"lua_script:{LUA}", "-T", "fields", *wanted]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert rows[0] == ["1", "2", "5", "77", "1", "9", "-128", "0", "0", "1", ""]
+    assert rows[0] == ["9", "2", "5", "77", "1", "9", "-128", "0", "0", "1", ""]
     assert rows[1][6:10] == ["-4", "1", "3", "0"]
     assert rows[2][0] == "2"
     assert rows[2][3] == "4711"
     assert rows[3][10] != ""
+    assert rows[4] == ["1", "0", "", "0", "0", "0", "-128", "0", "0", "1", ""]
     shown = subprocess.run([*argv[:5], "-O", "switch_agg"], capture_output=True, text=True, check=True).stdout
-    assert shown.count("Element: ") == 64 + 64 + 22
+    assert shown.count("Element: ") == 64 + 64 + 21 + 64
     listed = subprocess.run(argv[:5], capture_output=True, text=True, check=True).stdout
     assert "data job 2 epoch 5 chunk 77 slot 9.1" in listed
     assert "result job 0" in listed
+    assert "data of the original job 0 chunk 0" in listed
 
 
 @pytest.mark.parametrize("payload", ["fp16", "int8"])

@@ -34,6 +34,7 @@ def test_a_status_survives_the_way_to_another_process() -> None:
         in_flight=3,
         violations=("7 datagrams received and 6 accounted for",),
         uptime_s=1.5,
+        unsent={"10.0.0.1": 3},
         link_rate_bps=1e8,
     )
     assert from_json(to_json(status)) == status
@@ -45,7 +46,7 @@ def test_the_bound_is_what_links_let_through_of_a_chunk_s_frames() -> None:
     status = Status(
         dataplane="ebpf", address="", jobs=(), counters={}, in_flight=0, violations=(), uptime_s=0.0, link_rate_bps=1e8
     )
-    assert status.bound_elements_per_s(job) == pytest.approx(1e8 / 8 / 1076 * 512)
+    assert status.bound_elements_per_s(job) == pytest.approx(1e8 / 8 / 1080 * 512)
     original = replace(status, dataplane="switchml")
     assert original.bound_elements_per_s(Job(workers=("a", "b"), num_elements=64)) == pytest.approx(1e8 / 8 / 308 * 64)
     assert replace(status, link_rate_bps=None).bound_elements_per_s(job) is None

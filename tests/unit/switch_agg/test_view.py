@@ -58,12 +58,12 @@ def test_two_looks_give_rates_and_their_share_of_the_bound() -> None:
         STATUS,
         uptime_s=12.0,
         counters=STATUS.counters | {"rx": 5210},
-        jobs=(replace(JOB, stragglers=replace(JOB.stragglers, gaps=(11616, *JOB.stragglers.gaps[1:]))),),
+        jobs=(replace(JOB, stragglers=replace(JOB.stragglers, gaps=(11574, *JOB.stragglers.gaps[1:]))),),
     )
     lines = shown(later, STATUS)
     (job,) = [line for line in lines if "1024 int8" in line]
-    assert "5.95 M" in job
-    assert "50.0%" in job, "5808 chunks a second of 1076 bytes on 100 Mbit/s"
+    assert "5.93 M" in job
+    assert "50.0%" in job, "5787 chunks a second of 1080 bytes on 100 Mbit/s"
     assert any(line.split()[:3] == ["rx", "5,210", "2,000"] for line in lines)
 
 

@@ -15,7 +15,6 @@ from switch_agg.wire import (
     Kind,
     Packet,
     decode,
-    epoch_is_newer,
     frame_bytes,
     goodput_fraction,
     is_newer,
@@ -24,9 +23,9 @@ from switch_agg.wire import (
 
 packets = st.builds(
     Packet,
-    kind=st.sampled_from([Kind.DATA, Kind.SATURATED]),
+    kind=st.sampled_from([Kind.DATA_32, Kind.SATURATED]),
     job=st.integers(0, 15),
-    epoch=st.integers(0, 15),
+    epoch=st.integers(0, 2**32 - 1),
     chunk=st.integers(0, 2**32 - 1),
     slot=st.integers(0, MAX_SLOTS - 1),
     version=st.integers(0, 1),
@@ -40,11 +39,19 @@ packets = st.builds(
 def test_the_original_s_golden_bytes() -> None:
     elements = np.zeros(256, np.int32)
     elements[:3] = [1, -1, 2**31 - 1]
-    # p4app-switchML: job_number 7, tsi 5, set 1, slot 3, exponents -4 and 0; its job_number is our job and epoch.
+    # p4app-switchML: job_number 7, tsi 5, set 1, slot 3, exponents -4 and 0; its job_number is both of our fields.
     data = Packet(Kind.DATA, 0, 7, 5, slot=3, version=1, exponent=-4, elements=elements).encode()
     assert data[:10].hex(" ") == "13 07 00 00 00 05 80 03 fc 00"
     assert data[10:22].hex(" ") == "00 00 00 01 ff ff ff ff 7f ff ff ff"
     assert len(data) == 1034
+    assert decode(data)._replace(elements=None) == Packet(Kind.DATA, 0, 7, 5, slot=3, version=1, exponent=-4)
+
+
+def test_golden_bytes() -> None:
+    elements = np.zeros(256, np.int32)
+    elements[0] = -1
+    packet = Packet(Kind.DATA_32, 7, 0xDEADBEEF, 5, slot=3, version=1, exponent=-4, elements=elements)
+    assert packet.encode()[:18].hex(" ") == "93 72 00 00 00 05 80 03 fc 00 de ad be ef ff ff ff ff"
 
 
 @given(packets)
@@ -71,7 +78,7 @@ def test_any_bytes_are_a_packet_or_an_error(data: bytes) -> None:
         assert decode(data).encode()[1:] == data[1:]
     except WireError as error:
         reason = error.reason
-    assert reason in {"none", "bad_length", "bad_kind", "bad_size", "bad_slot"}
+    assert reason in {"none", "bad_length", "bad_kind", "bad_format", "bad_size", "bad_slot"}
 
 
 @pytest.mark.parametrize(
@@ -79,12 +86,13 @@ def test_any_bytes_are_a_packet_or_an_error(data: bytes) -> None:
     [
         (("B", 0, 0x03), "bad_kind"),
         (("B", 0, 0xF3), "bad_kind"),
-        (("B", 0, 0x17), "bad_size"),
+        (("B", 0, 0x97), "bad_size"),
+        (("B", 1, 0x01), "bad_format"),
         (("B", 6, 0xC0), "bad_slot"),
     ],
 )
 def test_fields_that_mean_nothing_are_told_apart(change: tuple[str, int, int], reason: str) -> None:
-    data = bytearray(Packet(Kind.DATA, 0, 0, 0, elements=np.zeros(256, np.int32)).encode())
+    data = bytearray(Packet(Kind.DATA_32, 0, 0, 0, elements=np.zeros(256, np.int32)).encode())
     struct.pack_into(change[0], data, change[1], change[2])
     with pytest.raises(WireError) as caught:
         decode(bytes(data))
@@ -92,7 +100,7 @@ def test_fields_that_mean_nothing_are_told_apart(change: tuple[str, int, int], r
 
 
 def test_control_is_a_header_alone() -> None:
-    packet = Packet(Kind.JOIN, 3, 9, 0xDEADBEEF, slot=31)
+    packet = Packet(Kind.JOIN, 3, 0xFFFFFFFF, 0xDEADBEEF, slot=31, contributions=127)
     assert len(packet.encode()) == HEADER.size
     assert decode(packet.encode()) == packet
     with pytest.raises(WireError):
@@ -101,7 +109,7 @@ def test_control_is_a_header_alone() -> None:
 
 @pytest.mark.parametrize("num_elements", sorted(SIZES.values()))
 def test_frames_are_as_long_as_said(num_elements: int) -> None:
-    packet = Packet(Kind.DATA, 0, 0, 0, elements=np.zeros(num_elements, np.int32))
+    packet = Packet(Kind.DATA_32, 0, 0, 0, elements=np.zeros(num_elements, np.int32))
     frame = bytes(Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=4000, dport=0xBEE0) / packet.encode())
     assert len(frame) == frame_bytes(num_elements)
     assert goodput_fraction(num_elements) == 4 * num_elements / len(frame)
@@ -118,10 +126,3 @@ def test_chunk_numbers_go_round(chunk: int, step: int) -> None:
     assert is_newer((chunk + step) & 0xFFFFFFFF, chunk)
     assert not is_newer(chunk, (chunk + step) & 0xFFFFFFFF)
     assert not is_newer(chunk, chunk)
-
-
-def test_epochs_go_round() -> None:
-    assert epoch_is_newer(0, 15)
-    assert epoch_is_newer(3, 0)
-    assert not epoch_is_newer(15, 0)
-    assert not epoch_is_newer(4, 4)

@@ -1,5 +1,6 @@
 """A worker against a scripted aggregator; the simulation plays them against each other."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ def joined(**keys: object) -> Worker:
     worker = Worker(JOB, 0, SWITCH, incarnation=42, **keys)  # type: ignore[arg-type]
     worker.join()
     [join] = worker.transmit(0.0)
-    assert decode(join.data) == Packet(Kind.JOIN, 0, 0, 42, slot=0)
-    worker.receive([Datagram(SWITCH, Packet(Kind.JOIN, 0, 3, 42, slot=9).encode())], 0.0)
+    assert decode(join.data) == Packet(Kind.JOIN, 0, 0, 42, slot=0, contributions=1)
+    worker.receive([Datagram(SWITCH, Packet(Kind.JOIN, 0, 3, 42, slot=9, contributions=1).encode())], 0.0)
     assert worker.joined
     assert worker.epoch == 3
     return worker
@@ -39,7 +40,7 @@ def sent(worker: Worker, now_s: float) -> list[int]:
 
 def answer(worker: Worker, chunk: int, now_s: float, *, marked: bool = False, **changes: Any) -> None:
     slot, version = JOB.place(chunk)
-    packet = Packet(Kind.DATA, 0, 3, chunk, slot=slot, version=version, elements=np.full(32, chunk, np.int32))
+    packet = Packet(Kind.DATA_32, 0, 3, chunk, slot=slot, version=version, elements=np.full(32, chunk, np.int32))
     worker.receive([Datagram(SWITCH, packet._replace(**changes).encode(), marked)], now_s)
 
 
@@ -188,6 +189,25 @@ def test_another_epoch_and_a_restart_end_what_is_under_way() -> None:
         assert (worker.deadline_s() is None) is ends
 
 
+def test_an_epoch_that_it_was_in_before_has_to_end_first() -> None:
+    """Its chunks from 0 on would be the ones of before: a sum of what somebody contributed then, and others now."""
+    worker = reducing(2)
+    sent(worker, 0.0)
+    worker.join()
+    again = Packet(Kind.JOIN, 0, 3, 42, slot=0, contributions=2)
+    assert [decode(datagram.data) for datagram in worker.transmit(1.0)] == [again]
+    early, stale = Packet(Kind.JOIN, 0, 3, 42, slot=9, contributions=2), Packet(Kind.JOIN, 0, 9, 42, contributions=1)
+    worker.receive([Datagram(SWITCH, each.encode()) for each in (stale, early, early)], 1.0)
+    assert not worker.joined
+    asked = [decode(datagram.data) for datagram in worker.transmit(1.0)]
+    assert asked == [again._replace(kind=Kind.RESET), again]
+    worker.receive([Datagram(SWITCH, early.encode())], 1.001)
+    assert worker.transmit(1.001) == []  # that was under way: the next turn is the timer's
+    worker.receive([Datagram(SWITCH, early._replace(epoch=4).encode())], 1.002)
+    assert worker.joined
+    assert worker.epoch == 4
+
+
 def test_silence_is_an_error_that_says_how_long() -> None:
     worker = reducing(1, max_silence_s=0.5)
     now_s = 0.0
@@ -208,6 +228,27 @@ def test_silence_is_an_error_that_says_how_long() -> None:
         now_s = alone.deadline_s() or 0.0
         alone.expire(now_s)
     assert now_s < 2
+
+
+def test_what_waits_for_others_is_no_round_trip_and_the_timer_backs_off_to_sixteen() -> None:
+    worker = reducing(20)
+    sent(worker, 0.0)
+    for chunk in (1, 2, 3, 4):
+        answer(worker, chunk, 0.01)
+    worker.expire(0.02)
+    assert 0 in sent(worker, 0.02)
+    timeout_s = worker.round_trip.timeout_s
+    answer(worker, 0, 5.0)  # a repetition of another worker's came at last
+    assert worker.round_trip.timeout_s == timeout_s
+    waits = []
+    worker.transmit(5.0)
+    for _ in range(7):
+        now_s = worker.deadline_s() or 0.0
+        waits.append(now_s)
+        worker.expire(now_s)
+        worker.transmit(now_s)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(waits)]
+    assert gaps == pytest.approx([worker.round_trip.timeout_s * min(16, 2**number) for number in range(1, 7)])
 
 
 def test_windows_bound_what_is_under_way() -> None:
@@ -242,7 +283,7 @@ def test_images_are_the_datagrams() -> None:
         chunk = (0xFFFFFFFB + offset) & 0xFFFFFFFF
         slot, version = job.place(chunk)
         packet = Packet(
-            Kind.DATA,
+            Kind.DATA_32,
             3,
             5,
             chunk,

@@ -62,8 +62,8 @@ def test_wire_bytes_follow_the_schedule_and_the_compression() -> None:
     assert of("ring/tcp/fp16", "bfloat16") == half
     assert of("ring/tcp/divide:by=2", "bfloat16") == pytest.approx(plain / 4, rel=0.001)
     assert of("gloo") is None
-    assert of("in_network/ebpf") == 4096 * 1076
-    assert of("in_network:num_elements=64/reference") == 16384 * 308
+    assert of("in_network/ebpf") == 4096 * 1080
+    assert of("in_network:num_elements=64/reference") == 16384 * 312
     assert of("ring/tcp/threshold:threshold=0.1:error_feedback=false") is None
 
 
@@ -87,8 +87,8 @@ def test_each_stack_has_the_bound_of_what_its_links_must_carry() -> None:
     assert of("ring/tcp", mtu=9000) == pytest.approx(1.5 * 2**22 * 9014 / 8948)
     assert of("parameter_server:servers=4/tcp") == pytest.approx(2**22 * 1514 / 1448)
     assert of("parameter_server:servers=2/tcp") == pytest.approx(2 * 2**22 * 1514 / 1448)
-    assert of("in_network/ebpf") == pytest.approx(4096 * 1076)
-    assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8244)
+    assert of("in_network/ebpf") == pytest.approx(4096 * 1080)
+    assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8248)
 
 
 def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:

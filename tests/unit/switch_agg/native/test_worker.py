@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as stn
 from switch_agg.native.worker import NativeCodec
 from switch_agg.payload import PAYLOAD_NAMES, PAYLOADS, PayloadName
 from switch_agg.quantize import NumpyCodec, exponents_of
+from switch_agg.wire import HEADER
 
 anything = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
@@ -25,7 +26,7 @@ def test_floats_become_the_same_integers(
     which = np.arange(len(actual), dtype=np.int64)[::-1].copy()
     # Quantised by their own exponent, and by one that may be too small or too large.
     for exponents in (actual[which], np.where(actual[which] == 127, 127, exponent).astype(np.int8)):
-        rows = [np.zeros((len(which), 10 + 32 * 4 // form.lanes), np.uint8) for _ in range(2)]
+        rows = [np.zeros((len(which), HEADER.size + 32 * 4 // form.lanes), np.uint8) for _ in range(2)]
         native.stage(values, which, exponents, num_workers, rows[0], 32, form)
         python.stage(values, which, exponents, num_workers, rows[1], 32, form)
         np.testing.assert_array_equal(rows[0], rows[1])
@@ -53,9 +54,9 @@ def test_integers_become_the_same_floats(
 def test_a_tail_shorter_than_a_vector_is_staged_too() -> None:
     values = np.arange(1, 36, dtype=np.float32)
     exponents = exponents_of(np.concatenate([values, np.zeros(29, np.float32)]).reshape(2, 32))
-    rows = np.full((2, 138), 255, np.uint8)
+    rows = np.full((2, HEADER.size + 128), 255, np.uint8)
     NativeCodec().stage(values, np.arange(2, dtype=np.int64), exponents, 2, rows, 32)
     back = np.zeros(35, np.float32)
-    sums = np.ascontiguousarray(rows[:, 10:]).view(">i4").astype(np.int32)
+    sums = np.ascontiguousarray(rows[:, HEADER.size :]).view(">i4").astype(np.int32)
     NativeCodec().unstage(sums, np.arange(2, dtype=np.int64), exponents, 2, back)
     np.testing.assert_array_equal(back, values)

@@ -28,7 +28,7 @@ def plan(dataplane: str, *, at: str | None = None, **keys: Any) -> Plan:
 def statistics(lost: str | None = None) -> SwitchStatistics:
     before: dict[str, Any] = dict.fromkeys(("repeated", "timeouts", "fast_retransmissions", "duplicates", "partial"), 1)
     after = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5, "partial": 7}
-    common = {"frame_bytes": 1076, "lost": lost}
+    common = {"frame_bytes": 1080, "lost": lost}
     told = SwitchStatistics.parse(json.dumps({"before": before | common, "after": after | common}))
     assert told is not None
     return told
@@ -46,8 +46,8 @@ def test_chunks_done_again_are_expected_and_those_sent_again_are_not() -> None:
         found = switched_bytes(made, direction, each)
         assert found is not None
         links = 4 if "a0" in direction.hop else 1
-        assert found.repeated == links * 10 * 1076
-        assert found.retransmitted == links * 5 * 1076, "an answer that is lost is no duplicate, and crossed the link"
+        assert found.repeated == links * 10 * 1080
+        assert found.retransmitted == links * 5 * 1080, "an answer that is lost is no duplicate, and crossed the link"
 
 
 def test_above_a_leaf_chunks_are_done_again_once_and_sent_again_by_any_of_its_workers() -> None:
@@ -56,8 +56,8 @@ def test_above_a_leaf_chunks_are_done_again_once_and_sent_again_by_any_of_its_wo
         direction.name: switched_bytes(made, direction, {rank: statistics() for rank in range(4)})
         for direction in made.directions
     }
-    assert found["w0 -> s0"] == SwitchedBytes(repeated=10 * 1076, retransmitted=5 * 1076)
-    assert found["s2 -> s1"] == found["s1 -> s2"] == SwitchedBytes(repeated=10 * 1076, retransmitted=2 * 5 * 1076)
+    assert found["w0 -> s0"] == SwitchedBytes(repeated=10 * 1080, retransmitted=5 * 1080)
+    assert found["s2 -> s1"] == found["s1 -> s2"] == SwitchedBytes(repeated=10 * 1080, retransmitted=2 * 5 * 1080)
 
 
 def test_other_jobs_are_summed_up_and_their_wrong_sums_are_the_run_s() -> None:

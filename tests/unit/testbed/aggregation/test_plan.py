@@ -26,7 +26,7 @@ def test_each_link_carries_each_chunk_once_each_way_whatever_the_number_of_worke
     made = plan(workers=workers)
     chunks = sum(-(-count // 256) for count in made.buckets)
     for direction in made.directions:
-        assert direction.expected_bytes == (0 if "a0" in direction.hop else chunks * 1076)
+        assert direction.expected_bytes == (0 if "a0" in direction.hop else chunks * 1080)
 
 
 def test_a_process_beside_the_switch_gets_them_over_its_own_link() -> None:
@@ -38,7 +38,7 @@ def test_a_process_beside_the_switch_gets_them_over_its_own_link() -> None:
 
 def test_the_prediction_is_the_frames_at_the_link_s_rate() -> None:
     made = plan(workers=4, link={"rate": "100mbit"})
-    least_s = sum(-(-count // 256) for count in made.buckets) * 1076 * 8 / 100e6
+    least_s = sum(-(-count // 256) for count in made.buckets) * 1080 * 8 / 100e6
     assert made.prediction.bound_s == pytest.approx(least_s, rel=0.01)
     assert made.prediction.alpha_beta_s == pytest.approx(least_s, rel=0.02)
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_had_is_refused_with_its_key(keys: dict[str, Any], path: 
 def test_jumbo_frames_carry_larger_chunks_and_fewer_bytes() -> None:
     made = plan(workers=2, mtu=9000, collective={"kind": "in_network", "num_elements": 2048})
     chunks = sum(-(-count // 2048) for count in made.buckets)
-    assert made.directions[0].expected_bytes == chunks * 8244
+    assert made.directions[0].expected_bytes == chunks * 8248
     for port in made.links[0]:
         (command,) = (line for line in made.node(port.node).ip_commands if f"dev {port.interface} mtu " in line)
         assert command.startswith(f"link set dev {port.interface} mtu 9000")
@@ -97,7 +97,7 @@ def test_jumbo_frames_carry_larger_chunks_and_fewer_bytes() -> None:
 def test_fewer_bits_are_fewer_chunks_on_every_link(payload: str, num_values: int) -> None:
     made = plan(workers=2, collective={"kind": "in_network", "payload": payload})
     chunks = sum(-(-count // num_values) for count in made.buckets)
-    assert [each.expected_bytes for each in made.directions[:4]] == [chunks * 1076] * 4
+    assert [each.expected_bytes for each in made.directions[:4]] == [chunks * 1080] * 4
     assert made.aggregators[0].text == f"aggregator a0 at s0 (ebpf) adds w0, w1 in {payload}"
 
 
@@ -130,7 +130,7 @@ def test_a_tree_has_each_chunk_once_on_every_link_of_it() -> None:
     assert (root.parent, first.parent, second.parent) == (None, root.port, root.port)
     assert (first.job.parent, second.job.parent_index) == (root.port.address, 1)
     assert second.text == "aggregator a2 at s1 (ebpf) adds w4, w5, w6, w7 for a0"
-    once = sum(-(-count // 256) for count in made.buckets) * 1076
+    once = sum(-(-count // 256) for count in made.buckets) * 1080
     expected = {direction.name: direction.expected_bytes for direction in made.directions}
     for hop in ("w0 -> s0", "s1 -> w7", "s0 -> s2", "s2 -> s0", "s1 -> s2", "s2 -> s1"):
         assert expected[hop] == once
@@ -178,4 +178,4 @@ def test_jobs_share_a_switch_and_no_slots_and_leave_the_workers_links_alone() ->
     assert aggregator.tenants[1].text == "job 2 of x1: 64KiB at a time in slots 192 to 223"
     expected = {direction.name: direction.expected_bytes for direction in made.directions}
     assert expected["x0 -> s0"] is None
-    assert expected["w0 -> s0"] == expected["s0 -> w3"] == sum(-(-count // 256) for count in made.buckets) * 1076
+    assert expected["w0 -> s0"] == expected["s0 -> w3"] == sum(-(-count // 256) for count in made.buckets) * 1080

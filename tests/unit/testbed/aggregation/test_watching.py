@@ -18,10 +18,10 @@ def plan(**keys: object) -> Plan:
     ("keys", "rate_bps"), [({}, 200e6), ({"links": {"s0->w2": {"rate": "50mbit"}}}, 50e6)], ids=["alike", "one slow"]
 )
 def test_the_bound_is_that_of_the_slowest_link_to_a_worker(keys: dict[str, object], rate_bps: float) -> None:
-    """In chunks of 256 elements, rate x 4N / (52 + 4N) bytes of which are elements."""
+    """In chunks of 256 elements, rate x 4N / (56 + 4N) bytes of which are elements."""
     made = plan(**keys)
     (aggregator,) = made.aggregators
-    assert bound_elements_per_s(made, aggregator) == pytest.approx(rate_bps / 8 / (52 + 4 * 256) * 256, rel=0.01)
+    assert bound_elements_per_s(made, aggregator) == pytest.approx(rate_bps / 8 / (56 + 4 * 256) * 256, rel=0.01)
 
 
 def test_each_aggregator_that_answers_is_scraped_with_its_workers_names() -> None:

@@ -18,18 +18,18 @@ def in_network(**options: object) -> InNetwork:
 
 def test_a_worker_sends_each_chunk_once_as_one_frame() -> None:
     collective = in_network()
-    assert collective.frame_bytes == 1076
-    assert collective.wire_bytes(256 * 10) == 10760
-    assert collective.wire_bytes(1) == 1076
-    assert in_network(num_elements=64).frame_bytes == 308
-    assert [in_network(payload=each).wire_bytes(1025) for each in ("fp16", "int8")] == [3 * 1076, 2 * 1076]
+    assert collective.frame_bytes == 1080
+    assert collective.wire_bytes(256 * 10) == 10800
+    assert collective.wire_bytes(1) == 1080
+    assert in_network(num_elements=64).frame_bytes == 312
+    assert [in_network(payload=each).wire_bytes(1025) for each in ("fp16", "int8")] == [3 * 1080, 2 * 1080]
 
 
 @pytest.mark.parametrize("num_elements", [64, 256])
 def test_long_reductions_come_near_the_bound(num_elements: int) -> None:
     collective = in_network(num_elements=num_elements)
     payload = num_elements * 100_000
-    bound_s = payload * 4 * 8 / (100e6 * 4 * num_elements / (52 + 4 * num_elements))
+    bound_s = payload * 4 * 8 / (100e6 * 4 * num_elements / (56 + 4 * num_elements))
     assert collective.time_s(payload, rate_bps=100e6, alpha_s=100e-6) == pytest.approx(bound_s, rel=1e-3)
 
 
