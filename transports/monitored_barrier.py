@@ -97,8 +97,7 @@ class MonitoredBarrier:
 
 
 def _complaint(rank: int, missing: Sequence[int], limit_s: float, *, wait_all_ranks: bool) -> str:
-    named = missing if wait_all_ranks else missing[:1]
-    ranks = f"Rank{'s' if len(named) > 1 else ''} {', '.join(map(str, named))}"
+    ranks = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
     late = f"{ranks} failed to pass monitoredBarrier in {limit_s * 1000:.0f} ms"
     if rank == 0 or rank in missing:
         return late

@@ -111,27 +111,74 @@ def record(
     except BaseException:
         torch.autograd._record_function_with_args_exit(event)  # type: ignore[attr-defined]  # noqa: SLF001
         raise
-    _end_with(started if isinstance(started, Future) else started.get_future(), event)
+    _end_with(started.get_future() if isinstance(started, dist.Work) else started, event)
     return started
 
 
+class _OpenEvents:
+    """Those of operations under way, each as a future that ends it.
+
+    When a profiler stops, torch frees its events; an operation that completes after that would write into freed memory
+    (with gloo it does, and the process crashes). So whatever is open then is ended just before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: set[Future[None]] = set()
+        self._watches = False
+
+    def add(self, event: Any) -> "Future[None]":
+        """The future that ends an event."""
+        ended: Future[None] = Future()
+        # Unlike Future.then() in Python it takes the profiler along, from this thread to the one that ends the event.
+        torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, ended)  # noqa: SLF001
+        with self._lock:
+            self._futures.add(ended)
+            if not self._watches:
+                self._watches = True
+                profiler._disable_profiler = self._ended_before(profiler._disable_profiler)  # type: ignore[attr-defined]  # noqa: SLF001
+        return ended
+
+    def end(self, ended: "Future[None]") -> None:
+        """Unless it has been ended."""
+        with self._lock:  # held to the end: no profiler may stop meanwhile
+            if ended in self._futures:
+                self._futures.remove(ended)
+                ended.set_result(None)
+
+    def _ended_before(self, disable: Callable[[], Any]) -> Callable[[], Any]:
+        @functools.wraps(disable)
+        def disable_profiler() -> Any:
+            for ended in list(self._futures):
+                _elsewhere(lambda ended=ended: self.end(ended))
+            return disable()
+
+        return disable_profiler
+
+
+_open_events: Final = _OpenEvents()
+
+
 def _end_with(future: "Future[Any]", event: Any) -> None:
-    """End the event when the future is complete, in another thread than this: an event that ends where it began is
-    taken for a synchronous one, inside which other events must lie."""
-    ended: Future[None] = Future()
-    # Unlike Future.then() in Python it takes the profiler along, from this thread to the one that ends the event.
-    torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, ended)  # noqa: SLF001
+    """End the event when the future is complete."""
+    ended = _open_events.add(event)
     beginner = threading.get_ident()
 
     def end(_: object) -> None:
-        if threading.get_ident() != beginner:
-            ended.set_result(None)
-            return
-        thread = threading.Thread(target=ended.set_result, args=(None,))  # the operation was faster than we
-        thread.start()
-        thread.join()
+        if threading.get_ident() == beginner:  # the operation was faster than we
+            _elsewhere(lambda: _open_events.end(ended))
+        else:
+            _open_events.end(ended)
 
     future.add_done_callback(end)
+
+
+def _elsewhere(action: Callable[[], None]) -> None:
+    """In a thread of its own: an event that ends where it began is taken for a synchronous one, inside which whatever
+    happened meanwhile in that thread must lie."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
 
 
 def _recorded(method: Callable[..., Any], described: _Profiled) -> Callable[..., Any]:

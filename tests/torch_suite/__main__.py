@@ -1,0 +1,44 @@
+"""`make test-torch`: torch's own distributed tests on gloo and testbed side by side, against what is listed."""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+import torch.distributed
+
+from tests.torch_suite.cases import BACKENDS, run_suite
+from tests.torch_suite.differences import expected, table, unexpected
+
+
+def main() -> int:
+    """0 when what differs is what is listed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--tests", nargs="+", help="names of tests (default: all)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="tests at a time")
+    parser.add_argument("--table", type=Path, help="where to write the table (default: standard output)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in options.world_sizes:
+            results += run_suite(size, BACKENDS, Path(folder), tests=options.tests, num_jobs=options.jobs)
+    written = table(results, expected())
+    if options.table is None:
+        sys.stdout.write(written)
+    else:
+        options.table.write_text(written)
+    complaints = unexpected(results, expected())
+    for complaint in complaints:
+        sys.stderr.write(complaint + "\n")
+    sys.stderr.write(f"{len(results)} results; {len(complaints)} not as listed in tests/torch_suite/differences.json\n")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
