@@ -10,6 +10,7 @@ from typing import Final
 from tests.torch_suite.cases import Result
 
 LIST: Final = Path(__file__).with_name("differences.json")
+SAMPLE: Final = Path(__file__).with_name("sample.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +43,21 @@ def unexpected(results: Iterable[Result], differences: Iterable[Difference]) -> 
         elif gloo.status in ("skipped", "not given") and testbed.status != gloo.status:
             complaints.append(f"{test} at world size {size}: {gloo.status} with gloo, {testbed.status} with testbed")
     return complaints
+
+
+def sample(world_size: int) -> list[str]:
+    """Tests of every kind that are quick, and that both backends pass or only testbed does."""
+    names: list[str] = json.loads(SAMPLE.read_text())[str(world_size)]
+    return names
+
+
+def not_passed(results: Iterable[Result]) -> list[str]:
+    """What has not, a line each."""
+    return [
+        f"{result.test} at world size {result.world_size}: {result.status} with {result.backend}:\n{result.detail}"
+        for result in results
+        if result.status != "passed"
+    ]
 
 
 def table(results: Sequence[Result], differences: Iterable[Difference]) -> str:
