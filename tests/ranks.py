@@ -54,9 +54,10 @@ class Outcome:
 def join_group(rank: Rank, backend: str, timeout_s: float = 30.0) -> None:
     """Make the default process group in a rank; each backend in turn, once the one before has been destroyed."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
     os.environ["TESTBED_ADDRESS"] = ADDRESS
-    store = dist.FileStore(rank.store_path + backend, rank.size)
+    store = FileStore(rank.store_path + backend, rank.size)
     dist.init_process_group(
         backend, store=store, rank=rank.rank, world_size=rank.size, timeout=timedelta(seconds=timeout_s)
     )

@@ -24,8 +24,9 @@ feedback, PowerSGD, DGC) attach to a model instead: `transports.ddp_hook.registe
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
 reduce, gather, scatter, all_to_all, barrier, monitored_barrier, send, recv, subgroups, on CPU tensors; all_reduce of
-sparse tensors by SUM and AVG; reductions SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. recv from any source raises OptionError. Errors of the transport
-surface where torch waits for the operation: in `wait()`, or in `backward()`.
+sparse tensors by SUM and AVG; reductions SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. recv from any
+source raises OptionError. Errors of the transport surface where torch waits for the operation: in `wait()`, or in
+`backward()`.
 
 Works with torch 2.13. The methods' names, arguments and results are those that torch's C++ trampoline
 (PyProcessGroup.hpp) and `distributed_c10d.py` call.

@@ -150,7 +150,7 @@ class _OpenEvents:
         @functools.wraps(disable)
         def disable_profiler() -> Any:
             for ended in list(self._futures):
-                _elsewhere(lambda ended=ended: self.end(ended))
+                _elsewhere(functools.partial(self.end, ended))
             return disable()
 
         return disable_profiler
@@ -166,7 +166,7 @@ def _end_with(future: "Future[Any]", event: Any) -> None:
 
     def end(_: object) -> None:
         if threading.get_ident() == beginner:  # the operation was faster than we
-            _elsewhere(lambda: _open_events.end(ended))
+            _elsewhere(functools.partial(_open_events.end, ended))
         else:
             _open_events.end(ended)
 

@@ -70,7 +70,8 @@ def _monitored_barrier(original: Callable[..., None], ours: str) -> Callable[...
             return
         # The original takes a float for seconds, too, and warns of it.
         limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
-        (c10d._get_default_group() if group is None else group).monitored_barrier(limit, wait_all_ranks)  # noqa: SLF001
+        members: Any = c10d._get_default_group() if group is None else group  # noqa: SLF001
+        members.monitored_barrier(limit, wait_all_ranks)
 
     return monitored_barrier
 

@@ -748,8 +748,9 @@ def test_communication_starts_before_backward_ends() -> None:
 def _as_cpu_backend(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import async_save
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -772,14 +773,14 @@ def _as_cpu_backend(rank: Rank) -> dict[str, Any]:
     model_state, optimizer_state = get_state_dict(model, optimizer)
     saved = {"model": model_state, "optimizer": optimizer_state, "iteration": 7}
     folder = rank.store_path + "-checkpoint"
-    dcp.async_save(saved, checkpoint_id=folder).result()
+    async_save(saved, checkpoint_id=folder).result()
     before = [parameter.full_tensor().clone() for parameter in model.parameters()]  # type: ignore[attr-defined]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
     model_state, optimizer_state = get_state_dict(model, optimizer)
-    loaded = {"model": model_state, "optimizer": optimizer_state, "iteration": 0}
-    dcp.load(loaded, checkpoint_id=folder)
+    loaded: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state, "iteration": 0}
+    load(loaded, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
     after = [parameter.full_tensor() for parameter in model.parameters()]  # type: ignore[attr-defined]
     results["same"] = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))

@@ -107,8 +107,8 @@ def test_programs_are_legal(program: Program) -> None:
                 actions.pop(0)
                 progressed = True
     assert not any(left)
-    for rank, actions in enumerate(program.actions):
-        ended = [number for action in actions if action.verb in ("call", "wait") for number in action.operations]
+    for rank, own_actions in enumerate(program.actions):
+        ended = [number for action in own_actions if action.verb in ("call", "wait") for number in action.operations]
         own = [number for number in range(len(program.operations)) if rank in _participants(program, number)]
         assert sorted(ended) == own
 

@@ -313,9 +313,10 @@ def _draw_any_source(draw: st.DrawFn, builder: _Builder, members: tuple[int, ...
 
 def _draw_what_was_put_off(draw: st.DrawFn, builder: _Builder) -> None:
     for _ in range(draw(st.integers(0, 3))):
-        if builder.unbegun and draw(st.booleans()):
+        waitable = builder.waitable()
+        if len(builder.unbegun) > 0 and draw(st.booleans()):
             builder.begin_later_end(draw(st.sampled_from(builder.unbegun)))
-        elif waitable := builder.waitable():
+        elif waitable:
             builder.wait(draw(st.sampled_from(waitable)))
 
 

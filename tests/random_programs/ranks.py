@@ -137,9 +137,10 @@ def _live(rank: int, size: int, folder: str, pipe: Connection) -> None:
 
 def _groups(rank: int, size: int, folder: str) -> dict[Backend, Any]:
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
     timeout = timedelta(seconds=GROUP_TIMEOUT_S)
-    store = dist.FileStore(str(Path(folder) / "store"), size)
+    store = FileStore(str(Path(folder) / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     return {
         backend: {

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import FileStore, HashStore, Store
+from torch._C._distributed_c10d import FileStore, HashStore, Store
 
 from transports.monitored_barrier import MonitoredBarrier
 

@@ -129,9 +129,9 @@ def _late(rank: Rank) -> dict[str, Any]:
     from torch.autograd import profiler
 
     join_group(rank, "testbed")
-    disable = profiler._disable_profiler
+    disable = profiler._disable_profiler  # type: ignore[attr-defined]  # its name is not exported
     dist.all_reduce(torch.ones(2))
-    results: dict[str, Any] = {"untouched": profiler._disable_profiler is disable}
+    results: dict[str, Any] = {"untouched": disable is profiler._disable_profiler}  # type: ignore[attr-defined]  # as above
 
     def action() -> None:
         if rank.rank == 1:
