@@ -19,8 +19,8 @@ With neither address nor interface it is the address of the interface that route
 name one of them.
 
 Compression in the group changes every all_reduce, by SUM or AVG, of float32, float16 and bfloat16 tensors, whatever
-they hold; float64 and everything else stays exact. Compressors that keep something of each parameter (error
-feedback, PowerSGD, DGC) attach to a model instead: `transports.ddp_hook.register`.
+they hold; float64, sparse tensors and everything else stay exact. Compressors that keep something of each parameter
+(error feedback, PowerSGD, DGC) attach to a model instead: `transports.ddp_hook.register`.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
 reduce, gather, scatter, all_to_all, barrier, monitored_barrier, send, recv, subgroups, on CPU tensors; all_reduce of
@@ -456,7 +456,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         communicator = self._open
         if not isinstance(communicator, Communicator):
             raise OptionError(
-                "point-to-point messages, gather, scatter, barriers with a timeout and compression need "
+                "point-to-point messages, gather, scatter, sparse sums, barriers with a timeout and compression need "
                 "a collective over a channel instead of a whole stack"
             )
         return communicator

@@ -14,6 +14,7 @@ Without a profiler an operation pays one look at a variable.
 """
 
 import functools
+import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,20 +91,18 @@ _Group = TypeVar("_Group", bound=type[dist.ProcessGroup])
 def profiled(group: _Group) -> _Group:
     """A class decorator: the operations of a process group appear in torch's profiler."""
     for name, described in METHODS.items():
-        setattr(group, name, _recorded(getattr(group, name), described))
+        setattr(group, name, _recorded(vars(group)[name], described))
     return group
 
 
-def record(
-    group: dist.ProcessGroup, described: _Profiled, arguments: Sequence[Any], options: Any, start: Callable[[], Any]
-) -> Any:
+def record(group: dist.ProcessGroup, described: _Profiled, arguments: Sequence[Any], start: Callable[[], Any]) -> Any:
     """Start an operation, whose work or future it returns; its event ends when that is done."""
     inputs, outputs = _tensors(arguments, described.inputs), _tensors(arguments, described.outputs)
     event = torch.autograd._record_function_with_args_enter(  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
         f"{BACKEND}:{described.title}", *(outputs if described.inputs is None else inputs)
     )
     with torch._C._profiler._RecordFunctionFast(  # noqa: SLF001 - the one that takes arguments by name
-        PARAMETERS, inputs, _parameters(group, described, arguments, options, inputs, outputs)
+        PARAMETERS, inputs, _parameters(group, described, arguments, inputs, outputs)
     ):
         pass
     try:
@@ -182,14 +181,17 @@ def _elsewhere(action: Callable[[], None]) -> None:
 
 
 def _recorded(method: Callable[..., Any], described: _Profiled) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **named: Any) -> Any:
         if not profiler._is_profiler_enabled or _thread.records:  # noqa: SLF001 - what torch itself asks
             return method(self, *arguments, **named)
         _thread.records = True
         try:
-            options = named.get("opts", arguments[-1] if arguments else None)
-            return record(self, described, arguments, options, lambda: method(self, *arguments, **named))
+            given = signature.bind(self, *arguments, **named)
+            given.apply_defaults()
+            return record(self, described, given.args[1:], lambda: method(self, *arguments, **named))
         finally:
             _thread.records = False
 
@@ -212,7 +214,6 @@ def _parameters(
     group: dist.ProcessGroup,
     described: _Profiled,
     arguments: Sequence[Any],
-    options: Any,
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
 ) -> dict[str, Any]:
@@ -220,6 +221,7 @@ def _parameters(
     ranks = dist.get_process_group_ranks(group)
     strides = {after - before for before, after in itertools.pairwise(ranks)}
     sample = next(iter((*inputs, *outputs)), None)
+    options = arguments[-1]  # of a message its tag, which says nothing
     found: dict[str, Any] = {
         "Collective name": described.collective,
         "dtype": "" if sample is None else sample.type().rpartition(".")[2].removesuffix("Tensor"),
