@@ -48,8 +48,8 @@ def all_reduce(transport: Transport, tensor: torch.Tensor, op: ReduceOperation) 
             for index, value in zip(indices, values, strict=True)
         ]
         total = reduce(torch.add, parts).coalesce()
-        if op == "avg":
-            total.values().div_(transport.size)
+        if op == "avg":  # as of dense tensors
+            total.values().div_(transport.size, rounding_mode=None if total.is_floating_point() else "trunc")
         tensor.copy_(total)
 
 

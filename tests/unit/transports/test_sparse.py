@@ -59,6 +59,10 @@ def _mean_and_refusals(rank: Rank) -> dict[str, Any]:
     assert work is not None
     work.wait()
     results: dict[str, Any] = {"mean": mean.to_dense().tolist()}
+    counts = torch.tensor([3, 0, -7, rank.rank])
+    for name, tensor in (("dense", counts.clone()), ("sparse", counts.to_sparse())):
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        results[name] = tensor.to_dense().tolist() if tensor.is_sparse else tensor.tolist()
     for name, call in {
         "max": lambda: dist.all_reduce(mean, op=dist.ReduceOp.MAX),
         "csr": lambda: dist.all_reduce(torch.eye(3).to_sparse_csr()),
@@ -81,6 +85,7 @@ def test_means_are_had_and_what_is_not_is_refused_before_anything_travels() -> N
     for outcome in run_ranks(_mean_and_refusals, 2):
         result = outcome.value
         assert result["mean"] == [0.5, 0.5, 4.0, 0.0]
+        assert result["sparse"] == result["dense"] == [3, 0, -7, 0]
         assert "SUM or AVG, not MAX" in result["max"]
         assert "dense" in result["csr"]
         assert "dense" in result["broadcast"]
