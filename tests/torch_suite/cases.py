@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined, method-assign, override"
+# mypy: disable-error-code="attr-defined, method-assign, misc, override"
 # (torch's test modules carry no types)
 """Runs the tests of torch's own distributed suite, which torch ships, on a backend of one's choice.
 
@@ -15,9 +15,11 @@ is forked itself, one for each world size and guise, from one that has torch imp
 """
 
 import json
+import multiprocessing
 import os
 import resource
 import sys
+import tempfile
 import time
 import unittest
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +37,8 @@ GUISES: Final[Sequence[Guise]] = ("gloo", "mpi")
 BRANCH_ON_NAME: Final = "test_accumulate_gradients_no_sync"
 """These do one thing if the backend is called gloo or mpi, another for nccl, and nothing otherwise. They are left the
 guise's name, and the redirection makes the group ours, as it does in any script that asks for gloo."""
+NUM_TRAINERS: Final = 4
+"""Of the tests of DistributedDataParallel under RPC."""
 TIMEOUT_S: Final = 60
 """Of one test. The longest that pass take 10 s on an idle machine."""
 BARRIER_S: Final = 45.0
@@ -133,21 +137,22 @@ def _stage(
         "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TIMEOUT_S),
         "MASTER_ADDR": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "TP_SOCKET_IFNAME": "lo",
         "TESTBED_ADDRESS": "127.0.0.1",
     }
-    suite = _suite_class()
-    names = unittest.TestLoader().getTestCaseNames(suite) if tests is None else tests
+    tempfile.tempdir = str(name.parent)  # torch leaves its tests' files
+    loader = unittest.TestLoader()
+    suite_of = {test: suite for suite in _suites(world_size) for test in loader.getTestCaseNames(suite)}
     with name.with_suffix(".jsonl").open("w") as file:
-        for test in [test for number, test in enumerate(names) if number % num_jobs == job]:
+        for test in list(suite_of if tests is None else tests)[job::num_jobs]:
             for backend in backends:
                 os.write(2, f"===== {test} on {backend}\n".encode())
-                file.write(json.dumps(asdict(_run_one(suite, test, world_size, backend, guise))) + "\n")
+                file.write(json.dumps(asdict(_run_one(suite_of[test], test, world_size, backend, guise))) + "\n")
                 file.flush()
 
 
-def _suite_class() -> type[Any]:
-    """Torch's tests, run as torch's `test_distributed_spawn.py` does, but forked. Set `backend` before each test."""
-    import torch.multiprocessing
+def _suites(world_size: int) -> list[type[Any]]:
+    """Classes of torch's tests, forked. Set `backend` on one before each test."""
     from torch.testing._internal import common_distributed
     from torch.testing._internal.distributed import distributed_test
 
@@ -160,7 +165,6 @@ def _suite_class() -> type[Any]:
         distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS,
     ):
         backends.append("testbed")
-
     meet = distributed_test.Barrier.sync
 
     def meet_in_time(wait_for: int | None = None, timeout: float = 0.0) -> None:
@@ -168,31 +172,64 @@ def _suite_class() -> type[Any]:
 
     distributed_test.Barrier.sync = meet_in_time
 
-    class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
-        backend: Backend
-
-        def setUp(self) -> None:
-            super().setUp()
-            self._start_processes(torch.multiprocessing.get_context("fork").Process)
-
-        def tearDown(self) -> None:
-            for process in self.processes:
-                process.kill()
-                process.join()
-            super().tearDown()
-
+    class Suite(_Forked, distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         @classmethod
-        def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **options: Any) -> None:
+        def prepare(cls, test_name: str) -> None:
             if not test_name.startswith(BRANCH_ON_NAME):
                 distributed_test.BACKEND = cls.backend
             distributed_test.INIT_METHOD = os.environ["INIT_METHOD"]
             # Not which backend runs (that is above), but the one whose small worlds are not skipped.
             os.environ["BACKEND"] = "mpi"
-            if cls.backend == "testbed":
-                _redirect(Path(os.environ["TEMP_DIR"]) / "redirected")
-            super()._run(rank, test_name, file_name, pipe, **options)
 
-    return Suite
+    return [Suite, *(_suites_under_rpc() if world_size == NUM_TRAINERS else [])]
+
+
+def _suites_under_rpc() -> list[type[Any]]:
+    """DistributedDataParallel inside and around models whose parts are called remotely: they name gloo, and so get what
+    the redirection gives. Four trainers, whatever the world."""
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+    from torch.testing._internal.distributed import ddp_under_dist_autograd_test as under_rpc
+    from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture
+
+    assert under_rpc.NUM_TRAINERS == NUM_TRAINERS
+
+    class Comparison(_Forked, under_rpc.DdpComparisonTest, TensorPipeRpcAgentTestFixture, MultiProcessTestCase):
+        pass
+
+    class UnderAutograd(
+        _Forked, under_rpc.DdpUnderDistAutogradTest, TensorPipeRpcAgentTestFixture, MultiProcessTestCase
+    ):
+        pass
+
+    return [Comparison, UnderAutograd]
+
+
+class _Forked:
+    """Before one of torch's test cases with several processes: they are forked, and none is left."""
+
+    backend: Backend
+    processes: list[Any]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self._start_processes(multiprocessing.get_context("fork").Process)
+
+    def tearDown(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+        super().tearDown()
+
+    @classmethod
+    def prepare(cls, test_name: str) -> None:
+        """In a rank, before it begins."""
+
+    @classmethod
+    def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **options: Any) -> None:
+        cls.prepare(test_name)
+        if cls.backend == "testbed":
+            _redirect(Path(f"{file_name}.redirected"))
+        super()._run(rank, test_name, file_name, pipe, **options)
 
 
 def _redirect(record: Path) -> None:
