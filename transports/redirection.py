@@ -69,7 +69,9 @@ def _monitored_barrier(original: Callable[..., None], ours: str) -> Callable[...
             original(group, timeout, wait_all_ranks)
             return
         # The original takes a float for seconds, too, and warns of it.
-        limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
+        limit = timedelta(seconds=timeout) if isinstance(timeout, float) else timeout
+        if limit is not None:
+            c10d._check_valid_timeout(limit)  # noqa: SLF001 - as above
         members: Any = c10d._get_default_group() if group is None else group  # noqa: SLF001
         members.monitored_barrier(limit, wait_all_ranks)
 

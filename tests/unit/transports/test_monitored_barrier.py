@@ -2,11 +2,10 @@
 
 import threading
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import FileStore, HashStore, Store
+from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
 
 from transports.monitored_barrier import MonitoredBarrier
 
@@ -37,15 +36,24 @@ def barriers_of(store: Store, size: int) -> dict[int, MonitoredBarrier]:
     return {rank: MonitoredBarrier(store, rank, size, LONG_S) for rank in range(size)}
 
 
+@pytest.fixture(params=["hash", "file", "tcp"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "hash":
+        return HashStore()
+    if request.param == "file":
+        return FileStore(str(tmp_path / "store"), -1)
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_everybody_passes_when_everybody_has_come(size: int) -> None:
-    barriers = barriers_of(HashStore(), size)
+def test_everybody_passes_when_everybody_has_come(store: Store, size: int) -> None:
+    barriers = barriers_of(store, size)
     for _ in range(3):
         assert meet(barriers, dict.fromkeys(range(size), LONG_S)) == dict.fromkeys(range(size), "")
 
 
-def test_the_first_that_is_missing_is_named_and_the_others_say_that_they_came() -> None:
-    barriers = barriers_of(HashStore(), 5)
+def test_the_first_that_is_missing_is_named_and_the_others_say_that_they_came(store: Store) -> None:
+    barriers = barriers_of(store, 5)
     ended = meet(barriers, {0: SHORT_S, 1: LONG_S, 3: LONG_S})
     assert ended[0] == "Rank 2 failed to pass monitoredBarrier in 200 ms"
     for rank in (1, 3):
@@ -89,9 +97,7 @@ def test_the_group_s_timeout_counts_when_none_is_given() -> None:
         MonitoredBarrier(HashStore(), 0, 2, 0.05).wait()
 
 
-def test_what_barriers_leave_in_the_store_does_not_grow(tmp_path: Path) -> None:
-    store = FileStore(str(tmp_path / "store"), -1)
-    store.set_timeout(timedelta(seconds=5))
+def test_what_barriers_leave_in_the_store_does_not_grow(store: Store) -> None:
     barriers = barriers_of(store, 3)
     left = []
     for _ in range(5):
