@@ -30,6 +30,7 @@ def test_a_sample_of_torch_s_own_tests_passes(world_size: int) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
+        timeout=850,
         check=False,
     )
     assert done.returncode == 0, done.stderr

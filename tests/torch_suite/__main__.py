@@ -32,6 +32,8 @@ def main() -> int:
         for size in options.world_sizes:
             tests = sample(size) if options.sample else options.tests
             results += run_suite(size, backends, Path(folder), tests=tests, num_jobs=options.jobs)
+    if unknown := set(options.tests or ()) - {result.test for result in results}:
+        parser.error(f"no such tests at these world sizes: {', '.join(sorted(unknown))}")
     if options.sample:
         return _report(results, not_passed(results))
     written = table(results, expected())

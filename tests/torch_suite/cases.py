@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from testbed.kernel import die_with_parent
+
 Backend = Literal["gloo", "testbed"]
 Guise = Literal["gloo", "mpi"]
 Status = Literal["passed", "failed", "skipped", "not given"]
@@ -64,7 +66,8 @@ def run_suite(
 ) -> list[Result]:
     """Every test (or those named) on each backend, in `num_jobs` processes; `folder` is for logs.
 
-    A test that one guise is not given is tried under the next; it is reported once per backend.
+    Names of which there is no test, at this size, give no result. A test that one guise is not given is tried under the
+    next; it is reported once per backend.
     """
     results: dict[tuple[str, Backend], Result] = {}
     wanted = tests
@@ -85,12 +88,12 @@ def _in_stages(
     num_jobs: int,
 ) -> Iterable[Result]:
     """Fork a process for each share of the tests. Raises RuntimeError when one does not end well."""
-    children = []
+    children, parent = [], os.getpid()
     for job in range(num_jobs):
         name = folder / f"{world_size}-{guise}-{job}"
         process = os.fork()
         if process == 0:
-            _live(lambda name=name, job=job: _stage(world_size, guise, backends, name, tests, job, num_jobs))
+            _live(parent, lambda name=name, job=job: _stage(world_size, guise, backends, name, tests, job, num_jobs))
         children.append((process, name))
     for process, name in children:
         _, status = os.waitpid(process, 0)
@@ -101,10 +104,11 @@ def _in_stages(
             yield Result(**json.loads(line))
 
 
-def _live(stage: Callable[[], None]) -> None:
+def _live(parent: int, stage: Callable[[], None]) -> None:
     """A forked process's whole life: it must never return into its parent's code."""
     status = 1
     try:
+        die_with_parent(parent)
         stage()
         status = 0
     except BaseException:  # noqa: BLE001 - told by the status and the log
@@ -144,7 +148,7 @@ def _stage(
     loader = unittest.TestLoader()
     suite_of = {test: suite for suite in _suites(world_size) for test in loader.getTestCaseNames(suite)}
     with name.with_suffix(".jsonl").open("w") as file:
-        for test in list(suite_of if tests is None else tests)[job::num_jobs]:
+        for test in [test for test in (suite_of if tests is None else tests) if test in suite_of][job::num_jobs]:
             for backend in backends:
                 os.write(2, f"===== {test} on {backend}\n".encode())
                 file.write(json.dumps(asdict(_run_one(suite_of[test], test, world_size, backend, guise))) + "\n")
@@ -226,6 +230,10 @@ class _Forked:
 
     @classmethod
     def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **options: Any) -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        assert parent.pid is not None
+        die_with_parent(parent.pid)
         cls.prepare(test_name)
         if cls.backend == "testbed":
             _redirect(Path(f"{file_name}.redirected"))
