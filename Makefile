@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test check format bench test-crashes check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-crashes check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -47,6 +47,12 @@ format: setup ## format and mend what ruff can
 bench: setup ## measure against gloo and theory: bench.json and a table (root, about 30 minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root for network namespaces: run 'sudo make bench'" >&2; exit 3; }
 	@$(BIN)/testbed bench all --output bench.json
+
+test-torch: setup ## run torch's own distributed tests on gloo and testbed side by side, at world sizes 2 and 4 (minutes)
+	@$(BIN)/python -m tests.torch_suite
+
+test-programs: setup ## run 2000 random programs of collectives and messages on gloo and testbed (PROGRAMS=number; minutes)
+	@$(BIN)/python -m tests.random_programs --programs $(or $(PROGRAMS),2000)
 
 test-crashes: setup ## kill -9 fifty processes of running experiments at random moments, clean, look for leftovers (root, minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-crashes needs root for network namespaces: run 'sudo make test-crashes'" >&2; exit 3; }

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,18 @@ class Outcome:
     """Its traceback, or empty."""
     exit_status: int | None
     """Negative: the signal that ended it."""
+
+
+def join_group(rank: Rank, backend: str, timeout_s: float = 30.0) -> None:
+    """Make the default process group in a rank; each backend in turn, once the one before has been destroyed."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
+
+    os.environ["TESTBED_ADDRESS"] = ADDRESS
+    store = FileStore(rank.store_path + backend, rank.size)
+    dist.init_process_group(
+        backend, store=store, rank=rank.rank, world_size=rank.size, timeout=timedelta(seconds=timeout_s)
+    )
 
 
 def run_ranks(

@@ -19,15 +19,16 @@ With neither address nor interface it is the address of the interface that route
 name one of them.
 
 Compression in the group changes every all_reduce, by SUM or AVG, of float32, float16 and bfloat16 tensors, whatever
-they hold: the result is the sum, or the mean, of what each rank's tensor decodes to. float64 and everything else stays
-exact. Compressors that keep something of each parameter (error feedback, PowerSGD, DGC), and those whose result depends
-on the unit of the gradients (a vote of signs, a threshold), which DistributedDataParallel changes before the group sees
-them, attach to a model instead: `transports.ddp_hook.register`.
+they hold: the result is the sum, or the mean, of what each rank's tensor decodes to. float64, sparse tensors and
+everything else stay exact. Compressors that keep something of each parameter (error feedback, PowerSGD, DGC), and those
+whose result depends on the unit of the gradients (a vote of signs, a threshold), which DistributedDataParallel changes
+before the group sees them, attach to a model instead: `transports.ddp_hook.register`.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
-reduce, gather, scatter, all_to_all, barrier, send, recv, subgroups, on CPU tensors; reductions SUM, AVG, MIN,
-MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. recv from any source raises OptionError. Errors of the transport
-surface where torch waits for the operation: in `wait()`, or in `backward()`.
+reduce, gather, scatter, all_to_all, barrier, monitored_barrier, send, recv, subgroups, on CPU tensors; all_reduce of
+sparse tensors by SUM and AVG; reductions SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. recv from any
+source raises OptionError. Errors of the transport surface where torch waits for the operation: in `wait()`, or in
+`backward()`.
 
 Works with torch 2.13. The methods' names, arguments and results are those that torch's C++ trampoline
 (PyProcessGroup.hpp) and `distributed_c10d.py` call.
@@ -44,6 +45,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from transports import sparse
 from transports.autoload import BACKEND
 from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group, Store
@@ -52,6 +54,8 @@ from transports.communicator import Communicator
 from transports.compression.base import COMPRESSORS, Compressor, require_for_group
 from transports.environment import own_address, parsed_axis, rack_numbers, require_known
 from transports.errors import OptionError
+from transports.monitored_barrier import MonitoredBarrier
+from transports.profiling import profiled
 from transports.transport import ReduceOperation, Transport
 
 _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
@@ -125,11 +129,13 @@ def create(backend_options: Any, _: object) -> "TestbedProcessGroup":
         timeout_s=backend_options.timeout.total_seconds(),
         racks=_racks(options.racks, backend_options),
     )
+    # In torch's own store: the one that servers meet in knows other members.
+    monitored = MonitoredBarrier(backend_options.store, group.rank, group.size, group.timeout_s)
     if options.stack is not None:
-        return TestbedProcessGroup(options.stack.open(group, options.on_trace))
+        return TestbedProcessGroup(options.stack.open(group, options.on_trace), monitored)
     collective = options.collective.of_further_group() if dist.is_initialized() else options.collective
     communicator = Communicator(collective, options.channel, group, options.on_trace, options.compression)
-    return TestbedProcessGroup(communicator)
+    return TestbedProcessGroup(communicator, monitored)
 
 
 def _servers_meet(options: ProcessGroupOptions) -> tuple[str, Store]:
@@ -150,15 +156,17 @@ def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
     return tuple(racks[member] for member in members) if racks else ()
 
 
+@profiled
 class TestbedProcessGroup(dist.ProcessGroup):
     """One process group of torch over one communicator: ours, or a whole stack's that has our communicator's face."""
 
     __test__ = False  # the name begins like a test class; pytest must not collect it
 
-    def __init__(self, communicator: CommunicatorLike) -> None:
+    def __init__(self, communicator: CommunicatorLike, monitored: MonitoredBarrier) -> None:
         # The constructor that takes a store cannot be subclassed in torch 2.13.
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
         self.communicator: Final = communicator
+        self._monitored: Final = monitored
         self._name = ""
         self._description = ""
         self._closed = False
@@ -201,14 +209,42 @@ class TestbedProcessGroup(dist.ProcessGroup):
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
 
+    # What torch asks of a group's backend for a type of device: the group is its own, for tensors on the CPU.
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> "TestbedProcessGroup":
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"No backend type associated with device type {device}: {BACKEND} is for cpu")
+        return self
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether it has memory of its own to give away."""
+        return False
+
     # Collectives.
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        """Each tensor becomes the reduction of all members'."""
+        """Each tensor becomes the reduction of all members'; sparse ones by SUM or AVG."""
         operation = _reduce_operation(opts)
         for tensor in tensors:
             _premultiply(tensor, opts)
-        return _Operation([self._open.all_reduce(tensor, operation) for tensor in tensors], tensors)
+        return _Operation([self._all_reduce(tensor, operation) for tensor in tensors], tensors)
+
+    def _all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation) -> WorkLike:
+        if not tensor.is_sparse:
+            return self._open.all_reduce(tensor, operation)
+        sparse.check_sparse(tensor, operation)
+        return self.ours.submit(
+            "all_reduce", lambda transport: sparse.all_reduce(transport, tensor, operation), sparse.size_bytes(tensor)
+        )
 
     allreduce_coalesced = allreduce
 
@@ -322,6 +358,14 @@ class TestbedProcessGroup(dist.ProcessGroup):
         work = self._open.barrier() if timeout_s is None else self.ours.barrier(timeout_s)
         return _Operation([work], [torch.empty(0)])
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Return when every member has called it, within the timeout or the group's; it waits for nothing else that is
+        under way. Raises RuntimeError that names the ranks that have not: the first of them, or all.
+
+        To be called on the group, `dist.group.WORLD.monitored_barrier(timedelta(seconds=30))`:
+        `torch.distributed.monitored_barrier` refuses every backend that is not called gloo."""
+        self._monitored.wait(None if timeout is None else timeout.total_seconds(), wait_all_ranks=wait_all_ranks)
+
     # Point to point, and what is made of it.
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
@@ -414,7 +458,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         communicator = self._open
         if not isinstance(communicator, Communicator):
             raise OptionError(
-                "point-to-point messages, gather, scatter, barriers with a timeout and compression need "
+                "point-to-point messages, gather, scatter, sparse sums, barriers with a timeout and compression need "
                 "a collective over a channel instead of a whole stack"
             )
         return communicator

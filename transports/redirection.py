@@ -7,13 +7,17 @@
 Every process group of torch 2.13, by whatever function, is made by `distributed_c10d._new_process_group_helper`
 (init_process_group, new_group, DeviceMesh, what is built on them); there the name is replaced. Tensors must
 be on the CPU. `get_backend()` says `testbed`. mpi, ucc and other names are left alone.
+`torch.distributed.monitored_barrier`, which is for groups whose backend is called gloo, serves ours too.
 """
 
 import functools
 import os
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from transports.errors import UnsupportedError
@@ -53,6 +57,25 @@ def install(ours: str, record: Path) -> None:
         return original(size, rank, members, c10d.Backend(taken), *positional, **named)
 
     setattr(c10d, _HELPER, helper)
+    c10d.monitored_barrier = dist.monitored_barrier = _monitored_barrier(c10d.monitored_barrier, ours)
+
+
+def _monitored_barrier(original: Callable[..., None], ours: str) -> Callable[..., None]:
+    """torch's function, that lets groups of ours through."""
+
+    @functools.wraps(original)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        if c10d._rank_not_in_group(group) or c10d.get_backend(group) != ours:  # noqa: SLF001 - as the original asks
+            original(group, timeout, wait_all_ranks)
+            return
+        # The original takes a float for seconds, too, and warns of it.
+        limit = timedelta(seconds=timeout) if isinstance(timeout, float) else timeout
+        if limit is not None:
+            c10d._check_valid_timeout(limit)  # noqa: SLF001 - as above
+        members: Any = c10d._get_default_group() if group is None else group  # noqa: SLF001
+        members.monitored_barrier(limit, wait_all_ranks)
+
+    return monitored_barrier
 
 
 def _note(record: Path, backend: str) -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -742,3 +743,106 @@ def _overlap(rank: Rank) -> int:
 def test_communication_starts_before_backward_ends() -> None:
     for outcome in run_ranks(_overlap, 2):
         assert outcome.value >= 1
+
+
+def _as_cpu_backend(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import async_save
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    _join(rank)
+    group = dist.group.WORLD
+    assert group is not None
+    results: dict[str, Any] = {"devices": group._device_types, "object device": dist.get_rank()}
+    results["own backend"] = group._get_backend(torch.device("cpu")) is group
+    with pytest.raises(RuntimeError, match="No backend type associated with device type cuda"):
+        group._get_backend(torch.device("cuda"))
+
+    torch.manual_seed(5)
+    model = nn_sequential()
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=init_device_mesh("cpu", (rank.size,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (rank.size,)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    saved = {"model": model_state, "optimizer": optimizer_state, "iteration": 7}
+    folder = rank.store_path + "-checkpoint"
+    async_save(saved, checkpoint_id=folder).result()
+    before = [parameter.full_tensor().clone() for parameter in model.parameters()]  # type: ignore[attr-defined]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    loaded: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state, "iteration": 0}
+    load(loaded, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    after = [parameter.full_tensor() for parameter in model.parameters()]  # type: ignore[attr-defined]
+    results["same"] = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    results["nonzero"] = all(bool(one.abs().max() > 0) for one in before)
+    results["iteration"] = loaded["iteration"]
+    dist.destroy_process_group()
+    return results
+
+
+def nn_sequential() -> "nn.Sequential":
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def test_the_group_is_a_backend_for_the_cpu_and_checkpoints_of_sharded_models_are_saved_beside_training() -> None:
+    import torch
+
+    for outcome in run_ranks(_as_cpu_backend, 2):
+        result = outcome.value
+        assert result["devices"] == [torch.device("cpu")]
+        assert result["own backend"]
+        assert result["same"]
+        assert result["nonzero"]
+        assert result["iteration"] == 7
+
+
+def _monitored(rank: Rank) -> list[str]:
+    """While an operation of two is stuck, the barrier names the third; when it has come, everything goes on."""
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    group = dist.group.WORLD
+    assert group is not None
+    ended, given_up = [], Path(rank.store_path + "-given-up")
+    tensor = torch.ones(3)
+    if rank.rank != 1:
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        with pytest.raises(RuntimeError) as missing:
+            group.monitored_barrier(timedelta(seconds=0.5), wait_all_ranks=True)  # type: ignore[attr-defined]
+        ended.append(str(missing.value))
+        given_up.touch()
+        work.wait()
+    else:
+        deadline_s = time.monotonic() + 30
+        while not given_up.exists() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        with pytest.raises(RuntimeError) as late:
+            group.monitored_barrier(timedelta(seconds=20))  # type: ignore[attr-defined]
+        ended.append(str(late.value))
+        dist.all_reduce(tensor)
+    group.monitored_barrier(timedelta(seconds=20))  # type: ignore[attr-defined]
+    ended.append(str(tensor.tolist()))
+    dist.destroy_process_group()
+    return ended
+
+
+def test_a_monitored_barrier_names_who_is_missing_and_leaves_the_group_as_it_was() -> None:
+    first, second, third = (outcome.value for outcome in run_ranks(_monitored, 3))
+    assert first[0] == "Ranks 1 failed to pass monitoredBarrier in 500 ms"
+    assert "Rank 2 successfully reached" in third[0]
+    assert "Rank 1 failed to pass" in second[0]
+    assert first[1] == second[1] == third[1] == "[3.0, 3.0, 3.0]"

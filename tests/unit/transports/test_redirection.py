@@ -70,6 +70,47 @@ def test_a_group_that_asks_for_ours_by_name_is_written_down_too(tmp_path: Path) 
     assert record.read_text().splitlines()[0] == "0 testbed"
 
 
+BARRIERS = """
+import sys, torch.distributed as dist
+from datetime import timedelta
+backend = sys.argv[2]
+dist.init_process_group(backend, init_method="file://" + sys.argv[1], rank=0, world_size=1)
+dist.monitored_barrier()
+dist.monitored_barrier(dist.new_group([0]), 5.0, wait_all_ranks=True)
+dist.distributed_c10d.monitored_barrier(timeout=timedelta(seconds=5))
+try:
+    dist.monitored_barrier(timeout=timedelta(0))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def meet(store: Path, environment: dict[str, str], backend: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BARRIERS, str(store), backend],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "RANK": "0"} | environment,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_a_script_that_asked_for_gloo_has_its_monitored_barrier(tmp_path: Path) -> None:
+    record = tmp_path / "redirected"
+    record.touch()
+    done = meet(tmp_path / "store", {"TESTBED_REDIRECT": str(record)}, "gloo")
+    assert done.returncode == 0, done.stderr
+    assert "Rank 0 timed out in monitoredBarrier" in done.stdout
+
+
+def test_without_redirection_torch_refuses_the_backend_by_its_name(tmp_path: Path) -> None:
+    """Why the group's own method is to be called."""
+    done = meet(tmp_path / "store", {}, "testbed")
+    assert done.returncode != 0
+    assert "only implemented for GLOO" in done.stderr
+
+
 def test_torch_is_not_imported_when_redirecting_cannot_be_written_down(tmp_path: Path) -> None:
     done = run(tmp_path / "store", tmp_path / "absent" / "redirected", "gloo")
     assert done.returncode != 0
