@@ -74,6 +74,8 @@ class _GlooWork:
             # The work itself is marked as done only after its future's callbacks: waiting for it here would hang.
             future.add_done_callback(lambda ended: call(ended.wait))
 
+    add_end_callback = add_done_callback
+
 
 class _GlooCommunicator:
     """A ProcessGroupGloo of its own, outside torch.distributed's default group."""
