@@ -26,6 +26,7 @@ from transports.point_to_point import (
     Envelope,
     Fill,
     Finish,
+    Kind,
     PairProtocol,
     Transmit,
     Unmatched,
@@ -445,11 +446,12 @@ class Pair:
 
     def _heard(self) -> None:
         """A control message has come."""
+        control = Control.unpack(self._control)
+        self._peer_has_left = control.kind is Kind.LEAVE
         with self._changed:
-            self._protocol.hear(Control.unpack(self._control))
-            self._peer_has_left = self._protocol.has_ended
+            self._protocol.hear(control)
             self._carry_out()
-        if not self._protocol.has_ended:
+        if not self._peer_has_left:
             self._expect_control()
 
     def _header(self, number: int, envelope: Envelope) -> Header:

@@ -1,6 +1,6 @@
 """Messages between two ranks, matched by tag: the protocol, without I/O, clock or thread.
 
-Between two members of a pair bytes travel in order; what is sent, and what is received, is in no order that the other
+Between two members of a pair control messages travel in order, and each before its tensor; what is sent, and what is received, is in no order that the other
 side could know. So a short control message goes before each tensor, and a receive for the next control message is
 always posted:
 
@@ -180,6 +180,7 @@ class PairProtocol:
         """Eager messages whose contents are on their way, by number, that go to no receive directly."""
         self._filling: dict[int, Receive] = {}
         self._accepted: dict[int, tuple[Envelope, Receive]] = {}
+        self._hears_goodbye = False
         self._ended: TransportError | None = None
 
     @property
@@ -261,18 +262,20 @@ class PairProtocol:
         elif kind is Kind.CREDIT:
             self._credit_bytes += envelope.num_elements
         else:
-            self.end(PeerLostError(self._peer, "it closed the group"))
+            self._hears_goodbye = True
+            self._end_in_order()
 
     def filled(self, sequence: int, contents: bytearray | None) -> None:
         """The tensor of a :class:`Fill` is there; `contents` where it was to be kept."""
         receive = self._filling.pop(sequence, None)
         if receive is not None:
             self.effects.append(Finish(receive))
-            return
-        message = self._coming.pop(sequence)
-        message.contents = contents
-        if message.receive is not None and not message.is_refused:
-            self.effects.append(Finish(message.receive, kept=contents))
+        else:
+            message = self._coming.pop(sequence)
+            message.contents = contents
+            if message.receive is not None and not message.is_refused:
+                self.effects.append(Finish(message.receive, kept=contents))
+        self._end_in_order()
 
     def end(self, error: TransportError) -> None:
         """Nothing more will come: the peer has left, or is lost. What has come whole can still be received."""
@@ -291,6 +294,11 @@ class PairProtocol:
         for tag, messages in list(self._unexpected.items()):
             for message in [each for each in messages if each.contents is None]:
                 _remove(self._unexpected, tag, message)
+
+    def _end_in_order(self) -> None:
+        """After a goodbye, which may overtake tensors where a channel has several connections."""
+        if self._hears_goodbye and not self._filling and not self._coming:
+            self.end(PeerLostError(self._peer, "it closed the group"))
 
     def _hear_eager(self, number: int, envelope: Envelope) -> None:
         message = _Unexpected(sequence=number, envelope=envelope, is_eager=True)

@@ -50,6 +50,8 @@ class Member:
     """Frames on their way to the peer: packed control messages and tensors."""
     expected: deque[Fill] = field(default_factory=deque)
     kept: dict[int, Any] = field(default_factory=dict)
+    arriving: list[tuple[Fill, Any]] = field(default_factory=list)
+    """Tensors that are still coming while later control messages have come, by another connection."""
 
     def carry_out(self) -> None:
         while self.protocol.effects:
@@ -82,20 +84,27 @@ class Member:
 
     def arrive(self, frame: Any) -> None:
         if self.expected:
-            sequence, envelope, receive = self.expected.popleft()
+            fill = self.expected.popleft()
             assert isinstance(frame, Tensor), "a tensor was to come"
-            assert frame.envelope == envelope
-            contents = None
-            if receive is None:
-                contents = bytearray(1)
-                self.kept[id(contents)] = contents, frame
-            else:
-                assert isinstance(receive, Tensor)
-                assert receive.outcome is None, "memory is written to that is its owner's again"
-                receive.contents = frame
-            self.protocol.filled(sequence, contents)
+            assert frame.envelope == fill.envelope
+            self.arriving.append((fill, frame))
         else:
             self.protocol.hear(Control.unpack(frame))
+        self.carry_out()
+
+    def fill(self, index: int) -> None:
+        if not self.arriving:
+            return
+        (sequence, _, receive), frame = self.arriving.pop(index % len(self.arriving))
+        contents = None
+        if receive is None:
+            contents = bytearray(1)
+            self.kept[id(contents)] = contents, frame
+        else:
+            assert isinstance(receive, Tensor)
+            assert receive.outcome is None, "memory is written to that is its owner's again"
+            receive.contents = frame
+        self.protocol.filled(sequence, contents)
         self.carry_out()
 
 
@@ -124,10 +133,20 @@ class World:
             self.members[receiver].arrive(frames.popleft())
         return bool(frames)
 
+    def act(self, action: str, *arguments: Any) -> None:
+        if action == "post":
+            self.post(*arguments)
+        elif action == "deliver":
+            self.deliver(*arguments)
+        else:
+            rank, index = arguments
+            self.members[rank].fill(index)
+
     def settle(self) -> None:
-        while any(member.out for member in self.members):
+        while any(member.out or member.arriving for member in self.members):
             for rank in range(2):
                 self.deliver(rank)
+                self.members[rank].fill(0)
 
     def by_tag(self, tensors: list[Tensor]) -> dict[int, list[Tensor]]:
         found = defaultdict(list)
@@ -140,7 +159,8 @@ posts = st.tuples(
     st.just("post"), st.integers(0, 1), st.sampled_from(["send", "receive"]), st.integers(0, 2), st.sampled_from(SIZES)
 )
 deliveries = st.tuples(st.just("deliver"), st.integers(0, 1))
-programs = st.lists(posts | deliveries, max_size=60)
+fills = st.tuples(st.just("fill"), st.integers(0, 1), st.integers(0, 3))
+programs = st.lists(posts | deliveries | fills, max_size=60)
 
 
 @settings(max_examples=NUM_EXAMPLES, deadline=None)
@@ -148,10 +168,7 @@ programs = st.lists(posts | deliveries, max_size=60)
 def test_the_nth_send_with_a_tag_goes_to_the_nth_receive_with_it(program: list[Any]) -> None:
     world = World()
     for action, *arguments in program:
-        if action == "post":
-            world.post(*arguments)
-        else:
-            world.deliver(*arguments)
+        world.act(action, *arguments)
     world.settle()
     for receiver in range(2):
         sends, receives = world.by_tag(world.sends[1 - receiver]), world.by_tag(world.receives[receiver])
@@ -177,10 +194,7 @@ def test_the_nth_send_with_a_tag_goes_to_the_nth_receive_with_it(program: list[A
 def test_what_nobody_asked_for_never_exceeds_the_window(program: list[Any]) -> None:
     world = World()
     for action, *arguments in program:
-        if action == "post":
-            world.post(*arguments)
-        else:
-            world.deliver(*arguments)
+        world.act(action, *arguments)
         for member in world.members:
             kept = [message for queue in member.protocol._unexpected.values() for message in queue if message.is_eager]
             assert sum(message.envelope.num_bytes for message in kept) <= WINDOW_BYTES
@@ -191,18 +205,19 @@ def test_what_nobody_asked_for_never_exceeds_the_window(program: list[Any]) -> N
 def test_when_a_member_leaves_everything_ends(program: list[Any], leaver: int, in_order: bool) -> None:
     world = World()
     for action, *arguments in program:
-        if action == "post":
-            world.post(*arguments)
-        else:
-            world.deliver(*arguments)
+        world.act(action, *arguments)
     staying = world.members[1 - leaver]
     if in_order:
         world.members[leaver].protocol.leave()
         world.members[leaver].carry_out()
-        while world.deliver(1 - leaver):
-            pass
+        while world.members[leaver].out:
+            world.deliver(1 - leaver)
+        assert staying.protocol.has_ended != bool(staying.arriving), "a goodbye ends what has not come yet"
+        while staying.arriving:
+            staying.fill(0)
     else:
         staying.protocol.end(PeerLostError(leaver, "the connection broke"))
+        staying.arriving.clear()
         staying.carry_out()
     for tensor in world.sends[1 - leaver]:
         assert tensor.outcome == "done" or isinstance(tensor.outcome, TransportError)
@@ -222,10 +237,7 @@ def test_who_gives_up_leaves_the_others_matched(program: list[Any], given_up: li
     world = World()
     withdrawn = set()
     for position, (action, *arguments) in enumerate(program):
-        if action == "post":
-            world.post(*arguments)
-        else:
-            world.deliver(*arguments)
+        world.act(action, *arguments)
         for rank, index in given_up if position % 5 == 4 else ():
             member = world.members[rank]
             if index < len(world.sends[rank]):
