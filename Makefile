@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test check format bench test-crashes test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-crashes test-futures test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -51,6 +51,9 @@ bench: setup ## measure against gloo and theory: bench.json and a table (root, a
 test-crashes: setup ## kill -9 fifty processes of running experiments at random moments, clean, look for leftovers (root, minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-crashes needs root for network namespaces: run 'sudo make test-crashes'" >&2; exit 3; }
 	@$(BIN)/python -m pytest -q tests/crashes
+
+test-futures: setup ## 100,000 asynchronous operations on four ranks, each future complete when wait() returns; the protocol of messages on 20,000 programs (minutes)
+	@FUTURE_CALLS=100000 PAIR_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/contract/test_process_group.py tests/simulation/test_point_to_point.py -k "future_is_complete or simulation"
 
 test-netem-vm: setup ## prove the netem path in a virtual machine with Debian's kernel (root, a few minutes, no KVM needed)
 	@tools/netem_vm.sh

@@ -164,11 +164,18 @@ class PointToPoint:
 
     def _pair(self, peer: int) -> "Pair":
         if self._store is None:
-            self._store = self._group.store.clone()
+            self._store = _own(self._group.store)
         pair = self._pairs.get(peer)
         if pair is None:
             pair = self._pairs[peer] = Pair(self._channel, replace(self._group, store=self._store), peer)
         return pair
+
+
+def _own(store: Store) -> Store:
+    """The same store over a connection of its own, where it is one of torch's: those let one caller at a time wait on
+    each, and the script may be waiting for what a message will bring about."""
+    clone: Callable[[], Store] | None = getattr(store, "clone", None)
+    return store if clone is None else clone()
 
 
 class Pair:

@@ -1,8 +1,8 @@
 """Messages between two ranks, matched by tag: the protocol, without I/O, clock or thread.
 
-Between two members of a pair control messages travel in order, and each before its tensor; what is sent, and what is received, is in no order that the other
-side could know. So a short control message goes before each tensor, and a receive for the next control message is
-always posted:
+Between the two members messages arrive in the order in which they were sent; which tensors are sent, and which are
+awaited, is in no order that the other side could know. So a short control message goes before each tensor, and a
+receive for the next control message is always posted:
 
     EAGER     the tensor follows at once: it is short, and the receiver keeps it if nobody has asked for it yet
     ANNOUNCE  a tensor waits at the sender until a receive for it is posted

@@ -23,9 +23,14 @@ they hold; float64 and everything else stays exact. Compressors that keep someth
 feedback, PowerSGD, DGC) attach to a model instead: `transports.ddp_hook.register`.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
-reduce, gather, scatter, all_to_all, barrier, send, recv, subgroups, on CPU tensors; reductions SUM, AVG, MIN,
-MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. recv from any source raises OptionError. Errors of the transport
-surface where torch waits for the operation: in `wait()`, or in `backward()`.
+reduce, gather, scatter, all_to_all, barrier, send, recv (also from any source), subgroups, on CPU tensors; reductions
+SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. Collectives must be started in the same order by all members.
+Sends and receives are matched by rank and tag, in any order, whatever collectives are under way; as with gloo a send
+may wait for its receive to be posted, and a message may be shorter than the tensor that receives it.
+
+Mistakes in arguments are raised by the call and harm nothing. Errors of the transport surface where torch waits for the
+operation: in `wait()`, in its future, or in `backward()`. After one of a collective the group can only be shut down;
+one of a send or receive concerns the two ranks alone.
 
 Works with torch 2.13. The methods' names, arguments and results are those that torch's C++ trampoline
 (PyProcessGroup.hpp) and `distributed_c10d.py` call.
@@ -472,7 +477,7 @@ class _End:
         if self.error is not None:
             raise dist.DistBackendError(str(self.error)) from self.error
 
-    def wait_in_cpp(self, timeout: timedelta) -> object:
+    def wait_in_cpp(self, timeout: timedelta) -> Any:
         """The same for torch's C++ side, which fails the future itself when it is late: then it has failed for all."""
         if self._settler == threading.get_ident():
             self._settler = 0

@@ -1,5 +1,5 @@
-"""Two members of a pair whose bytes travel in order and otherwise at any time: whatever is sent is received once, by the
-first receive with its tag, and nothing is left waiting that has a partner."""
+"""Two members of a pair whose bytes travel in order, and otherwise at any time: whatever is sent is received once, by
+the first receive with its tag, and nothing is left waiting that has a partner."""
 
 import os
 from collections import defaultdict, deque

@@ -104,9 +104,6 @@ class Store(Protocol):
     def get(self, key: str) -> bytes:
         """The value of a key that is set."""
 
-    def clone(self) -> "Store":
-        """The same store over a connection of its own: torch's let one caller at a time wait on each."""
-
 
 def published(group: Group, key: str, peer: int, what: str, deadline_s: float) -> str:
     """What `peer` has put into the store, waiting for it until the group's deadline (on time.monotonic()), since

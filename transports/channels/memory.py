@@ -58,10 +58,6 @@ class MemoryStore:
         with self._changed:
             return self._values[key]
 
-    def clone(self) -> "MemoryStore":
-        """See :class:`transports.channels.base.Store`."""
-        return self
-
 
 class _Hub:
     """What the members of one group share; `changed` guards all of it."""
