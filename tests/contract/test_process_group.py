@@ -657,34 +657,49 @@ def _joined(rank: Rank, divide_by_initial: bool, dies: bool = False) -> dict[str
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    results: dict[str, Any] = {}
-    for backend in ("testbed",) if dies else ("testbed", "gloo"):
-        _join(rank, backend)
-        parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
-        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-        generator = torch.Generator().manual_seed(rank.rank)
-        try:
-            with parallel.join(divide_by_initial_world_size=divide_by_initial):
-                for number in range(rank.rank + 2):
-                    if dies and rank.rank == 1 and number == 2:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    optimizer.zero_grad()
-                    parallel(torch.randn(8, 64, generator=generator)).square().mean().backward()
-                    optimizer.step()
-        except RuntimeError as error:
-            results["error"] = str(error)
-            return results
-        results[backend] = _flat(parallel.module)
-        dist.destroy_process_group()
-    return results
+    _join(rank)
+    parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank.rank)
+    try:
+        with parallel.join(divide_by_initial_world_size=divide_by_initial):
+            for number in range(rank.rank + 2):
+                if dies and rank.rank == 1 and number == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                optimizer.zero_grad()
+                parallel(torch.randn(8, 64, generator=generator)).square().mean().backward()
+                optimizer.step()
+    except RuntimeError as error:
+        return {"error": str(error)}
+    parameters = _flat(parallel.module)
+    dist.destroy_process_group()
+    return {"parameters": parameters}
+
+
+def _joined_by_hand(size: int, divide_by_initial: bool) -> np.ndarray:
+    """The same in one process. (gloo, which is asked elsewhere, hangs in a fifth of the runs when its group ends.)"""
+    import torch
+
+    network = _network()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    generators = [torch.Generator().manual_seed(rank) for rank in range(size)]
+    for number in range(size + 1):
+        active = [rank for rank in range(size) if number < rank + 2]
+        optimizer.zero_grad()
+        for rank in active:
+            loss = network(torch.randn(8, 64, generator=generators[rank])).square().mean()
+            (loss / (size if divide_by_initial else len(active))).backward()
+        optimizer.step()
+    return _flat(network)
 
 
 @pytest.mark.parametrize("divide_by_initial", [True, False])
 def test_ranks_with_uneven_inputs_join(divide_by_initial: bool) -> None:
-    values = [outcome.value for outcome in run_ranks(_joined, 3, divide_by_initial)]
-    for value in values:
-        assert np.abs(value["testbed"] - value["gloo"]).max() <= 1e-6
-        assert np.array_equal(value["testbed"], values[0]["testbed"])
+    values = [outcome.value["parameters"] for outcome in run_ranks(_joined, 3, divide_by_initial)]
+    expected = _joined_by_hand(3, divide_by_initial)
+    for parameters in values:
+        assert np.abs(parameters - expected).max() <= 1e-6
+        assert np.array_equal(parameters, values[0])
 
 
 @pytest.mark.parametrize("divide_by_initial", [True, False])
