@@ -231,6 +231,9 @@ class Pair:
         """Fail what is under way with that error, and leave; callable from any thread."""
         with self._changed:
             self._closing = self._closing or error
+            if self._endpoint is None:  # the thread may be busy opening it, and for long
+                while self._posted:
+                    self._give_up(self._posted.popleft(), error)
             self._wake()
 
     def join(self) -> None:

@@ -63,8 +63,10 @@ class _GlooWork:
                 wait()
             except RuntimeError as error:
                 callback(error)
-            else:
-                callback(None)
+                return
+            if self._finish is not None:
+                self._finish()
+            callback(None)
 
         try:
             future = self._work.get_future()
