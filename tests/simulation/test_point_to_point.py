@@ -16,6 +16,7 @@ from transports.point_to_point import Control, Envelope, Fill, Finish, Kind, Pai
 
 NUM_EXAMPLES = int(os.environ.get("PAIR_EXAMPLES", "300"))
 """Of each test. Before and after a change of the protocol: PAIR_EXAMPLES=20000."""
+pytestmark = pytest.mark.timeout(120 + NUM_EXAMPLES)
 UINT8 = DTYPES.index("uint8")
 EAGER_BYTES, WINDOW_BYTES = 100, 400
 SIZES = (0, 1, 60, 100, 101, 300)
