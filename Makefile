@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-crashes check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-crashes check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -60,6 +60,9 @@ test-crashes: setup ## kill -9 fifty processes of running experiments at random 
 
 check-papers: setup ## the models against the public logs of the papers, in a folder of yours (DATA=folder; docs/papers.md)
 	@PAPERS_DATA="$(DATA)" $(BIN)/python -m pytest -q tests/papers
+
+test-futures: setup ## 100,000 asynchronous operations on four ranks, each future complete when wait() returns; the protocol of messages on 20,000 programs (minutes)
+	@FUTURE_CALLS=100000 PAIR_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/contract/test_process_group.py tests/simulation/test_point_to_point.py -k "future_is_complete or simulation"
 
 test-netem-vm: setup ## prove the netem path in a virtual machine with Debian's kernel (root, a few minutes, no KVM needed)
 	@tools/netem_vm.sh

@@ -19,8 +19,8 @@ import torch
 
 from transports.channels.base import Channel, Endpoint, Group, Header, Token
 from transports.collectives.segments import parts
-from transports.executor import raw
 from transports.framing import DTYPES, POINT_TO_POINT, group_id
+from transports.tensors import raw
 from transports.trace import OperationTrace
 from transports.transport import Transport
 

@@ -27,13 +27,14 @@ class PeerLostError(TransportError):
     def __init__(self, peer: int, reason: str) -> None:
         super().__init__(f"rank {peer} is lost: {reason}")
         self.peer = peer
+        self.reason = reason
 
 
 class PeerTimeoutError(TransportError, TimeoutError):
     """A peer said nothing within the timeout."""
 
     def __init__(self, peer: int, waited_s: float, what: str) -> None:
-        super().__init__(f"the time for {what} is over; no progress with rank {peer} for {waited_s:.1f} s")
+        super().__init__(f"waiting for {what} timed out; no progress with rank {peer} for {waited_s:.1f} s")
         self.peer = peer
 
 

@@ -23,6 +23,7 @@ from transports.collectives.defaults import schedule
 from transports.collectives.dependencies import dependencies
 from transports.collectives.direct import all_to_all
 from transports.framing import DTYPE_BYTES, OPERATIONS, REDUCTIONS
+from transports.tensors import raw
 
 Reduction = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
 _Slot = tuple[memoryview, Any]
@@ -112,11 +113,6 @@ class _Arithmetic:
     def slot(self, memory: npt.NDArray[np.uint8]) -> Any:
         """Raw memory as `reduce` takes it."""
         return self.array(torch.from_numpy(memory).view(self.dtype))
-
-
-def raw(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor (n,)."""
-    return tensor.view(torch.uint8).numpy().data
 
 
 class Executor:

@@ -110,17 +110,17 @@ def unpack(data: bytes | bytearray | memoryview) -> Header:
 
 
 def describe(header: Header) -> str:
-    """`all_reduce (sum) #7, message 3: 512 float32`."""
+    """`all_reduce (sum) #7 of 4096 float32 (16384 B), message 3: 512 float32`."""
     root, reduction = divmod(header.argument, len(REDUCTIONS))
     words = [REDUCTIONS[reduction]] if header.operation in _REDUCING else []
     if header.operation in _ROOTED:
         words.append(f"{_ROOTED[header.operation]} rank {root}")
     asked = f" ({' '.join(words)})" if words else ""
     what = "tag" if header.operation == POINT_TO_POINT else "message"
-    return (
-        f"{OPERATIONS[header.operation]}{asked} #{header.sequence}, {what} {header.phase}: "
-        f"{header.count} {DTYPES[header.dtype]}"
-    )
+    dtype = DTYPES[header.dtype]
+    whole = f" of {header.total} {dtype} ({header.total * DTYPE_BYTES[header.dtype]} B)" if header.total else ""
+    message = f"{what} {header.phase}: {header.count} {dtype}"
+    return f"{OPERATIONS[header.operation]}{asked} #{header.sequence}{whole}, {message}"
 
 
 def mismatch(*, sender: int, sent: Header, receiver: int, expected: Header) -> FrameMismatchError:

@@ -25,10 +25,15 @@ whose result depends on the unit of the gradients (a vote of signs, a threshold)
 before the group sees them, attach to a model instead: `transports.ddp_hook.register`.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
-reduce, gather, scatter, all_to_all, barrier, monitored_barrier, send, recv, subgroups, on CPU tensors; all_reduce of
-sparse tensors by SUM and AVG; reductions SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR, PREMUL_SUM. recv from any
-source raises OptionError. Errors of the transport surface where torch waits for the operation: in `wait()`, or in
-`backward()`.
+reduce, gather, scatter, all_to_all, barrier, monitored_barrier, send, recv (also from any source), subgroups, on CPU
+tensors; all_reduce of sparse tensors by SUM and AVG; reductions SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR,
+PREMUL_SUM. Collectives must be started in the same order by all members. Sends and receives are matched by rank and
+tag, in any order, whatever collectives are under way; as with gloo a send may wait for its receive to be posted, and a
+message may be shorter than the tensor that receives it.
+
+Mistakes in arguments are raised by the call and harm nothing. Errors of the transport surface where torch waits for the
+operation: in `wait()`, in its future, or in `backward()`. After one of a collective the group can only be shut down;
+one of a send or receive concerns the two ranks alone.
 
 Works with torch 2.13. The methods' names, arguments and results are those that torch's C++ trampoline
 (PyProcessGroup.hpp) and `distributed_c10d.py` call.
@@ -36,13 +41,16 @@ Works with torch 2.13. The methods' names, arguments and results are those that 
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PythonCallbackWork
 from torch.futures import Future
 
 from transports import sparse
@@ -50,7 +58,7 @@ from transports.autoload import BACKEND
 from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
-from transports.communicator import Communicator
+from transports.communicator import Communicator, Work
 from transports.compression.base import COMPRESSORS, Compressor, require_for_group
 from transports.environment import own_address, parsed_axis, rack_numbers, require_known
 from transports.errors import OptionError
@@ -69,6 +77,10 @@ _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
     (dist.ReduceOp.BXOR, "bxor"),
     (dist.ReduceOp.PREMUL_SUM, "sum"),
 )
+
+_BUSY_POLL_S: Final = 1e-3
+"""Who asks again so soon does nothing else."""
+_GIVE_WAY_S: Final = 100e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -369,16 +381,18 @@ class TestbedProcessGroup(dist.ProcessGroup):
     # Point to point, and what is made of it.
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
-        """Send to one member."""
+        """Send to one member, whose receive has the same tag."""
         return _Operation([self.ours.send(tensor, peer, tag) for tensor in tensors], tensors)
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
-        """Receive from one member."""
-        return _Operation([self.ours.receive(tensor, peer, tag) for tensor in tensors], tensors)
+        """Receive from one member what it sends with that tag, which may be less than fills the tensor."""
+        (tensor,) = tensors
+        return _Receipt(self.ours.receive(tensor, peer, tag), tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
-        """Refused with OptionError: a channel's messages are posted for a peer."""
-        raise OptionError(f"{BACKEND} receives from a member that is named: give recv() a `src`")
+        """Receive from whichever member sends with that tag first; `_source_rank()` of the work says which."""
+        (tensor,) = tensors
+        return _Receipt(self.ours.receive(tensor, None, tag), tensors)
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
         """On the root outputs[0][r] becomes member r's inputs[0]; the others give an empty list."""
@@ -464,37 +478,120 @@ class TestbedProcessGroup(dist.ProcessGroup):
         return communicator
 
 
-class _Operation(dist.Work):
+class _End:
+    """How an operation ends: what both halves of torch's work, the one in Python and the one in C++, wait for.
+
+    It outlives whichever half goes first, and knows neither, so that no circle of references runs through C++.
+    """
+
+    __slots__ = ("_held", "_settler", "error", "over")
+
+    def __init__(self) -> None:
+        self._held = threading.Lock()
+        self._held.acquire()
+        self._settler = 0
+        self.error: BaseException | None = None
+        self.over = False
+
+    def settle(self, work: PythonCallbackWork, value: Any) -> None:
+        """Complete the future of `work`, with the error if there is one; its callbacks run here and now."""
+        future = PythonCallbackWork.get_future(work)
+        if future.done():  # a wait() in C++ that had a timeout has given up on it
+            return
+        if self.error is None:
+            future.set_result(value)
+            return
+        self._settler = threading.get_ident()
+        with suppress(RuntimeError):  # which is in the future now
+            PythonCallbackWork.wait(work)
+
+    def wake(self) -> None:
+        """Let everybody go who waits. Idempotent."""
+        if not self.over:
+            self.over = True
+            self._held.release()
+
+    def wait_briefly(self, at_most_s: float) -> None:
+        """Let other threads have the interpreter for so long, or until the end if that is sooner."""
+        if self._held.acquire(timeout=at_most_s):
+            self._held.release()
+
+    def wait(self, timeout: timedelta | None) -> None:
+        """See :meth:`_Operation.wait`."""
+        if not self._come(timeout):
+            raise dist.DistBackendError(_late(timeout))
+        if self.error is not None:
+            raise dist.DistBackendError(str(self.error)) from self.error
+
+    def wait_in_cpp(self, timeout: timedelta) -> Any:
+        """The same for torch's C++ side, which fails the future itself when it is late: then it has failed for all."""
+        if self._settler == threading.get_ident():
+            self._settler = 0
+            return _raised_in_cpp(self.error)
+        if not self._come(timeout):
+            self.error = dist.DistBackendError(_late(timeout))
+            return _raised_in_cpp(self.error)
+        self.wait(None)
+        return True
+
+    def _come(self, timeout: timedelta | None) -> bool:
+        if self.over:
+            return True
+        if not self._held.acquire(timeout=timeout.total_seconds() if timeout else -1):
+            return False
+        self._held.release()
+        return True
+
+
+def _late(timeout: timedelta | None) -> str:
+    return f"the operation timed out: it is not done after {timeout}"
+
+
+class _Message(type):
+    """The class of a class whose name is a message."""
+
+    def __str__(cls) -> str:
+        return cls.__name__
+
+
+def _raised_in_cpp(error: BaseException | None) -> object:
+    """What, returned to C++ where a truth value is expected, becomes an error of C++ there that says `error`.
+
+    An exception of Python's would not do: torch keeps what was thrown in the work's future, to be thrown again by
+    everybody who looks, and pybind11 ends the process when one of Python's is thrown a second time.
+    """
+    return _Message(f"the failure ({error})", (), {})()
+
+
+class _Operation(PythonCallbackWork):
     """torch's work for several of ours. Its future completes with `value`, after `finish` has run.
 
-    torch's own `_create_work_from_future` would do but for one thing: its wait() returns when the operation
-    has failed, as if it had not.
+    torch has three ways to make a work in Python, and only one is sound. A subclass of `dist.Work` is found by C++ only
+    as long as its Python half lives, and DistributedDataParallel's join() keeps the other one alone. The work that
+    `_create_work_from_future` makes returns from wait() when the operation has failed, as if it had not. That of
+    `PythonCallbackWork` waits and fails in C++ by itself, and has a future that we complete.
     """
 
     def __init__(self, works: Sequence[WorkLike], value: Any, finish: Callable[[], None] | None = None) -> None:
-        super().__init__()
+        self._end: Final = _End()
+        super().__init__(self._end.wait_in_cpp)
+        self._works = works
         self._value = value
         self._finish = finish
         self._lock = threading.Lock()
         self._num_missing = len(works)
-        self._error: BaseException | None = None
-        self._ended = threading.Event()
-        self._raw: Future[Any] = Future()
-        # A Python exception set on a future is invisible to C++, which would take the future's value for a
-        # list of tensors and crash; raised again in a callback it becomes a real error there.
-        self._future: Future[Any] = self._raw.then(lambda raw: raw.value())
+        self._future_is_out = False
+        self._polled_s = 0.0
         if not works:
-            self._end()
+            self._all_ended()
         for work in works:
-            work.add_done_callback(self._one_ended)
+            work.add_end_callback(self._one_ended)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return when the operation is done. Raises DistBackendError, from the transport's own error, when it
-        failed, and when it is not done after the timeout (zero, which is what C++ passes, means none)."""
-        if not self._ended.wait(timeout.total_seconds() if timeout else None):
-            raise dist.DistBackendError(f"the operation is not done after {timeout}")
-        if self._error is not None:
-            raise dist.DistBackendError(str(self._error)) from self._error
+        """Return when the operation is done, and its future with it; the future's callbacks may not have run. Raises
+        DistBackendError, from the transport's own error, when it failed, and when it is not done after the timeout
+        (zero, which is what C++ passes, means none)."""
+        self._end.wait(timeout)
         return True
 
     def result(self) -> Any:
@@ -503,32 +600,61 @@ class _Operation(dist.Work):
         return self._value
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self._ended.is_set()
+        """Whether it has ended, well or not. Whoever does nothing but ask gives way to the threads that do the work:
+        the interpreter would let them have a turn every 5 ms only."""
+        if not self._end.over:
+            now_s = time.monotonic()
+            if now_s - self._polled_s < _BUSY_POLL_S:
+                self._end.wait_briefly(_GIVE_WAY_S)
+            self._polled_s = now_s
+        return self._end.over
 
     def get_future(self) -> "Future[Any]":
         """Completes when the operation does. Its callbacks may wait for other operations."""
-        return self._future
+        future, end = super().get_future(), self._end
+        with self._lock:
+            if not self._future_is_out and not future.done():
+                self._future_is_out = True
+                # Before any other callback: whoever waits must not wait for what those do.
+                future.add_done_callback(lambda _: end.wake())
+        return future
 
     def _one_ended(self, error: BaseException | None) -> None:
         with self._lock:
             self._num_missing -= 1
-            self._error = self._error or error
+            self._end.error = self._end.error or error
             last = self._num_missing == 0
         if last:
-            self._end()
+            self._all_ended()
 
-    def _end(self) -> None:
-        if self._error is None and self._finish is not None:
+    def _all_ended(self) -> None:
+        """On the thread that ended the last, which nobody's callback may hold up."""
+        end = self._end
+        if end.error is None and self._finish is not None:
             try:
                 self._finish()
             except BaseException as error:  # noqa: BLE001 - not handed on it would leave the waiting side waiting
-                self._error = error
-        self._ended.set()
-        if self._error is None:
-            self._raw.set_result(self._value)
-        else:
-            self._raw.set_exception(self._error)
+                end.error = error
+        with self._lock:
+            if not self._future_is_out:  # nobody can have added a callback that waits
+                end.settle(self, self._value)
+                end.wake()
+                return
+        self._works[-1].add_done_callback(lambda _: end.settle(self, self._value))
+
+
+class _Receipt(_Operation):
+    """That of a receive."""
+
+    def __init__(self, work: Work, value: Any) -> None:
+        self._work = work
+        super().__init__([work], value)
+
+    def source_rank(self) -> int:
+        """The rank that sent, once it is known."""
+        return self._work.source
+
+    _source_rank = source_rank
 
 
 def _reduce_operation(opts: Any) -> ReduceOperation:

@@ -10,13 +10,14 @@ from typing import Final, Literal, get_args
 
 import torch
 
-from transports.channels.base import Channel, Endpoint, Group, Header, Token
+from transports.channels.base import Channel, Endpoint, Group
 from transports.collectives.base import Buffer, Collective, Operation
 from transports.collectives.segments import parts
 from transports.errors import OptionError
-from transports.executor import Executor, Reduction, Splits, raw
-from transports.framing import DTYPES, OPERATIONS, POINT_TO_POINT, REDUCTIONS, argument, group_id
+from transports.executor import Executor, Reduction, Splits
+from transports.framing import DTYPES, OPERATIONS, REDUCTIONS, argument, group_id
 from transports.in_network import SwitchReducer
+from transports.tensors import flat, nothing
 from transports.trace import CodecAccount
 
 ReduceOperation = Literal["sum", "product", "min", "max", "avg", "band", "bor", "bxor"]
@@ -38,6 +39,8 @@ def check(tensor: torch.Tensor, reduce_operation: str = "sum") -> None:
     """Raises OptionError for what cannot be exchanged."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise OptionError(f"tensors must be dense and on the CPU, not {tensor.layout} on {tensor.device}")
+    if tensor.numel() and not tensor.data_ptr():
+        raise OptionError(f"this tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
     if tensor.dtype not in _DTYPE_INDEX:
         raise OptionError(f"{tensor.dtype} cannot be exchanged; allowed: {', '.join(DTYPES)}")
     if reduce_operation not in get_args(ReduceOperation):
@@ -46,6 +49,20 @@ def check(tensor: torch.Tensor, reduce_operation: str = "sum") -> None:
         raise OptionError("truth values have no average")
     if tensor.is_floating_point() and reduce_operation in _BITWISE:
         raise OptionError(f"{reduce_operation} works on the bits of whole numbers, not on {tensor.dtype}")
+
+
+def check_written(tensor: torch.Tensor) -> None:
+    """Raises OptionError for what cannot be written to: elements that share memory, as expand() makes them."""
+    if any(not stride and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise OptionError(
+            f"elements of this tensor share memory (shape {tuple(tensor.shape)}, strides {tensor.stride()}), so that "
+            "a result cannot be written to it: clone() it first"
+        )
+
+
+def dtype_index(dtype: torch.dtype) -> int:
+    """In DTYPES, of one that :func:`check` allows."""
+    return _DTYPE_INDEX[dtype]
 
 
 def check_parts(whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
@@ -75,9 +92,11 @@ class Transport:
         """Connect to all members. Raises what :meth:`Channel.open` raises."""
         self.rank = group.rank
         self.size = group.size
-        self.endpoint: Endpoint = channel.open(replace(group, size=group.size + collective.num_servers))
+        self._endpoint = channel.open(replace(group, size=group.size + collective.num_servers))
+        self.has_begun = False
+        """Whether anything of the present job may have been sent: then the others wait for the rest of it."""
         self.deadline_s = 0.0
-        """On time.monotonic(); set before each job."""
+        """Of the present job, on time.monotonic()."""
         self.first_byte_s: float | None = None
         """When the first message of the present job completed."""
         self.codec = CodecAccount()
@@ -86,10 +105,9 @@ class Transport:
         """Sums floats in the schedule's stead."""
         self._group = group_id(group.name)
         self._sequence = 0
-        self._pair_sequences: dict[tuple[int, str], int] = {}
         self._executor = Executor(
             collective,
-            self.endpoint,
+            self._endpoint,
             world=collective.world(group.size, racks=group.racks),
             participant=group.rank,
             group=self._group,
@@ -99,8 +117,21 @@ class Transport:
         try:
             return collective.reducer(group)
         except BaseException:
-            self.endpoint.close()
+            self._endpoint.close()
             raise
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """For jobs that send by themselves."""
+        self.has_begun = True
+        return self._endpoint
+
+    def begin(self, deadline_s: float) -> None:
+        """A new job, which must be done by then (on time.monotonic())."""
+        self.deadline_s = deadline_s
+        self.first_byte_s = None
+        self.codec = CodecAccount()
+        self.has_begun = False
 
     def cancel(self) -> None:
         """From another thread: a sum of the reducer that is under way fails soon."""
@@ -111,12 +142,12 @@ class Transport:
         """Leave the group. Idempotent."""
         if self.reducer is not None:
             self.reducer.close()
-        self.endpoint.close()
+        self._endpoint.close()
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOperation = "sum") -> None:
         """Reduce over all ranks, in place."""
         check(tensor, op)
-        values, restore = _flat(tensor)
+        values, restore = flat(tensor)
         if not self._summed_by_reducer(values, op):
             self._run("all_reduce", {"output": values}, values.numel(), tensor.dtype, op)
         _average(values, op, self.size)
@@ -126,7 +157,7 @@ class Transport:
         """Give all ranks the root's values, in place."""
         check(tensor)
         check_root(root, self.size)
-        values, restore = _flat(tensor)
+        values, restore = flat(tensor)
         self._run("broadcast", {"output": values}, values.numel(), tensor.dtype, root=root)
         restore()
 
@@ -134,8 +165,8 @@ class Transport:
         """Rank r's input becomes part r of everybody's output."""
         check(output)
         check_parts(output, input, self.size)
-        values, restore = _flat(output)
-        part, _ = _flat(input)
+        values, restore = flat(output)
+        part, _ = flat(input)
         start, count = parts(values.numel(), self.size)[self.rank]
         values[start : start + count].copy_(part)
         self._run("all_gather", {"output": values}, values.numel(), output.dtype)
@@ -150,8 +181,8 @@ class Transport:
         """Rank r's output becomes the reduction over all ranks of part r of their inputs."""
         check(output, op)
         check_parts(input, output, self.size)
-        values, restore = _flat(output)
-        whole = _flat(input)[0].clone()  # the schedule sums in it, and the caller's input stays as it is
+        values, restore = flat(output)
+        whole = flat(input)[0].clone()  # the schedule sums in it, and the caller's input stays as it is
         start, count = parts(whole.numel(), self.size)[self.rank]
         values.copy_(whole[start : start + count])
         self._run("reduce_scatter", {"input": whole, "output": values}, whole.numel(), output.dtype, op)
@@ -162,7 +193,7 @@ class Transport:
         """The root's values become the reduction over all ranks; the others' stay as they are."""
         check(tensor, op)
         check_root(root, self.size)
-        values, restore = _flat(tensor)
+        values, restore = flat(tensor)
         if self.rank != root:
             values = values.clone()  # partial sums pass through it
         self._run("reduce", {"output": values}, values.numel(), tensor.dtype, op, root)
@@ -174,13 +205,13 @@ class Transport:
         """Rank r's input becomes part r of the root's output; the others have none."""
         check(input)
         check_root(root, self.size)
-        part, _ = _flat(input)
+        part, _ = flat(input)
         buffers: dict[Buffer, torch.Tensor] = {"input": part}
-        restore: Callable[[], None] = _nothing
+        restore: Callable[[], None] = nothing
         if self.rank == root:
             assert output is not None, "the root has an output"
             check_parts(output, input, self.size)
-            values, restore = _flat(output)
+            values, restore = flat(output)
             values[root * len(part) :][: len(part)].copy_(part)
             buffers["output"] = values
         self._run("gather", buffers, self.size * part.numel(), input.dtype, root=root)
@@ -190,12 +221,12 @@ class Transport:
         """Part r of the root's input becomes rank r's output; the others have no input."""
         check(output)
         check_root(root, self.size)
-        part, restore = _flat(output)
+        part, restore = flat(output)
         buffers: dict[Buffer, torch.Tensor] = {"output": part}
         if self.rank == root:
             assert input is not None, "the root has an input"
             check_parts(input, output, self.size)
-            buffers["input"], _ = _flat(input)
+            buffers["input"], _ = flat(input)
             part.copy_(buffers["input"][root * len(part) :][: len(part)])
         self._run("scatter", buffers, self.size * part.numel(), output.dtype, root=root)
         restore()
@@ -204,7 +235,7 @@ class Transport:
         """inputs[p] of rank r becomes outputs[r] of rank p; lengths may differ from pair to pair."""
         for tensor in (*outputs, *inputs):
             check(tensor)
-        sent, received = (torch.cat([_flat(tensor)[0] for tensor in tensors]) for tensors in (inputs, outputs))
+        sent, received = (torch.cat([flat(tensor)[0] for tensor in tensors]) for tensors in (inputs, outputs))
         splits = _runs(inputs), _runs(outputs)
         places = [received[start : start + count] for start, count in splits[1]]
         start, count = splits[0][self.rank]
@@ -222,6 +253,7 @@ class Transport:
         """Whether the values have become the sum, by the reducer or by a member that still had its last one."""
         if self.reducer is None or not self.reducer.adds(values.dtype, op):
             return False
+        self.has_begun = True
         return self.reducer.all_reduce(values) or self._settle(values)
 
     def _settle(self, values: torch.Tensor | None = None) -> bool:
@@ -244,6 +276,7 @@ class Transport:
         root: int = 0,
         splits: Splits | None = None,
     ) -> None:
+        self.has_begun = True
         self._settle()
         self._sequence += 1
         first_s = self._executor.run(
@@ -261,46 +294,11 @@ class Transport:
         if self.first_byte_s is None:
             self.first_byte_s = first_s
 
-    def post_send(self, tensor: torch.Tensor, peer: int, tag: int) -> tuple[Token, Callable[[], None]]:
-        """Start sending; the token completes when the tensor may be changed again."""
-        values, _ = _flat(tensor)
-        header = self._pair_header(values, tensor.dtype, peer, "send", tag)
-        return self.endpoint.post_send(peer, header, raw(values)), _nothing
-
-    def post_receive(self, tensor: torch.Tensor, peer: int, tag: int) -> tuple[Token, Callable[[], None]]:
-        """Start receiving; call the function when the token has completed."""
-        values, restore = _flat(tensor)
-        header = self._pair_header(values, tensor.dtype, peer, "receive", tag)
-        return self.endpoint.post_receive(peer, header, raw(values)), restore
-
-    def _pair_header(self, values: torch.Tensor, dtype: torch.dtype, peer: int, direction: str, tag: int) -> Header:
-        sequence = self._pair_sequences[peer, direction] = self._pair_sequences.get((peer, direction), 0) + 1
-        return Header(self._group, sequence, POINT_TO_POINT, _DTYPE_INDEX[dtype], values.numel(), tag)
-
 
 def _runs(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     """(start, count) of each tensor when they lie one after the other."""
     ends = tuple(accumulate(tensor.numel() for tensor in tensors))
     return tuple((end - tensor.numel(), tensor.numel()) for end, tensor in zip(ends, tensors, strict=True))
-
-
-def _nothing() -> None:
-    """Nothing has to be put back."""
-
-
-def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None]]:
-    """The tensor's elements as a contiguous (n,), and what puts them back if that had to be a copy."""
-    tensor = tensor.detach()
-    # Truth values travel, and are compared, as the bytes 0 and 1.
-    plain = tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
-    if plain.is_contiguous():
-        return plain.view(-1), _nothing
-    values = plain.contiguous().view(-1)
-
-    def restore() -> None:
-        plain.copy_(values.view(plain.shape))
-
-    return values, restore
 
 
 def _average(values: torch.Tensor, op: ReduceOperation, size: int) -> None:

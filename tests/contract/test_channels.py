@@ -367,3 +367,26 @@ def test_who_looks_does_not_wait_longer_than_it_says(kind: str) -> None:
         done.set()
 
     assert together(kind, body, 2) == [None, None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_waits_until_a_time_comes_back_then_and_no_harm_is_done(kind: str) -> None:
+    looked = threading.Event()
+
+    def body(endpoint: Endpoint, group: Group) -> bytes:
+        if group.rank == 0:
+            assert looked.wait(FOREVER_S)
+            finish(endpoint, {endpoint.post_send(1, header(4), memoryview(b"abcd"))})
+            return b""
+        view = memoryview(bytearray(4))
+        token = endpoint.post_receive(0, header(4), view)
+        begun_s = time.monotonic()
+        while time.monotonic() < begun_s + 0.1:
+            assert not endpoint.progress(math.inf, begun_s + 0.1)
+        looked.set()
+        while not (completions := endpoint.progress(math.inf)):
+            pass
+        assert completions == [Completion(token)]
+        return bytes(view)
+
+    assert together(kind, body, 2) == [b"", b"abcd"]

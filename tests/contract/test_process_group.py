@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 NUM_BUCKETS_MIN = 3
+NUM_FUTURE_RANKS = 4
+NUM_FUTURE_CALLS = int(os.environ.get("FUTURE_CALLS", "1000"))
+"""The campaign is `make test-futures`, with 100,000."""
 
 
 def _join(rank: Rank, backend: str = "testbed", timeout_s: float = 20.0) -> None:
@@ -347,7 +350,8 @@ def _refusals(rank: Rank) -> dict[str, str]:
     _join(rank)
     messages = {}
     attempts: dict[str, Any] = {
-        "recv from anyone": lambda: dist.recv(torch.empty(1)),
+        "expanded": lambda: dist.all_reduce(torch.ones(1).expand(4)),
+        "expanded receive": lambda: dist.recv(torch.ones(1).expand(4), 1 - rank.rank),
         "own part of all_gather": lambda: dist.all_gather([torch.empty(1), torch.empty(2)], torch.empty(3)),
         "own part of reduce_scatter": lambda: dist.reduce_scatter(torch.empty(3), [torch.empty(1), torch.empty(2)]),
         "uneven all_to_all_single": lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3)),
@@ -366,7 +370,8 @@ def _refusals(rank: Rank) -> dict[str, str]:
 
 def test_what_is_not_supported_is_refused_by_name_and_harms_nothing() -> None:
     for outcome in run_ranks(_refusals, 2):
-        assert "src" in outcome.value["recv from anyone"]
+        for attempt in ("expanded", "expanded receive"):
+            assert "share memory" in outcome.value[attempt]
         for operation in ("all_gather", "reduce_scatter"):
             assert "this rank's tensor is (3,) of torch.float32" in outcome.value[f"own part of {operation}"]
         assert "evenly" in outcome.value["uneven all_to_all_single"]
@@ -452,6 +457,63 @@ def test_large_messages_may_cross() -> None:
     assert values == [[2.0, 2.0], [1.0, 1.0]]
 
 
+def _point_to_point(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    me, peer = rank.rank, 1 - rank.rank
+    results: dict[str, Any] = {}
+
+    tensor, total = torch.zeros(3), torch.ones(1)
+    if me == 0:
+        work = dist.irecv(tensor, 1)
+        dist.all_reduce(total)
+        assert work is not None
+        work.wait()
+    else:
+        dist.all_reduce(total)
+        dist.send(torch.full((3,), 4.0), 0)
+    results["receive, all_reduce | all_reduce, send"] = tensor.tolist() if me == 0 else None
+
+    if me == 0:
+        work = dist.isend(torch.full((3,), 5.0), 1)
+        dist.all_reduce(total)
+        assert work is not None
+        work.wait()
+    else:
+        dist.all_reduce(total)
+        dist.recv(tensor, 0)
+    results["send, all_reduce | all_reduce, receive"] = tensor.tolist() if me == 1 else None
+
+    tensors = [torch.full((1 << 15 * (tag % 2),), float(10 * me + tag)) for tag in range(4)]
+    received = [torch.empty_like(each) for each in tensors]
+    order = range(4) if me else (2, 3, 1, 0)
+    operations = [dist.P2POp(dist.isend, tensors[tag], peer, tag=tag) for tag in order]
+    operations += [dist.P2POp(dist.irecv, received[tag], peer, tag=tag) for tag in (3, 1, 0, 2)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    results["batch"] = [float(each[-1]) for each in received]
+
+    if me == 0:
+        buffer = torch.zeros(4)
+        results["source"] = dist.recv(buffer, tag=8)
+        results["part"] = buffer.tolist()
+    else:
+        dist.send(torch.ones(2), 0, tag=8)
+    dist.destroy_process_group()
+    return results
+
+
+def test_point_to_point_is_matched_by_rank_and_tag_beside_collectives() -> None:
+    first, second = (outcome.value for outcome in run_ranks(_point_to_point, 2))
+    assert first["receive, all_reduce | all_reduce, send"] == [4.0] * 3
+    assert second["send, all_reduce | all_reduce, receive"] == [5.0] * 3
+    assert (first["batch"], second["batch"]) == ([10.0, 11.0, 12.0, 13.0], [0.0, 1.0, 2.0, 3.0])
+    assert first["source"] == 1
+    assert first["part"] == [1.0, 1.0, 0.0, 0.0]
+
+
 def _sharded(rank: Rank) -> list[float]:
     import torch
     import torch.distributed as dist
@@ -484,6 +546,191 @@ def _sharded(rank: Rank) -> list[float]:
 def test_functional_collectives_and_sharded_parameters_work() -> None:
     for outcome in run_ranks(_sharded, 2):
         assert max(outcome.value) < 1e-6
+
+
+# Works and their futures.
+
+
+def _futures_after_wait(rank: Rank, num_calls: int) -> int:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    tensor, num_failures = torch.ones(1), 0
+    for number in range(num_calls):
+        tensor.fill_(1)
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        if number % 2:
+            future = work.get_future()
+            work.wait()
+        else:
+            work.wait()
+            future = work.get_future()
+        num_failures += not (future.done() and work.is_completed() and future.value()[0].item() == rank.size)
+    dist.destroy_process_group()
+    return num_failures
+
+
+@pytest.mark.timeout(120 + NUM_FUTURE_CALLS / 10)
+def test_a_future_is_complete_when_wait_returns() -> None:
+    outcomes = run_ranks(_futures_after_wait, NUM_FUTURE_RANKS, NUM_FUTURE_CALLS, timeout_s=60 + NUM_FUTURE_CALLS / 10)
+    assert [outcome.value for outcome in outcomes] == [0] * NUM_FUTURE_RANKS
+
+
+def _waiting_for_no_callback(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    first, second = torch.ones(1), torch.ones(1)
+    release = threading.Event()
+    work = dist.all_reduce(first, async_op=True)
+    assert work is not None
+    called = work.get_future().then(lambda future: [release.wait(20), future.value()[0].item()])
+    work.wait()
+    later = dist.all_reduce(second, async_op=True)
+    assert later is not None
+    later.wait()
+    results = {"done": called.done(), "completed": work.is_completed()}
+    release.set()
+    results["called"] = called.wait()
+    dist.destroy_process_group()
+    return results
+
+
+def test_wait_needs_no_callback_of_the_future_to_have_run() -> None:
+    for outcome in run_ranks(_waiting_for_no_callback, 2):
+        assert outcome.value == {"done": False, "completed": True, "called": [True, 2.0]}
+
+
+def _in_cpp_alone(rank: Rank) -> dict[str, Any]:
+    """What C++ sees of works that Python has let go of, of one that has succeeded and of one that has failed."""
+    import gc
+
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import _register_work
+
+    _join(rank)
+    messages = []
+    tensor = torch.ones(2)
+
+    def register(value: torch.Tensor) -> None:
+        work = dist.all_reduce(value, async_op=True)
+        assert work is not None
+        _register_work(value, work)
+        del work
+        gc.collect()
+
+    register(tensor)
+    torch.ops._c10d_functional.wait_tensor(tensor)
+    dist.barrier()
+    if rank.rank == 0:
+        dist.destroy_process_group()
+        return {"value": tensor.tolist()}
+    lost = torch.ones(2)
+    register(lost)
+    try:
+        torch.ops._c10d_functional.wait_tensor(lost)
+    except RuntimeError as error:
+        messages.append(str(error))
+    work = dist.all_reduce(lost, async_op=True)
+    assert work is not None
+    for look in (work.wait, work.get_future().wait, work.get_future().value, work.result, work.wait):
+        try:
+            look()
+        except RuntimeError as error:
+            messages.append(str(error))
+    return {"value": tensor.tolist(), "messages": messages, "completed": work.is_completed()}
+
+
+def test_a_work_serves_cpp_alone_and_fails_there_too() -> None:
+    first, second = (outcome.value for outcome in run_ranks(_in_cpp_alone, 2))
+    assert first["value"] == second["value"] == [2.0, 2.0]
+    assert len(second["messages"]) == 6
+    assert all("rank 0 is lost" in message for message in second["messages"])
+    assert second["completed"]
+
+
+def _joined(rank: Rank, divide_by_initial: bool, dies: bool = False) -> dict[str, Any]:
+    """Uneven inputs: rank r has r + 2 batches."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    _join(rank)
+    parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank.rank)
+    try:
+        with parallel.join(divide_by_initial_world_size=divide_by_initial):
+            for number in range(rank.rank + 2):
+                if dies and rank.rank == 1 and number == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                optimizer.zero_grad()
+                parallel(torch.randn(8, 64, generator=generator)).square().mean().backward()
+                optimizer.step()
+    except RuntimeError as error:
+        return {"error": str(error)}
+    parameters = _flat(parallel.module)
+    dist.destroy_process_group()
+    return {"parameters": parameters}
+
+
+def _joined_by_hand(size: int, divide_by_initial: bool) -> np.ndarray:
+    """The same in one process. (gloo, which is asked elsewhere, hangs in a fifth of the runs when its group ends.)"""
+    import torch
+
+    network = _network()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    generators = [torch.Generator().manual_seed(rank) for rank in range(size)]
+    for number in range(size + 1):
+        active = [rank for rank in range(size) if number < rank + 2]
+        optimizer.zero_grad()
+        for rank in active:
+            loss = network(torch.randn(8, 64, generator=generators[rank])).square().mean()
+            (loss / (size if divide_by_initial else len(active))).backward()
+        optimizer.step()
+    return _flat(network)
+
+
+@pytest.mark.parametrize("divide_by_initial", [True, False])
+def test_ranks_with_uneven_inputs_join(divide_by_initial: bool) -> None:
+    values = [outcome.value["parameters"] for outcome in run_ranks(_joined, 3, divide_by_initial)]
+    expected = _joined_by_hand(3, divide_by_initial)
+    for parameters in values:
+        assert np.abs(parameters - expected).max() <= 1e-6
+        assert np.array_equal(parameters, values[0])
+
+
+@pytest.mark.parametrize("divide_by_initial", [True, False])
+def test_a_rank_that_dies_while_others_have_joined_is_an_error(divide_by_initial: bool) -> None:
+    outcomes = run_ranks(_joined, 3, divide_by_initial, True, check=False)
+    for survivor in (outcomes[0], outcomes[2]):
+        assert "lost" in survivor.value["error"]
+
+
+def _busy_polling(rank: Rank) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank)
+    started_s, num_polls, num_calls = time.monotonic(), 0, 50
+    for _ in range(num_calls):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        assert work is not None
+        while not work.is_completed():
+            num_polls += 1
+    elapsed_s = time.monotonic() - started_s
+    dist.destroy_process_group()
+    return {"per_call_s": elapsed_s / num_calls}
+
+
+def test_who_polls_lets_the_operation_go_on() -> None:
+    """Four turns of the interpreter's 5 ms were taken by each operation while its caller did nothing but ask."""
+    for outcome in run_ranks(_busy_polling, 2):
+        assert outcome.value["per_call_s"] < 0.015
 
 
 # Errors surface in the script.
@@ -520,6 +767,33 @@ def test_a_peer_that_dies_in_backward_raises_on_every_rank_before_the_timeout() 
         assert "lost" in survivor.value["error"]
         assert survivor.value["waited_s"] < 20.0
         assert survivor.exit_status == 0
+
+
+def _peer_dies_while_it_is_received_from(rank: Rank) -> list[str]:
+    import torch
+    import torch.distributed as dist
+
+    _join(rank, timeout_s=50)
+    for peer in {0, 1, 2} - {rank.rank}:
+        sent = dist.isend(torch.ones(1), peer)
+        dist.recv(torch.ones(1), peer)
+        assert sent is not None
+        sent.wait()
+    dist.barrier()
+    if rank.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    errors = []
+    for source in (2, None):
+        try:
+            dist.recv(torch.ones(1), source, tag=1)
+        except RuntimeError as error:
+            errors.append(str(error))
+    return errors
+
+
+def test_a_peer_that_dies_is_named_by_every_receive_that_it_could_have_served() -> None:
+    for survivor in run_ranks(_peer_dies_while_it_is_received_from, 3, check=False)[:2]:
+        assert [error.split(":")[0] for error in survivor.value] == ["rank 2 is lost"] * 2
 
 
 def _peer_hangs(rank: Rank, timeout_s: float) -> dict[str, Any]:

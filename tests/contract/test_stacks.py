@@ -1,5 +1,6 @@
 """Whatever opens a communicator gives the same results behind the same face."""
 
+import queue
 import time
 from typing import Any
 
@@ -103,6 +104,29 @@ def test_every_stack_gives_the_same_results(name: str) -> None:
             + [("all_reduce", 40), ("barrier", 0)]
         )
         assert outcome.value["in order"]
+
+
+def _outputs_at_the_end(rank: Rank, name: str) -> list[list[float]]:
+    """What the outputs of an all_to_all hold when the two kinds of callbacks are called; nobody waits for the work."""
+    import torch
+
+    communicator = _open(rank, name, [])
+    seen: queue.SimpleQueue[list[float]] = queue.SimpleQueue()
+    for kind in ("add_done_callback", "add_end_callback"):
+        outputs = [torch.zeros(1) for _ in range(rank.size)]
+        inputs = [torch.tensor([10.0 * rank.rank + peer]) for peer in range(rank.size)]
+        work = communicator.all_to_all(outputs, inputs)
+        getattr(work, kind)(lambda _, outputs=outputs: seen.put([output.item() for output in outputs]))
+    found = [seen.get(timeout=20) for _ in range(2)]
+    communicator.barrier().wait()
+    communicator.close()
+    return found
+
+
+@pytest.mark.parametrize("name", STACK_NAMES)
+def test_results_are_there_when_callbacks_are_called(name: str) -> None:
+    for rank, outcome in enumerate(run_ranks(_outputs_at_the_end, NUM_RANKS, name)):
+        assert outcome.value == [[10.0 * peer + rank for peer in range(NUM_RANKS)]] * 2
 
 
 def _peer_leaves(rank: Rank, name: str) -> dict[str, Any]:

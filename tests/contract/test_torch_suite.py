@@ -9,15 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
 from tests.random_programs.compared import compare
-from tests.random_programs.programs import EVERYTHING, IN_ORDER, Message, Program, programs
+from tests.random_programs.programs import Message, Program, programs
 from tests.random_programs.ranks import Worlds, comparable
 from tests.torch_suite.cases import Backend, Result, Status
 from tests.torch_suite.differences import Difference, expected, sample, table, unexpected
 
 ROOT = Path(__file__).parents[2]
 NUM_PROGRAMS = 60
-FEATURES = IN_ORDER
-"""EVERYTHING, once point-to-point messages are matched by peer and tag."""
 
 
 @pytest.mark.timeout(
@@ -44,7 +42,7 @@ def test_random_programs_end_as_with_gloo() -> None:
 
         @seed(2026)
         @settings(max_examples=NUM_PROGRAMS, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-        @given(programs(FEATURES))
+        @given(programs())
         def run(program: Program) -> None:
             compare(worlds, program)
 
@@ -91,7 +89,7 @@ def test_everything_listed_is_described_in_the_docs() -> None:
 
 
 @settings(max_examples=100)
-@given(programs(EVERYTHING))
+@given(programs())
 def test_programs_are_legal(program: Program) -> None:
     """Whatever is begun is awaited, and a machine that buffers nothing ends."""
     begun: list[set[int]] = [set() for _ in range(program.world_size)]

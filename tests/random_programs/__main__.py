@@ -1,6 +1,6 @@
 """`make test-programs`: random programs on gloo and on testbed, equal results or the smallest program that has not.
 
-python -m tests.random_programs --programs 2000 [--seed 1] [--in-order]
+python -m tests.random_programs --programs 2000 [--seed 1]
 """
 
 import argparse
@@ -10,7 +10,7 @@ import time
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.random_programs.compared import compare
-from tests.random_programs.programs import EVERYTHING, IN_ORDER, Program, programs
+from tests.random_programs.programs import Program, programs
 from tests.random_programs.ranks import Worlds
 
 
@@ -19,7 +19,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--in-order", action="store_true", help="only what groups can do that keep to one order")
     options = parser.parse_args()
     begun_s = time.monotonic()
     num_operations = 0
@@ -33,7 +32,7 @@ def main() -> None:
             phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         )
-        @given(programs(IN_ORDER if options.in_order else EVERYTHING))
+        @given(programs())
         def run(program: Program) -> None:
             nonlocal num_operations
             num_operations += len(program.operations)

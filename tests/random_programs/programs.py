@@ -53,23 +53,6 @@ TAGS: Final = (0, 1, 2, 9)
 NUM_OPERATIONS_MAX: Final = 10
 
 
-class Features(NamedTuple):
-    """What programs may contain."""
-
-    tags_in_any_order: bool = True
-    """Messages of a pair are received in another order than sent, told apart by their tags."""
-    across_collectives: bool = True
-    """A message's two ends are on different sides of a collective of its group."""
-    any_source: bool = True
-    larger_buffers: bool = True
-    """A message is received into a buffer that is longer than it."""
-
-
-EVERYTHING: Final = Features()
-IN_ORDER: Final = Features(False, False, False, False)
-"""What a group can do that carries out its operations, messages too, one after another in the order given."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collective:
     kind: CollectiveKind
@@ -135,7 +118,6 @@ def groups_of(world_size: int) -> list[tuple[int, ...]]:
 class _Builder:
     """The sequence over all ranks, as it grows."""
 
-    features: Features
     actions: list[list[Action]]
     operations: list[Operation] = field(default_factory=list)
     unbegun: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -172,11 +154,11 @@ class _Builder:
         other = self.operations[number]
         assert isinstance(other, Message)
         if isinstance(operation, Collective):
-            return not self.features.across_collectives and set(operation.members) == set(other.members)
+            return False
         pair = (operation.members, operation.source, operation.destination)
         if pair != (other.members, other.source, other.destination):
             return False
-        return operation.tag == other.tag or not self.features.tags_in_any_order
+        return operation.tag == other.tag
 
     def waitable(self) -> list[tuple[int, int]]:
         unbegun = {number for _, number, _ in self.unbegun}
@@ -192,11 +174,11 @@ class _Builder:
 
 
 @st.composite
-def programs(draw: st.DrawFn, features: Features = EVERYTHING, world_sizes: Sequence[int] = (2, 3, 4)) -> Program:
-    """Programs with these features. They shrink to fewer, smaller operations that block."""
+def programs(draw: st.DrawFn, world_sizes: Sequence[int] = (2, 3, 4)) -> Program:
+    """Programs. They shrink to fewer, smaller operations that block."""
     world_size = draw(st.sampled_from(world_sizes))
-    builder = _Builder(features, [[] for _ in range(world_size)])
-    kinds = ["collective", "message", "batch", *(["any source"] if features.any_source else [])]
+    builder = _Builder([[] for _ in range(world_size)])
+    kinds = ["collective", "message", "batch", "any source"]
     for _ in range(draw(st.integers(1, NUM_OPERATIONS_MAX))):
         members = draw(st.sampled_from(groups_of(world_size)))
         kind = draw(st.sampled_from(kinds))
@@ -247,7 +229,7 @@ def _message(draw: st.DrawFn, builder: _Builder, members: tuple[int, ...]) -> Me
         tag=draw(st.sampled_from(TAGS)),
         dtype=draw(st.sampled_from(DTYPES)),
         length=length,
-        room=length + (draw(st.sampled_from((0, 3))) if builder.features.larger_buffers else 0),
+        room=length + draw(st.sampled_from((0, 3))),
         any_source=False,
         seed=len(builder.operations),
     )
@@ -278,7 +260,7 @@ def _draw_batch(draw: st.DrawFn, builder: _Builder, members: tuple[int, ...]) ->
         numbers.append(builder.add(operation))
     for rank in members:
         own = [number for number in numbers if rank in _ends(builder.operations[number])]
-        if own and builder.features.tags_in_any_order:
+        if own:
             own = draw(st.permutations(own))
         if own:
             builder.batch(rank, own)

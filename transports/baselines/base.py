@@ -30,6 +30,9 @@ class WorkLike(Protocol):
     def add_done_callback(self, callback: Callable[[BaseException | None], None], /) -> None:
         """Call with the operation's error, or None, when it has ended."""
 
+    def add_end_callback(self, callback: Callable[[BaseException | None], None], /) -> None:
+        """The same at once, on the thread that has ended it: the callback must be quick, and must not wait."""
+
 
 class CommunicatorLike(Protocol):
     """One member's side of a group: what a benchmark drives, whichever stack is underneath. Tensors are

@@ -63,8 +63,10 @@ class _GlooWork:
                 wait()
             except RuntimeError as error:
                 callback(error)
-            else:
-                callback(None)
+                return
+            if self._finish is not None:
+                self._finish()
+            callback(None)
 
         try:
             future = self._work.get_future()
@@ -73,6 +75,8 @@ class _GlooWork:
         else:
             # The work itself is marked as done only after its future's callbacks: waiting for it here would hang.
             future.add_done_callback(lambda ended: call(ended.wait))
+
+    add_end_callback = add_done_callback
 
 
 class _GlooCommunicator:

@@ -4,6 +4,7 @@ A sender offers each message by its header as soon as it is posted, and its payl
 the TCP channel's own machinery. A receiver reads the payload once it has been offered what it expected.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -78,15 +79,15 @@ class BulkEndpoint:
         self._num_tokens += 1
         return self._num_tokens
 
-    def progress(self, deadline_s: float) -> Sequence[Completion]:
+    def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         try:
-            return self._progress(deadline_s)
+            return self._progress(deadline_s, until_s)
         except TransportError as error:
             self._error = error
             raise
 
-    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+    def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         while True:
             self._check_alive()
             with self._control.lock:
@@ -94,13 +95,13 @@ class BulkEndpoint:
                     self._hear(rank, peer)
                     self._agree(rank, peer)
             try:
-                done = self._data.progress(deadline_s)
+                done = self._data.progress(deadline_s, until_s)
             except (PeerLostError, PeerTimeoutError, FrameMismatchError):
                 raise
             except TransportError:
                 self._check_alive()
                 raise self._timeout() from None
-            if done or self._woken:
+            if done or self._woken or time.monotonic() >= until_s:
                 self._woken = False
                 return [Completion(self._under_way.pop(token)) for (token,) in done]
 
@@ -158,7 +159,7 @@ class BulkEndpoint:
     def _timeout(self) -> TransportError:
         waiting = {rank: peer for rank, peer in self._peers.items() if peer.receives}
         if not waiting:
-            return TransportError("the deadline passed with nothing under way")
+            return TransportError("timed out with nothing under way")
         rank = min(waiting, key=lambda each: waiting[each].moved_s)
         message = waiting[rank].receives[0]
         return PeerTimeoutError(rank, time.monotonic() - waiting[rank].moved_s, describe(message.header))

@@ -93,16 +93,16 @@ class StreamEndpoint:
         self._num_tokens += 1
         return self._num_tokens
 
-    def progress(self, deadline_s: float) -> Sequence[Completion]:
+    def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         with self._streams.lock:
             try:
-                return self._progress(deadline_s)
+                return self._progress(deadline_s, until_s)
             except TransportError as error:
                 self._error = error
                 raise
 
-    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+    def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         while True:
             self._check_alive()
             for token in self._streams.sent:
@@ -116,7 +116,10 @@ class StreamEndpoint:
                 completions, self._completions = self._completions, []
                 self._woken = False
                 return completions
-            if not self._streams.changed.wait(max(deadline_s - time.monotonic(), 0.0)):
+            wait_s = min(deadline_s, until_s) - time.monotonic()
+            if not self._streams.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
+                if until_s < deadline_s:
+                    return []
                 raise self._timeout()
 
     def _check_alive(self) -> None:
@@ -188,7 +191,7 @@ class StreamEndpoint:
         awaited = {peer: receives[0].header for peer, receives in self._receives.items() if receives}
         waiting = awaited or dict(self._sends.values())
         if not waiting:
-            return TransportError("the deadline passed with nothing under way")
+            return TransportError("timed out with nothing under way")
         moved_s = {peer: self._streams.streams[peer].moved_s for peer in waiting}
         peer = min(moved_s, key=moved_s.__getitem__)
         return PeerTimeoutError(peer, time.monotonic() - moved_s[peer], describe(waiting[peer]))

@@ -160,18 +160,19 @@ class TcpEndpoint:
             total_bytes=HEADER_BYTES + len(view),
         )
 
-    def progress(self, deadline_s: float) -> Sequence[Completion]:
+    def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         with self._driving:
             try:
-                return self._progress(deadline_s)
+                return self._progress(deadline_s, until_s)
             except TransportError as error:
                 self._error = error
                 raise
 
-    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+    def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         # What the last call learned and did not use up is news enough, once: two calls never go without a look.
-        wait_s, look = 0.0, not self._polled
+        wait_s: float = 0.0
+        look = not self._polled
         while True:
             self._check_alive()
             if look:
@@ -188,8 +189,10 @@ class TcpEndpoint:
                 completions, self._completions = self._completions, []
                 self._woken = False
                 return completions
-            wait_s = deadline_s - time.monotonic()
+            wait_s = min(deadline_s, until_s) - time.monotonic()
             if wait_s <= 0:
+                if until_s < deadline_s:
+                    return []
                 raise self._timeout()
 
     def carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
@@ -277,7 +280,7 @@ class TcpEndpoint:
         lanes, states = program.lanes, program.states
         ready = [number for number in range(len(lanes)) if program.is_ready(number)]
         if not ready:
-            return TransportError("the deadline passed with nothing under way")
+            return TransportError("timed out with nothing under way")
         number = min(ready, key=lambda each: (lanes[each].sends, states[each].moved_ns))
         silent_s = time.monotonic() - states[number].moved_ns / 1e9
         return PeerTimeoutError(lanes[number].peer, silent_s, describe(_header_of(program, number, header)))
@@ -322,7 +325,7 @@ class TcpEndpoint:
             wait_s = deadline_s - time.monotonic()
             if wait_s <= 0:
                 raise PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, "its next message")
-            self._poll(wait_s if math.isfinite(wait_s) else None)
+            self._poll(wait_s)
 
     def _check_alive(self) -> None:
         if self._error is not None:
@@ -330,8 +333,8 @@ class TcpEndpoint:
         if self._closing:
             raise TransportError(f"rank {self._group.rank} closed the group itself")
 
-    def _poll(self, wait_s: float | None) -> None:
-        for descriptor, event in self._epoll.poll(wait_s):
+    def _poll(self, wait_s: float) -> None:
+        for descriptor, event in self._epoll.poll(None if wait_s == math.inf else wait_s):
             peer = self._by_descriptor.get(descriptor)
             if peer is None:
                 os.eventfd_read(self._wake_descriptor)
@@ -465,7 +468,7 @@ class TcpEndpoint:
         """Blame the peer that has been silent longest among those something is expected of."""
         busy = [peer for peer in self._peers.values() if peer.receives or peer.sends]
         if not busy:
-            return TransportError("the deadline passed with nothing under way")
+            return TransportError("timed out with nothing under way")
         peer = min(busy, key=lambda candidate: (not candidate.receives, candidate.moved_s))
         message = (peer.receives or peer.sends)[0]
         return PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, describe(message.header))

@@ -149,9 +149,9 @@ class UdpEndpoint:
         self._num_tokens += 1
         return self._num_tokens
 
-    def progress(self, deadline_s: float) -> Sequence[Completion]:
+    def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
-        return self._drive(lambda: self._progress(deadline_s))
+        return self._drive(lambda: self._progress(deadline_s, until_s))
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
@@ -168,7 +168,7 @@ class UdpEndpoint:
         finally:
             self._away.set()
 
-    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+    def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         wait_s = quiet_s = 0.0
         while True:
             due_s = self._advance(wait_s, quiet_s)
@@ -180,9 +180,11 @@ class UdpEndpoint:
                 self._woken = False
                 return completions
             now_s = time.monotonic()
+            if now_s >= until_s:
+                return []
             if now_s >= deadline_s:
                 raise self._timeout()
-            wait_s, quiet_s = min(deadline_s, due_s) - now_s, self._quiet_s()
+            wait_s, quiet_s = min(deadline_s, until_s, due_s) - now_s, self._quiet_s()
 
     def _quiet_s(self) -> float:
         """How long arrivals can wait: 0 unless something long is awaited and nothing that may be short."""
@@ -317,7 +319,7 @@ class UdpEndpoint:
         """Blame the peer that has been silent longest among those something is expected of."""
         busy = [peer for peer in self._in_order if peer.connection.first_pending is not None]
         if not busy:
-            return TransportError("the deadline passed with nothing under way")
+            return TransportError("timed out with nothing under way")
         peer = min(busy, key=lambda candidate: (not candidate.connection.incoming.expecting, candidate.moved_s))
         pending = peer.connection.first_pending
         assert pending is not None

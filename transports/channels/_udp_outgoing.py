@@ -14,6 +14,8 @@ from transports.channels._udp_wire import ASIDE_BYTES
 from transports.framing import HEADER_BYTES
 
 PACKET_THRESHOLD: Final = 3
+FEW_PACKETS: Final = 16
+"""Fewer after a rest are too short a burst to judge a rate by."""
 
 
 class Message:
@@ -80,6 +82,8 @@ class Outgoing:
         """Not all acknowledged."""
         self._unsent: deque[Message] = deque()
         self._end = 0
+        self._busy_from = 0
+        """Where in the stream it was last idle."""
         self._next_offset = 0
         self._sent: list[Run] = []
         self._lost: deque[Piece] = deque()
@@ -98,6 +102,8 @@ class Outgoing:
 
     def post(self, header: bytes, view: memoryview, token: int | None) -> None:
         """Queue a message. `view` may change once the token completes; without one, never."""
+        if not self.unfinished:
+            self._busy_from = self._end
         message = Message(self._end, header, view, token)
         self._end = message.end
         self._messages.append(message)
@@ -247,7 +253,9 @@ class Outgoing:
             self._next_offset = finish
             if finish == message.end:
                 self._unsent.popleft()
-        saturated = self.wanted() is not None or room <= num_packets
+        # A few packets after a rest say nothing of the network, however many such bursts an interval holds.
+        is_long = finish - self._busy_from >= FEW_PACKETS * self.packet_bytes
+        saturated = is_long and (self.wanted() is not None or room <= num_packets)
         run = Run(message, self.next_number, num_packets, offset, finish - offset, now_s, after_rest, saturated)
         self.next_number += num_packets
         self._sent.append(run)

@@ -5,10 +5,11 @@ Messages between a pair arrive in the order they were posted; every one carries 
 posted header differs from the one that arrives raises FrameMismatchError naming both sides.
 """
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import ClassVar, Final, NamedTuple, Protocol
 
@@ -67,6 +68,11 @@ class PeerStatistics:
     """Wire bytes of pure acknowledgements this side sent."""
     retransmitted_bytes: int = 0
 
+    def __add__(self, other: "PeerStatistics") -> "PeerStatistics":
+        return PeerStatistics(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
@@ -92,6 +98,9 @@ class Store(Protocol):
     def wait(self, keys: list[str], timeout: timedelta, /) -> None:
         """Return when every key is set. Raises when that takes longer, whatever the store's own timeout."""
 
+    def check(self, keys: list[str], /) -> bool:
+        """Whether every key is set, without waiting."""
+
     def get(self, key: str) -> bytes:
         """The value of a key that is set."""
 
@@ -115,8 +124,9 @@ class Endpoint(Protocol):
     def post_receive(self, peer: int, header: Header, view: memoryview) -> Token:
         """Expect a message; `view` is filled when the token completes."""
 
-    def progress(self, deadline_s: float) -> Sequence[Completion]:
-        """Move bytes until something completes; returns all that has. `deadline_s` is on time.monotonic().
+    def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
+        """Move bytes until something completes; returns all that has. At `until_s` it returns, perhaps with nothing,
+        and no harm is done. Times are on time.monotonic(), and may be infinite.
 
         Raises PeerLostError when any member of the group is gone, PeerTimeoutError at the deadline,
         FrameMismatchError when sides disagree. After an error the endpoint can only be closed.

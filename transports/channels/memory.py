@@ -48,6 +48,11 @@ class MemoryStore:
             if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
                 raise TimeoutError(f"nobody has set {', '.join(keys)} within {timeout}")
 
+    def check(self, keys: list[str], /) -> bool:
+        """See :class:`transports.channels.base.Store`."""
+        with self._changed:
+            return self._values.keys() >= set(keys)
+
     def get(self, key: str) -> bytes:
         """See :class:`transports.channels.base.Store`."""
         with self._changed:
@@ -110,16 +115,16 @@ class MemoryEndpoint:
         self._num_tokens += 1
         return self._num_tokens
 
-    def progress(self, deadline_s: float) -> Sequence[Completion]:
+    def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
         with self._hub.changed:
             try:
-                return self._progress(deadline_s)
+                return self._progress(deadline_s, until_s)
             except TransportError as error:
                 self._error = error
                 raise
 
-    def _progress(self, deadline_s: float) -> Sequence[Completion]:
+    def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         while True:
             if self._error is not None:
                 raise self._error
@@ -133,7 +138,10 @@ class MemoryEndpoint:
                 completions, self._completions = self._completions, []
                 self._woken = False
                 return completions
-            if not self._hub.changed.wait(max(deadline_s - time.monotonic(), 0.0)):
+            wait_s = min(deadline_s, until_s) - time.monotonic()
+            if not self._hub.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
+                if until_s < deadline_s:
+                    return []
                 raise self._timeout()
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
@@ -170,7 +178,7 @@ class MemoryEndpoint:
     def _timeout(self) -> TransportError:
         busy = [peer for peer, receives in self._receives.items() if receives]
         if not busy:
-            return TransportError("the deadline passed with nothing under way")
+            return TransportError("timed out with nothing under way")
         peer = min(busy, key=self._moved_s.__getitem__)
         waited_s = time.monotonic() - self._moved_s[peer]
         return PeerTimeoutError(peer, waited_s, describe(self._receives[peer][0][1]))

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from tests.threads import run_communicators
-from transports.communicator import Communicator
+from transports.communicator import Communicator, Work
 from transports.compression.base import COMPRESSORS
 from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
 from transports.trace import OperationTrace
@@ -147,10 +148,10 @@ def test_a_message_that_is_posted_while_another_waits_goes_out(channel: str) -> 
 def test_messages_and_collectives_mix() -> None:
     def body(communicator: Communicator) -> list[float]:
         values = torch.full((8,), float(communicator.rank))
-        communicator.all_reduce(values)
+        communicator.all_reduce(values).wait()
         neighbour = (communicator.rank + 1) % 3
         received = torch.empty(8, 2)[:, 0]  # not contiguous
-        sending = communicator.send(values, neighbour)  # what the all-reduce will have left in it
+        sending = communicator.send(values, neighbour)
         communicator.receive(received, (communicator.rank - 1) % 3).wait()
         sending.wait()
         communicator.all_reduce(received, "max").wait()
@@ -217,16 +218,103 @@ def test_mistakes_are_told_to_the_caller_and_break_nothing() -> None:
             communicator.send(values, communicator.rank)
         with pytest.raises(OptionError, match="cannot exchange messages with rank 7"):
             communicator.receive(values, 7)
+        with pytest.raises(OptionError, match="does not fit 64 bits"):
+            communicator.send(values, 1 - communicator.rank, 2**63)
+        freed = torch.ones(4)
+        freed.untyped_storage().resize_(0)
+        with pytest.raises(OptionError, match="its storage was freed"):
+            communicator.all_reduce(freed)
         communicator.all_reduce(values).wait()
         return float(values.sum())
 
     assert run_communicators(body, 2) == [8.0, 8.0]
 
 
+def spread(*shape: int) -> torch.Tensor:
+    """One element that stands for all."""
+    return torch.ones(1).expand(*shape)
+
+
+WRITTEN: dict[str, Callable[[Communicator], Work]] = {
+    "all_reduce": lambda each: each.all_reduce(spread(4)),
+    "broadcast": lambda each: each.broadcast(spread(4)),
+    "all_gather": lambda each: each.all_gather(spread(8), torch.ones(4)),
+    "reduce_scatter": lambda each: each.reduce_scatter(spread(4), torch.ones(8)),
+    "reduce": lambda each: each.reduce(spread(4), each.rank),
+    "gather": lambda each: each.gather(spread(8), torch.ones(4), each.rank),
+    "scatter": lambda each: each.scatter(spread(4), torch.ones(8), each.rank),
+    "all_to_all": lambda each: each.all_to_all([spread(4), torch.ones(4)], [torch.ones(4), torch.ones(4)]),
+    "receive": lambda each: each.receive(spread(4), 1 - each.rank),
+    "receive from any": lambda each: each.receive(spread(4), None),
+}
+NEVER_EXCHANGED: dict[str, Callable[[Communicator], Work]] = {
+    "all_gather": lambda each: each.all_gather(torch.ones(8, device="meta"), torch.ones(4, device="meta")),
+    "all_gather input": lambda each: each.all_gather(torch.ones(8), torch.ones(4, device="meta")),
+    "reduce_scatter input": lambda each: each.reduce_scatter(torch.ones(4), torch.ones(8, device="meta")),
+    "gather": lambda each: each.gather(None, torch.ones(4).to_sparse(), 1 - each.rank),
+    "scatter": lambda each: each.scatter(torch.ones(4).to_sparse(), None, 1 - each.rank),
+    "all_to_all": lambda each: each.all_to_all([torch.ones(4)] * 2, [torch.ones(4), torch.ones(4, device="meta")]),
+    "send": lambda each: each.send(torch.ones(4).to_sparse(), 1 - each.rank),
+}
+
+
+@pytest.mark.parametrize("start", [*WRITTEN.values(), *NEVER_EXCHANGED.values()], ids=[*WRITTEN, *NEVER_EXCHANGED])
+def test_one_ranks_mistake_is_its_own(start: Callable[[Communicator], Work]) -> None:
+    """It is raised where it was made, and later operations work."""
+
+    def body(communicator: Communicator) -> float:
+        if communicator.rank == 0:
+            with pytest.raises(OptionError, match=r"share memory|dense and on the CPU"):
+                start(communicator)
+        values = torch.ones(4)
+        communicator.all_reduce(values).wait()
+        peer, received = 1 - communicator.rank, torch.zeros(4)
+        sending = communicator.send(values, peer)
+        communicator.receive(received, peer).wait()
+        sending.wait()
+        return float(received.sum())
+
+    assert run_communicators(body, 2, timeout_s=10) == [8.0, 8.0]
+
+
+def test_what_is_only_read_may_share_memory_and_be_negated() -> None:
+    def body(communicator: Communicator) -> list[list[float]]:
+        peer, received, gathered = 1 - communicator.rank, torch.zeros(3), torch.zeros(6)
+        negated = torch.complex(torch.zeros(3), torch.full((3,), 1.0 + communicator.rank)).conj().imag
+        assert negated.is_neg()
+        communicator.all_gather(gathered, spread(3)).wait()
+        sending = communicator.send(negated, peer)
+        communicator.receive(received, peer).wait()
+        sending.wait()
+        communicator.all_reduce(negated).wait()
+        return [gathered.tolist(), received.tolist(), negated.tolist()]
+
+    assert run_communicators(body, 2) == [
+        [[1.0] * 6, [-2.0] * 3, [-3.0] * 3],
+        [[1.0] * 6, [-1.0] * 3, [-3.0] * 3],
+    ]
+
+
+def test_a_job_that_fails_before_it_has_sent_anything_fails_alone() -> None:
+    def body(communicator: Communicator) -> float:
+        def fail(transport: Transport) -> None:
+            raise ValueError("a mistake before the first message")
+
+        if communicator.rank == 0:
+            with pytest.raises(ValueError, match="before the first message"):
+                communicator.submit("broken", fail, 0).wait()
+        values = torch.ones(4)
+        communicator.all_reduce(values).wait()
+        return float(values.sum())
+
+    assert run_communicators(body, 2, timeout_s=10) == [8.0, 8.0]
+
+
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
 def test_the_first_error_fails_all_that_comes_after_it(channel: str) -> None:
     def body(communicator: Communicator) -> BaseException | None:
         def fail(transport: Transport) -> None:
+            transport.barrier()
             raise ValueError("a mistake in a compressor")
 
         if communicator.rank == 0:
@@ -239,7 +327,10 @@ def test_the_first_error_fails_all_that_comes_after_it(channel: str) -> None:
             told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
             communicator.barrier().add_done_callback(told.put)
             assert isinstance(told.get(timeout=20), ValueError)
+            with pytest.raises(TransportError, match="a mistake in a compressor"):
+                communicator.send(torch.ones(4), 1).wait(20)
             return None
+        communicator.barrier().wait()
         with pytest.raises(PeerLostError) as raised:
             communicator.all_reduce(torch.ones(4)).wait()
         return raised.value
@@ -277,7 +368,7 @@ def test_a_hung_peer_times_out(channel: str) -> None:
             release.wait(20)
             return None
         started_s = time.monotonic()
-        with pytest.raises(PeerTimeoutError, match=r"all_reduce \(sum\) #1.* is over; no progress with rank 1 for"):
+        with pytest.raises(PeerTimeoutError, match=r"all_reduce \(sum\) #1 of 4 .*timed out; no progress with rank 1"):
             communicator.all_reduce(torch.ones(4)).wait()
         waited_s = time.monotonic() - started_s
         release.set()
@@ -315,8 +406,19 @@ def test_different_operations_name_both_sides(channel: str) -> None:
     errors = run_communicators(body, 2, channel=channel)
     mismatches = [str(error) for error in errors if isinstance(error, FrameMismatchError)]
     assert mismatches
-    assert "rank 1 sends all_reduce (sum) #1, message 0: 32 float32; " in mismatches[0]
-    assert "rank 0 expects broadcast (from rank 1) #1, message 0" in mismatches[0]
+    assert "rank 1 sends all_reduce (sum) #1 of 64 float32 (256 B), message 0: 32 float32; " in mismatches[0]
+    assert "rank 0 expects broadcast (from rank 1) #1 of 64 float32 (256 B), message 0" in mismatches[0]
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_different_sizes_are_told_as_those_of_the_tensors(channel: str) -> None:
+    def body(communicator: Communicator) -> str:
+        with pytest.raises(TransportError) as raised:
+            communicator.all_reduce(torch.ones(1000 + communicator.rank)).wait()
+        return str(raised.value)
+
+    told = run_communicators(body, 2, channel=channel)
+    assert any("of 1000 float32 (4000 B)" in each and "of 1001 float32 (4004 B)" in each for each in told)
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
@@ -426,20 +528,24 @@ import sys, threading, torch
 from tests.threads import groups
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
-from transports.communicator import Communicator
+from transports.communicator import Communicator, Work
 opened = [None, None]
 def life(group):
     opened[group.rank] = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), group)
 threads = [threading.Thread(target=life, args=(group,)) for group in groups(2, timeout_s=600)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
+sent = opened[1].send(torch.ones(4), 0)
+opened[0].receive(torch.ones(4), 1).wait()
+opened[0].receive(torch.ones(4), 1).add_done_callback(print)
+opened[0].send(torch.ones(1_000_000), 1)
 work = opened[0].all_reduce(torch.ones(4))
 work.add_done_callback(print)
 print("the end", flush=True)
 """
 
 
-def test_a_process_ends_with_its_group_open_and_an_operation_under_way() -> None:
+def test_a_process_ends_with_its_group_open_and_operations_under_way() -> None:
     ended = subprocess.run([sys.executable, "-c", EXIT], check=True, timeout=60, capture_output=True, text=True)
     assert ended.stdout.startswith("the end")
     assert "Traceback" not in ended.stderr

@@ -1,5 +1,6 @@
 """The executor keeps the order that a schedule demands, and no other."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -58,7 +59,7 @@ class _Script:
     def post_receive(self, peer: int, header: Header, view: memoryview) -> int:
         return self._post("receive", peer, header, view)
 
-    def progress(self, deadline_s: float) -> Sequence[Completion]:
+    def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         name = self.order.pop(0) if self.order else next(iter(self.pending))
         token, kind, view = self.pending.pop(name)
         self.log.append(f"done {name}")

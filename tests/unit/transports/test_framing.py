@@ -74,8 +74,8 @@ def test_a_mismatch_names_both_sides() -> None:
     )
     error = mismatch(sender=1, sent=ALL_REDUCE, receiver=0, expected=expected)
     assert str(error) == (
-        "rank 1 sends all_reduce (avg) #7, message 3: 512 float32; "
-        "rank 0 expects broadcast (from rank 2) #7, message 3: 512 float32"
+        "rank 1 sends all_reduce (avg) #7 of 2048 float32 (8192 B), message 3: 512 float32; "
+        "rank 0 expects broadcast (from rank 2) #7 of 2048 float32 (8192 B), message 3: 512 float32"
     )
 
 

@@ -204,7 +204,7 @@ CASES: dict[str, tuple[Callable[[str], bytes], type[TransportError], str]] = {
     "another length": (
         lambda group: pack(words(count=7, group=group)),
         FrameMismatchError,
-        "rank 0 expects all_reduce (sum) #1, message 0: 50 float32",
+        "rank 0 expects all_reduce (sum) #1 of 100 float32 (400 B), message 0: 50 float32",
     ),
     "another phase": (lambda group: whole(group) * 2, FrameMismatchError, "message 1"),
     "nothing": (lambda _: b"", PeerLostError, "it closed the connection"),
@@ -349,7 +349,9 @@ def test_without_the_engine_nothing_is_sent_without_a_copy(monkeypatch: pytest.M
 def test_a_silent_peer_is_named_with_what_was_awaited() -> None:
     heard = threading.Event()
     with beside(lambda *_: waits(heard), timeout_s=0.3) as transport:
-        with pytest.raises(PeerTimeoutError, match=r"all_reduce \(sum\) #1, message 0: 50 float32"):
+        with pytest.raises(
+            PeerTimeoutError, match=r"all_reduce \(sum\) #1 of 100 float32 \(400 B\), message 0: 50 float32 timed out"
+        ):
             transport.all_reduce(torch.ones(NUM_ELEMENTS))
         heard.set()
 

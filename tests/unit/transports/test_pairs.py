@@ -1,0 +1,245 @@
+"""The threads and connections of point-to-point messages: who waits how long, and what ends it."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+
+from tests.threads import groups, run_communicators, run_threads
+from transports.channels.base import CHANNELS, Group
+from transports.collectives.base import COLLECTIVES
+from transports.communicator import Communicator
+from transports.errors import PeerLostError, PeerTimeoutError, TransportError
+from transports.point_to_point import EAGER_BYTES, WINDOW_BYTES
+from transports.trace import OperationTrace
+
+CHANNEL_KINDS = ("memory", "tcp")
+LONG = EAGER_BYTES  # elements, of four bytes: four times what is sent unasked
+
+
+def pair_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("point to point")]
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+@pytest.mark.parametrize("kind", ["send", "receive"])
+def test_what_only_one_side_asks_for_times_out_and_harms_nothing(channel: str, kind: str) -> None:
+    timed_out = threading.Event()
+
+    def body(communicator: Communicator) -> float:
+        values = torch.ones(10)
+        if communicator.rank == 0:
+            start: Callable[..., Any] = getattr(communicator, kind)
+            with pytest.raises(
+                PeerTimeoutError, match=rf"the {kind} of 10 float32 \(40 B\) with tag 3 timed out.*rank 1"
+            ):
+                start(values, 1, 3).wait(20)
+            timed_out.set()
+        assert timed_out.wait(20)
+        communicator.all_reduce(values).wait(20)
+        peer, received = 1 - communicator.rank, torch.empty(10)
+        sending = communicator.send(values, peer)
+        communicator.receive(received, peer).wait(20)
+        sending.wait(20)
+        return float(received.sum())
+
+    assert run_communicators(body, 2, channel=channel, timeout_s=1.0) == [20.0, 20.0]
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_what_is_not_matched_in_time_fails_alone(channel: str) -> None:
+    """The pair's connection is there, and stays; a receive that comes after the sender gave up finds nothing."""
+    both_done = threading.Barrier(2)
+
+    def body(communicator: Communicator) -> list[str]:
+        peer, values = 1 - communicator.rank, torch.ones(LONG)
+        pending = [communicator.send(values, peer, tag=1), communicator.receive(values.clone(), peer, tag=2)]
+        errors = []
+        for work in pending:
+            with pytest.raises(PeerTimeoutError) as raised:
+                work.wait(20)
+            errors.append(str(raised.value))
+        communicator.barrier().wait(20)
+        late = communicator.receive(torch.empty(LONG), peer, tag=1)
+        received, sending = torch.zeros(LONG), communicator.send(values, peer, tag=3)
+        communicator.receive(received, peer, tag=3).wait(20)
+        sending.wait(20)
+        assert torch.equal(received, values)
+        with pytest.raises(PeerTimeoutError, match="tag 1 timed out"):
+            late.wait(20)
+        both_done.wait(20)
+        return errors
+
+    for errors in run_communicators(body, 2, channel=channel, timeout_s=1.0):
+        assert "the send of 65536 float32 (262144 B) with tag 1 timed out" in errors[0]
+        assert "the receive of 65536 float32 (262144 B) with tag 2 timed out" in errors[1]
+
+
+def test_a_receive_from_any_that_nobody_serves_times_out_once() -> None:
+    def body(communicator: Communicator) -> float:
+        if communicator.rank == 0:
+            with pytest.raises(TransportError, match=r"the receive of 4 float32 \(16 B\) .* from any rank timed out"):
+                communicator.receive(torch.empty(4), None, tag=6).wait(20)
+            received = torch.zeros(4)
+            work = communicator.receive(received, None, tag=6)
+            work.wait(20)
+            return float(received[0]) + work.source
+        if communicator.rank == 2:
+            threading.Event().wait(0.8)
+            communicator.send(torch.full((4,), 40.0), 0, tag=6).wait(20)
+        return 42.0
+
+    assert run_communicators(body, 3, timeout_s=0.7) == [42.0] * 3
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_closing_ends_what_waits_at_once(channel: str) -> None:
+    def body(communicator: Communicator) -> float:
+        peer = 1 - communicator.rank
+        if communicator.rank == 1:
+            communicator.barrier().wait(20)
+            return 0.0
+        works = [communicator.receive(torch.empty(4), peer), communicator.send(torch.empty(4), peer)]
+        communicator.barrier().wait(20)
+        begun_s = time.monotonic()
+        communicator.close()
+        for work in (*works, communicator.receive(torch.empty(4), peer), communicator.receive(torch.empty(4), None)):
+            with pytest.raises(TransportError, match="rank 0 closed the group itself"):
+                work.wait(5)
+        return time.monotonic() - begun_s
+
+    assert run_communicators(body, 2, channel=channel, timeout_s=60)[0] < 10
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_a_peer_that_leaves_fails_what_waits_for_it_and_nothing_else(channel: str) -> None:
+    both_saw_it = threading.Barrier(2)
+
+    def body(communicator: Communicator) -> list[float]:
+        rank, values = communicator.rank, torch.full((4,), 1.0 + communicator.rank)
+        communicator.receive(torch.empty(4), (rank + 1) % 3)  # opens all pairs
+        communicator.send(values, (rank - 1) % 3).wait(20)
+        communicator.barrier().wait(20)
+        if rank == 2:
+            communicator.close()
+            return []
+        from_any, received = torch.zeros(4), torch.zeros(4)
+        waiting = communicator.receive(torch.empty(4), 2, tag=5)
+        anyone = communicator.receive(from_any, None, tag=6)
+        with pytest.raises(PeerLostError, match="rank 2 is lost: it closed the group"):
+            waiting.wait(20)
+        both_saw_it.wait(20)
+        assert not anyone.done()
+        both_saw_it.wait(20)
+        sending = [communicator.send(values, 1 - rank, tag) for tag in (6, 7)]
+        anyone.wait(20)
+        communicator.receive(received, 1 - rank, tag=7).wait(20)
+        for work in sending:
+            work.wait(20)
+        return [anyone.source, float(from_any[0]), float(received[0])]
+
+    assert run_communicators(body, 3, channel=channel)[:2] == [[1.0, 2.0, 2.0], [0.0, 1.0, 1.0]]
+
+
+def test_short_messages_that_nobody_receives_are_held_back_in_time() -> None:
+    """More than the window: what is beyond it waits at the sender; all of it arrives, in order."""
+    num_messages = 3 * WINDOW_BYTES // EAGER_BYTES
+
+    def body(communicator: Communicator) -> list[float]:
+        if communicator.rank == 0:
+            communicator.receive(torch.empty(1), 1, tag=1).wait(20)
+            works = [communicator.send(torch.full((EAGER_BYTES // 4,), float(n)), 1) for n in range(num_messages)]
+            works[0].wait(20)
+            communicator.barrier().wait(20)
+            assert not works[-1].done()
+            for work in works:
+                work.wait(20)
+            return []
+        communicator.send(torch.ones(1), 0, tag=1).wait(20)
+        communicator.barrier().wait(20)
+        received = torch.empty(EAGER_BYTES // 4)
+        numbers = []
+        for _ in range(num_messages):
+            communicator.receive(received, 0).wait(20)
+            assert float(received.min()) == float(received.max())
+            numbers.append(float(received[0]))
+        return numbers
+
+    assert run_communicators(body, 2)[1] == [float(number) for number in range(num_messages)]
+
+
+def test_each_message_is_traced() -> None:
+    traces: list[OperationTrace] = []
+
+    def body(communicator: Communicator) -> None:
+        if communicator.rank == 0:
+            communicator.send(torch.ones(1000), 1).wait(20)
+        else:
+            communicator.receive(torch.ones(2000), 0).wait(20)
+
+    before_s = time.monotonic()
+    run_communicators(body, 2, on_trace=traces.append)
+    assert sorted((trace.operation, trace.size_bytes) for trace in traces) == [("receive", 8000), ("send", 4000)]
+    for trace in traces:
+        assert trace.sequence == 1
+        assert before_s <= trace.enqueued_s <= trace.started_s <= trace.first_byte_s <= trace.done_s <= time.monotonic()
+
+
+def test_a_group_without_messages_has_no_threads_for_them_and_idle_ones_sleep() -> None:
+    def body(communicator: Communicator) -> tuple[int, float]:
+        communicator.all_reduce(torch.ones(4)).wait(20)
+        communicator.barrier().wait(20)
+        num_before = len(pair_threads())
+        communicator.barrier().wait(20)
+        peer = 1 - communicator.rank
+        communicator.send(torch.ones(4), peer)
+        communicator.receive(torch.ones(4), peer).wait(20)
+        communicator.barrier().wait(20)
+        begun_s = time.process_time()
+        threading.Event().wait(0.5)
+        return num_before, time.process_time() - begun_s
+
+    for num_before, cpu_s in run_communicators(body, 2, channel="tcp"):
+        assert num_before == 0
+        assert cpu_s < 0.1
+    assert not pair_threads()
+
+
+def test_many_pairs_at_once() -> None:
+    def body(communicator: Communicator) -> list[float]:
+        peers = [rank for rank in range(communicator.size) if rank != communicator.rank]
+        received = {(peer, tag): torch.empty(100 * tag) for peer in peers for tag in (1, 400)}
+        works = [communicator.receive(values, peer, tag) for (peer, tag), values in received.items()]
+        for tag in (400, 1):
+            works += [communicator.send(torch.full((100 * tag,), 1.0 + communicator.rank), peer, tag) for peer in peers]
+        for work in works:
+            work.wait(20)
+        return [float(received[peer, 400][-1] - 1) for peer in peers]
+
+    results = run_communicators(body, 5, channel="tcp")
+    assert results == [[float(peer) for peer in range(5) if peer != rank] for rank in range(5)]
+
+
+def test_a_pairs_connection_that_breaks_leaves_collectives_alone() -> None:
+    ring, tcp = COLLECTIVES.parse("ring"), CHANNELS.parse("tcp")
+
+    def life(group: Group) -> float:
+        with closing(Communicator(ring, tcp, group)) as communicator:
+            peer, values = 1 - group.rank, torch.ones(4)
+            communicator.send(values, peer)
+            communicator.receive(values, peer).wait(20)
+            communicator.barrier().wait(20)
+            waiting = communicator.receive(values, peer)
+            if group.rank:
+                communicator._point_to_point._pairs[0]._endpoint.close()
+            with pytest.raises(TransportError):
+                waiting.wait(20)
+            total = torch.ones(4)
+            communicator.all_reduce(total).wait(20)
+            return float(total.sum())
+
+    assert run_threads(life, groups(2)) == [8.0, 8.0]
