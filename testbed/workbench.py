@@ -260,6 +260,7 @@ def workbench(
         service = LinkService(state.directory / SOCKET_NAME, links, name=plan.experiment.name)
         stack.callback(service.close)
         runtime.wait_ready(IMPORT_TIMEOUT_S)
+        deployment.check_names()
         deployed_s = time.monotonic()
         overhead_s["deploy"] = deployed_s - begun_s
         on_phase("calibrate")

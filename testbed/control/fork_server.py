@@ -41,7 +41,7 @@ class ForkRequest:
 
     name: str
     namespace_pid: int | None = None
-    """The child enters the network and mount namespaces of this process; None: it stays in the server's."""
+    """The child enters the network, UTS and mount namespaces of this process; None: it stays in the server's."""
     entry: str | None = None
     """`module:function` to call with the arguments ..."""
     argv: list[str] = field(default_factory=list)
@@ -182,6 +182,7 @@ def _enter(request: ForkRequest) -> None:
             file.write(str(os.getpid()))
     if request.namespace_pid is not None:
         join_namespace(request.namespace_pid, "net")
+        join_namespace(request.namespace_pid, "uts")
         join_namespace(request.namespace_pid, "mnt")
     with contextlib.suppress(FileNotFoundError):
         os.chdir(request.directory)

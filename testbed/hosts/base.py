@@ -136,6 +136,10 @@ class Host(Protocol):
         Raises EnvironmentLacksError with argv, exit status and stderr when it fails.
         """
 
+    def name_differences(self, names: Mapping[str, str]) -> list[str]:
+        """Where the host is not called by its name, or does not know the addresses of all hosts by these names; empty
+        when it is and does. Raises OSError when its processes have gone."""
+
     def limit_differences(self) -> list[str]:
         """Every limit of the host's processes that no longer reads as it was set; empty when all do."""
 

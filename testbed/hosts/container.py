@@ -35,6 +35,7 @@ from testbed.hosts.cgroups import (
 )
 from testbed.hosts.docker import RUN_LABEL, ContainerFacts, Docker
 from testbed.hosts.namespace import NamespaceHost
+from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.sources import sources_digest
@@ -67,6 +68,8 @@ class ContainerSpec:
     mounts: tuple[str, ...] = ()
     """Of the machine, at the same path in the container, read-only."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The address of every host of the run, by its name."""
 
 
 def run_arguments(
@@ -92,6 +95,7 @@ def run_arguments(
         *("--detach", "--name", container_name(run_id, node), "--hostname", node),
         *("--label", f"{RUN_LABEL}={run_id}", "--label", f"{RUN_LABEL}.node={node}"),
         # The first process of a container ignores SIGTERM: a daemon that ends needs not wait for it.
+        *(argument for name, address in spec.names.items() for argument in ("--add-host", f"{name}:{address}")),
         *("--network", "none", "--pull", "never", "--stop-timeout", "1"),
         # No rights beyond an ordinary user's: its network is made from outside.
         *("--user", f"{spec.user}:{spec.user}", "--userns", "host", "--cap-drop", "ALL"),
@@ -298,6 +302,10 @@ class ContainerHost(NamespaceHost):
 
     def _namespaces(self) -> list[str]:
         return ["--net"]
+
+    def name_differences(self, names: Mapping[str, str]) -> list[str]:
+        """Where the container's host name, or its files, are not as asked for."""
+        return name_differences(self.pid, self.name, names, contained=True)
 
     def _asked(self) -> dict[Path, str]:
         """Every file of the container's control groups that says what was asked, and what it must read."""

@@ -1,4 +1,4 @@
-"""The default runtime: a host is a network and mount namespace, held by a process."""
+"""The default runtime: a host is a network, mount and UTS namespace, held by a process."""
 
 import os
 import shutil
@@ -15,6 +15,7 @@ from testbed.control.fork_server import ForkRequest
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
+from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess, spawn
 from testbed.kernel import network_namespace
 from testbed.processes import (
@@ -128,7 +129,7 @@ class NamespaceHost:
 
     def _namespaces(self) -> list[str]:
         """Which of the host's namespaces a program enters, as arguments of nsenter."""
-        return ["--net", "--mount", f"--wdns={Path.cwd()}"]
+        return ["--net", "--mount", "--uts", f"--wdns={Path.cwd()}"]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, RUN_ID_VARIABLE: self._state.run_id}
@@ -136,6 +137,10 @@ class NamespaceHost:
     def _check_held(self) -> None:
         if network_namespace(self.pid) is None:
             raise EnvironmentLacksError(f"the process {self.pid} that held the namespaces of {self.name} has ended")
+
+    def name_differences(self, names: Mapping[str, str]) -> list[str]:
+        """Where the host is not called by its name, or does not know the others by theirs."""
+        return name_differences(self.pid, self.name, names, contained=False)
 
     def limit_differences(self) -> list[str]:
         """Every limit of the host's processes that no longer reads as it was set."""

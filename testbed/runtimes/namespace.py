@@ -1,4 +1,4 @@
-"""Hosts are network and mount namespaces of this machine; one fork server imports torch for all workers."""
+"""Hosts are network, mount and UTS namespaces of this machine; one fork server imports torch for all workers."""
 
 import os
 import shutil
