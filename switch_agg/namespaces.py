@@ -25,7 +25,7 @@ def join_namespace(pid: int, kind: Namespace) -> None:
 
 
 def new_namespace(kind: Namespace) -> None:
-    """Move the calling thread, and what it starts from now on, into a namespace of its own, a copy of the one it was in.
+    """Move the calling thread, and what it starts from now on, into a namespace of its own, a copy of its last one.
 
     With a mount namespace it no longer shares its working directory with the other threads. Raises OSError.
     """

@@ -109,7 +109,9 @@ class Deployment:
         have; the others' names and files have been read already. Raises EnvironmentLacksError with what is not so."""
         first = self.plan.participants[0]
         names = (f"{name}={address}" for name, address in self.plan.host_names().items())
-        process = self.hosts[first].start(ProcessSpec(name="names", entry="testbed.names:main", arguments=(first, *names)))
+        process = self.hosts[first].start(
+            ProcessSpec(name="names", entry="testbed.names:main", arguments=(first, *names))
+        )
         if process.wait(_LOOK_UP_TIMEOUT_S) != 0:
             said = log_tail(process.log_path) or f"not within {_LOOK_UP_TIMEOUT_S:g} s"
             raise EnvironmentLacksError(f"hosts cannot be looked up by their names (in {first}): {said}")

@@ -2,8 +2,8 @@
 
 Kept is what Mininet is good at: a fresh network and mount namespace per node with a shell in it, a network built from a
 topology object with replaceable classes. Replaced is what fails open: the switch lives in its own namespace;
-links are shaped by the plan's commands (TCIntf's 1 Gbit/s cap and `burst 15k` lose the rate without an error); a node is
-called by its name, which all others know (testbed.hosts.naming);
+links are shaped by the plan's commands (TCIntf's 1 Gbit/s cap and `burst 15k` lose the rate without an error);
+a node is called by its name, which all others know (testbed.hosts.naming);
 no limits of the machine are raised (`Mininet.init` writes global sysctls); stopping a node ends its namespaces, and
 the veth pairs with them, so nothing is deleted by name. Replaced too is what takes the time: a node's namespaces are
 held by a `cat`, its shell starts when it is first used, and one `ip` makes all links.

@@ -59,10 +59,13 @@ class Workbench:
     overhead_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the workbench is gone."""
 
-    def work(self, listener: Listener, *, timeout_s: float) -> None:
-        """Start the workers, watch them to their end. Raises RunFailedError with the culprit's traceback."""
+    def work(self, listener: Listener, *, timeout_s: float, stdin: int | None = None) -> None:
+        """Start the workers, watch them to their end. Raises RunFailedError with the culprit's traceback.
+
+        Rank 0 of a command reads from the descriptor `stdin`, if there is one.
+        """
         if isinstance(self.plan.experiment.workload, Command):
-            self._launch(listener)
+            self._launch(listener, stdin)
             return
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
@@ -115,7 +118,7 @@ class Workbench:
                 if server.wait(plan.experiment.timeout_s) != 0:
                     raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
 
-    def _launch(self, listener: Listener) -> None:
+    def _launch(self, listener: Listener, stdin: int | None) -> None:
         """A command of the user's in each worker, instead of an agent of ours."""
         self.deployment.start_aggregators()
         self.deployment.start_background()
@@ -126,8 +129,10 @@ class Workbench:
             self.deployment.hosts,
             run_id=self.state.run_id,
             redirected=self.redirected,
+            directory=self.state.directory,
             listener=listener,
             watch=self._check,
+            stdin=stdin,
         )
         with self.deployment.controlled_aggregators(self.state.directory):
             launch.run()

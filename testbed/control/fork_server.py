@@ -30,9 +30,12 @@ from typing import Any, Final, NoReturn
 
 from switch_agg.namespaces import join_namespace
 from testbed.kernel import die_with_parent
+from testbed.programs import problem_of
 from testbed.sources import sources_digest
 
 MAX_PACKET_BYTES: Final = 128 * 1024
+_NOT_FOUND: Final = 127  # as a shell's statuses (POSIX, 2.8.2)
+_NOT_EXECUTABLE: Final = 126
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +196,8 @@ def _execute(argv: list[str]) -> NoReturn:
     try:
         os.execvp(argv[0], argv)  # noqa: S606 (there is no shell)
     except OSError as error:
-        sys.exit(f"{argv[0]}: {error.strerror}")
+        sys.stderr.write(f"cannot start {argv[0]}: {problem_of(argv[0]) or error.strerror}\n")
+        sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
 def _exit_status(code: Any) -> int:

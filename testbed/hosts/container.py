@@ -296,7 +296,7 @@ class ContainerHost(NamespaceHost):
             directory=str(Path.cwd()),
         )
         output = Output(self._log_directory / f"{process.name}.log", on_output, on_error)
-        started = self._container.fork(request, output, listens=process.listens)
+        started = self._container.fork(request, output, listens=process.listens, stdin=process.stdin)
         self._processes.append(started)
         return started
 

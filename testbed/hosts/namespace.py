@@ -1,7 +1,6 @@
 """The default runtime: a host is a network, mount and UTS namespace, held by a process."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from testbed.processes import (
     processes_in_network,
     processes_of_run,
 )
+from testbed.programs import problem_of
 from testbed.state import RunState
 
 _STOP_TIMEOUT_S: Final = 2.0
@@ -91,8 +91,8 @@ class NamespaceHost:
         """Start a process in the host; each stream's lines are told on a thread of its own."""
         assert on_error is None or process.argv, f"{process.name}: a fork has one stream for both"
         self._check_held()
-        if process.argv and shutil.which(process.argv[0]) is None:
-            raise EnvironmentLacksError(f"cannot start {process.name}: there is no {process.argv[0]}; install it")
+        if process.argv and (problem := problem_of(process.argv[0], {**os.environ, **process.environment})):
+            raise EnvironmentLacksError(f"cannot start {process.name}: {problem}")
         cgroup = self._cgroups[process.name] = ProcessCgroup(process.name, self._state)
         cgroup.limit(process.limits)
         output = Output(self._log_directory / f"{process.name}.log", on_output, on_error)
@@ -123,6 +123,7 @@ class NamespaceHost:
             output,
             environment={**self._environment(), **process.environment},
             listens=process.listens,
+            stdin=process.stdin,
         )
         self._state.add_process(process.name, started.pid)
         return started

@@ -73,7 +73,9 @@ class NamingThread:
             if SERVICES.exists() and (text := files_first(SERVICES.read_text(errors="surrogateescape"))) is not None:
                 self._cover_by(SERVICES, text)
             if CACHE_SOCKET.exists():
-                mount_read_only(Path(os.devnull), CACHE_SOCKET.resolve())  # nobody answers; then libraries look themselves
+                mount_read_only(
+                    Path(os.devnull), CACHE_SOCKET.resolve()
+                )  # nobody answers; then libraries look themselves
         except OSError as error:
             raise EnvironmentLacksError(f"hosts cannot be given names: {error}") from error
 
@@ -85,19 +87,21 @@ class NamingThread:
 
 
 def name_differences(pid: int, name: str, names: Mapping[str, str], *, contained: bool) -> list[str]:
-    """Where the host of that process is not called so, or does not know the others by their names, as its kernel and its
-    files say; in a container these are the image's and Docker's."""
+    """Where the host of that process is not called so, or does not know the others by their names, as its kernel and
+    its files say; in a container these are the image's and Docker's."""
     called = hostname_of(pid)
     found = [] if called == name else [f"is called {called}, asked for {name}"]
     hosts, services = (_seen(pid, path, contained=contained) for path in (HOSTS, SERVICES))
     found += hosts_differences(hosts, names)
     if files_first(services) is not None:
-        found.append(f"{SERVICES} has host names looked up elsewhere before {HOSTS}; put `files` first in its line `hosts`")
+        found.append(
+            f"{SERVICES} has host names looked up elsewhere before {HOSTS}; put `files` first in its line `hosts`"
+        )
     return [f"{name}: {each}" for each in found]
 
 
 def _seen(pid: int, path: Path, *, contained: bool) -> str:
-    # A link in it would be followed from here, so that of namespaces is followed beforehand: their files are this machine's.
+    # A link in it would be followed from here; namespaces have this machine's files, so theirs is followed beforehand.
     inside = path if contained else path.resolve()
     try:
         return Path(f"/proc/{pid}/root{inside}").read_text(errors="surrogateescape")

@@ -161,17 +161,19 @@ def spawn(
     environment: Mapping[str, str],
     pass_fds: Sequence[int] = (),
     listens: bool = False,
+    stdin: int | None = None,
 ) -> SpawnedProcess:
     """Start a process in a session of its own that ends (SIGKILL) with this process.
 
-    `output` is closed here. One that `listens` has a pipe as its standard input, else there is nothing to read. Raises
-    EnvironmentLacksError if the program cannot be executed.
+    `output` is closed here. One that `listens` has a pipe as its standard input, else it is the descriptor `stdin`, or
+    there is nothing to read. Raises EnvironmentLacksError if the program cannot be executed.
     """
+    given = subprocess.DEVNULL if stdin is None else stdin
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *argv],
-            stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if listens else given,
             bufsize=0,
             stdout=output.descriptor,
             stderr=output.error_descriptor,

@@ -134,7 +134,7 @@ def launch(tmp_path: Path, script: str, *, heard: Heard | None = None, grace: st
     plan = planned("sh", "-c", script, workers=workers, grace=grace)
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(workers)}
     try:
-        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", listener=heard).run()
+        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", directory=tmp_path, listener=heard).run()
     finally:
         assert all(process.poll() is not None for host in hosts.values() for process in host.started)
     return heard
@@ -152,7 +152,15 @@ def test_a_worker_that_ended_with_its_container_tells_by_its_status_and_the_cont
         raise RunFailedError("the container of w1 was removed")
 
     with pytest.raises(CommandFailedError, match="the container of w1 was removed") as raised:
-        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", listener=Heard(), watch=watch).run()
+        Launch(
+            plan,
+            hosts,
+            run_id="r",
+            redirected=tmp_path / "redirected",
+            directory=tmp_path,
+            listener=Heard(),
+            watch=watch,
+        ).run()
     assert raised.value.exit_code == 128 + signal.SIGKILL
 
 
@@ -213,7 +221,9 @@ def test_what_is_watched_ends_the_run(tmp_path: Path) -> None:
 
     plan = planned("sleep", "60")
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
-    launched = Launch(plan, hosts, run_id="r", redirected=tmp_path / "r", listener=Heard(), watch=broken)
+    launched = Launch(
+        plan, hosts, run_id="r", redirected=tmp_path / "r", directory=tmp_path, listener=Heard(), watch=broken
+    )
     with pytest.raises(RunFailedError, match="a daemon"):
         launched.run()
     assert all(process.poll() is not None for host in hosts.values() for process in host.started)
