@@ -21,8 +21,8 @@ _OF_A_JOB: Final = re.compile(rb"(^|\0)(PMI_|PMIX_|OMPI_COMM_WORLD_|MPI_LOCALRAN
 _OFTEN_S: Final = 2.0
 """As long as that at every call, then ever more seldom: a program maps its libraries when it begins."""
 HINT: Final = (
-    "the command is an MPI program, and its processes were not started by mpirun: each is a job of its own, rank 0 of 1 "
-    "(singletons). Start it by `testbed exec --launcher -- mpirun COMMAND`"
+    "the command is an MPI program, and its processes were not started by mpirun: each is a job of its own, rank 0 of "
+    "1 (singletons). Start it by `testbed exec --launcher -- mpirun COMMAND`"
 )
 
 

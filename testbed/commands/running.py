@@ -145,7 +145,8 @@ def execute(
 
     Every worker gets what torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...) and the interface
     variables of gloo and NCCL; workers are called w0, w1, ... and find each other by these names. Lines are printed
-    behind [w0], [w1], ...; standard error stays apart; both are also in the logs of the record. `testbed link set`, `testbed top` and `testbed status` work meanwhile from elsewhere.
+    behind [w0], [w1], ...; standard error stays apart; both are also in the logs of the record. `testbed link set`,
+    `testbed top` and `testbed status` work meanwhile from elsewhere.
     The verdict is about the links: their rates, delays and settings hold. Needs root.
 
     Exit codes of their own: that of the first worker that failed (128 + n if signal n ended it), others are ended.

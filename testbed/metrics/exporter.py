@@ -93,8 +93,8 @@ class Exporter:
         run_id: str,
         information: Mapping[str, str] | None = None,
     ) -> None:
-        """Port 0 takes any free one, `auto` the usual one (PORT) if it is free, else any; `information` (the spec's name)
-        becomes labels of testbed_run_info.
+        """Port 0 takes any free one, `auto` the usual one (PORT) if it is free, else any; `information` (the name of
+        the spec) becomes labels of testbed_run_info.
 
         Raises EnvironmentLacksError if the port cannot be had.
         """
