@@ -96,6 +96,8 @@ def run_arguments(
         *("--label", f"{RUN_LABEL}={run_id}", "--label", f"{RUN_LABEL}.node={node}"),
         # The first process of a container ignores SIGTERM: a daemon that ends needs not wait for it.
         *(argument for name, address in spec.names.items() for argument in ("--add-host", f"{name}:{address}")),
+        # No name server can be reached: 127.0.0.1 refuses at once.
+        *("--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"),
         *("--network", "none", "--pull", "never", "--stop-timeout", "1"),
         # No rights beyond an ordinary user's: its network is made from outside.
         *("--user", f"{spec.user}:{spec.user}", "--userns", "host", "--cap-drop", "ALL"),

@@ -17,10 +17,11 @@ from typing import Final, TypeVar
 from switch_agg.namespaces import hostname_of, new_namespace
 from testbed.errors import EnvironmentLacksError
 from testbed.kernel import keep_mounts_private, mount_read_only
-from testbed.names import files_first, hosts_differences, hosts_text
+from testbed.names import RESOLVER, files_first, hosts_differences, hosts_text
 
 HOSTS: Final = Path("/etc/hosts")
 SERVICES: Final = Path("/etc/nsswitch.conf")
+RESOLVER_FILE: Final = Path("/etc/resolv.conf")
 CACHE_SOCKET: Final = Path("/var/run/nscd/socket")
 """By which glibc asks the machine's name service cache daemon before it looks anywhere itself (nscd(8))."""
 
@@ -72,6 +73,8 @@ class NamingThread:
             self._cover_by(HOSTS, hosts_text(self._names, HOSTS.read_text(errors="surrogateescape")))
             if SERVICES.exists() and (text := files_first(SERVICES.read_text(errors="surrogateescape"))) is not None:
                 self._cover_by(SERVICES, text)
+            if RESOLVER_FILE.exists():
+                self._cover_by(RESOLVER_FILE, RESOLVER)
             if CACHE_SOCKET.exists():
                 mount_read_only(
                     Path(os.devnull), CACHE_SOCKET.resolve()

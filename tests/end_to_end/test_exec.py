@@ -186,7 +186,7 @@ def test_an_mpi_program_is_joined_by_mpirun_and_not_without(tmp_path: Path) -> N
     mpirun = str(Path(PYTHON).with_name("mpirun"))
     alone = execute(tmp_path / "alone", command)
     assert alone.returncode == 0, alone.stderr
-    assert alone.stdout.count("rank 0 of 1") == 2
+    assert alone.stdout.count("rank 0 of 1 on") == 2
     assert any("--launcher -- mpirun" in reason for reason in summary_of(tmp_path / "alone")["reasons"])
     joined = execute(tmp_path / "joined", [mpirun, *command], "--launcher", "--set", "workers=3")
     assert joined.returncode == 0, joined.stderr

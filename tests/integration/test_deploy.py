@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,9 @@ def test_every_host_is_called_by_its_name_and_knows_all_others(tmp_path: Path) -
             script = f"hostname; getent hosts {' '.join(names)} {' '.join(names.values())} | tr -s ' '"
             pairs = [f"{address} {each}" for each, address in names.items()]
             assert inside(deployment.hosts[name].pid, script, user=65534) == [name, *pairs, *pairs]
+        begun_s = time.monotonic()
+        assert inside(deployment.hosts["w1"].pid, "getent hosts nobody.invalid || echo unknown") == ["unknown"]
+        assert time.monotonic() - begun_s < 3.0, "a name server that nobody can reach was waited for"
         tail = inside(deployment.hosts["w0"].pid, "cat /etc/hosts")
         assert tail[-len(machine[0].splitlines()) :] == machine[0].splitlines()
         assert "Read-only" in inside(deployment.hosts["w0"].pid, "echo >> /etc/hosts")[-1]

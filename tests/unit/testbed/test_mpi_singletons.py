@@ -1,8 +1,9 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ class Running:
 
 
 @contextmanager
-def running(code: str, *, count: int = 1, shell: bool = False, **variables: str) -> Iterator[list[Any]]:
+def running(
+    code: str, *, count: int = 1, shell: bool = False, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[list[Any]]:
     python = [sys.executable, "-c", code]
     argv = ["sh", "-c", '"$@"; true', "sh", *python] if shell else python
     pipe = subprocess.PIPE
@@ -53,7 +56,7 @@ def running(code: str, *, count: int = 1, shell: bool = False, **variables: str)
     ],
 )
 def test_the_library_without_a_launcher(code: str, shell: bool, variables: dict[str, str], expected: bool) -> None:
-    with running(code, shell=shell, **variables) as (process,):
+    with running(code, shell=shell, variables=variables) as (process,):
         assert is_singleton(process.pid) is expected
 
 

@@ -40,6 +40,7 @@ def test_it_sees_the_runs_directories_and_the_mounts_read_only() -> None:
 
 def test_it_is_called_by_its_name_and_knows_all_others() -> None:
     assert values("--hostname") == ["w0"]
+    assert values("--dns") == ["127.0.0.1"], "which refuses at once, where no name server can be reached"
     assert values("--add-host") == ["w0:10.0.0.2"]
 
 
