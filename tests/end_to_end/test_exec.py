@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -205,6 +206,24 @@ def test_rank_0_reads_what_the_command_is_given(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("[w0]")] == ["[w0] one", "[w0] two", "[w0] end"]
     assert [line for line in lines if line.startswith("[w1]")] == ["[w1] end"]
+
+
+def test_a_terminal_that_goes_away_ends_the_run_in_order(tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    command = argv(tmp_path, ["sh", "-c", "echo ready; exec sleep 100"])
+    running = subprocess.Popen(
+        ["setsid", "--ctty", *command], stdin=terminal, stdout=terminal, stderr=terminal, close_fds=True
+    )
+    os.close(terminal)
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(master, 4096)
+    os.close(master)  # the kernel sends SIGHUP, and who writes is told EIO
+    assert running.wait(timeout=60) == 130
+    summary = summary_of(tmp_path)
+    assert summary["reasons"] == ["interrupted by SIGHUP"]
+    assert [worker["status"] for worker in summary["command"]["workers"]] == [-signal.SIGHUP] * 2
+    assert nothing_is_left(summary["run_id"])
 
 
 def ask(*words: str) -> "subprocess.CompletedProcess[str]":
