@@ -210,19 +210,21 @@ def test_rank_0_reads_what_the_command_is_given(tmp_path: Path) -> None:
 
 def test_a_terminal_that_goes_away_ends_the_run_in_order(tmp_path: Path) -> None:
     master, terminal = pty.openpty()
-    command = argv(tmp_path, ["sh", "-c", "echo ready; exec sleep 100"])
+    script = "trap 'echo hung up; exit 0' HUP; echo ready; while :; do sleep 0.1; done"
+    command = argv(tmp_path, ["sh", "-c", script])
     running = subprocess.Popen(
         ["setsid", "--ctty", *command], stdin=terminal, stdout=terminal, stderr=terminal, close_fds=True
     )
     os.close(terminal)
     seen = b""
-    while b"ready" not in seen:
+    while seen.count(b"ready") < 2:
         seen += os.read(master, 4096)
     os.close(master)  # the kernel sends SIGHUP, and who writes is told EIO
     assert running.wait(timeout=60) == 130
     summary = summary_of(tmp_path)
     assert summary["reasons"] == ["interrupted by SIGHUP"]
-    assert [worker["status"] for worker in summary["command"]["workers"]] == [-signal.SIGHUP] * 2
+    (logs,) = tmp_path.glob("*/logs")
+    assert [(logs / f"w{rank}.log").read_text() for rank in (0, 1)] == ["ready\nhung up\n"] * 2
     assert nothing_is_left(summary["run_id"])
 
 

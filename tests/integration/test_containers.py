@@ -90,7 +90,8 @@ ls /run/testbed/*/state.json 2>/dev/null; ls -d /run/testbed/*/workers
 def test_a_command_runs_in_a_container_without_rights_and_its_exit_code_is_passed_on(
     daemon: DockerDaemon, tmp_path: Path
 ) -> None:
-    script = f"{WHAT_IT_IS}\necho told me so >&2; exit $((RANK * 7))"
+    # The one that fails ends the other: it waits until that has said all.
+    script = f"{WHAT_IT_IS}\necho told me so >&2; [ $RANK = 0 ] || sleep 3; exit $((RANK * 7))"
     words = ["exec", "--workers", "2", "--link", "100mbit", "--output", str(tmp_path), "--set", "metrics.port=null"]
     done = run_testbed(daemon, *words, "--set", as_override(runtime()), "--", "sh", "-c", script)
     assert done.returncode == 7, done.stderr
