@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-crashes check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-crashes test-examples check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -64,6 +64,11 @@ check-papers: setup ## the models against the public logs of the papers, in a fo
 test-futures: setup ## 100,000 asynchronous operations on four ranks, each future complete when wait() returns; the protocol of messages on 20,000 programs (minutes)
 	@FUTURE_CALLS=100000 PAIR_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/contract/test_process_group.py tests/simulation/test_point_to_point.py -k "future_is_complete or simulation"
 
+test-examples: setup ## run the examples that need accelerate, Lightning, DeepSpeed, torchft, hivemind (root, minutes, 200 MB)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-examples needs root for network namespaces: run 'sudo make test-examples'" >&2; exit 3; }
+	@tools/setup_examples.sh
+	@.venv-examples/bin/python -m pytest -q tests/examples
+
 test-netem-vm: setup ## prove the netem path in a virtual machine with Debian's kernel (root, a few minutes, no KVM needed)
 	@tools/netem_vm.sh
 
@@ -80,3 +85,5 @@ proto: setup ## regenerate the control planes' code from their .proto files
 constraints: ## pin what is installed now as what is tested
 	@{ echo "# What is tested, exactly. \`make setup\` installs with it. Made with: make constraints"; \
 	   $(BIN)/pip list --format=freeze --exclude-editable --exclude pip | sed 's/+cpu//'; } > constraints.txt
+	@[ ! -d .venv-examples ] || { echo "# What examples/with_*.py need beside this package, exactly as tested. Made with: make constraints"; \
+	   $(BIN)/pip list --format=freeze --path .venv-examples/lib/python3*/site-packages; } > examples/requirements.txt

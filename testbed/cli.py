@@ -7,6 +7,7 @@ invalid, 130 interrupted and cleaned.
 import importlib.metadata
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
@@ -52,22 +53,27 @@ def options(
     """Those before any command. Their help is the application's."""
 
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
     # A second signal must not interrupt the cleaning that the first one started.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise Interrupted(signal.Signals(signum).name)
 
 
 def main() -> None:
     """The console script: commands, and errors as one readable text and an exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)
+    for number in _SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup(1)
+            signal.signal(number, _interrupt)
     errors = Console(stderr=True)
     try:
         app()
     except Interrupted as interrupted:
-        errors.print(f"{interrupted}: interrupted; everything this run made has been removed", style="yellow")
+        with suppress(OSError):  # the terminal is gone
+            errors.print(f"{interrupted}: interrupted; everything this run made has been removed", style="yellow")
         sys.exit(EXIT_INTERRUPTED)
     except TestbedError as error:
         kind = "spec error" if isinstance(error, SpecError) else "error"

@@ -21,8 +21,9 @@ from testbed.aggregation.running import AggregatorReport, RunningAggregator
 from testbed.background._flows import FlowCounters
 from testbed.background._traffic import BackgroundTraffic
 from testbed.errors import EnvironmentLacksError, RunFailedError
-from testbed.hosts.base import Host, RunningRuntime, Throttling
+from testbed.hosts.base import Host, ProcessSpec, RunningRuntime, Throttling
 from testbed.hosts.namespace import NamespaceHost
+from testbed.hosts.spawn import log_tail
 from testbed.kernel import write_sysctl
 from testbed.links.bridge import Bridge
 from testbed.links.control import LinkController
@@ -39,9 +40,12 @@ from testbed.plan import Plan
 from testbed.read_back import answers, node_differences, read_node, sysctls_on_this_kernel
 from testbed.routing import Hop
 from testbed.state import RunState
+from testbed.topologies.base import END_HOSTS
 
 Result = TypeVar("Result")
 _FORWARDING_TIMEOUT_S: Final = 5.0
+_LOOK_UP_TIMEOUT_S: Final = 30.0
+"""Of all hosts; whoever asks a name server that cannot be reached waits for 10 s (resolv.conf(5))."""
 
 
 class Deployment:
@@ -99,6 +103,18 @@ class Deployment:
             self.relay.check()
         if self._background is not None:
             self._background.check()
+
+    def check_names(self) -> None:
+        """Have the first worker look every host up by its name and by its address, with the libraries that workers
+        have; the others' names and files have been read already. Raises EnvironmentLacksError with what is not so."""
+        first = self.plan.participants[0]
+        names = (f"{name}={address}" for name, address in self.plan.host_names().items())
+        process = self.hosts[first].start(
+            ProcessSpec(name="names", entry="testbed.names:main", arguments=(first, *names))
+        )
+        if process.wait(_LOOK_UP_TIMEOUT_S) != 0:
+            said = log_tail(process.log_path) or f"not within {_LOOK_UP_TIMEOUT_S:g} s"
+            raise EnvironmentLacksError(f"hosts cannot be looked up by their names (in {first}): {said}")
 
     def start_background(self) -> None:
         """Start the plan's background flows. Raises EnvironmentLacksError with what one of them said."""
@@ -333,7 +349,8 @@ class Deployment:
 
     def _differences(self, node: NodePlan) -> list[str]:
         host = self.hosts[node.name]
-        found = node_differences(
+        found = host.name_differences(self.plan.host_names()) if node.role in END_HOSTS else []
+        found += node_differences(
             node,
             self._state(node),
             list(self.directions.values()),

@@ -28,6 +28,7 @@ from testbed.links.delay import BACKENDS, refusals
 from testbed.links.native import build
 from testbed.links.spec import BackendName, LinkSpec
 from testbed.links.tap import port_argument, tap_stage
+from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan import Plan, make_plan
 from testbed.spec.experiment import Experiment
@@ -234,7 +235,7 @@ def examine() -> list[Check]:
     checks.append(_docker_check())
     checks.append(_leftovers_check())
     checks.append(_prometheus_check())
-    checks.append(_port_check(9464))
+    checks.append(_port_check(PORT))
     return checks
 
 
@@ -342,7 +343,7 @@ def _port_check(port: int) -> Check:
         severity="optional",
         ok=free,
         found="free" if free else "in use",
-        cure="--set metrics.port=0 takes any free port, --set metrics.port=null switches the endpoint off",
+        cure="a run takes any free port instead and names it; --set metrics.port=null switches the endpoint off",
     )
 
 

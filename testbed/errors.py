@@ -39,4 +39,4 @@ class RunFailedError(TestbedError):
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM: unwinds everything that was made. Not an error: nothing that handles errors may stop it."""
+    """SIGINT, SIGTERM or SIGHUP: unwinds all that was made. Not an error: nothing that handles errors may stop it."""

@@ -309,7 +309,7 @@ class Findings:
                 f"how many bytes compression {compressor.kind} sends depends on the gradients: the links' bytes could "
                 "not be compared with a schedule"
             )
-        return notes
+        return notes + (self.recorder.hints if self.recorder else [])
 
     def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
         iterations, buckets = (
@@ -373,6 +373,7 @@ class Findings:
             argv=command.argv,
             backend=command.backend,
             redirected=self.redirected,
+            launcher=command.launcher,
             start_s=window[0],
             end_s=window[1],
             exits=[

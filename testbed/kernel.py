@@ -1,4 +1,4 @@
-"""What Python 3.11 has no call for: prctl(2)'s parent-death signal, malloc_trim(3), sysctls."""
+"""What Python 3.11 has no call for: prctl(2)'s parent-death signal, mount(2), malloc_trim(3), sysctls."""
 
 import ctypes
 import os
@@ -11,6 +11,11 @@ from typing import Final
 MEASURING_PRIORITY: Final = 5
 """Of SCHED_FIFO; below the 10 of the programs that delay packets."""
 _PR_SET_PDEATHSIG: Final = 1
+_MS_RDONLY: Final = 0x1  # mount(2)
+_MS_REMOUNT: Final = 0x20
+_MS_BIND: Final = 0x1000
+_MS_REC: Final = 0x4000
+_MS_PRIVATE: Final = 0x40000
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -44,6 +49,22 @@ def realtime() -> Iterator[None]:
         yield
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def keep_mounts_private() -> None:
+    """What is mounted in the calling thread's mount namespace from now on is seen in no other. Raises OSError."""
+    _mount(None, Path("/"), _MS_REC | _MS_PRIVATE, "mount --make-rprivate /")
+
+
+def mount_read_only(source: Path, target: Path) -> None:
+    """Put a file, or a device, in the place of another in the calling thread's mount namespace; what is there stays as
+    it is, covered, and nobody writes to what covers it. Raises OSError."""
+    _mount(source, target, _MS_BIND, f"mount --bind {source} {target}")
+    _mount(None, target, _MS_BIND | _MS_REMOUNT | _MS_RDONLY, f"mount -o remount,bind,ro {target}")
+
+
+def _mount(source: Path | None, target: Path, flags: int, what: str) -> None:
+    _check(_libc.mount(os.fsencode(source) if source else None, os.fsencode(target), None, flags, None), what)
 
 
 def has_sysctl(key: str) -> bool:

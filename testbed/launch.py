@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from testbed.control.coordinator import Listener
 from testbed.errors import Interrupted, RunFailedError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
+from testbed.launcher import Reachable, launcher_variables, write_launcher
+from testbed.mpi_singletons import HINT, SingletonWatch
 from testbed.plan import Plan
 from testbed.workloads.command import Command
 from transports.autoload import BACKEND
@@ -65,39 +67,23 @@ class Exit:
 def worker_environment(
     plan: Plan, rank: int, *, run_id: str, inherited: Mapping[str, str], num_cores: int, redirected: Path
 ) -> dict[str, str]:
-    """The variables that a worker's command has beside those it inherits. Pure."""
+    """The variables that a worker's command has beside those it inherits; a launcher has none that say who it is among
+    the workers. Pure."""
     command, experiment = plan.experiment.workload, plan.experiment
     assert isinstance(command, Command)
-    world, per_host = experiment.workers, experiment.workers_per_host.count
-    node, port = rank // per_host, plan.worker_port(rank)
-    num_local = min(per_host, world - node * per_host)
+    world = experiment.workers
     cores = plan.host(rank).pinned_cores
     threads = max(1, min(num_cores // world, len(cores) or num_cores))
-    variables = {
-        "RANK": rank,
-        "WORLD_SIZE": world,
-        "LOCAL_RANK": rank % per_host,
-        "LOCAL_WORLD_SIZE": num_local,
-        "GROUP_RANK": node,
-        "NODE_RANK": node,
-        "GROUP_WORLD_SIZE": experiment.workers_per_host.num_hosts(world),
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": world,
-        "ROLE_NAME": "default",
+    variables: dict[str, Any] = {
+        **({} if command.launcher else _torchrun_variables(plan, rank, run_id=run_id)),
         "MASTER_ADDR": plan.worker_port(0).address,
         "MASTER_PORT": command.master_port,
-        "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": False,  # rank 0 makes the store itself, as nobody else is there to
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
-        **dict.fromkeys(INTERFACE_VARIABLES, port.interface),
-        "TESTBED_ADDRESS": port.address,
         "TESTBED_ADDRESSES": ",".join(plan.worker_port(each).address for each in range(world)),
-        "TESTBED_COLLECTIVE": json.dumps(COLLECTIVES.dump(plan.collective_of(rank))),
         "TESTBED_CHANNEL": json.dumps(experiment.dump()["channel"]),
         "TESTBED_COMPRESSION": json.dumps(experiment.dump()["compression"]),
         "TESTBED_RACKS": ",".join(map(str, plan.world.racks)),
+        **host_variables(plan, rank),
     }
     if command.backend is not None:
         variables |= {"TESTBED_REDIRECT": str(redirected), "TORCH_DEVICE_BACKEND_AUTOLOAD": 1}
@@ -105,6 +91,38 @@ def worker_environment(
     defaults = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": 1}
     variables |= {name: value for name, value in defaults.items() if name not in inherited}
     return {name: str(value) for name, value in variables.items()} | command.environment
+
+
+def host_variables(plan: Plan, rank: int) -> dict[str, str]:
+    """Those that are different on each host, whatever runs there. Pure."""
+    port = plan.worker_port(rank)
+    return {
+        **dict.fromkeys(INTERFACE_VARIABLES, port.interface),
+        "TESTBED_ADDRESS": port.address,
+        "TESTBED_COLLECTIVE": json.dumps(COLLECTIVES.dump(plan.collective_of(rank))),
+    }
+
+
+def _torchrun_variables(plan: Plan, rank: int, *, run_id: str) -> dict[str, object]:
+    """Who a worker is."""
+    world, per_host = plan.experiment.workers, plan.experiment.workers_per_host.count
+    node = rank // per_host
+    return {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": rank % per_host,
+        "LOCAL_WORLD_SIZE": min(per_host, world - node * per_host),
+        "GROUP_RANK": node,
+        "NODE_RANK": node,
+        "GROUP_WORLD_SIZE": plan.experiment.workers_per_host.num_hosts(world),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world,
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": False,  # rank 0 makes the store itself, as nobody else is there to
+    }
 
 
 class Launch:
@@ -117,19 +135,27 @@ class Launch:
         *,
         run_id: str,
         redirected: Path,
+        directory: Path,
         listener: Listener,
         watch: Callable[[], None] = lambda: None,
+        stdin: int | None = None,
     ) -> None:
         """`watch` is called about twenty times a second and raises what has ended the run; process groups that were
-        redirected are written to `redirected`."""
-        assert isinstance(plan.experiment.workload, Command)
+        redirected are written to `redirected`, what a launcher is to find to `directory`; `stdin` is a descriptor for
+        rank 0 to read from."""
+        command = plan.experiment.workload
+        assert isinstance(command, Command)
+        self._command = command
+        self._directory = directory
+        self._stdin = stdin
+        self._hint: str | None = None
         self._plan = plan
         self._hosts = hosts
         self._run_id = run_id
         self._redirected = redirected
         self._listener = listener
         self._watch = watch
-        self._grace_s = plan.experiment.workload.grace_s
+        self._grace_s = command.grace_s
         self._processes: list[Process] = []
         self._exits: dict[int, Exit] = {}
 
@@ -143,7 +169,9 @@ class Launch:
         begun_s = time.monotonic()
         ending: int = signal.SIGTERM
         try:
-            for rank in range(self._plan.experiment.workers):
+            if self._command.launcher:
+                write_launcher(self._directory, self._reachable())
+            for rank in range(1 if self._command.launcher else self._plan.experiment.workers):
                 self._processes.append(self._start(rank))
             self._wait()
         except Interrupted as interrupted:
@@ -157,28 +185,41 @@ class Launch:
             raise CommandFailedError(self._explain(failed, stopped, begun_s=begun_s), exit_code=failed[0].exit_code)
 
     def _start(self, rank: int) -> Process:
-        command, name = self._plan.experiment.workload, self._plan.worker_port(rank).node
-        assert isinstance(command, Command)
+        name = self._plan.worker_port(rank).node
+        environment = worker_environment(
+            self._plan,
+            rank,
+            run_id=self._run_id,
+            inherited=self._plan.experiment.runtime.inherited(),
+            num_cores=os.cpu_count() or 1,
+            redirected=self._redirected,
+        )
+        if self._command.launcher:
+            environment = {**launcher_variables(self._directory), **environment}
         return self._hosts[name].start(
             ProcessSpec(
                 name=name,
-                argv=command.argv,
-                environment=worker_environment(
-                    self._plan,
-                    rank,
-                    run_id=self._run_id,
-                    inherited=self._plan.experiment.runtime.inherited(),
-                    num_cores=os.cpu_count() or 1,
-                    redirected=self._redirected,
-                ),
+                argv=self._command.argv,
+                environment=environment,
                 limits=self._plan.host(rank).limits,
+                stdin=self._stdin if rank == 0 else None,
             ),
             on_output=partial(self._listener.on_line, rank, error=False),
             on_error=partial(self._listener.on_line, rank, error=True),
         )
 
+    def _reachable(self) -> dict[str, Reachable]:
+        ports = [self._plan.worker_port(rank) for rank in range(self._plan.experiment.workers)]
+        return {
+            port.node: Reachable(
+                address=port.address, pid=self._hosts[port.node].pid, variables=host_variables(self._plan, rank)
+            )
+            for rank, port in enumerate(ports)
+        }
+
     def _wait(self) -> None:
         """Until all have ended, or one has failed."""
+        singletons = SingletonWatch(self._processes)
         while len(self._exits) < len(self._processes) and not any(each.status for each in self._exits.values()):
             if not self._note_exits():
                 try:
@@ -187,6 +228,9 @@ class Launch:
                     if not self._has_ended_a_worker():
                         raise
                 self._listener.on_tick()
+                if singletons.found():
+                    self._hint = HINT
+                    self._listener.on_hint(HINT)
                 time.sleep(_TICK_S)
 
     def _has_ended_a_worker(self) -> bool:
@@ -244,7 +288,8 @@ class Launch:
             self._watch()
         except RunFailedError as error:  # why, where someone else knows it: a limit, a container
             lines.append(str(error))
-        return "\n".join([*lines, *others, *stopped])
+        hints = [f"hint: {self._hint}"] if self._hint else []
+        return "\n".join([*lines, *others, *stopped, *hints])
 
 
 def redirections(path: Path) -> list[str]:

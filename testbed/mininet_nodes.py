@@ -3,6 +3,7 @@
 Kept is what Mininet is good at: a fresh network and mount namespace per node with a shell in it, a network built from a
 topology object with replaceable classes. Replaced is what fails open: the switch lives in its own namespace;
 links are shaped by the plan's commands (TCIntf's 1 Gbit/s cap and `burst 15k` lose the rate without an error);
+a node is called by its name, which all others know (testbed.hosts.naming);
 no limits of the machine are raised (`Mininet.init` writes global sysctls); stopping a node ends its namespaces, and
 the veth pairs with them, so nothing is deleted by name. Replaced too is what takes the time: a node's namespaces are
 held by a `cat`, its shell starts when it is first used, and one `ip` makes all links.
@@ -21,6 +22,7 @@ from mininet.node import Host, Node, Switch
 from mininet.topo import Topo
 
 from testbed.errors import EnvironmentLacksError
+from testbed.hosts.naming import NamingThread
 from testbed.plan import Plan
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.state import RunState
@@ -31,13 +33,14 @@ _READY: Final = b"\n"
 
 
 class _Owned(Node):  # type: ignore[misc]
-    """A network and mount namespace of its own, held by a process that carries the run's id in its environment.
+    """A network, mount and UTS namespace of its own, held by a process that carries the run's id in its environment.
 
     The holder is a `cat` behind a pipe: it says that it stands by echoing a line, and ends when this process does.
     """
 
-    def __init__(self, name: str, *, state: RunState, **parameters: Any) -> None:
+    def __init__(self, name: str, *, state: RunState, naming: NamingThread, **parameters: Any) -> None:
         self.state = state
+        self.naming = naming
         self.holder: subprocess.Popen[bytes] | None = None
         super().__init__(name, **{**parameters, "inNamespace": True})
 
@@ -65,8 +68,9 @@ class _Owned(Node):  # type: ignore[misc]
             raise EnvironmentLacksError(f"no namespaces for {self.name}: {said.decode(errors='replace').strip()}")
 
     def _popen(self, cmd: list[str], **parameters: Any) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, RUN_ID_VARIABLE: self.state.run_id}
         try:
-            return subprocess.Popen(cmd, env={**os.environ, RUN_ID_VARIABLE: self.state.run_id}, **parameters)
+            return self.naming.start(self.name, lambda: subprocess.Popen(cmd, env=environment, **parameters))
         except FileNotFoundError as error:
             raise EnvironmentLacksError(f"{error.filename} is missing: apt-get install mininet") from error
 
@@ -182,13 +186,14 @@ class EmulatedLink(Link):  # type: ignore[misc]
 class _PlannedTopo(Topo):  # type: ignore[misc]
     """The plan as Mininet reads it."""
 
-    def build(self, plan: Plan, state: RunState, holders: Mapping[str, int]) -> None:
+    def build(self, plan: Plan, state: RunState, naming: NamingThread, holders: Mapping[str, int]) -> None:
         """Nodes and links in the plan's order."""
+        owned = {"state": state, "naming": naming}
         for node in plan.nodes:
             if node.name in holders:
-                self.addHost(node.name, cls=ContainedHost, state=state, holder_pid=holders[node.name])
+                self.addHost(node.name, cls=ContainedHost, holder_pid=holders[node.name], **owned)
             else:
-                (self.addHost if node.role in END_HOSTS else self.addSwitch)(node.name, state=state)
+                (self.addHost if node.role in END_HOSTS else self.addSwitch)(node.name, **owned)
         for first, second in plan.links:
             self.addLink(
                 first.node,
@@ -203,7 +208,8 @@ class _PlannedTopo(Topo):  # type: ignore[misc]
 class EmulatedNetwork(Mininet):  # type: ignore[misc]
     """A plan as a Mininet network; `build()` makes its nodes and links, `stop()` ends what was made.
 
-    `holders` are the processes whose namespaces are nodes already, by node.
+    `holders` are the processes whose namespaces are nodes already, by node. Raises EnvironmentLacksError when hosts
+    cannot be given names.
     """
 
     def __init__(self, plan: Plan, state: RunState, holders: Mapping[str, int]) -> None:
@@ -211,8 +217,9 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
         Mininet.inited = True  # its init() would raise limits and sysctls of the whole machine
         self.plan = plan
         self.state = state
+        self.naming = NamingThread(plan.host_names(), state.directory)
         super().__init__(
-            topo=_PlannedTopo(plan, state, holders),
+            topo=_PlannedTopo(plan, state, self.naming, holders),
             host=EmulatedHost,
             switch=EmulatedSwitch,
             link=EmulatedLink,
@@ -245,3 +252,4 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
         for node in [*self.hosts, *self.switches]:
             node.release()
         super().stop()
+        self.naming.close()

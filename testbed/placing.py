@@ -13,10 +13,10 @@ def place(experiment: Experiment) -> Network:
     topology, num_workers, sharing = experiment.topology, experiment.workers, experiment.workers_per_host
     num_servers = num_servers_of(experiment)
     num_hosts = sharing.num_hosts(num_workers)
-    if num_hosts < 2:
+    if num_hosts < 2 and sharing.count > 1:
         raise SpecError(
             f"workers_per_host: {sharing.count} puts all {num_workers} workers on one host, and no link between hosts "
-            f"carries anything; allowed: less than {num_workers}"
+            f"carries anything; allowed: {f'less than {num_workers}' if num_workers > 1 else '1'}"
         )
     fabric = topology.fabric(num_hosts + num_servers)
     if len(fabric.places) < num_hosts + num_servers:

@@ -114,6 +114,10 @@ class Plan:
         ends = {node.name for node in self.nodes if node.role in END_HOSTS}
         return {first.address: first.node for first, _ in self.links if first.node in ends}
 
+    def host_names(self) -> dict[str, str]:
+        """The address of each host, by the name that it has and that every host knows."""
+        return {node: address for address, node in self.host_addresses().items()}
+
     def worker_port(self, rank: int) -> Port:
         """The worker's end of its link."""
         return self.port_of(f"w{rank}")

@@ -113,6 +113,8 @@ class Recorder(Listener):
         """CLOCK_MONOTONIC when the first iteration of any phase began."""
         self.exits: dict[int, tuple[int, float]] = {}
         """By rank: how a command ended, and when (CLOCK_MONOTONIC)."""
+        self.hints: list[str] = []
+        """What a reader of the results should know of the command."""
         self._on_line = on_line
         self._plan = plan
         self._epoch_s = epoch_s
@@ -210,6 +212,10 @@ class Recorder(Listener):
     def on_exit(self, rank: int, status: int) -> None:
         """A command has no other last word."""
         self.exits[rank] = (status, time.monotonic())
+
+    def on_hint(self, text: str) -> None:
+        """For the verdict's notes."""
+        self.hints.append(text)
 
     def on_finished(self, rank: int, finished: messages.Finished) -> None:  # noqa: ARG002
         """The worker's last word."""

@@ -21,7 +21,7 @@ from testbed.links.change import ScheduledChange
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
 from testbed.measure.sampler import LinkSampler
 from testbed.metrics.comparison import compare
-from testbed.metrics.exporter import Exporter
+from testbed.metrics.exporter import PORT, Exporter
 from testbed.metrics.server import PrometheusServer
 from testbed.plan import Plan
 from testbed.recorder import OnLine, Recorder
@@ -66,8 +66,10 @@ def run_experiment(
     capture: CaptureRequest | None = None,
     calibration_mode: Mode = Mode.CLASS,
     on_line: OnLine | None = None,
+    stdin: int | None = None,
 ) -> Summary:
-    """Run a spec and write its record below `output`; `on_line` hears what a command's workers print.
+    """Run a spec and write its record below `output`; `on_line` hears what a command's workers print, and its rank 0
+    reads from the descriptor `stdin`.
 
     Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
     """
@@ -86,6 +88,7 @@ def run_experiment(
         snap_bytes=capture.snap_bytes,
         calibration_mode=calibration_mode,
         on_line=on_line,
+        stdin=stdin,
     ).execute()
 
 
@@ -109,8 +112,10 @@ class _Run:
         snap_bytes: int,
         calibration_mode: Mode,
         on_line: OnLine | None,
+        stdin: int | None,
     ) -> None:
         self.plan = plan
+        self.stdin = stdin
         self.on_line = on_line
         self.captured = captured
         self.snap_bytes = snap_bytes
@@ -179,7 +184,12 @@ class _Run:
 
     def _exporter(self) -> Exporter:
         experiment = self.plan.experiment
-        return Exporter(experiment.metrics.port, run_id=self.run_id, information={"name": experiment.name})
+        port = experiment.metrics.port
+        exporter = Exporter(port, run_id=self.run_id, information={"name": experiment.name})
+        self.told.metrics_at(exporter.url)
+        if port == "auto" and exporter.port != PORT:
+            self.progress.say(f"metrics: {exporter.url} (port {PORT} is taken)")
+        return exporter
 
     def _work(self, bench: Workbench, exporter: Exporter) -> None:
         """Everything between calibration and tear-down."""
@@ -218,7 +228,7 @@ class _Run:
             recorder.watched.append(captures.check)
             exporter.watch_lateness(sampler.delay_counters)
             try:
-                bench.work(recorder, timeout_s=WORK_TIMEOUT_S)
+                bench.work(recorder, timeout_s=WORK_TIMEOUT_S, stdin=self.stdin)
             finally:
                 exporter.watch_lateness(dict)
                 found.redirected = redirections(bench.redirected)

@@ -34,6 +34,8 @@ class RunStatus(BaseModel):
     started_at: datetime
     record: str
     """The record's directory, absolute."""
+    metrics: str | None = None
+    """Where its page of metrics is, if it has one."""
     phase: str = "deploy"
     phase_since: datetime
     iteration: int | None = None
@@ -80,6 +82,10 @@ class StatusFile:
             self._status = self._status.model_copy(update=changed)
             self._write()
         self._progress.phase(name)
+
+    def metrics_at(self, url: str | None) -> None:
+        """Where the page of metrics is; written with the next phase."""
+        self._status = self._status.model_copy(update={"metrics": url})
 
     def iteration(self, phase: str, index: int, total: int, loss: float) -> None:
         """Written when the last has been for a while, or is the phase's last."""

@@ -59,10 +59,13 @@ class Workbench:
     overhead_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the workbench is gone."""
 
-    def work(self, listener: Listener, *, timeout_s: float) -> None:
-        """Start the workers, watch them to their end. Raises RunFailedError with the culprit's traceback."""
+    def work(self, listener: Listener, *, timeout_s: float, stdin: int | None = None) -> None:
+        """Start the workers, watch them to their end. Raises RunFailedError with the culprit's traceback.
+
+        Rank 0 of a command reads from the descriptor `stdin`, if there is one.
+        """
         if isinstance(self.plan.experiment.workload, Command):
-            self._launch(listener)
+            self._launch(listener, stdin)
             return
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
@@ -116,7 +119,7 @@ class Workbench:
                 if server.wait(plan.experiment.timeout_s) != 0:
                     raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
 
-    def _launch(self, listener: Listener) -> None:
+    def _launch(self, listener: Listener, stdin: int | None) -> None:
         """A command of the user's in each worker, instead of an agent of ours."""
         with self.links.own_changes():  # a data plane in the kernel is attached to its port
             self.deployment.start_aggregators()
@@ -128,8 +131,10 @@ class Workbench:
             self.deployment.hosts,
             run_id=self.state.run_id,
             redirected=self.redirected,
+            directory=self.state.directory,
             listener=listener,
             watch=self._check,
+            stdin=stdin,
         )
         with self.deployment.controlled_aggregators(self.state.directory):
             launch.run()
@@ -262,6 +267,7 @@ def workbench(
         service = LinkService(state.directory / SOCKET_NAME, links, name=plan.experiment.name)
         stack.callback(service.close)
         runtime.wait_ready(IMPORT_TIMEOUT_S)
+        deployment.check_names()
         deployed_s = time.monotonic()
         overhead_s["deploy"] = deployed_s - begun_s
         on_phase("calibrate")

@@ -103,7 +103,7 @@ def execute(
         ),
     ],
     workers: Annotated[
-        int | None, typer.Option(help="How many, in a star unless --spec says otherwise (default 4).", min=2, max=64)
+        int | None, typer.Option(help="How many, in a star unless --spec says otherwise (default 4).", min=1, max=64)
     ] = None,
     link: Annotated[
         str | None, typer.Option(help="RATE[,DELAY[,LOSS]] of every link, such as 1gbit,1ms.", show_default=False)
@@ -120,6 +120,17 @@ def execute(
             show_default=False,
         ),
     ] = None,
+    launcher: Annotated[
+        bool,
+        typer.Option(
+            "--launcher",
+            help="COMMAND starts the processes itself, as mpirun does over ssh: it runs in w0 alone, and hosts w0, w1, "
+            "... can be reached from there.",
+        ),
+    ] = False,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Rank 0 reads the standard input of this command; otherwise nobody does.")
+    ] = False,
     runtime: Runtime = None,
     overrides: Set = None,
     output: Output = Path("results"),
@@ -133,8 +144,9 @@ def execute(
     """Run your own command once per worker on an emulated network: torchrun with links.
 
     Every worker gets what torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...) and the interface
-    variables of gloo and NCCL. Lines are printed behind [w0], [w1], ...; standard error stays apart; both are also in
-    the logs of the record. `testbed link set`, `testbed top` and `testbed status` work meanwhile from elsewhere.
+    variables of gloo and NCCL; workers are called w0, w1, ... and find each other by these names. Lines are printed
+    behind [w0], [w1], ...; standard error stays apart; both are also in the logs of the record. `testbed link set`,
+    `testbed top` and `testbed status` work meanwhile from elsewhere.
     The verdict is about the links: their rates, delays and settings hold. Needs root.
 
     Exit codes of their own: that of the first worker that failed (128 + n if signal n ended it), others are ended.
@@ -145,6 +157,7 @@ def execute(
       testbed exec --workers 4 --link 1gbit,1ms -- python train.py --epochs 1
       testbed exec --backend testbed --set collective=tree -- python ddp.py
       testbed exec --workers 2 --link 50mbit,5ms -- sh examples/iperf.sh
+      testbed exec --launcher -- mpirun python examples/with_mpi4py.py
     """
     from testbed.links.spec import parse_link
     from testbed.results.streams import Streams
@@ -152,10 +165,12 @@ def execute(
     from testbed.spec.experiment import apply_override, naming, read, validate
 
     set_up_logging(verbose)
+    descriptor = _own_stdin() if stdin else None
     data = {"name": "exec"} if spec is None else read(spec)
     workload: dict[str, Any] = {"kind": "command", "argv": command}
     told = {"workers": workers, "link": parse_link(link) if link else None}
-    data |= {"workload": workload | ({"backend": backend} if backend else {})}
+    workload |= ({"backend": backend} if backend else {}) | ({"launcher": True} if launcher else {})
+    data |= {"workload": workload}
     data |= {key: value for key, value in told.items() if value is not None}
     for override in [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]:
         apply_override(data, override)
@@ -178,7 +193,16 @@ def execute(
         calibration_mode=calibration,
         capture=_captures(capture, capture_bytes),
         on_line=streams.write,
+        stdin=descriptor,
     )
+
+
+def _own_stdin() -> int:
+    """Raises SpecError where there is none."""
+    try:
+        return sys.stdin.fileno()
+    except (AttributeError, OSError):  # it was closed, or is no file
+        raise SpecError("--stdin: this command has no standard input to hand on") from None
 
 
 def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":

@@ -56,6 +56,9 @@ class Listener:
     def on_exit(self, rank: int, status: int) -> None:
         """A worker's command has ended; a negative status is the signal that ended it."""
 
+    def on_hint(self, text: str) -> None:
+        """Something about a command that whoever reads the results should know."""
+
     def on_tick(self) -> None:
         """About ten times a second."""
 

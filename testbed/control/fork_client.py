@@ -111,12 +111,15 @@ class ForkClient:
         except TimeoutError:
             raise RunFailedError(f"{self.title} has not imported its modules within {timeout_s:g} s") from None
 
-    def fork(self, request: ForkRequest, output: Output, *, listens: bool = False) -> ForkedProcess:
-        """Fork a child that becomes what the request says; one that `listens` has a pipe as its standard input.
+    def fork(
+        self, request: ForkRequest, output: Output, *, listens: bool = False, stdin: int | None = None
+    ) -> ForkedProcess:
+        """Fork a child that becomes what the request says; one that `listens` has a pipe as its standard input, another
+        the descriptor `stdin`.
 
         `output` is closed here. Raises RunFailedError if the fork server has ended or refuses.
         """
-        name, stdin = request.name, None
+        name, written = request.name, None
         forked: Future[ForkedProcess] = Future()
         descriptors = [output.descriptor, output.error_descriptor]
         with contextlib.ExitStack() as unless_forked:
@@ -125,12 +128,14 @@ class ForkClient:
                 if listens:
                     read, write = os.pipe2(os.O_CLOEXEC)
                     descriptors.append(read)
-                    stdin = unless_forked.enter_context(os.fdopen(write, "wb", buffering=0))
+                    written = unless_forked.enter_context(os.fdopen(write, "wb", buffering=0))
+                elif stdin is not None:
+                    descriptors.append(os.dup(stdin))
                 with self._lock:
                     if self._failure is not None or self._connection is None:
                         raise RunFailedError(self._failure or f"{self.title} is closed")
                     assert name not in self._pending, f"{name} is being forked already"
-                    self._pending[name] = (forked, output, stdin)
+                    self._pending[name] = (forked, output, written)
                     socket.send_fds(self._connection, [request.encode()], descriptors)
             except OSError as error:
                 raise RunFailedError(f"cannot fork {name}: {self.title} is gone: {error}") from error

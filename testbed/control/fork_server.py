@@ -30,9 +30,12 @@ from typing import Any, Final, NoReturn
 
 from switch_agg.namespaces import join_namespace
 from testbed.kernel import die_with_parent
+from testbed.programs import problem_of
 from testbed.sources import sources_digest
 
 MAX_PACKET_BYTES: Final = 128 * 1024
+_NOT_FOUND: Final = 127  # as a shell's statuses (POSIX, 2.8.2)
+_NOT_EXECUTABLE: Final = 126
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +44,7 @@ class ForkRequest:
 
     name: str
     namespace_pid: int | None = None
-    """The child enters the network and mount namespaces of this process; None: it stays in the server's."""
+    """The child enters the network, UTS and mount namespaces of this process; None: it stays in the server's."""
     entry: str | None = None
     """`module:function` to call with the arguments ..."""
     argv: list[str] = field(default_factory=list)
@@ -182,6 +185,7 @@ def _enter(request: ForkRequest) -> None:
             file.write(str(os.getpid()))
     if request.namespace_pid is not None:
         join_namespace(request.namespace_pid, "net")
+        join_namespace(request.namespace_pid, "uts")
         join_namespace(request.namespace_pid, "mnt")
     with contextlib.suppress(FileNotFoundError):
         os.chdir(request.directory)
@@ -192,7 +196,8 @@ def _execute(argv: list[str]) -> NoReturn:
     try:
         os.execvp(argv[0], argv)  # noqa: S606 (there is no shell)
     except OSError as error:
-        sys.exit(f"{argv[0]}: {error.strerror}")
+        sys.stderr.write(f"cannot start {argv[0]}: {problem_of(argv[0]) or error.strerror}\n")
+        sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
 def _exit_status(code: Any) -> int:

@@ -60,6 +60,8 @@ class ProcessSpec:
     """Set and read back before it starts, in control groups of its own."""
     listens: bool = False
     """Whether :meth:`Process.tell` may be called."""
+    stdin: int | None = None
+    """A descriptor of this process that is to be a command line's standard input; None: there is nothing to read."""
     of_laboratory: bool = False
     """A program that makes or measures the network, not one that uses it: whatever the host is, it gets the host's
     network namespace only and keeps the rights and files of the laboratory. Needs argv."""
@@ -67,6 +69,7 @@ class ProcessSpec:
     def __post_init__(self) -> None:
         """Exactly one of entry and argv."""
         assert (self.entry is None) != (not self.argv), f"process {self.name}: give entry or argv, not both"
+        assert self.stdin is None or (self.argv and not self.listens), f"process {self.name}: one standard input"
         assert self.argv or not self.of_laboratory, f"process {self.name}: a program of the laboratory is an argv"
 
 
@@ -135,6 +138,10 @@ class Host(Protocol):
 
         Raises EnvironmentLacksError with argv, exit status and stderr when it fails.
         """
+
+    def name_differences(self, names: Mapping[str, str]) -> list[str]:
+        """Where the host is not called by its name, or does not know the addresses of all hosts by these names; empty
+        when it is and does. Raises OSError when its processes have gone."""
 
     def limit_differences(self) -> list[str]:
         """Every limit of the host's processes that no longer reads as it was set; empty when all do."""

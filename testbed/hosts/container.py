@@ -35,6 +35,7 @@ from testbed.hosts.cgroups import (
 )
 from testbed.hosts.docker import RUN_LABEL, ContainerFacts, Docker
 from testbed.hosts.namespace import NamespaceHost
+from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess
 from testbed.processes import RUN_ID_VARIABLE
 from testbed.sources import sources_digest
@@ -67,6 +68,8 @@ class ContainerSpec:
     mounts: tuple[str, ...] = ()
     """Of the machine, at the same path in the container, read-only."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The address of every host of the run, by its name."""
 
 
 def run_arguments(
@@ -92,6 +95,9 @@ def run_arguments(
         *("--detach", "--name", container_name(run_id, node), "--hostname", node),
         *("--label", f"{RUN_LABEL}={run_id}", "--label", f"{RUN_LABEL}.node={node}"),
         # The first process of a container ignores SIGTERM: a daemon that ends needs not wait for it.
+        *(argument for name, address in spec.names.items() for argument in ("--add-host", f"{name}:{address}")),
+        # No name server can be reached: 127.0.0.1 refuses at once.
+        *("--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"),
         *("--network", "none", "--pull", "never", "--stop-timeout", "1"),
         # No rights beyond an ordinary user's: its network is made from outside.
         *("--user", f"{spec.user}:{spec.user}", "--userns", "host", "--cap-drop", "ALL"),
@@ -292,12 +298,16 @@ class ContainerHost(NamespaceHost):
             directory=str(Path.cwd()),
         )
         output = Output(self._log_directory / f"{process.name}.log", on_output, on_error)
-        started = self._container.fork(request, output, listens=process.listens)
+        started = self._container.fork(request, output, listens=process.listens, stdin=process.stdin)
         self._processes.append(started)
         return started
 
     def _namespaces(self) -> list[str]:
         return ["--net"]
+
+    def name_differences(self, names: Mapping[str, str]) -> list[str]:
+        """Where the container's host name, or its files, are not as asked for."""
+        return name_differences(self.pid, self.name, names, contained=True)
 
     def _asked(self) -> dict[Path, str]:
         """Every file of the container's control groups that says what was asked, and what it must read."""

@@ -1,7 +1,6 @@
-"""The default runtime: a host is a network and mount namespace, held by a process."""
+"""The default runtime: a host is a network, mount and UTS namespace, held by a process."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from testbed.control.fork_server import ForkRequest
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
+from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess, spawn
 from testbed.kernel import network_namespace
 from testbed.processes import (
@@ -24,6 +24,7 @@ from testbed.processes import (
     processes_in_network,
     processes_of_run,
 )
+from testbed.programs import problem_of
 from testbed.state import RunState
 
 _STOP_TIMEOUT_S: Final = 2.0
@@ -90,8 +91,8 @@ class NamespaceHost:
         """Start a process in the host; each stream's lines are told on a thread of its own."""
         assert on_error is None or process.argv, f"{process.name}: a fork has one stream for both"
         self._check_held()
-        if process.argv and shutil.which(process.argv[0]) is None:
-            raise EnvironmentLacksError(f"cannot start {process.name}: there is no {process.argv[0]}; install it")
+        if process.argv and (problem := problem_of(process.argv[0], {**os.environ, **process.environment})):
+            raise EnvironmentLacksError(f"cannot start {process.name}: {problem}")
         cgroup = self._cgroups[process.name] = ProcessCgroup(process.name, self._state)
         cgroup.limit(process.limits)
         output = Output(self._log_directory / f"{process.name}.log", on_output, on_error)
@@ -122,13 +123,14 @@ class NamespaceHost:
             output,
             environment={**self._environment(), **process.environment},
             listens=process.listens,
+            stdin=process.stdin,
         )
         self._state.add_process(process.name, started.pid)
         return started
 
     def _namespaces(self) -> list[str]:
         """Which of the host's namespaces a program enters, as arguments of nsenter."""
-        return ["--net", "--mount", f"--wdns={Path.cwd()}"]
+        return ["--net", "--mount", "--uts", f"--wdns={Path.cwd()}"]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, RUN_ID_VARIABLE: self._state.run_id}
@@ -136,6 +138,10 @@ class NamespaceHost:
     def _check_held(self) -> None:
         if network_namespace(self.pid) is None:
             raise EnvironmentLacksError(f"the process {self.pid} that held the namespaces of {self.name} has ended")
+
+    def name_differences(self, names: Mapping[str, str]) -> list[str]:
+        """Where the host is not called by its name, or does not know the others by theirs."""
+        return name_differences(self.pid, self.name, names, contained=False)
 
     def limit_differences(self) -> list[str]:
         """Every limit of the host's processes that no longer reads as it was set."""

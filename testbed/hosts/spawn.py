@@ -1,6 +1,8 @@
 """Start processes that end with the coordinator, and keep what they print."""
 
+import codecs
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -15,6 +17,9 @@ from testbed.errors import EnvironmentLacksError, RunFailedError
 
 _KILL_TIMEOUT_S: Final = 10.0
 _DRAIN_TIMEOUT_S: Final = 1.0
+_CHUNK_BYTES: Final = 65536  # what a pipe holds
+_LONGEST_LINE: Final = 2**20
+"""In characters: what has no end by then is told in pieces."""
 
 # The kernel's parent-death signal comes when the *thread* that forked ends, so one thread that lives as long
 # as this process forks them all.
@@ -74,10 +79,22 @@ class Output:
 
 
 def _copy(read: int, log: int, on_output: Callable[[str], None]) -> None:
-    with os.fdopen(read, errors="replace") as lines, os.fdopen(log, "w", buffering=1) as file:
-        for line in lines:
-            file.write(line)
-            on_output(line.rstrip("\n"))
+    """The log gets the bytes as they are; who listens gets text by line, and a carriage return ends one, too: programs
+    that show how far they are end theirs so."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+    rest = ""
+    with os.fdopen(read, "rb", buffering=0) as source, os.fdopen(log, "wb") as file:
+        while chunk := source.read(_CHUNK_BYTES):
+            file.write(chunk)
+            file.flush()
+            *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+            for line in lines:
+                on_output(line)
+            if len(rest) > _LONGEST_LINE:
+                on_output(rest)
+                rest = ""
+        if rest := rest + decoder.decode(b"", final=True).rstrip("\n"):
+            on_output(rest)
 
 
 class StartedProcess:
@@ -161,17 +178,19 @@ def spawn(
     environment: Mapping[str, str],
     pass_fds: Sequence[int] = (),
     listens: bool = False,
+    stdin: int | None = None,
 ) -> SpawnedProcess:
     """Start a process in a session of its own that ends (SIGKILL) with this process.
 
-    `output` is closed here. One that `listens` has a pipe as its standard input, else there is nothing to read. Raises
-    EnvironmentLacksError if the program cannot be executed.
+    `output` is closed here. One that `listens` has a pipe as its standard input, else it is the descriptor `stdin`, or
+    there is nothing to read. Raises EnvironmentLacksError if the program cannot be executed.
     """
+    given = subprocess.DEVNULL if stdin is None else stdin
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *argv],
-            stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if listens else given,
             bufsize=0,
             stdout=output.descriptor,
             stderr=output.error_descriptor,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # these import mininet's nodes
     from testbed.measure.machine import MachineSample
     from testbed.measure.sampler import LinkSample
 
+PORT: Final = 9464
+"""Where a run is looked for first, by docker/prometheus.yml for one."""
 _QUANTILES: Final = (0.5, 0.99, 1.0)
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
@@ -85,20 +87,29 @@ class Exporter:
 
     def __init__(
         self,
-        port: int | None,
+        port: int | Literal["auto"] | None,
         *,
         address: str = "127.0.0.1",
         run_id: str,
         information: Mapping[str, str] | None = None,
     ) -> None:
-        """Port 0 takes any free one; `information` (the spec's name) becomes labels of testbed_run_info.
+        """Port 0 takes any free one, `auto` the usual one (PORT) if it is free, else any; `information` (the name of
+        the spec) becomes labels of testbed_run_info.
 
         Raises EnvironmentLacksError if the port cannot be had.
         """
+        self._address = address
         self._registry = CollectorRegistry()
         self._run = _RunCollector(run_id, (information or {}).get("name", ""))
         self._registry.register(self._run)
         self._server: WSGIServer | None = None
+        if port == "auto":
+            try:
+                self._server, self._thread = _serve(PORT, address, self._registry)
+            except EnvironmentLacksError:
+                port = 0
+            else:
+                return
         if port is not None:
             self._server, self._thread = _serve(port, address, self._registry)
 
@@ -106,6 +117,11 @@ class Exporter:
     def port(self) -> int | None:
         """Where it listens; None while it does not."""
         return None if self._server is None else self._server.server_port
+
+    @property
+    def url(self) -> str | None:
+        """Of the page; None where there is none."""
+        return None if self._server is None else f"http://{self._address}:{self.port}/metrics"
 
     def watch_lateness(self, counters: "Callable[[], Mapping[tuple[str, str], DelayCounters]]") -> None:
         """Ask, at every scrape, what the delay lines have done; by link and sending node."""

@@ -119,6 +119,7 @@ class CommandFacts:
     argv: Sequence[str]
     backend: str | None
     redirected: Sequence[str]
+    launcher: bool
     start_s: float
     end_s: float
     exits: Sequence[tuple[str, int, float]]

@@ -25,7 +25,10 @@ def render_status(
     for run_id, status in runs.items():
         console.print(title(run_id, status, now), highlight=False, soft_wrap=True)
         if status is not None:
-            for word, text in (("does", status.workload), ("record", status.record)):
+            told = {"does": status.workload, "record": status.record, "page": status.metrics}
+            for word, text in told.items():
+                if text is None:
+                    continue
                 console.print(f"  {word:<6}  {text}", highlight=False, soft_wrap=True, markup=False)
         for path in sockets.get(run_id, ()):
             console.print(f"  adds    switch-agg top --control {path}", highlight=False, soft_wrap=True, markup=False)

@@ -34,12 +34,14 @@ class Streams:
         text = f"{self._name(rank, error=error, colored=terminal and self._colors)} {line}\n"
         with self._lock:
             stream = self._streams[error]
-            if stream is None or (terminal and self._above(text)):
+            if stream is None:
                 return
             try:
+                if terminal and self._above(text):
+                    return
                 stream.write(text)
                 stream.flush()
-            except BrokenPipeError:  # `| head` has seen enough; the logs have the rest
+            except OSError:  # `| head` has seen enough, or the terminal is gone; the logs have the rest
                 self._streams[error] = None
 
     def _name(self, rank: int, *, error: bool, colored: bool) -> str:

@@ -310,6 +310,7 @@ def _command(inputs: Inputs) -> CommandSummary | None:
         argv=list(facts.argv),
         backend=facts.backend,
         redirected=list(facts.redirected),
+        launcher=facts.launcher,
         start_s=facts.start_s,
         time_s=(facts.end_s - facts.start_s) / inputs.dilation,
         workers=[

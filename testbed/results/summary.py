@@ -281,6 +281,8 @@ class CommandSummary(_Part):
     """That was to take the place of the one the script names."""
     redirected: list[str]
     """What process groups were asked to be when it did: `gloo`, `nccl`, `default`."""
+    launcher: bool
+    """Whether it ran in the first worker alone, to start processes on the others itself."""
     start_s: float
     """When the first worker was started: wall seconds since the run's epoch, as in the frames."""
     time_s: float

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -314,7 +315,8 @@ class LiveProgress:
             self._phase = ""
         live, self._live = self._live, None
         if live is not None:
-            live.stop()
+            with suppress(OSError):  # the terminal is gone
+                live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:

@@ -308,7 +308,13 @@ def headline(summary: "Summary") -> str:
 
 def _command_headline(summary: "Summary", command: "CommandSummary") -> str:
     busiest = max(summary.links, key=lambda link: (link.utilization_mean or 0.0, link.bytes), default=None)
-    text = f"{summary.num_workers} workers ran the command for {time_text(command.time_s)}"
+    if summary.num_workers == 1:
+        who = "One worker ran the command"
+    elif command.launcher:
+        who = f"The command ran in w0 and had {summary.num_workers} hosts to start processes on,"
+    else:
+        who = f"{summary.num_workers} workers ran the command"
+    text = f"{who} for {time_text(command.time_s)}"
     if busiest is None or not busiest.bytes:
         return f"{text}; nothing crossed a link."
     text = f"{text}; the busiest link, {busiest.from_} → {busiest.to}, carried {size_text(busiest.bytes)}"

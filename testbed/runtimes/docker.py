@@ -140,6 +140,7 @@ class DockerContainers(Runtime):
             user=self.user,
             mounts=self._mounts(plan),
             environment=self.environment,
+            names=plan.host_names(),
         )
         docker = self._docker()
         if self.pull == "always" or (self.pull == "missing" and docker.image_id(self.image) is None):

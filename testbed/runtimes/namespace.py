@@ -1,11 +1,11 @@
-"""Hosts are network and mount namespaces of this machine; one fork server imports torch for all workers."""
+"""Hosts are network, mount and UTS namespaces of this machine; one fork server imports torch for all workers."""
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from testbed.programs import problem_of
 from testbed.runtimes.base import RUNTIMES, Runtime
 from testbed.workloads.command import Command
 
@@ -26,9 +26,10 @@ class Namespace(Runtime):
     def lacks(self, plan: "Plan") -> list[str]:
         """The program of a command."""
         command = plan.experiment.workload
-        if not isinstance(command, Command) or shutil.which(command.argv[0]) is not None:
+        if not isinstance(command, Command):
             return []
-        return [f"workload.argv: there is no program {command.argv[0]!r}: install it, or give its path"]
+        problem = problem_of(command.argv[0], {**os.environ, **command.environment})
+        return [] if problem is None else [f"workload.argv: {problem}"]
 
     def inherited(self) -> Mapping[str, str]:
         """Those of the laboratory."""

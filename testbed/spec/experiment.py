@@ -85,8 +85,9 @@ class Metrics(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    port: int | None = Field(9464, ge=0, le=65535)
-    """TCP port on 127.0.0.1; 0 takes any free one, null switches the endpoint off."""
+    port: Literal["auto"] | Annotated[int, Field(ge=0, le=65535)] | None = "auto"
+    """TCP port on 127.0.0.1. `auto`: 9464, or any free one while that is taken, by another run say; `testbed status`
+    names it. 0 takes any free one, null switches the endpoint off."""
     interval_s: Time = Field(0.1, alias="interval", ge=0.01, le=10)
     """Between two samples of every link."""
     prometheus: Annotated[
@@ -111,8 +112,8 @@ class Experiment(BaseModel):
     """Lower-case letters, digits, `_`, `.`, `-`; at most 63."""
     seed: int = Field(1, ge=0, le=2**32 - 1)
     """Decides initial weights, batches and every random draw."""
-    workers: int = Field(4, ge=2, le=64)
-    """One alone would have nobody to exchange gradients with, and no time or bytes to compare."""
+    workers: int = Field(4, ge=1, le=64)
+    """One alone has nobody to exchange gradients with, and no time or bytes to compare: only a command may be alone."""
     workers_per_host: Annotated[
         WorkersPerHost, BeforeValidator(parse_workers_per_host, json_schema_input_type=int | WorkersPerHost)
     ] = Field(default_factory=lambda: WorkersPerHost.model_validate({}))
@@ -199,6 +200,15 @@ class Experiment(BaseModel):
             others = ", ".join(kind for kind in CHANNELS.kinds() if kind != "memory")
             raise ValueError(f"`memory` joins ranks of one process and cannot cross a link; allowed: {others}")
         return channel
+
+    @model_validator(mode="after")
+    def _enough_workers(self) -> Self:
+        if self.workers < self.workload.fewest_workers:
+            raise ValueError(
+                f"workers: {self.workers} has nobody to exchange gradients with; allowed: at least "
+                f"{self.workload.fewest_workers} for workload {self.workload.kind}"
+            )
+        return self
 
     @property
     def packet_bytes(self) -> int:

@@ -85,6 +85,8 @@ class Workload(Options):
 
     preload: ClassVar[Sequence[str]] = ()
     """Modules the fork server imports before it forks workers of this kind."""
+    fewest_workers: ClassVar[int] = 2
+    """Without a peer there is nobody to exchange gradients with, and nothing to measure."""
 
     @abstractmethod
     def parameter_counts(self) -> Sequence[int]:

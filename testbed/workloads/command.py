@@ -6,11 +6,12 @@ the verdict is about the links alone.
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from testbed.fusion import Fusion
+from testbed.hosts.base import Limits
 from testbed.workloads.base import WORKLOADS, Workload
 from transports.compression.base import Compressor, require_for_group
 from transports.errors import OptionError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 class Command(Workload):
     """Any program: a torch.distributed script, iperf3, a shell line."""
 
+    fewest_workers: ClassVar[int] = 1
+
     argv: tuple[str, ...] = Field(min_length=1)
     """The program and its arguments; executed, not read by a shell."""
     backend: Literal["testbed"] | None = None
@@ -33,6 +36,9 @@ class Command(Workload):
     """Variables for every worker, besides torchrun's and what `testbed` itself was started with."""
     master_port: int = Field(29500, ge=1, le=65535)
     """MASTER_PORT, where rank 0 listens on the emulated network."""
+    launcher: bool = False
+    """Whether the command starts the workers' processes itself, as mpirun does over ssh: it runs in w0 alone, and has
+    something in the place of ssh and a file of hosts (TESTBED_SSH, TESTBED_HOSTFILE)."""
     grace_s: Time = Field(10.0, alias="grace", ge=0, le=3600)
     """When one worker has failed, or the run is interrupted, the others have so long to end before they are killed."""
 
@@ -93,9 +99,32 @@ class Command(Workload):
                 f"collective: dedicated servers of {experiment.collective.kind} serve workers of ours only; allowed "
                 "for a command: `placement: co_located`"
             )
+        if self.launcher:
+            found += self._launcher_misfits(experiment)
         found += [
             f"hosts.{name}.slowdown: what a command computes cannot be stretched; limit it by `cpu` instead"
             for name, host in experiment.hosts.items()
             if host.slowdown is not None
         ]
         return found
+
+    @staticmethod
+    def _launcher_misfits(experiment: "Experiment") -> list[str]:
+        """What goes with processes that the testbed starts itself, and not with those of a launcher."""
+        found = []
+        if experiment.runtime.kind != "namespace":
+            found.append(
+                f"workload.launcher: it enters the hosts' namespaces from one of them, which processes of runtime "
+                f"{experiment.runtime.kind} may not; allowed: runtime: namespace"
+            )
+        if experiment.workers_per_host.count > 1:
+            found.append(
+                "workload.launcher: it starts processes on hosts, and here every worker is one; leave workers_per_host "
+                "out, and tell the launcher how many processes each host gets"
+            )
+        return found + [
+            f"hosts.{name}: limits hold for what the testbed starts, and a launcher starts processes on other hosts "
+            "by itself; leave the limits or workload.launcher out"
+            for name, host in experiment.hosts.items()
+            if host.limits != Limits()
+        ]

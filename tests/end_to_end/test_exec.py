@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -124,6 +125,107 @@ def test_a_program_that_is_not_there_makes_nothing(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "no-such-program" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_why_a_program_cannot_start_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("#!/no/such/python\n")
+    for mode, words in ((0o644, "may not be executed: chmod +x"), (0o755, "/no/such/python in its first line")):
+        script.chmod(mode)
+        done = execute(tmp_path / "results", [str(script)])
+        assert done.returncode == 3
+        assert words in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_one_worker_is_enough(tmp_path: Path) -> None:
+    script = 'echo "$RANK of $WORLD_SIZE on $(hostname) at $(getent hosts $(hostname) | tr -s " ")"'
+    done = execute(tmp_path, ["sh", "-c", script], "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert "[w0] 0 of 1 on w0 at 10.0.0.2 w0\n" in done.stdout
+    assert "One worker ran the command" in done.stdout
+    summary = summary_of(tmp_path)
+    assert {(link["from"], link["to"]) for link in summary["links"]} == {("w0", "s0"), ("s0", "w0")}
+    assert all(link["measured_rate_bps"] == pytest.approx(100e6, rel=0.01) for link in summary["links"])
+
+
+def test_workers_reach_each_other_by_the_names_they_announce(tmp_path: Path) -> None:
+    """As torchft and launchers do: each listens and says where by gethostname()."""
+    script = (
+        "import os, socket, torch.distributed as dist\n"
+        "rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+        "server = socket.create_server((socket.gethostname(), 0))\n"
+        "store = dist.TCPStore('w0', int(os.environ['MASTER_PORT']), size, is_master=rank == 0)\n"
+        "store.set(str(rank), f'{socket.gethostname()} {server.getsockname()[1]}')\n"
+        "host, port = store.get(str((rank + 1) % size)).decode().split()\n"
+        "with socket.create_connection((host, int(port))) as peer: peer.sendall(b'x')\n"
+        "connection, (address, _) = server.accept()\n"
+        "assert connection.recv(1) == b'x'\n"
+        "print('heard', socket.gethostbyaddr(address)[0], flush=True)\n"
+        "store.set(f'done {rank}', '')\n"
+        "for each in range(size): store.get(f'done {each}')\n"
+    )
+    done = execute(tmp_path, [PYTHON, "-c", script], "--set", "workers=3")
+    assert done.returncode == 0, done.stderr
+    assert {f"[w{rank}] heard w{(rank - 1) % 3}" for rank in range(3)} <= set(done.stdout.splitlines())
+
+
+def test_two_runs_at_once_share_nothing(tmp_path: Path) -> None:
+    """Not the port of the page of metrics either, which is nobody's to choose here."""
+    command = [PYTHON, str(EXAMPLES / "sockets.py")]
+    options = [word for word in argv(tmp_path, command) if word not in ("--set", "metrics.port=0")]
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(options, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=150) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert all({"[w0] rank 0 sum 1", "[w1] rank 1 sum 1"} <= set(output.splitlines()) for output, _ in said)
+    assert len(list(tmp_path.glob("*/summary.json"))) == 2
+
+
+def test_an_mpi_program_is_joined_by_mpirun_and_not_without(tmp_path: Path) -> None:
+    command = [PYTHON, str(EXAMPLES / "with_mpi4py.py")]
+    mpirun = str(Path(PYTHON).with_name("mpirun"))
+    alone = execute(tmp_path / "alone", command)
+    assert alone.returncode == 0, alone.stderr
+    assert alone.stdout.count("rank 0 of 1 on") == 2
+    assert any("--launcher -- mpirun" in reason for reason in summary_of(tmp_path / "alone")["reasons"])
+    joined = execute(tmp_path / "joined", [mpirun, *command], "--launcher", "--set", "workers=3")
+    assert joined.returncode == 0, joined.stderr
+    assert all(f"rank {rank} of 3 on w{rank}" in joined.stdout for rank in range(3))
+    summary = summary_of(tmp_path / "joined")
+    assert not any("mpirun" in reason for reason in summary["reasons"])
+    assert all(link["bytes"] > 2**20 for link in summary["links"])
+    assert [worker["name"] for worker in summary["command"]["workers"]] == ["w0"]
+    assert nothing_is_left(summary["run_id"])
+
+
+def test_rank_0_reads_what_the_command_is_given(tmp_path: Path) -> None:
+    options = argv(tmp_path, ["sh", "-c", "cat; echo end"], "--stdin")
+    done = subprocess.run(options, input="one\ntwo\n", capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("[w0]")] == ["[w0] one", "[w0] two", "[w0] end"]
+    assert [line for line in lines if line.startswith("[w1]")] == ["[w1] end"]
+
+
+def test_a_terminal_that_goes_away_ends_the_run_in_order(tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    script = "trap 'echo hung up; exit 0' HUP; echo ready; while :; do sleep 0.1; done"
+    command = argv(tmp_path, ["sh", "-c", script])
+    running = subprocess.Popen(
+        ["setsid", "--ctty", *command], stdin=terminal, stdout=terminal, stderr=terminal, close_fds=True
+    )
+    os.close(terminal)
+    seen = b""
+    while seen.count(b"ready") < 2:
+        seen += os.read(master, 4096)
+    os.close(master)  # the kernel sends SIGHUP, and who writes is told EIO
+    assert running.wait(timeout=60) == 130
+    summary = summary_of(tmp_path)
+    assert summary["reasons"] == ["interrupted by SIGHUP"]
+    (logs,) = tmp_path.glob("*/logs")
+    assert [(logs / f"w{rank}.log").read_text() for rank in (0, 1)] == ["ready\nhung up\n"] * 2
+    assert nothing_is_left(summary["run_id"])
 
 
 def ask(*words: str) -> "subprocess.CompletedProcess[str]":

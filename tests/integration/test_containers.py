@@ -79,6 +79,7 @@ def test_a_spec_trains_the_same_parameters_in_namespaces_and_in_containers(
 
 WHAT_IT_IS = """
 id -u; id -g
+echo "called $(hostname), w1 $(getent hosts w1), $TESTBED_ADDRESS $(getent hosts $TESTBED_ADDRESS)"
 grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status
 ls /sys/class/net | tr '\\n' ' '; echo
 touch /anything 2>/dev/null && echo writable; touch /tmp/anything && echo temporary
@@ -89,7 +90,8 @@ ls /run/testbed/*/state.json 2>/dev/null; ls -d /run/testbed/*/workers
 def test_a_command_runs_in_a_container_without_rights_and_its_exit_code_is_passed_on(
     daemon: DockerDaemon, tmp_path: Path
 ) -> None:
-    script = f"{WHAT_IT_IS}\necho told me so >&2; exit $((RANK * 7))"
+    # The one that fails ends the other: it waits until that has said all.
+    script = f"{WHAT_IT_IS}\necho told me so >&2; [ $RANK = 0 ] || sleep 3; exit $((RANK * 7))"
     words = ["exec", "--workers", "2", "--link", "100mbit", "--output", str(tmp_path), "--set", "metrics.port=null"]
     done = run_testbed(daemon, *words, "--set", as_override(runtime()), "--", "sh", "-c", script)
     assert done.returncode == 7, done.stderr
@@ -97,6 +99,9 @@ def test_a_command_runs_in_a_container_without_rights_and_its_exit_code_is_passe
     said = dict(line.split(":\t") for line in lines if ":\t" in line)
     assert lines[:2] == ["10001", "10001"]
     assert {name: int(said[name], 16) for name in ("CapEff", "CapBnd")} == {"CapEff": 0, "CapBnd": 0}
+    assert [line.split() for line in lines if line.startswith("called")] == [
+        ["called", "w0,", "w1", "10.0.0.6", "w1,", "10.0.0.2", "10.0.0.2", "w0"]
+    ]
     assert (said["NoNewPrivs"], said["Seccomp"]) == ("1", "2")
     assert "lo w0-eth0" in lines
     assert "temporary" in lines

@@ -1,7 +1,9 @@
 """Nodes and links as the deployment makes them: Mininet's in every respect, quick to come and gone without a trace."""
 
 import os
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,54 @@ def test_nodes_and_links_are_there_when_build_returns(tmp_path: Path) -> None:
             for port in (first, second):
                 argv = ["nsenter", f"--net=/proc/{net.get(port.node).pid}/ns/net", "ip", "link", "show", port.interface]
                 assert port.mac in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def inside(pid: int, script: str, *, user: int = 0) -> list[str]:
+    argv = [
+        "nsenter",
+        f"--target={pid}",
+        "--net",
+        "--mount",
+        "--uts",
+        "--",
+        "setpriv",
+        f"--reuid={user}",
+        "--clear-groups",
+    ]
+    done = subprocess.run([*argv, "sh", "-c", script], capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).splitlines()
+
+
+def test_every_host_is_called_by_its_name_and_knows_all_others(tmp_path: Path) -> None:
+    machine = Path("/etc/hosts").read_text(), socket.gethostname()
+    keys = {"collective": {"kind": "parameter_server", "servers": 1}, "hosts": {"x0": {"at": "s0"}}}
+    plan = make_plan(validate({"name": "t", "workers": 2, "seed": 7, **keys}))
+    with owned(tmp_path) as state, deploy(plan, state, log_directory=tmp_path) as deployment:
+        names = plan.host_names()
+        assert list(names) == ["w0", "w1", "ps0", "x0"]
+        for name in names:
+            script = f"hostname; getent hosts {' '.join(names)} {' '.join(names.values())} | tr -s ' '"
+            pairs = [f"{address} {each}" for each, address in names.items()]
+            assert inside(deployment.hosts[name].pid, script, user=65534) == [name, *pairs, *pairs]
+        begun_s = time.monotonic()
+        assert inside(deployment.hosts["w1"].pid, "getent hosts nobody.invalid || echo unknown") == ["unknown"]
+        assert time.monotonic() - begun_s < 3.0, "a name server that nobody can reach was waited for"
+        tail = inside(deployment.hosts["w0"].pid, "cat /etc/hosts")
+        assert tail[-len(machine[0].splitlines()) :] == machine[0].splitlines()
+        assert "Read-only" in inside(deployment.hosts["w0"].pid, "echo >> /etc/hosts")[-1]
+        assert (Path("/etc/hosts").read_text(), socket.gethostname()) == machine
+
+
+def test_a_host_that_has_lost_its_name_or_its_peers_names_is_noticed(tmp_path: Path) -> None:
+    plan = make_plan(validate({"name": "t", "workers": 2}))
+    with owned(tmp_path) as state, deploy(plan, state, log_directory=tmp_path) as deployment:
+        assert deployment.differences() == []
+        inside(deployment.hosts["w1"].pid, "hostname elsewhere; umount /etc/hosts")
+        assert deployment.differences() == [
+            "w1: is called elsewhere, asked for w1",
+            "w1: w0 is nobody in /etc/hosts, asked for 10.0.0.2",
+            "w1: w1 is nobody in /etc/hosts, asked for 10.0.0.6",
+        ]
 
 
 def test_without_namespaces_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def make_holder(state: RunState, log_directory: Path) -> int:
     """A process in namespaces of its own, as Mininet's shells are."""
     process = spawn(
         "holder",
-        ["unshare", "--net", "--mount", "sleep", "600"],
+        ["unshare", "--net", "--mount", "--uts", "sleep", "600"],
         Output(log_directory / "holder.log", None),
         environment={**os.environ, RUN_ID_VARIABLE: state.run_id},
     )
@@ -173,14 +173,14 @@ def test_an_entry_runs_inside_in_a_fork(forking_host: NamespaceHost, tmp_path: P
         "import os, sys\n"
         "def main(*arguments):\n"
         "    print(arguments, os.environ['COLOUR'], os.getpgid(0) == os.getpid(), os.getcwd())\n"
-        "    print([os.readlink(f'/proc/self/ns/{kind}') for kind in ('net', 'mnt')])\n"
+        "    print([os.readlink(f'/proc/self/ns/{kind}') for kind in ('net', 'mnt', 'uts')])\n"
         "    print([name in sys.modules for name in ('probe_workload', 'testbed.control.agent', 'grpc')])\n"
     )
     spec = ProcessSpec(name="p", entry="entry:main", arguments=("a", "b"), environment={"COLOUR": "red"})
     lines: list[str] = []
     process = forking_host.start(spec, on_output=lines.append)
     assert process.wait(20.0) == 0
-    namespaces = [os.readlink(f"/proc/{forking_host.pid}/ns/{kind}") for kind in ("net", "mnt")]  # noqa: PTH115
+    namespaces = [os.readlink(f"/proc/{forking_host.pid}/ns/{kind}") for kind in ("net", "mnt", "uts")]  # noqa: PTH115
     assert process.log_path.read_text().splitlines() == lines
     assert lines == [
         f"('a', 'b') red True {Path.cwd()}",

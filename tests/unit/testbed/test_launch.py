@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from testbed.control.coordinator import Listener
-from testbed.errors import Interrupted, RunFailedError
+from testbed.errors import Interrupted, RunFailedError, SpecError
 from testbed.hosts.base import ProcessSpec
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
 from testbed.launch import CommandFailedError, Exit, Launch, redirections, worker_environment
@@ -84,6 +84,36 @@ def test_a_backend_that_takes_over_is_told_where_to_say_so() -> None:
     assert found["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "1"
 
 
+def test_a_launcher_is_nobody_among_the_workers() -> None:
+    """It would hand RANK=0 to all that it starts."""
+    found = environment(planned("mpirun", workers=4, workload={"launcher": True}), 0)
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"} & set(found)
+    assert {"MASTER_ADDR", "TESTBED_ADDRESS", "GLOO_SOCKET_IFNAME"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ({"runtime": "docker"}, "workload.launcher"),
+        ({"workers_per_host": 2}, "workers_per_host"),
+        ({"hosts": {"w1": {"cpu": 0.5}}}, "hosts.w1"),
+    ],
+)
+def test_what_a_launcher_would_ignore_is_refused(spec: dict[str, Any], word: str) -> None:
+    with pytest.raises(SpecError, match=word):
+        planned("mpirun", workers=4, workload={"launcher": True}, **spec)
+
+
+def test_a_launcher_runs_in_the_first_host_and_finds_the_others(tmp_path: Path) -> None:
+    plan = planned("sh", "-c", 'grep -c pid= "$TESTBED_SSH"; cat "$TESTBED_HOSTFILE"', workload={"launcher": True})
+    hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
+    heard = Heard()
+    Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", directory=tmp_path, listener=heard).run()
+    assert [line for _, line, _ in heard.lines] == ["2", "w0 slots=1", "w1 slots=1"]
+    assert heard.exits == {0: 0}
+    assert hosts["w1"].started == []
+
+
 def test_redirections_are_what_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "redirected"
     assert redirections(path) == []
@@ -98,6 +128,8 @@ def test_redirections_are_what_was_asked_for(tmp_path: Path) -> None:
 class LocalHost:
     """A host without namespaces."""
 
+    pid = 1
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.started: list[SpawnedProcess] = []
@@ -105,7 +137,7 @@ class LocalHost:
     def start(self, process: ProcessSpec, *, on_output: Any = None, on_error: Any = None) -> SpawnedProcess:
         output = Output(self.directory / f"{process.name}.log", on_output, on_error)
         environment = {**os.environ, **process.environment}
-        self.started.append(spawn(process.name, process.argv, output, environment=environment))
+        self.started.append(spawn(process.name, process.argv, output, environment=environment, stdin=process.stdin))
         return self.started[-1]
 
 
@@ -134,7 +166,7 @@ def launch(tmp_path: Path, script: str, *, heard: Heard | None = None, grace: st
     plan = planned("sh", "-c", script, workers=workers, grace=grace)
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(workers)}
     try:
-        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", listener=heard).run()
+        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", directory=tmp_path, listener=heard).run()
     finally:
         assert all(process.poll() is not None for host in hosts.values() for process in host.started)
     return heard
@@ -152,7 +184,15 @@ def test_a_worker_that_ended_with_its_container_tells_by_its_status_and_the_cont
         raise RunFailedError("the container of w1 was removed")
 
     with pytest.raises(CommandFailedError, match="the container of w1 was removed") as raised:
-        Launch(plan, hosts, run_id="r", redirected=tmp_path / "redirected", listener=Heard(), watch=watch).run()
+        Launch(
+            plan,
+            hosts,
+            run_id="r",
+            redirected=tmp_path / "redirected",
+            directory=tmp_path,
+            listener=Heard(),
+            watch=watch,
+        ).run()
     assert raised.value.exit_code == 128 + signal.SIGKILL
 
 
@@ -166,6 +206,25 @@ def test_lines_of_both_streams_are_told_apart_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "w1.stderr.log").read_text() == "err 1\n"
     assert heard.exits == {0: 0, 1: 0}
     assert heard.barriers == ["measure", "done"]
+
+
+def test_rank_0_reads_what_it_is_given_and_the_others_nothing(tmp_path: Path) -> None:
+    (tmp_path / "given").write_text("a line\n")
+    plan = planned("sh", "-c", "cat; echo end")
+    hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
+    heard = Heard()
+    with (tmp_path / "given").open() as given:
+        Launch(
+            plan,
+            hosts,
+            run_id="r",
+            redirected=tmp_path / "redirected",
+            directory=tmp_path,
+            listener=heard,
+            stdin=given.fileno(),
+        ).run()
+    assert [line for rank, line, _ in heard.lines if rank == 0] == ["a line", "end"]
+    assert [line for rank, line, _ in heard.lines if rank == 1] == ["end"]
 
 
 def test_standard_input_is_closed(tmp_path: Path) -> None:
@@ -213,7 +272,9 @@ def test_what_is_watched_ends_the_run(tmp_path: Path) -> None:
 
     plan = planned("sleep", "60")
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
-    launched = Launch(plan, hosts, run_id="r", redirected=tmp_path / "r", listener=Heard(), watch=broken)
+    launched = Launch(
+        plan, hosts, run_id="r", redirected=tmp_path / "r", directory=tmp_path, listener=Heard(), watch=broken
+    )
     with pytest.raises(RunFailedError, match="a daemon"):
         launched.run()
     assert all(process.poll() is not None for host in hosts.values() for process in host.started)

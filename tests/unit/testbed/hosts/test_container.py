@@ -6,7 +6,7 @@ from pathlib import Path
 from testbed.hosts.base import Limits
 from testbed.hosts.container import ContainerSpec, run_arguments, update_arguments
 
-SPEC = ContainerSpec(image="my/train:1", mounts=("/data",), environment={"HF_HOME": "/data"})
+SPEC = ContainerSpec(image="my/train:1", mounts=("/data",), environment={"HF_HOME": "/data"}, names={"w0": "10.0.0.2"})
 
 
 def arguments(spec: ContainerSpec = SPEC) -> list[str]:
@@ -36,6 +36,12 @@ def test_a_container_has_no_network_and_no_rights() -> None:
 
 def test_it_sees_the_runs_directories_and_the_mounts_read_only() -> None:
     assert values("--volume") == ["/run/testbed/r1/workers:/run/testbed/r1/workers", "/data:/data:ro"]
+
+
+def test_it_is_called_by_its_name_and_knows_all_others() -> None:
+    assert values("--hostname") == ["w0"]
+    assert values("--dns") == ["127.0.0.1"], "which refuses at once, where no name server can be reached"
+    assert values("--add-host") == ["w0:10.0.0.2"]
 
 
 def test_it_is_found_by_the_runs_id_and_its_processes_are_too() -> None:

@@ -41,6 +41,38 @@ def test_each_line_is_handed_to_the_listener_as_well(tmp_path: Path) -> None:
     assert process.log_path.read_text() == "one\ntwo\nthree"
 
 
+def test_the_log_keeps_the_bytes_and_the_listener_gets_text(tmp_path: Path) -> None:
+    lines: list[str] = []
+    said = b"caf\xe9 \xff\n50 %\r100 %\r\nna\xc3\xafve"
+    script = f"import os, time; said = {said!r}\nfor byte in said: os.write(1, bytes([byte])); time.sleep(0.002)"
+    process = start(tmp_path, sys.executable, "-c", script, on_output=lines.append)
+    assert process.wait(10.0) == 0
+    assert process.log_path.read_bytes() == said
+    assert lines == ["caf\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}", "50 %", "100 %", "na\xefve"]
+
+
+def test_many_lines_and_one_without_an_end_are_all_told(tmp_path: Path) -> None:
+    lines: list[str] = []
+    script = "seq 100000; head -c 5000000 /dev/zero | tr '\\0' x"
+    process = start(tmp_path, "sh", "-c", script, on_output=lines.append)
+    assert process.wait(60.0) == 0
+    assert lines[:100_000] == [str(number) for number in range(1, 100_001)]
+    assert "".join(lines[100_000:]) == 5_000_000 * "x"
+    assert 1 < len(lines[100_000:]) <= 6
+    assert process.log_path.stat().st_size == 588_895 + 5_000_000
+
+
+def test_a_standard_input_that_is_given_is_read(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.write(write, b"given")
+    os.close(write)
+    output = Output(tmp_path / "p.log", None)
+    process = spawn("p", ["cat"], output, environment=dict(os.environ), stdin=read)
+    os.close(read)
+    assert process.wait(10.0) == 0
+    assert process.log_path.read_text() == "given"
+
+
 def test_waiting_has_a_limit(tmp_path: Path) -> None:
     process = start(tmp_path, "sleep", "60")
     assert process.wait(0.05) is None

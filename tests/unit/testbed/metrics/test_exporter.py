@@ -5,6 +5,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from urllib.request import urlopen
 
@@ -62,6 +63,18 @@ def exporter() -> Iterator[Exporter]:
     made = Exporter(0, run_id="r1", information={"name": "quickstart"})
     yield made
     made.close()
+
+
+def test_the_usual_port_or_while_that_is_taken_any_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setattr("testbed.metrics.exporter.PORT", taken := other.getsockname()[1])
+        with closing(Exporter("auto", run_id="r2")) as second:
+            assert second.port not in (None, 0, taken)
+            assert second.url == f"http://127.0.0.1:{second.port}/metrics"
+    with closing(Exporter("auto", run_id="r1")) as first:
+        assert first.port == taken
+    with closing(Exporter(None, run_id="r3")) as none:
+        assert none.url is None
 
 
 def scrape(exporter: Exporter) -> dict[str, Metric]:

@@ -109,7 +109,9 @@ def test_the_table_shows_what_varied_and_says_what_was_wrong(summary: Summary, t
 
 
 def test_a_command_is_compared_by_its_time(summary: Summary, tmp_path: Path) -> None:
-    command = CommandSummary(argv=["true"], backend=None, redirected=[], start_s=0.0, time_s=4.2, workers=[])
+    command = CommandSummary(
+        argv=["true"], backend=None, redirected=[], launcher=False, start_s=0.0, time_s=4.2, workers=[]
+    )
     ran = summary.model_copy(update={"command": command, "iteration_time_s": None})
     found = comparison(tmp_path, point(ran, **rate("10mbit")), point(ran, **rate("20mbit")))
     assert found.points[0].row()["command_time_s"] == 4.2

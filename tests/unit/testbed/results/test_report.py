@@ -167,6 +167,7 @@ def test_a_command_has_a_page_of_its_links(record: Make) -> None:
         argv=["python", "a b.py"],
         backend="testbed",
         redirected=["gloo"],
+        launcher=False,
         start_s=2.0,
         time_s=3.0,
         workers=[CommandExit(name="w0", status=0, time_s=2.5), CommandExit(name="w1", status=-9, time_s=3.0)],

@@ -1,3 +1,4 @@
+import errno
 import io
 import threading
 
@@ -20,6 +21,19 @@ def test_streams_stay_apart_and_each_line_says_whose_it_is() -> None:
     streams.write(0, "hello", False)
     streams.write(11, "oh", True)
     assert (output.getvalue(), error.getvalue()) == ("[w0] hello\n", "[w11] oh\n")
+
+
+def test_a_terminal_that_is_gone_stops_nobody() -> None:
+    """The threads that call it copy what workers print into their logs, too."""
+
+    def above(_: str) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    output = io.StringIO()
+    streams = Streams(output=output, error=Terminal(), environment={}, above=above)
+    streams.write(0, "lost", True)
+    streams.write(0, "kept", False)
+    assert output.getvalue() == "[w0] kept\n"
 
 
 def test_a_terminal_has_colours_unless_told_otherwise() -> None:

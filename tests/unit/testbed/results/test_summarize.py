@@ -103,6 +103,7 @@ COMMAND = CommandFacts(
     argv=["iperf3", "-c", "10.0.0.1"],
     backend=None,
     redirected=[],
+    launcher=False,
     start_s=10.0,
     end_s=20.0,
     exits=[("w0", 0, 19.0), ("w1", -15, 20.0)],

@@ -85,6 +85,7 @@ def test_unknown_keys_are_refused_with_what_is_allowed() -> None:
         ({"mtu": 65536}, ["mtu", "allowed: at most 9,000"]),
         ({"packet_mode": "1kB"}, ["packet_mode: '1kB' is no packet mode", "3000B to 64KiB"]),
         ({"workers": 1}, ["workers", "allowed: at least 2"]),
+        ({"workers": 0, "workload": {"kind": "command", "argv": ["true"]}}, ["workers", "allowed: at least 1"]),
         ({"workers": "four"}, ["workers"]),
         ({"collective": "rign"}, ["collective", "'rign' is not a collective", "ring"]),
         ({"channel": "memory"}, ["channel: `memory`", "tcp, udp"]),
