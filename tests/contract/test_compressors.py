@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.lockstep import Workers
 from tests.threads import run_communicators
-from transports.compression.base import COMPRESSORS, AllReduce, Compressor, Piece
+from transports.compression._sharded import Sharded
+from transports.compression.base import COMPRESSORS, AllReduce, AllToAll, Compressor, Piece
 from transports.gradients import GradientCompression
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -36,9 +37,14 @@ SHAPES = ((5, 7), (3,), (2, 3, 4), (1,), (300,), (20, 30))
 
 def compressors() -> Iterator[Compressor]:
     for kind in COMPRESSORS.kinds():
-        yield COMPRESSORS.parse(kind)
-        for options in OPTIONS.get(kind, []):
-            yield COMPRESSORS.parse({"kind": kind, **options})
+        for options in [{}, *OPTIONS.get(kind, [])]:
+            yield (compressor := COMPRESSORS.parse({"kind": kind, **options}))
+            if isinstance(compressor, Sharded):
+                yield in_two_phases(compressor)
+
+
+def in_two_phases(compressor: Compressor) -> Compressor:
+    return compressor.model_copy(update={"exchange": "two_phase"})
 
 
 def named(chosen: Iterator[Compressor]) -> list[Any]:
@@ -54,8 +60,10 @@ CONTRACTING = named(
 AVERAGING = named(
     compressor
     for compressor in compressors()
-    # What-if numbers are wrong, a vote is no mean, and a shared scale depends on the others.
-    if not compressor.remembers and compressor.kind not in {"divide", "signsgd", "thc"}
+    # What-if numbers are wrong, a vote is no mean, a shared scale depends on the others, and so does a shard's mean.
+    if not compressor.remembers
+    and compressor.kind not in {"divide", "signsgd", "thc"}
+    and getattr(compressor, "exchange", "gather") != "two_phase"
 )
 
 
@@ -91,7 +99,7 @@ def test_bytes_are_those_declared_and_all_get_the_same(
         for result in results:
             assert torch.isfinite(result).all()
             assert torch.equal(result, results[0]) or not compressor.replicas_agree
-    if results[0].numel() and (declared := compressor.payload_bytes(shapes)) is not None:
+    if results[0].numel() and (declared := compressor.payload_bytes(shapes, num_workers)) is not None:
         assert workers.payload_bytes() == declared
 
 
@@ -103,9 +111,11 @@ def test_requests_are_those_declared(compressor: Compressor) -> None:
     for request in workers.requests:
         if isinstance(request, AllReduce):
             asked.append(("all_reduce", request.tensor.numel(), request.tensor.element_size()))
+        elif isinstance(request, AllToAll):
+            asked.append(("all_to_all", request.payloads.size, 1))
         else:
             asked += [("all_gather", 3, 8)] * request.varying + [("all_gather", 3 * len(request.payload), 1)]
-    declared = [tuple(exchange) for exchange in compressor.exchanges(SHAPES, 3)]
+    declared = [tuple(exchange)[:3] for exchange in compressor.exchanges(SHAPES, 3)]
     if compressor.data_dependent:
         assert [kind for kind, *_ in asked] == [kind for kind, *_ in declared]
     else:

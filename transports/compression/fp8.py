@@ -9,14 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     CHUNK,
     COMPRESSORS,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Shape,
@@ -29,7 +28,7 @@ _SMALLEST: Final = 2.0**-9
 
 
 @COMPRESSORS.register
-class EightBitFloats(Gathered):
+class EightBitFloats(Sharded):
     """Rounded to the nearest."""
 
     @property
@@ -52,7 +51,7 @@ class EightBitFloats(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: EightBitFloats  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:  # noqa: ARG002
@@ -72,7 +71,8 @@ class _Codec(GatheredCodec):
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:  # noqa: ARG002
         table = self._decoded * (payload[:4].view(np.float32)[0] * np.float32(weight))
         for start, stop in chunks(len(total), CHUNK):
-            total[start:stop] += table[payload[4 + start : 4 + stop]]
+            # A byte is no index out of range; without looking for one it takes a quarter of the time.
+            total[start:stop] += np.take(table, payload[4 + start : 4 + stop], mode="wrap")
 
     @property
     def _decoded(self) -> Array:

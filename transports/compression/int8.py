@@ -10,14 +10,13 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     COMPRESSORS,
     SMALLEST_SCALE,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Shape,
@@ -30,7 +29,7 @@ _LARGEST: Final = 127
 
 
 @COMPRESSORS.register
-class EightBitIntegers(Gathered):
+class EightBitIntegers(Sharded):
     """Rounded to the nearest of 255 multiples of the block's scale."""
 
     block: int = Field(256, ge=1, le=2**14)
@@ -55,7 +54,7 @@ class EightBitIntegers(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: EightBitIntegers  # type: ignore[misc]
 
     def _views(self, payload: Bytes, num_elements: int) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.int8]]]:

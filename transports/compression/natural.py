@@ -12,14 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     CHUNK,
     COMPRESSORS,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Shape,
@@ -34,7 +33,7 @@ _INFINITY: Final = np.uint32(0xFF << 23)
 
 
 @COMPRESSORS.register
-class Natural(Gathered):
+class Natural(Sharded):
     """Nine bits in all."""
 
     @property
@@ -60,7 +59,7 @@ class Natural(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: Natural  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:  # noqa: ARG002

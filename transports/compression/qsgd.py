@@ -16,14 +16,13 @@ import numpy as np
 from pydantic import Field
 
 from transports.compression._levels import Width, draw, num_levels, pack, packed_bytes, unpack
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     COMPRESSORS,
     SMALLEST_SCALE,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Shape,
@@ -34,7 +33,7 @@ from transports.compression.base import (
 
 
 @COMPRESSORS.register
-class Qsgd(Gathered):
+class Qsgd(Sharded):
     """Levels are multiples of the block's norm over 1, 7 or 127, for 2, 4 or 8 bits."""
 
     bits: Width = 4
@@ -68,7 +67,7 @@ class Qsgd(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: Qsgd  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from transports.compression._levels import pack, packed_bytes, unpack
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     CHUNK,
     COMPRESSORS,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Shape,
@@ -28,7 +28,7 @@ from transports.compression.base import (
 
 
 @COMPRESSORS.register
-class SignSgd(Gathered):
+class SignSgd(Sharded):
     """The result is +1, -1, or 0 in a tie: the learning rate is the length of the step."""
 
     scaled: bool = False
@@ -47,12 +47,20 @@ class SignSgd(Gathered):
         """The scale, if any, and signs."""
         return 4 * self.scaled + -(-count(shapes) // 8)
 
+    def mean_bytes(self, num_elements: int) -> int:
+        """A vote has three outcomes, in 2 bits."""
+        return super().mean_bytes(num_elements) if self.scaled else packed_bytes(num_elements, 2)
+
+    def mean_contraction(self, num_elements: int) -> float | None:
+        """Votes are told exactly."""
+        return super().mean_contraction(num_elements) if self.scaled else 1.0
+
     def codec(self, place: Place) -> Codec:
         """One worker's."""
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: SignSgd  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:  # noqa: ARG002
@@ -72,6 +80,15 @@ class _Codec(GatheredCodec):
             decoded *= -2 * scale
             decoded += scale
             total[start:stop] += decoded
+
+    def encode_mean(self, mean: Array) -> Bytes:
+        return super().encode_mean(mean) if self.options.scaled else pack((mean + 1).astype(np.uint8), 2)
+
+    def add_decoded_mean(self, payload: Bytes, total: Array, weight: float) -> None:
+        if self.options.scaled:
+            super().add_decoded_mean(payload, total, weight)
+            return
+        total += np.float32(weight) * (unpack(payload, 2)[: len(total)].astype(np.float32) - 1)
 
     def finish(self, out: Array) -> None:
         if self.options.scaled:

@@ -48,7 +48,7 @@ def test_gathered_payloads_go_to_everybody(workers: int) -> None:
     share = 0.02 * workers / 2
     assert sum(made.traffic.values()) == pytest.approx(share * made.uncompressed_bytes, rel=0.1)
     assert made.prediction.bound_s == pytest.approx(share * without.prediction.bound_s, rel=0.05)
-    payload = COMPRESSORS.parse("top_k").payload_bytes([(count,) for count in made.buckets[:1]])
+    payload = COMPRESSORS.parse("top_k").payload_bytes([(count,) for count in made.buckets[:1]], workers)
     assert made.exchanges[0] == Exchange("all_gather", workers * (payload or 0), 1)
 
 
@@ -94,7 +94,7 @@ def test_priority_agrees_before_each_part_and_sends_the_same_bytes() -> None:
     assert sum(made.buckets) == sum(without.buckets)
     assert all(4 * count <= 200_000 for count in made.buckets)
     num_items = len(made.buckets)
-    assert made.exchanges[::2] == (Exchange("all_to_all", 4 * -(-num_items // 8), 1),) * num_items
+    assert made.exchanges[::2] == (Exchange("all_to_all", 4 * -(-num_items // 8), 1, of_gradients=False),) * num_items
     assert made.prediction.payload_bytes == made.prediction.gradient_bytes
     assert sum(made.traffic.values()) == pytest.approx(sum(without.traffic.values()), rel=0.01)
 

@@ -24,7 +24,7 @@ def test_vectors_and_what_would_not_shrink_travel_as_they_are() -> None:
     values = [_gradient(seed, rank=6) for seed in range(2)]
     (result, _) = workers.mean(values, LAYOUT)
     assert torch.allclose(result[600:], ((values[0] + values[1]) / 2)[600:])
-    assert COMPRESSORS.parse({"kind": "powersgd", "rank": 1}).payload_bytes([(20, 5, 6), (20,), (2, 2)]) == 4 * (
+    assert COMPRESSORS.parse({"kind": "powersgd", "rank": 1}).payload_bytes([(20, 5, 6), (20,), (2, 2)], 2) == 4 * (
         20 + 20 + 4 + 30
     )
 
