@@ -127,3 +127,19 @@ def test_what_an_engine_cannot_do_is_refused(keys: dict[str, Any], words: str) -
     with pytest.raises(SpecError) as raised:
         plan(**keys)
     assert words in str(raised.value)
+
+
+def test_what_is_gathered_among_eight_goes_in_two_phases_and_the_plan_says_so() -> None:
+    made, gathered, without = (
+        plan(workers=8, compression=compression)
+        for compression in ("int8", {"kind": "int8", "exchange": "gather"}, "none")
+    )
+    assert set(gathered.patterns) == {"gather"}
+    assert set(without.patterns) == {"reduce"}
+    assert "two_phase" in made.patterns
+    assert made.to_json()["patterns"] == list(made.patterns)
+    assert sum(made.traffic.values()) == pytest.approx(0.255 * made.uncompressed_bytes, rel=0.01)
+    assert sum(gathered.traffic.values()) > made.uncompressed_bytes
+    assert made.prediction.alpha_beta_s < 0.26 * without.prediction.alpha_beta_s
+    assert made.prediction.bound_s < 0.26 * without.prediction.bound_s
+    assert made.prediction.payload_bytes == pytest.approx(9 / 32 * made.prediction.gradient_bytes, rel=0.02)
