@@ -12,11 +12,12 @@ errors stay bounded wherever one coding is a contraction (Tang, Yu, Lian, Zhang,
 Without it a coding that leaves |C(x) - x| <= q |x| leaves at most 2 q + q^2 of the mean of the workers' norms.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import pairwise, zip_longest
-from math import sqrt
-from typing import Any, Final, Literal
+from functools import lru_cache, partial
+from itertools import accumulate, chain, islice, pairwise, zip_longest
+from math import prod, sqrt
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,29 @@ _GRAIN: Final = 8
 """Shards are multiples of so many elements, but for the last: signs fill whole bytes."""
 
 
+class Shard(NamedTuple):
+    """What one worker owns of a slice of a bucket."""
+
+    start: int
+    stop: int
+    lengths: tuple[int, ...]
+    """Of the parts of parameters in it, in order."""
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Parts of parameters have one dimension."""
+        return [(length,) for length in self.lengths]
+
+    @property
+    def layout(self) -> Layout:
+        """The same for a codec."""
+        return [Piece((self.start, number), (length,)) for number, length in enumerate(self.lengths)]
+
+    def of(self, values: Array) -> Array:
+        """The bucket's elements that it has."""
+        return values[self.start : self.stop]
+
+
 class Sharded(Gathered):
     """A compressor that codes elements by themselves, or in blocks: shards can be coded one by one, and their means
     again."""
@@ -63,9 +87,9 @@ class Sharded(Gathered):
     takes 2/N of the bytes and rounds twice. `auto`: two phases where they save more bytes than a round of messages
     costs, and where what the second coding loses is fed back or surely little."""
 
-    def mean_bytes(self, num_elements: int) -> int:
-        """The length of a shard's mean."""
-        return self.encoded_bytes([(num_elements,)])
+    def mean_bytes(self, shapes: Sequence[Shape]) -> int:
+        """The length of a shard's mean, of parts of gradients of these shapes."""
+        return self.encoded_bytes(shapes)
 
     def mean_contraction(self, num_elements: int) -> float | None:
         """As :meth:`Compressor.contraction`, of the coding of a mean."""
@@ -81,22 +105,29 @@ class Sharded(Gathered):
         kept = self.mean_contraction(shard_elements(num_elements, num_workers))
         if not self.error_feedback and (kept or 0.0) < LEAST_KEPT:
             return "gather"
-        two_phase_bytes = sum(exchange.num_elements for exchange in self._two_phases(num_elements, num_workers))
+        two_phase_bytes = sum(exchange.num_elements for exchange in self._two_phases(shapes, num_workers))
         return cheaper(self.encoded_bytes(shapes), two_phase_bytes, num_workers=num_workers)
 
     def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:
         """One all_gather; or an all_to_all of shards and an all_gather of their means, of each slice."""
         if self.pattern(shapes, num_workers) == "gather":
             return super().exchanges(shapes, num_workers)
-        return self._two_phases(count(shapes), num_workers)
+        return self._two_phases(shapes, num_workers)
 
-    def _two_phases(self, num_elements: int, num_workers: int) -> list[Exchange]:
-        shards = [shard_elements(stop - start, num_workers) for start, stop in slices(num_elements, num_workers)]
-        lengths = [(self.encoded_bytes([(shard,)]), self.mean_bytes(shard)) for shard in shards]
+    def _two_phases(self, shapes: Sequence[Shape], num_workers: int) -> list[Exchange]:
+        lengths = [self.row_bytes(shards) for shards in cut(tuple(map(prod, shapes)), num_workers)]
         operations: tuple[Operation, Operation] = ("all_to_all", "all_gather")
         return [
-            Exchange(operations[phase], num_workers * lengths[number][phase], 1) for number, phase in turns(len(shards))
+            Exchange(operations[phase], num_workers * lengths[number][phase], 1)
+            for number, phase in turns(len(lengths))
         ]
+
+    def row_bytes(self, shards: Sequence[Shard]) -> tuple[int, int]:
+        """Of the longest payload in each phase: all are filled up to it."""
+        return (
+            max(self.encoded_bytes(shard.shapes) for shard in shards),
+            max(self.mean_bytes(shard.shapes) for shard in shards),
+        )
 
     def lost(self, num_elements: int, num_workers: int) -> float | None:
         """As :class:`Compressor` has it, of both codings."""
@@ -123,12 +154,34 @@ def cheaper(payload_bytes: int, two_phase_bytes: int, *, num_workers: int) -> Pa
     return "two_phase" if scattered_bytes + ROUND_BYTES < gathered_bytes else "gather"
 
 
-def slices(num_elements: int, num_workers: int) -> list[tuple[int, int]]:
-    """Start and stop of what goes through both phases at once. Of a long bucket one slice is coded while another one is
-    on the links."""
+@lru_cache(maxsize=4096)
+def cut(lengths: tuple[int, ...], num_workers: int) -> tuple[tuple[Shard, ...], ...]:
+    """The slices of a bucket of parameters of so many elements, and in each the shard of every worker.
+
+    Of a long bucket one slice is coded while another one is on the links.
+    """
+    ends = list(accumulate(lengths))
+    num_elements = ends[-1]
     wanted = max(1, min(MOST_SLICES, num_elements // SLICE_ELEMENTS))
     step = shard_elements(-(-num_elements // wanted), num_workers) * num_workers
-    return [(start, min(start + step, num_elements)) for start in range(0, num_elements, step)]
+    slices = []
+    for start in range(0, num_elements, step):
+        stop = min(start + step, num_elements)
+        shard = shard_elements(stop - start, num_workers)
+        borders = [min(start + rank * shard, stop) for rank in range(num_workers + 1)]
+        slices.append(tuple(Shard(*border, _between(*border, ends)) for border in pairwise(borders)))
+    return tuple(slices)
+
+
+def _between(start: int, stop: int, ends: Sequence[int]) -> tuple[int, ...]:
+    """Lengths of the parts of parameters, which end at those places, from start to stop."""
+    found = []
+    for end in islice(ends, bisect_right(ends, start), None):
+        if start == stop:
+            break
+        found.append(min(end, stop) - start)
+        start = min(end, stop)
+    return tuple(length for length in found if length)
 
 
 def shard_elements(num_elements: int, num_workers: int) -> int:
@@ -146,28 +199,26 @@ class ShardedCodec(GatheredCodec):
         self.owed: Final = Memory()
         """What the second coding of this worker's shards left out of their means. It is fed back into the next."""
 
-    def encode_mean(self, mean: Array) -> Bytes:
+    def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
         """The payload of a shard's mean, finished. The values stay as they are."""
-        return self.encode(mean, _alone(mean))
+        return self.encode(mean, layout)
 
-    def add_decoded_mean(self, payload: Bytes, total: Array, weight: float) -> None:
+    def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         """Add `weight` times what such a payload says to the total."""
-        self.add_decoded(payload, total, weight, _alone(total))
+        self.add_decoded(payload, total, weight, layout)
 
     def exchange(self, values: Array, out: Array, layout: Layout) -> Exchanging:
         """One round; or two of every slice, as :func:`turns` has them. Beside each request goes what the next one needs
         and the decoding of what has come back."""
         num_workers = self.place.num_workers
-        two_phase = self.options.pattern([piece.shape for piece in layout], num_workers) == "two_phase"
-        borders = slices(len(values), num_workers) if two_phase else []
-        owed = self._owed(values, layout, borders) if self.options.error_feedback else None
+        shapes = [piece.shape for piece in layout]
+        two_phase = self.options.pattern(shapes, num_workers) == "two_phase"
+        slices = cut(tuple(map(prod, shapes)), num_workers) if two_phase else ()
+        owed = self._owed(values, layout, slices) if self.options.error_feedback else None
         if not two_phase:
             yield from super().exchange(values, out, layout)
             return
-        parts = [
-            _Slice(self, values[start:stop], out[start:stop], None if owed is None else owed[start:stop])
-            for start, stop in borders
-        ]
+        parts = [_Slice(self, shards, values, out, owed) for shards in slices]
         parts[0].encode()
         decoding: list[Callable[[], None]] = []
         for (number, phase), following in zip_longest(order := turns(len(parts)), order[1:]):
@@ -183,14 +234,13 @@ class ShardedCodec(GatheredCodec):
                 decoding.append(parts[number].decode)
         _each(decoding)
 
-    def _owed(self, values: Array, layout: Layout, borders: Sequence[tuple[int, int]]) -> Array:
+    def _owed(self, values: Array, layout: Layout, slices: Sequence[Sequence[Shard]]) -> Array:
         """What this worker owes, (n,): nothing but of its shards. What it owes of others', for buckets are formed anew,
         becomes part of what it sends: as many times as much as there are workers, for that is averaged."""
         owed = self.owed.flat(layout)
-        edges = [0]
-        for start, stop in borders:
-            edges += [start + border for border in _shards(stop - start, self.place.num_workers)[self.place.rank]]
-        for start, stop in zip(edges[::2], [*edges[1::2], len(owed)], strict=True):
+        own = [(shards[self.place.rank].start, shards[self.place.rank].stop) for shards in slices]
+        edges = [0, *chain.from_iterable(own), len(owed)]
+        for start, stop in zip(edges[::2], edges[1::2], strict=True):
             if owed[start:stop].any():
                 values[start:stop] += owed[start:stop] * np.float32(self.place.num_workers)
                 owed[start:stop] = 0
@@ -200,14 +250,18 @@ class ShardedCodec(GatheredCodec):
 class _Slice:
     """A part of a bucket on its way through both phases."""
 
-    def __init__(self, codec: ShardedCodec, values: Array, out: Array, owed: Array | None) -> None:
+    def __init__(
+        self, codec: ShardedCodec, shards: Sequence[Shard], values: Array, out: Array, owed: Array | None
+    ) -> None:
         self._codec = codec
         self._options: Final = codec.options
+        self._shards = [shard for shard in shards if shard.lengths]
+        """The last workers of a small bucket have none."""
+        self._own = shards[codec.place.rank]
+        self._row_bytes = codec.options.row_bytes(shards)
         self._values, self._out, self._owed = values, out, owed
-        self._shards = _shards(len(values), codec.place.num_workers)
-        self._longest = shard_elements(len(values), codec.place.num_workers)
-        self._payloads: Bytes
-        self._mean_payload: Bytes
+        self._payloads = np.zeros((len(shards), self._row_bytes[0]), np.uint8)
+        self._mean_payload = np.zeros(self._row_bytes[1], np.uint8)
         self.answers: list[Any] = [None, None]
         self.steps: Final = (self.encode, self.encode_mean)
         """What comes before the request of each phase."""
@@ -218,42 +272,39 @@ class _Slice:
 
     def encode(self) -> None:
         """Every shard. With error feedback the values become what is not sent."""
-        self._payloads = np.zeros((len(self._shards), self._options.encoded_bytes([(self._longest,)])), np.uint8)
-        for row, (start, stop) in zip(self._payloads, self._shards, strict=True):
-            if start < stop:
-                shard = self._values[start:stop]
-                payload = self._codec.encode(shard, _alone(shard))
-                row[: len(payload)] = payload
-                if self._options.error_feedback:
-                    self._codec.add_decoded(payload, shard, -self._codec.damping(len(shard)), _alone(shard))
+        for row, shard in zip(self._payloads, self._shards, strict=False):
+            values = shard.of(self._values)
+            payload = self._codec.encode(values, shard.layout)
+            row[: len(payload)] = payload
+            if self._options.error_feedback:
+                self._codec.add_decoded(payload, values, -self._codec.damping(len(values)), shard.layout)
 
     def encode_mean(self) -> None:
         """Of this worker's shard, added in the order of the ranks. With error feedback what it leaves out is kept."""
-        start, stop = self._shards[self._codec.place.rank]
-        self._mean_payload = np.zeros(self._options.mean_bytes(self._longest), np.uint8)
-        if start == stop:
+        codec, own = self._codec, self._own
+        if not own.lengths:
             return
-        mean = np.zeros(stop - start, np.float32)
-        damping, length = self._codec.damping(len(mean)), self._options.encoded_bytes([mean.shape])
+        mean = np.zeros(own.stop - own.start, np.float32)
+        damping, length = codec.damping(len(mean)), self._options.encoded_bytes(own.shapes)
         for payload in self.answers[0]:
-            self._codec.add_decoded(payload[:length], mean, damping / self._codec.place.num_workers, _alone(mean))
-        self._codec.finish(mean)
+            codec.add_decoded(payload[:length], mean, damping / codec.place.num_workers, own.layout)
+        codec.finish(mean)
         if self._owed is not None:
-            mean += self._owed[start:stop]
-        payload = self._codec.encode_mean(mean)
+            mean += own.of(self._owed)
+        payload = codec.encode_mean(mean, own.layout)
         self._mean_payload[: len(payload)] = payload
         if self._owed is not None:
-            self._codec.add_decoded_mean(payload, mean, -damping)
+            codec.add_decoded_mean(payload, mean, -damping, own.layout)
             forget_infinite(mean)
-            self._owed[start:stop] = mean
+            own.of(self._owed)[:] = mean
 
     def decode(self) -> None:
         """The means of all shards."""
-        self._out.fill(0.0)
-        for (start, stop), payload in zip(self._shards, self.answers[1], strict=True):
-            if start < stop:
-                meant = payload[: self._options.mean_bytes(stop - start)]
-                self._codec.add_decoded_mean(meant, self._out[start:stop], self._codec.damping(stop - start))
+        for shard, payload in zip(self._shards, self.answers[1], strict=False):
+            out = shard.of(self._out)
+            out.fill(0.0)
+            meant = payload[: self._options.mean_bytes(shard.shapes)]
+            self._codec.add_decoded_mean(meant, out, self._codec.damping(len(out)), shard.layout)
 
 
 def turns(num_slices: int) -> list[tuple[int, int]]:
@@ -268,14 +319,3 @@ def turns(num_slices: int) -> list[tuple[int, int]]:
 def _each(work: Sequence[Callable[[], None]]) -> None:
     for step in work:
         step()
-
-
-def _shards(num_elements: int, num_workers: int) -> list[tuple[int, int]]:
-    """Start and stop of each worker's."""
-    shard = shard_elements(num_elements, num_workers)
-    return list(pairwise(min(rank * shard, num_elements) for rank in range(num_workers + 1)))
-
-
-def _alone(values: Array) -> Layout:
-    """Codecs of shards do not ask which parameter an element is of."""
-    return [Piece("shard", (len(values),))]

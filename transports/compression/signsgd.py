@@ -47,9 +47,9 @@ class SignSgd(Sharded):
         """The scale, if any, and signs."""
         return 4 * self.scaled + -(-count(shapes) // 8)
 
-    def mean_bytes(self, num_elements: int) -> int:
+    def mean_bytes(self, shapes: Sequence[Shape]) -> int:
         """A vote has three outcomes, in 2 bits."""
-        return super().mean_bytes(num_elements) if self.scaled else packed_bytes(num_elements, 2)
+        return super().mean_bytes(shapes) if self.scaled else packed_bytes(count(shapes), 2)
 
     def mean_contraction(self, num_elements: int) -> float | None:
         """Votes are told exactly."""
@@ -81,12 +81,12 @@ class _Codec(ShardedCodec):
             decoded += scale
             total[start:stop] += decoded
 
-    def encode_mean(self, mean: Array) -> Bytes:
-        return super().encode_mean(mean) if self.options.scaled else pack((mean + 1).astype(np.uint8), 2)
+    def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
+        return super().encode_mean(mean, layout) if self.options.scaled else pack((mean + 1).astype(np.uint8), 2)
 
-    def add_decoded_mean(self, payload: Bytes, total: Array, weight: float) -> None:
+    def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         if self.options.scaled:
-            super().add_decoded_mean(payload, total, weight)
+            super().add_decoded_mean(payload, total, weight, layout)
             return
         total += np.float32(weight) * (unpack(payload, 2)[: len(total)].astype(np.float32) - 1)
 

@@ -1,7 +1,7 @@
 """The exchange in two phases: who decides on it, its bytes, its error, and that nothing is lost between owners."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -18,8 +18,7 @@ from transports.compression._sharded import (
     SLICE_ELEMENTS,
     Sharded,
     cheaper,
-    shard_elements,
-    slices,
+    cut,
     turns,
 )
 from transports.compression.base import COMPRESSORS, Piece
@@ -112,18 +111,30 @@ def test_auto_takes_two_phases_where_they_pay_and_do_no_harm(
     assert compressor.pattern([(num_elements,)], num_workers) == pattern
 
 
-@given(num_elements=st.integers(1, 5 * SLICE_ELEMENTS), num_workers=st.integers(2, 20))
-def test_slices_and_shards_cover_a_bucket_once(num_elements: int, num_workers: int) -> None:
-    cut = slices(num_elements, num_workers)
-    assert cut[0][0] == 0
-    assert cut[-1][1] == num_elements
-    assert all(first[1] == second[0] for first, second in pairwise(cut))
-    for start, stop in cut:
-        assert start < stop
-        assert num_workers * shard_elements(stop - start, num_workers) >= stop - start
-    order = turns(len(cut))
-    assert sorted(order) == [(number, phase) for number in range(len(cut)) for phase in range(2)]
-    assert all(order.index((number, 0)) < order.index((number, 1)) for number in range(len(cut)))
+@given(
+    lengths=st.lists(st.integers(0, 5 * SLICE_ELEMENTS), min_size=1, max_size=20).filter(any),
+    num_workers=st.integers(2, 20),
+)
+def test_slices_and_shards_cover_a_bucket_once_and_keep_parameters_apart(lengths: list[int], num_workers: int) -> None:
+    slices = cut(tuple(lengths), num_workers)
+    shards = [shard for slice_ in slices for shard in slice_]
+    assert all(len(slice_) == num_workers for slice_ in slices)
+    assert shards[0].start == 0
+    assert shards[-1].stop == sum(lengths)
+    assert all(first.stop == second.start for first, second in pairwise(shards))
+    assert all(sum(shard.lengths) == shard.stop - shard.start for shard in shards)
+    borders = {0, *accumulate(lengths)}
+    inner = {shard.start + end for shard in shards for end in accumulate(shard.lengths)} | {0}
+    assert borders <= inner <= borders | {shard.stop for shard in shards}
+
+
+@pytest.mark.parametrize("num_slices", [1, 2, 3, 4])
+def test_a_mean_is_coded_one_turn_before_it_is_gathered(num_slices: int) -> None:
+    order = turns(num_slices)
+    assert sorted(order) == [(number, phase) for number in range(num_slices) for phase in range(2)]
+    for number in range(num_slices):
+        distance = order.index((number, 1)) - order.index((number, 0))
+        assert distance >= 2 or num_slices == 1
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 8])
@@ -225,6 +236,7 @@ def test_a_long_bucket_goes_in_slices_and_ends_the_same_everywhere(
     channel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_sharded, "SLICE_ELEMENTS", 1000)
+    cut.cache_clear()
     num_workers, num_elements = 3, 4567
     values = gradients(num_workers, num_elements)
     compressor = sharded("int8", exchange="two_phase")
@@ -238,3 +250,4 @@ def test_a_long_bucket_goes_in_slices_and_ends_the_same_everywhere(
     expected = Workers(compressor, num_workers).mean(values)[0]
     for found in run_communicators(reduce, num_workers, channel=channel, compression=compressor):
         assert torch.equal(found, expected)
+    cut.cache_clear()
