@@ -150,6 +150,13 @@ def _require_right(experiment: Experiment, compressor: Compressor) -> None:
         )
     if reason := experiment.workload.refusal(compressor):
         raise SpecError(f"compression: {reason}")
+    warmup = experiment.workload.phase_lengths().get("warmup", 0)
+    if compressor.settled_after > warmup:
+        raise SpecError(
+            f"compression: {compressor.kind} compresses from iteration {compressor.settled_after} on, and after "
+            f"{warmup} of warm-up the measured ones would not all send the same; set workload.warmup to "
+            f"{compressor.settled_after} or more"
+        )
     try:
         compressor.check_world(experiment.workers)
     except OptionError as error:

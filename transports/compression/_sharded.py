@@ -199,6 +199,10 @@ class ShardedCodec(GatheredCodec):
         self.owed: Final = Memory()
         """What the second coding of this worker's shards left out of their means. It is fed back into the next."""
 
+    def coded(self, values: Array, layout: Layout) -> Array:  # noqa: ARG002
+        """What is coded for these values, (n,): they themselves, unless the codec makes something else of a bucket."""
+        return values
+
     def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
         """The payload of a shard's mean, finished. The values stay as they are."""
         return self.encode(mean, layout)
@@ -211,6 +215,7 @@ class ShardedCodec(GatheredCodec):
         """One round; or two of every slice, as :func:`turns` has them. Beside each request goes what the next one needs
         and the decoding of what has come back."""
         num_workers = self.place.num_workers
+        values = self.coded(values, layout)
         shapes = [piece.shape for piece in layout]
         two_phase = self.options.pattern(shapes, num_workers) == "two_phase"
         slices = cut(tuple(map(prod, shapes)), num_workers) if two_phase else ()

@@ -182,6 +182,11 @@ class Compressor(Options):
         """Whether the codec keeps anything between exchanges but its random generators."""
         return self.stateful or self.error_feedback
 
+    @property
+    def settled_after(self) -> int:
+        """Exchanges of each bucket that ask for something else, before those that `exchanges` tells of."""
+        return 0
+
     def check_world(self, num_workers: int) -> None:
         """Raises OptionError where so many workers cannot use these options."""
 

@@ -143,3 +143,11 @@ def test_what_is_gathered_among_eight_goes_in_two_phases_and_the_plan_says_so() 
     assert made.prediction.alpha_beta_s < 0.26 * without.prediction.alpha_beta_s
     assert made.prediction.bound_s < 0.26 * without.prediction.bound_s
     assert made.prediction.payload_bytes == pytest.approx(9 / 32 * made.prediction.gradient_bytes, rel=0.02)
+
+
+def test_measured_iterations_all_send_the_same() -> None:
+    compression = {"kind": "powersgd", "start": 5}
+    with pytest.raises(SpecError, match=r"set workload\.warmup to 5 or more"):
+        plan(compression=compression, workload={"kind": "training", "warmup": 4})
+    made = plan(compression=compression, workload={"kind": "training", "warmup": 5})
+    assert made.exchanges == plan(compression="powersgd").exchanges
