@@ -1,9 +1,10 @@
 """Deep gradient compression: the largest elements of gradients that were accumulated with their momentum.
 
 Lin, Han, Mao, Wang, Dally 2018, "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
-Training" (ICLR): momentum correction (Nesterov's too), local gradient clipping, momentum factor masking, a threshold
-found in a sample, as in the authors' github.com/synxlin/deep-gradient-compression (dgc/memory.py), and its warm-up: in the paper the ratio goes down from 25 % by a quarter with each of the first four epochs. On
-the wire as `threshold`.
+Training" (ICLR): momentum correction (Nesterov's too), local gradient clipping, momentum factor masking, and a
+threshold found in a sample, as in the authors' github.com/synxlin/deep-gradient-compression (dgc/memory.py), and its
+warm-up: in the paper the ratio goes down from 25 % by a quarter with each of the first four epochs. On the wire as
+`threshold`.
 
 The momentum is applied here, before the selection, so the optimizer must have none.
 """
