@@ -17,6 +17,7 @@ from transports.gradients import GradientCompression
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "dgc": [{"ratio": 0.1, "clip_norm": 0.1, "nesterov": True}],
+    "demo": [{"side": 8, "kept": 3, "sign": False}],
     "divide": [{"by": 3.0}],
     "fp8": [{"error_feedback": True}],
     "int8": [{"block": 32, "error_feedback": True}],
@@ -27,6 +28,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "random_k": [{"ratio": 0.1}, {"ratio": 0.1, "error_feedback": False}],
     "signsgd": [{"scaled": True}, {"scaled": True, "error_feedback": True}],
     "signum": [{"scaled": True, "momentum": 0.5}],
+    "sparseloco": [{"side": 8, "kept": 3}, {"side": 5, "kept": 30, "bits": 8}],
     "terngrad": [{"clip": None}, {"clip": None, "error_feedback": True}],
     "thc": [{"register_bits": 16}, {"error_feedback": True}],
     "threshold": [{"threshold": 0.01}, {"threshold": 0.02, "error_feedback": False}],
