@@ -95,7 +95,7 @@ class _Codec(Codec):
                 np.put_along_axis(components, chosen, np.take_along_axis(components, chosen, 1) + sent, 1)
             components *= np.float32(1 / self.place.num_workers)
             mean = tiles.joined(transformed_back(components, tiles))
-            out[start:stop] = np.sign(mean) if self.options.sign else mean
+            out[start:stop] = np.where(np.isfinite(mean), np.sign(mean), np.nan) if self.options.sign else mean
 
     def _encode(self, values: Array, layout: Layout) -> Bytes:
         momentum = self._momentum.flat(layout)

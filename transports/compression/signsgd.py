@@ -82,13 +82,16 @@ class _Codec(ShardedCodec):
             total[start:stop] += decoded
 
     def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
-        return super().encode_mean(mean, layout) if self.options.scaled else pack((mean + 1).astype(np.uint8), 2)
+        if self.options.scaled:
+            return super().encode_mean(mean, layout)
+        return pack((np.nan_to_num(mean, nan=2.0) + 1).astype(np.uint8), 2)  # the fourth level is no number
 
     def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         if self.options.scaled:
             super().add_decoded_mean(payload, total, weight, layout)
             return
-        total += np.float32(weight) * (unpack(payload, 2)[: len(total)].astype(np.float32) - 1)
+        votes = np.array([-1, 0, 1, np.nan], np.float32) * np.float32(weight)
+        total += np.take(votes, unpack(payload, 2)[: len(total)])
 
     def finish(self, out: Array) -> None:
         if self.options.scaled:

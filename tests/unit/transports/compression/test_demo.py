@@ -105,3 +105,12 @@ def test_sending_all_components_is_the_mean() -> None:
 
 def test_the_bytes_are_those_of_components_and_twelve_bits_of_index() -> None:
     assert COMPRESSORS.parse("demo").payload_bytes([(4 * 64, 6 * 64)], 4) == 24 * 32 * (12 + 32) // 8
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_is_not_finite_does_not_hide_behind_a_sign(value: float) -> None:
+    gradient = torch.ones(NUM_ELEMENTS)
+    gradient[5] = value
+    workers = Workers("demo", 1)
+    assert not torch.isfinite(workers.mean([gradient], LAYOUT)[0]).all()
+    assert torch.isfinite(workers.mean([torch.ones(NUM_ELEMENTS)], LAYOUT)[0]).all()

@@ -251,3 +251,12 @@ def test_a_long_bucket_goes_in_slices_and_ends_the_same_everywhere(
     for found in run_communicators(reduce, num_workers, channel=channel, compression=compressor):
         assert torch.equal(found, expected)
     cut.cache_clear()
+
+
+def test_a_vote_that_is_no_number_is_told_as_such() -> None:
+    codec = Workers("signsgd", 1).members[0]._codec
+    assert isinstance(codec, _sharded.ShardedCodec)
+    votes, layout = np.array([1, 0, -1, np.nan, 1], np.float32), [Piece(0, (5,))]
+    told = np.zeros(5, np.float32)
+    codec.add_decoded_mean(codec.encode_mean(votes, layout), told, 1.0, layout)
+    assert np.array_equal(told, votes, equal_nan=True)
