@@ -104,7 +104,8 @@ def unpack_indices(packed: Bytes, tiles: Tiles, num_kept: int) -> Indices:
     """The inverse, (num_tiles, num_kept)."""
     bits, count = _index_bits(tiles), tiles.num_tiles * num_kept
     unpacked = np.unpackbits(packed, count=count * bits).reshape(count, bits)
-    return (unpacked.astype(np.int64) << np.arange(bits)).sum(axis=1).reshape(tiles.num_tiles, num_kept)
+    indices: Indices = (unpacked.astype(np.int64) << np.arange(bits)).sum(axis=1)
+    return indices.reshape(tiles.num_tiles, num_kept)
 
 
 def _index_bits(tiles: Tiles) -> int:

@@ -11,9 +11,10 @@ momentum is applied here, so the optimizer must have none.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from transports.compression._memory import Memory, forget_infinite
@@ -135,18 +136,19 @@ def cosines(length: int) -> Array:
     component, place = np.arange(length)[:, None], np.arange(length)
     matrix = np.sqrt(2 / length) * np.cos(np.pi * (2 * place + 1) * component / (2 * length))
     matrix[0] /= np.sqrt(2)
-    return matrix.astype(np.float32)
+    narrow: Array = matrix.astype(np.float32)
+    return narrow
 
 
 def transformed(cut: Array, tiles: Tiles) -> Array:
     """The components of each tile, in both directions."""
     grid = cut.reshape(-1, tiles.height, tiles.width)
-    components: Array = cosines(tiles.height) @ grid @ cosines(tiles.width).T
+    components: npt.NDArray[Any] = cosines(tiles.height) @ grid @ cosines(tiles.width).T
     return components.reshape(cut.shape)
 
 
 def transformed_back(components: Array, tiles: Tiles) -> Array:
     """The inverse."""
     grid = components.reshape(-1, tiles.height, tiles.width)
-    cut: Array = cosines(tiles.height).T @ grid @ cosines(tiles.width)
+    cut: npt.NDArray[Any] = cosines(tiles.height).T @ grid @ cosines(tiles.width)
     return cut.reshape(components.shape)

@@ -50,7 +50,7 @@ def test_what_is_sent_is_what_the_authors_send(bits: int) -> None:
             buffer.sub_(sent[-1])
         results = workers.mean([gradient.flatten() for gradient in gradients], LAYOUT)
         assert torch.equal(results[0], results[1])
-        assert torch.allclose(results[0].double(), (sum(sent) / 2).flatten(), atol=1e-5)  # type: ignore[union-attr]
+        assert torch.allclose(results[0].double(), (sum(sent) / 2).flatten(), atol=1e-5)
 
 
 def test_the_bytes_are_those_of_two_bits_and_twelve_bits_of_index() -> None:
