@@ -47,7 +47,7 @@ def compressors() -> Iterator[Compressor]:
 
 
 def in_two_phases(compressor: Compressor) -> Compressor:
-    return compressor.model_copy(update={"exchange": "two_phase"})
+    return compressor.model_copy(update={"exchange": "two_phase", "slices": 2})
 
 
 def named(chosen: Iterable[Compressor]) -> list[Any]:

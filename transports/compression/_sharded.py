@@ -20,6 +20,7 @@ from math import prod, sqrt
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from transports.collectives.base import Operation
 from transports.compression._memory import Memory, forget_infinite
@@ -48,9 +49,6 @@ ROUND_BYTES: Final = 12_500
 latency that `collective: auto` takes where nobody has told it any."""
 LEAST_KEPT: Final = 0.75
 """Of the square: how much of it a second coding must keep, at worst, to be chosen where no error is fed back."""
-MOST_SLICES: Final = 4
-SLICE_ELEMENTS: Final = 2**18
-"""At least: a slice is two more rounds of messages, and should be worth them."""
 _GRAIN: Final = 8
 """Shards are multiples of so many elements, but for the last: signs fill whole bytes."""
 
@@ -86,6 +84,9 @@ class Sharded(Gathered):
     """`gather`: every worker gathers all payloads. `two_phase`: each averages a shard and codes the mean again, which
     takes 2/N of the bytes and rounds twice. `auto`: two phases where they save more bytes than a round of messages
     costs, and where what the second coding loses is fed back or surely little."""
+    slices: int = Field(1, ge=1, le=64)
+    """Of two phases: a bucket goes in so many slices, one of which is coded while another one is on the links. Each is
+    two more operations: it pays where coding takes longer than their messages' latency, and not on far links."""
 
     def mean_bytes(self, shapes: Sequence[Shape]) -> int:
         """The length of a shard's mean, of parts of gradients of these shapes."""
@@ -115,7 +116,7 @@ class Sharded(Gathered):
         return self._two_phases(shapes, num_workers)
 
     def _two_phases(self, shapes: Sequence[Shape], num_workers: int) -> list[Exchange]:
-        lengths = [self.row_bytes(shards) for shards in cut(tuple(map(prod, shapes)), num_workers)]
+        lengths = [self.row_bytes(shards) for shards in cut(tuple(map(prod, shapes)), num_workers, self.slices)]
         operations: tuple[Operation, Operation] = ("all_to_all", "all_gather")
         return [
             Exchange(operations[phase], num_workers * lengths[number][phase], 1)
@@ -155,15 +156,12 @@ def cheaper(payload_bytes: int, two_phase_bytes: int, *, num_workers: int) -> Pa
 
 
 @lru_cache(maxsize=4096)
-def cut(lengths: tuple[int, ...], num_workers: int) -> tuple[tuple[Shard, ...], ...]:
-    """The slices of a bucket of parameters of so many elements, and in each the shard of every worker.
-
-    Of a long bucket one slice is coded while another one is on the links.
-    """
+def cut(lengths: tuple[int, ...], num_workers: int, num_slices: int) -> tuple[tuple[Shard, ...], ...]:
+    """The slices of a bucket of parameters of so many elements, fewer where it is short, and in each the shard of every
+    worker."""
     ends = list(accumulate(lengths))
     num_elements = ends[-1]
-    wanted = max(1, min(MOST_SLICES, num_elements // SLICE_ELEMENTS))
-    step = shard_elements(-(-num_elements // wanted), num_workers) * num_workers
+    step = shard_elements(-(-num_elements // num_slices), num_workers) * num_workers
     slices = []
     for start in range(0, num_elements, step):
         stop = min(start + step, num_elements)
@@ -218,7 +216,7 @@ class ShardedCodec(GatheredCodec):
         values = self.coded(values, layout)
         shapes = [piece.shape for piece in layout]
         two_phase = self.options.pattern(shapes, num_workers) == "two_phase"
-        slices = cut(tuple(map(prod, shapes)), num_workers) if two_phase else ()
+        slices = cut(tuple(map(prod, shapes)), num_workers, self.options.slices) if two_phase else ()
         owed = self._owed(values, layout, slices) if self.options.error_feedback else None
         if not two_phase:
             yield from super().exchange(values, out, layout)

@@ -15,7 +15,6 @@ from transports.communicator import Communicator
 from transports.compression import _sharded
 from transports.compression._sharded import (
     ROUND_BYTES,
-    SLICE_ELEMENTS,
     Sharded,
     cheaper,
     cut,
@@ -112,11 +111,15 @@ def test_auto_takes_two_phases_where_they_pay_and_do_no_harm(
 
 
 @given(
-    lengths=st.lists(st.integers(0, 5 * SLICE_ELEMENTS), min_size=1, max_size=20).filter(any),
+    lengths=st.lists(st.integers(0, 10_000), min_size=1, max_size=20).filter(any),
     num_workers=st.integers(2, 20),
+    num_slices=st.integers(1, 8),
 )
-def test_slices_and_shards_cover_a_bucket_once_and_keep_parameters_apart(lengths: list[int], num_workers: int) -> None:
-    slices = cut(tuple(lengths), num_workers)
+def test_slices_and_shards_cover_a_bucket_once_and_keep_parameters_apart(
+    lengths: list[int], num_workers: int, num_slices: int
+) -> None:
+    slices = cut(tuple(lengths), num_workers, num_slices)
+    assert len(slices) <= num_slices
     shards = [shard for slice_ in slices for shard in slice_]
     assert all(len(slice_) == num_workers for slice_ in slices)
     assert shards[0].start == 0
@@ -232,14 +235,10 @@ def test_what_an_owner_owes_reaches_the_sum_when_buckets_are_formed_anew() -> No
 
 
 @pytest.mark.parametrize("channel", ["memory", "tcp", "udp", "grpc"])
-def test_a_long_bucket_goes_in_slices_and_ends_the_same_everywhere(
-    channel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_sharded, "SLICE_ELEMENTS", 1000)
-    cut.cache_clear()
+def test_a_bucket_goes_in_slices_and_ends_the_same_everywhere(channel: str) -> None:
     num_workers, num_elements = 3, 4567
     values = gradients(num_workers, num_elements)
-    compressor = sharded("int8", exchange="two_phase")
+    compressor = sharded("int8", exchange="two_phase", slices=4)
     assert len(compressor.exchanges([(num_elements,)], num_workers)) == 8
 
     def reduce(communicator: Communicator) -> torch.Tensor:
@@ -250,7 +249,6 @@ def test_a_long_bucket_goes_in_slices_and_ends_the_same_everywhere(
     expected = Workers(compressor, num_workers).mean(values)[0]
     for found in run_communicators(reduce, num_workers, channel=channel, compression=compressor):
         assert torch.equal(found, expected)
-    cut.cache_clear()
 
 
 def test_a_vote_that_is_no_number_is_told_as_such() -> None:
