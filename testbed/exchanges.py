@@ -7,7 +7,7 @@ from testbed.errors import SpecError
 from testbed.fusion import fuse, merge
 from testbed.spec.experiment import Experiment
 from transports.collectives.cntk import Cntk
-from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Shape
+from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Pattern, Shape
 from transports.errors import OptionError
 
 
@@ -61,6 +61,12 @@ def exchanges(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange,
     )
 
 
+def patterns(experiment: Experiment, buckets: Sequence[int]) -> tuple[Pattern, ...]:
+    """How the payloads of each bucket meet."""
+    shapes = _bucket_shapes(experiment, buckets)
+    return tuple(experiment.compression.pattern(each, experiment.workers) for each in shapes)
+
+
 def _layers(experiment: Experiment) -> list[int]:
     """Elements of each, the last one first."""
     return [sum(map(prod, shapes)) for shapes in reversed(experiment.workload.layer_shapes())]
@@ -72,7 +78,7 @@ def _agreement(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange
     if not fusion.by_engine or not buckets or not (order := fusion.order(buckets)).agrees:
         return ()
     mask_bytes = -(-len(order.items(_layers(experiment))) // 8)
-    return (Exchange("all_to_all", experiment.workers * mask_bytes, 1),)
+    return (Exchange("all_to_all", experiment.workers * mask_bytes, 1, of_gradients=False),)
 
 
 def _bucket_shapes(experiment: Experiment, buckets: Sequence[int]) -> Iterator[list[Shape]]:
@@ -144,6 +150,13 @@ def _require_right(experiment: Experiment, compressor: Compressor) -> None:
         )
     if reason := experiment.workload.refusal(compressor):
         raise SpecError(f"compression: {reason}")
+    warmup = experiment.workload.phase_lengths().get("warmup", 0)
+    if compressor.settled_after > warmup:
+        raise SpecError(
+            f"compression: {compressor.kind} compresses from iteration {compressor.settled_after} on, and after "
+            f"{warmup} of warm-up the measured ones would not all send the same; set workload.warmup to "
+            f"{compressor.settled_after} or more"
+        )
     try:
         compressor.check_world(experiment.workers)
     except OptionError as error:

@@ -19,7 +19,7 @@ from testbed.aggregation.plan import (
 from testbed.background._flows import Flow, plan_flows
 from testbed.bridging import bridged_addresses, bridged_ports
 from testbed.errors import SpecError
-from testbed.exchanges import buckets_of, exchanges
+from testbed.exchanges import buckets_of, exchanges, patterns
 from testbed.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.hosts.spec import HostSpec, resolve_hosts
 from testbed.links.change import asked_over_time
@@ -38,7 +38,7 @@ from testbed.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
 from testbed.traffic import expected_loads, unknown_hops, wire_traffic
 from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
-from transports.compression.base import Exchange
+from transports.compression.base import Exchange, Pattern
 from transports.errors import OptionError
 
 
@@ -63,6 +63,8 @@ class Plan:
     """What adds gradients beside switches."""
     exchanges: tuple[Exchange, ...]
     """The operations that they ask of the collective; an estimate where their size depends on the gradients."""
+    patterns: tuple[Pattern, ...]
+    """How the payloads of each bucket meet."""
     uncompressed_bytes: int
     """What workers would send to each other in one iteration without compression, on the wire."""
     prediction: Prediction
@@ -209,6 +211,7 @@ class Plan:
             "background": [flow.to_json() for flow in self.background],
             "buckets": list(self.buckets),
             "exchanges": [exchange._asdict() for exchange in self.exchanges],
+            "patterns": list(self.patterns),
             "uncompressed_bytes": self.uncompressed_bytes,
             "collective": COLLECTIVES.dump(self.collective),
             "chosen": [collective.kind for collective in self.chosen],
@@ -325,6 +328,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         buckets=buckets,
         aggregators=aggregators,
         exchanges=asked_for,
+        patterns=patterns(experiment, buckets),
         uncompressed_bytes=sum(
             wire_traffic(
                 collective,

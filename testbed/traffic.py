@@ -26,7 +26,7 @@ def wire_traffic(
     """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
     names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
-    for operation, count, element_bytes in asked_for:
+    for operation, count, element_bytes, _ in asked_for:
         if isinstance(collective, InNetwork) and collective.adds(operation, element_bytes):
             for pair in (pair for each in aggregators for pair in each.pairs):
                 totals[pair] = totals.get(pair, 0) + collective.wire_bytes(count)

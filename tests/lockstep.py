@@ -3,9 +3,21 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
-from transports.compression.base import COMPRESSORS, LENGTH_BYTES, AllReduce, Layout, Piece, Request
+from transports.compression._sharded import ShardedCodec
+from transports.compression.base import (
+    COMPRESSORS,
+    LENGTH_BYTES,
+    AllReduce,
+    AllToAll,
+    Array,
+    Layout,
+    Meanwhile,
+    Piece,
+    Request,
+)
 from transports.gradients import GradientCompression
 
 
@@ -47,29 +59,46 @@ class Workers:
             answers = _answer(requests)
 
     def errors(self, layout: Layout) -> list[torch.Tensor]:
-        """What each has not sent yet."""
-        return [torch.from_numpy(member._errors.flat(layout).copy()) for member in self.members]
+        """What each has not sent yet; what it owes of a shard's mean, in the measure of its own gradients."""
+        return [
+            torch.from_numpy(member._errors.flat(layout) + len(self.members) * _owed(member, layout))
+            for member in self.members
+        ]
 
     def payload_bytes(self) -> int:
         """Of the first worker in the last exchange."""
         return sum(
             request.tensor.nbytes
             if isinstance(request, AllReduce)
+            else request.payloads.nbytes
+            if isinstance(request, AllToAll)
             else len(request.payload) + LENGTH_BYTES * request.varying
             for request in self.requests
         )
 
 
+def _owed(member: GradientCompression, layout: Layout) -> Array:
+    codec = member._codec
+    errors = member._errors.flat(layout)
+    return codec.owed.flat(layout) if isinstance(codec, ShardedCodec) else np.zeros_like(errors)
+
+
 def _advance(exchange: Any, answer: Any) -> Request | None:
     try:
-        request: Request = exchange.send(answer)
+        step: Request | Meanwhile = exchange.send(answer)
     except StopIteration:
         return None
-    return request
+    if isinstance(step, Meanwhile):
+        step.work()
+        return step.request
+    return step
 
 
 def _answer(requests: Sequence[Any]) -> list[Any]:
     first = requests[0]
+    if isinstance(first, AllToAll):
+        assert len({request.payloads.shape for request in requests}) == 1
+        return [np.stack([request.payloads[rank] for request in requests]) for rank in range(len(requests))]
     if not isinstance(first, AllReduce):
         assert first.varying or len({len(request.payload) for request in requests}) == 1
         return [[request.payload.copy() for request in requests] for _ in requests]

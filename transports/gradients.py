@@ -1,6 +1,9 @@
 """Compressed gradients over a transport: drives codecs' exchanges and keeps the errors that are fed back."""
 
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Final, Literal
 
 import numpy as np
@@ -11,10 +14,12 @@ from transports.compression.base import (
     LENGTH_BYTES,
     AllGather,
     AllReduce,
+    AllToAll,
     Bytes,
     Compressor,
     Exchanging,
     Layout,
+    Meanwhile,
     OwnTypeCodec,
     Piece,
     Place,
@@ -37,6 +42,10 @@ def require_compressible(compressor: Compressor, dtype: torch.dtype, what: str =
         f"allowed: {', '.join(str(each).removeprefix('torch.') for each in COMPRESSIBLE)}. Convert the model, or leave "
         "compression out: uncompressed, float64 stays exact"
     )
+
+
+Answer = list[Bytes] | Bytes | None
+"""To a request."""
 
 
 class GradientCompression:
@@ -90,31 +99,54 @@ class GradientCompression:
 
 
 def run(exchange: Exchanging, transport: Transport) -> None:
-    """Drive an exchange; the transport keeps the account of its bytes and of the codec's CPU time."""
+    """Drive an exchange; the transport keeps the account of its bytes and of the codec's CPU time: what follows the
+    last request is decoding."""
     account = transport.codec
     begun_s = time.thread_time()
     try:
-        request = next(exchange)
+        step = next(exchange)
         while True:
             account.encode_s += time.thread_time() - begun_s
-            answer = _perform(request, transport)
+            request, work = step if isinstance(step, Meanwhile) else (step, None)
+            answer = _perform(request, transport) if work is None else _perform_beside(work, request, transport)
             account.payload_bytes += _payload_bytes(request)
             begun_s = time.thread_time()
-            request = exchange.send(answer)
+            step = exchange.send(answer)
     except StopIteration:
         account.decode_s += time.thread_time() - begun_s
+
+
+def _perform_beside(work: Callable[[], None], request: Request, transport: Transport) -> Answer:
+    """The request on this thread, which has the endpoint, and the work on another."""
+
+    def timed() -> float:
+        begun_s = time.thread_time()
+        work()
+        return time.thread_time() - begun_s
+
+    with ThreadPoolExecutor(1, "codec") as helper:
+        done = helper.submit(copy_context().run, timed)  # numpy keeps what it ignores in the context
+        answer = _perform(request, transport)
+    transport.codec.encode_s += done.result()
+    return answer
 
 
 def _payload_bytes(request: Request) -> int:
     if isinstance(request, AllReduce):
         return request.tensor.nbytes
+    if isinstance(request, AllToAll):
+        return request.payloads.nbytes
     return len(request.payload) + LENGTH_BYTES * request.varying
 
 
-def _perform(request: Request, transport: Transport) -> list[Bytes] | None:
+def _perform(request: Request, transport: Transport) -> Answer:
     if isinstance(request, AllReduce):
         transport.all_reduce(request.tensor, request.operation)
         return None
+    if isinstance(request, AllToAll):
+        received = torch.empty(request.payloads.shape, dtype=torch.uint8)
+        transport.all_to_all(list(received), list(torch.from_numpy(request.payloads)))
+        return received.numpy()
     return _gather(request, transport)
 
 

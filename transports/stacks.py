@@ -47,11 +47,13 @@ def parse_stack(text: str) -> StackLike:
         channel, _, compression = below.partition("/")
         if collective.partition(":")[0] == "in_network" and channel in DATA_PLANES:
             collective, channel = f"{collective}:dataplane={channel}", "tcp"
-        return Composed(
-            _with_options(COLLECTIVES, collective),
-            _with_options(CHANNELS, channel),
-            _with_options(COMPRESSORS, compression or "none"),
-        )
+        compressor = _with_options(COMPRESSORS, compression or "none")
+        if compressor.settled_after:
+            raise OptionError(
+                f"{text!r}: {compressor.kind} begins after {compressor.settled_after} iterations of training, and what "
+                "is timed by itself has none; leave that option out"
+            )
+        return Composed(_with_options(COLLECTIVES, collective), _with_options(CHANNELS, channel), compressor)
     if text.partition(":")[0] in STACKS.kinds():
         return _with_options(STACKS, text)
     raise OptionError(

@@ -9,7 +9,6 @@ import torch
 from transports.baselines.base import CommunicatorLike, WorkLike
 from transports.collectives.base import Operation
 from transports.collectives.in_network import InNetwork
-from transports.compression.base import Compressor
 from transports.samples import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.stacks import Composed, StackLike
 
@@ -118,14 +117,9 @@ def allowed_error(stack: StackLike, *, dtype: torch.dtype, num_workers: int, num
     if isinstance(stack, Composed) and isinstance(stack.collective, InNetwork) and stack.collective.payload != "int32":
         allowed = max(num_workers, 16) * stack.collective.unit_roundoff
     if isinstance(stack, Composed) and stack.compression.kind != "none":
-        lost = _lost(stack.compression, num_elements)
-        return allowed + num_workers * lost
+        lost = stack.compression.lost(num_elements, num_workers)
+        return allowed + (num_workers * lost if lost is not None else float("inf"))
     return allowed
-
-
-def _lost(compression: Compressor, num_elements: int) -> float:
-    contraction = None if compression.remembers else compression.contraction(num_elements)
-    return float("inf") if contraction is None else float((1 - contraction) ** 0.5)
 
 
 def timed(

@@ -105,7 +105,7 @@ def predict(
     decides = busiest is not None and busiest.balanced_s > alpha_beta_s
     return Prediction(
         gradient_bytes=sum(buckets) * GRADIENT_ELEMENT_BYTES,
-        payload_bytes=sum(_payload_bytes(exchange, experiment.workers) for exchange in exchanges),
+        payload_bytes=sum(exchange.payload_bytes(experiment.workers) for exchange in exchanges),
         bound_s=max(least_s, certain_s),
         alpha_beta_s=busiest.balanced_s if busiest is not None and decides else alpha_beta_s,
         goodput_bps=goodput_bps,
@@ -136,14 +136,12 @@ def _least_s(direction: Direction, world: World, exchanges: Sequence[Exchange], 
     through some such link, whatever the collective, or for its own where the collective gives it fewer."""
     goodput_bps = direction.rate_bps * goodput_fraction
     any_s = sum(
-        bound_s(operation, world=world, size_bytes=num_elements * element_bytes, goodput_bps=goodput_bps)
-        for operation, num_elements, element_bytes in exchanges
+        bound_s(
+            exchange.operation,
+            world=world,
+            size_bytes=exchange.num_elements * exchange.element_bytes,
+            goodput_bps=goodput_bps,
+        )
+        for exchange in exchanges
     )
     return min(any_s, direction.balanced_s)
-
-
-def _payload_bytes(exchange: Exchange, num_workers: int) -> int:
-    if exchange.operation == "all_to_all":
-        return 0  # an agreement, of nothing that a gradient is
-    size_bytes = exchange.num_elements * exchange.element_bytes
-    return size_bytes // num_workers if exchange.operation == "all_gather" else size_bytes

@@ -1,5 +1,7 @@
 """A plan as a person reads it."""
 
+from typing import Final
+
 from rich.console import Console
 from rich.table import Table
 
@@ -8,7 +10,14 @@ from testbed.links.direction import Direction
 from testbed.links.spec import GilbertElliott, LinkSpec
 from testbed.plan import Plan
 from testbed.results.setup_text import setup_text, value_text
+from transports.compression.base import Pattern
 from transports.units import format_rate, format_size, format_time
+
+_PATTERNS: Final[dict[Pattern, str]] = {
+    "reduce": "payloads are added up on the way",
+    "gather": "every worker gathers all payloads",
+    "two_phase": "in two phases, each worker averages a shard and codes its mean again",
+}
 
 
 def render_plan(plan: Plan, console: Console) -> None:
@@ -127,6 +136,11 @@ def render_plan(plan: Plan, console: Console) -> None:
             "codec's time is not in the prediction",
             highlight=False,
         )
+        went: dict[str, list[str]] = {_PATTERNS[pattern]: [] for pattern in plan.patterns}
+        for count, pattern in dict(zip(plan.buckets, plan.patterns, strict=True)).items():
+            went[_PATTERNS[pattern]].append(format_size(4 * count))
+        for text, which in went.items():
+            console.print(f"  {experiment.compression.kind}: {text} ({', '.join(which)})", highlight=False)
     console.print(
         f"  {exchange} at least {prediction.bound_s * 1e3:.1f} ms (bound), "
         f"{prediction.alpha_beta_s * 1e3:.1f} ms by {model}, "

@@ -303,7 +303,7 @@ class CompressionSummary(_Part):
     """payload_bytes / gradient_bytes."""
     traffic_ratio: float | None
     """Bytes that the workers' links carried, with headers, over what the same collective would have sent without
-    compression. Gathered payloads travel to every worker, so that it grows with their number."""
+    compression. It grows with the workers' number where every worker gathers all payloads."""
     encode_s: float
     """CPU time of the codec before its last collective: mean over workers, median over iterations."""
     decode_s: float

@@ -1,7 +1,7 @@
 """What every compressor promises, whatever its name: its bytes, bias, contraction and sums, over any channel; the same
 mean as a hook's and in a process group, at every scale, of every type."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf, sqrt
 from typing import Any, Final
 
@@ -13,12 +13,22 @@ from hypothesis import strategies as st
 
 from tests.lockstep import Workers
 from tests.threads import run_communicators
-from transports.compression.base import COMPRESSORS, AllReduce, Compressor, Piece, Shape, require_for_group
+from transports.compression._sharded import Sharded
+from transports.compression.base import (
+    COMPRESSORS,
+    AllReduce,
+    AllToAll,
+    Compressor,
+    Piece,
+    Shape,
+    require_for_group,
+)
 from transports.errors import OptionError
 from transports.gradients import COMPRESSIBLE, GradientCompression
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "dgc": [{"ratio": 0.1, "clip_norm": 0.1}],
+    "dgc": [{"ratio": 0.1, "clip_norm": 0.1, "nesterov": True}],
+    "demo": [{"side": 8, "kept": 3, "sign": False}],
     "divide": [{"by": 3.0}],
     "fp16": [{"error_feedback": True}],
     "bf16": [{"error_feedback": True}],
@@ -26,10 +36,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "int8": [{"block": 32, "error_feedback": True}],
     "natural": [{"error_feedback": True}],
     "onebit": [{"block": 8}, {"error_feedback": False}],
-    "powersgd": [{"rank": 1}, {"rank": 2, "error_feedback": False}],
+    "powersgd": [{"rank": 1, "start": 2}, {"rank": 2, "error_feedback": False}, {"min_compression_rate": 4.0}],
     "qsgd": [{"bits": 2}, {"bits": 8, "block": 64}, {"norm": "euclidean"}, {"error_feedback": True}],
     "random_k": [{"ratio": 0.1}, {"ratio": 0.1, "error_feedback": False}],
     "signsgd": [{"scaled": True}, {"scaled": True, "error_feedback": True}],
+    "signum": [{"scaled": True, "momentum": 0.5}],
+    "sparseloco": [{"side": 8, "kept": 3}, {"side": 5, "kept": 30, "bits": 8}],
     "terngrad": [{"clip": None}, {"clip": None, "error_feedback": True}],
     "thc": [{"register_bits": 16}, {"error_feedback": True}],
     "threshold": [{"threshold": 0.01}, {"threshold": 0.02, "error_feedback": False}],
@@ -41,26 +53,37 @@ SHAPES = ((5, 7), (3,), (2, 3, 4), (1,), (300,), (20, 30))
 
 def compressors() -> Iterator[Compressor]:
     for kind in COMPRESSORS.kinds():
-        yield COMPRESSORS.parse(kind)
-        for options in OPTIONS.get(kind, []):
-            yield COMPRESSORS.parse({"kind": kind, **options})
+        for options in [{}, *OPTIONS.get(kind, [])]:
+            yield (compressor := COMPRESSORS.parse({"kind": kind, **options}))
+            if isinstance(compressor, Sharded) and (not options or "error_feedback" in options):
+                yield in_two_phases(compressor)
 
 
-def named(chosen: Iterator[Compressor]) -> list[Any]:
+def in_two_phases(compressor: Compressor) -> Compressor:
+    return compressor.model_copy(update={"exchange": "two_phase", "slices": 2})
+
+
+def named(chosen: Iterable[Compressor]) -> list[Any]:
     return [pytest.param(compressor, id=f"{compressor.kind} {compressor}") for compressor in chosen]
 
 
 EVERY = named(compressors())
 FEEDING_BACK = named(compressor for compressor in compressors() if compressor.error_feedback)
-UNBIASED = named(compressor for compressor in compressors() if compressor.unbiased and not compressor.error_feedback)
-CONTRACTING = named(
-    compressor for compressor in compressors() if compressor.contraction(100) and not compressor.error_feedback
-)
+CODING_ALONE = [
+    compressor
+    for compressor in compressors()
+    # One worker by itself never goes in two phases.
+    if not compressor.error_feedback and getattr(compressor, "exchange", "gather") != "two_phase"
+]
+UNBIASED = named(compressor for compressor in CODING_ALONE if compressor.unbiased)
+CONTRACTING = named(compressor for compressor in CODING_ALONE if compressor.contraction(100))
 AVERAGING = named(
     compressor
     for compressor in compressors()
-    # What-if numbers are wrong, a vote is no mean, and a shared scale depends on the others.
-    if not compressor.remembers and compressor.kind not in {"divide", "signsgd", "thc"}
+    # What-if numbers are wrong, a vote is no mean, a shared scale depends on the others, and so does a shard's mean.
+    if not compressor.remembers
+    and compressor.kind not in {"divide", "signsgd", "thc"}
+    and getattr(compressor, "exchange", "gather") != "two_phase"
 )
 
 
@@ -108,21 +131,24 @@ def test_bytes_are_those_declared_and_all_get_the_same(
         for result in results:
             assert torch.isfinite(result).all()
             assert torch.equal(result, results[0]) or not compressor.replicas_agree
-    if results[0].numel() and (declared := compressor.payload_bytes(shapes)) is not None:
+    if results[0].numel() and (declared := compressor.payload_bytes(shapes, num_workers)) is not None:
         assert workers.payload_bytes() == declared
 
 
 @pytest.mark.parametrize("compressor", EVERY)
 def test_requests_are_those_declared(compressor: Compressor) -> None:
     workers = Workers(compressor, 3)
-    workers.mean(gradients(3), layout_of())
+    for _ in range(1 + compressor.settled_after):
+        workers.mean(gradients(3), layout_of())
     asked = []
     for request in workers.requests:
         if isinstance(request, AllReduce):
             asked.append(("all_reduce", request.tensor.numel(), request.tensor.element_size()))
+        elif isinstance(request, AllToAll):
+            asked.append(("all_to_all", request.payloads.size, 1))
         else:
             asked += [("all_gather", 3, 8)] * request.varying + [("all_gather", 3 * len(request.payload), 1)]
-    declared = [tuple(exchange) for exchange in compressor.exchanges(SHAPES, 3)]
+    declared = [tuple(exchange)[:3] for exchange in compressor.exchanges(SHAPES, 3)]
     if compressor.data_dependent:
         assert [kind for kind, *_ in asked] == [kind for kind, *_ in declared]
     else:
@@ -359,7 +385,8 @@ def _allowed_error(compressor: Compressor, values: Sequence[torch.Tensor], shape
         contraction = 0.0 if compressor.damping(num_elements) is not None else None
         return allowed + 1.5 * float(norms.mean())
     if contraction is not None and not compressor.unbiased:
-        return allowed + sqrt(1 - contraction) * float(norms.mean())
+        lost = compressor.lost(num_elements, num_workers)
+        return allowed + (sqrt(1 - contraction) if lost is None else lost) * float(norms.mean())
     if variance is not None:  # of independent draws; four times the deviation
         return allowed + 4 * sqrt(variance) * float(norms.norm()) / num_workers
     if compressor.kind == "terngrad":  # clipped elements too are sent as 0 or 2.5 deviations
@@ -384,7 +411,7 @@ def test_the_mean_is_within_its_stated_bound(compressor: Compressor, num_workers
             results = Workers(compressor, num_workers).mean(values, layout_of(shapes))
             expected = torch.stack(values).double().mean(0)
             rounding = torch.finfo(dtype).eps * float(expected.norm()) + torch.finfo(dtype).smallest_normal
-            if kind == "zeros" and compressor.kind != "signsgd":
+            if kind == "zeros" and compressor.kind not in {"signsgd", "signum"}:
                 assert not results[0].any()
             if allowed is not None:
                 assert float((results[0].double() - expected).norm()) <= allowed + rounding

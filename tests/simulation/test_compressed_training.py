@@ -25,7 +25,16 @@ NETWORK = ResidualNetwork(width=16, blocks_before_pooling=1, blocks_after_poolin
 
 SEEDS = (1, 2, 3)
 
-EXACT: list[Any] = ["fp16", "bf16", "fp8", "int8", "natural", "thc", "threshold"]
+EXACT: list[Any] = [
+    "fp16",
+    "bf16",
+    "fp8",
+    "int8",
+    {"kind": "int8", "exchange": "two_phase"},
+    "natural",
+    "thc",
+    "threshold",
+]
 """Those that one seed is enough for: they go the uncompressed way, nearly."""
 CONVERGING: list[Any] = [
     "qsgd",
@@ -35,6 +44,7 @@ CONVERGING: list[Any] = [
     {"kind": "powersgd", "rank": 8},
     {"kind": "dgc", "momentum": 0.8},
     "onebit",
+    {"kind": "onebit", "exchange": "two_phase"},
 ]
 """Those whose noise, or delay, the mean over seeds shows to do no harm. DGC has a momentum of its own."""
 BEHIND: list[Any] = [
@@ -42,6 +52,8 @@ BEHIND: list[Any] = [
     "terngrad",
     {"kind": "random_k", "ratio": 0.1},
     {"kind": "signsgd", "scaled": True, "error_feedback": True},
+    "sparseloco",
+    {"kind": "demo", "sign": False},
 ]
 """Those that send so little that 200 iterations are not enough: they have come 95 % of the way down."""
 

@@ -1,9 +1,10 @@
 """What the bytes are: a compressor says what it sends of a gradient, a codec does it.
 
-A codec's :meth:`Codec.exchange` is a generator of requests: it yields an :class:`AllReduce` or an :class:`AllGather`,
-is given the answer, and ends when the gradient holds the mean over the workers. It does no input or output, so the
-same generator is driven over a network by `transports/gradients.py`, as one job of the communication thread, and in
-lock-step, in one process, by the tests. Every worker's generator yields the same requests in the same order.
+A codec's :meth:`Codec.exchange` is a generator of requests: it yields an :class:`AllReduce`, :class:`AllGather` or
+:class:`AllToAll`, perhaps with something to do :class:`Meanwhile`, is given the answer, and ends when the gradient
+holds the mean over the workers. It does no input or output, so the same generator is driven over a network by
+`transports/gradients.py`, as one job of the communication thread, and in lock-step, in one process, by the tests. Every
+worker's generator yields the same requests in the same order.
 
 What a codec is given is a worker's tensor as it is, and what it puts in its place is a weight times the sum of what all
 workers sent: 1/N for the mean of gradients that nobody has divided, as a DistributedDataParallel hook sees them; 1 for
@@ -16,7 +17,7 @@ compressors and must start in an instant.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction as Rational
 from functools import lru_cache
@@ -79,8 +80,25 @@ class AllGather(NamedTuple):
     """Whether lengths differ between workers. They are then exchanged first, and the longest decides what moves."""
 
 
-Request = AllReduce | AllGather
-Exchanging = Generator[Request, Any, None]
+class AllToAll(NamedTuple):
+    """Give each its own payload; answered with those for this worker, as many and as long, by rank."""
+
+    payloads: Bytes
+    """(num_workers, bytes), a row for each rank."""
+
+
+Request = AllReduce | AllGather | AllToAll
+
+
+class Meanwhile(NamedTuple):
+    """A request, answered as such, and what to compute while it is under way, on another thread: it has nothing to do
+    with what the request holds."""
+
+    request: Request
+    work: Callable[[], None]
+
+
+Exchanging = Generator[Request | Meanwhile, Any, None]
 
 
 class Exchange(NamedTuple):
@@ -89,6 +107,18 @@ class Exchange(NamedTuple):
     operation: Operation
     num_elements: int
     element_bytes: int
+    of_gradients: bool = True
+    """False: workers agree on something by it."""
+
+    def payload_bytes(self, num_workers: int) -> int:
+        """What one worker hands over of gradients."""
+        size_bytes = self.num_elements * self.element_bytes * self.of_gradients
+        return size_bytes // num_workers if self.operation == "all_gather" else size_bytes
+
+
+Pattern = Literal["reduce", "gather", "two_phase"]
+"""How payloads meet: added up on the way; gathered and decoded by everybody; or each shard by its owner, see
+`_sharded.py`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,25 +214,40 @@ class Compressor(Options):
         variance = self.variance(num_elements)
         return None if variance is None else 1 / (1 + variance)
 
+    def lost(self, num_elements: int, num_workers: int) -> float | None:  # noqa: ARG002 (others depend on it)
+        """The least q known with |result - mean| <= q times the mean of the workers' |x|; for a compressor that draws
+        at random, of what is expected. None where nothing is known of a single exchange."""
+        contraction = None if self.remembers else self.contraction(num_elements)
+        return None if contraction is None else sqrt(1 - contraction)
+
     @property
     def remembers(self) -> bool:
         """Whether the codec keeps anything between exchanges but its random generators."""
         return self.stateful or self.error_feedback
 
+    @property
+    def settled_after(self) -> int:
+        """Exchanges of each bucket that ask for something else, before those that `exchanges` tells of."""
+        return 0
+
     def check_world(self, num_workers: int) -> None:
         """Raises OptionError where so many workers cannot use these options."""
+
+    @abstractmethod
+    def pattern(self, shapes: Sequence[Shape], num_workers: int) -> Pattern:
+        """How payloads for a bucket of gradients of these shapes meet. Pure, so that all workers come to the same."""
 
     @abstractmethod
     def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:
         """The operations for a bucket of gradients of these shapes: exactly those that the codec asks for or, where
         they depend on the values, an estimate."""
 
-    def payload_bytes(self, shapes: Sequence[Shape]) -> int | None:
+    def payload_bytes(self, shapes: Sequence[Shape], num_workers: int) -> int | None:
         """What one worker hands over for a bucket of gradients of these shapes, scales, indices and lengths included;
         None: it depends on the values."""
         if self.data_dependent:
             return None
-        return sum(exchange.num_elements * exchange.element_bytes for exchange in self.exchanges(shapes, 1))
+        return sum(exchange.payload_bytes(num_workers) for exchange in self.exchanges(shapes, num_workers))
 
     @abstractmethod
     def codec(self, place: Place) -> "Codec":
@@ -218,6 +263,10 @@ class Summed(Compressor):
     def reductions(self, shapes: Sequence[Shape]) -> Sequence[tuple[int, int]]:
         """Elements, and bytes of each, of every all_reduce."""
 
+    def pattern(self, shapes: Sequence[Shape], num_workers: int) -> Pattern:  # noqa: ARG002
+        """Always."""
+        return "reduce"
+
     def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:  # noqa: ARG002
         """All-reduces."""
         return [Exchange("all_reduce", *reduction) for reduction in self.reductions(shapes)]
@@ -231,6 +280,10 @@ class Gathered(Compressor):
     @abstractmethod
     def encoded_bytes(self, shapes: Sequence[Shape]) -> int:
         """The length of a payload; an estimate where it depends on the values."""
+
+    def pattern(self, shapes: Sequence[Shape], num_workers: int) -> Pattern:  # noqa: ARG002
+        """Always, but of what can be coded by shards."""
+        return "gather"
 
     def exchanges(self, shapes: Sequence[Shape], num_workers: int) -> Sequence[Exchange]:
         """One all_gather, after one of the lengths where they vary."""

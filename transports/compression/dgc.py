@@ -1,14 +1,15 @@
 """Deep gradient compression: the largest elements of gradients that were accumulated with their momentum.
 
 Lin, Han, Mao, Wang, Dally 2018, "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
-Training" (ICLR): momentum correction, local gradient clipping, momentum factor masking, and a threshold found in a
-sample, and its warm-up: in the paper the ratio goes down from 25 % by a quarter with each of the first four epochs. On
-the wire as `threshold`.
+Training" (ICLR): momentum correction (Nesterov's too), local gradient clipping, momentum factor masking, and a
+threshold found in a sample, as in the authors' github.com/synxlin/deep-gradient-compression (dgc/memory.py), and its
+warm-up: in the paper the ratio goes down from 25 % by a quarter with each of the first four epochs. On the wire as
+`threshold`.
 
 The momentum is applied here, before the selection, so the optimizer must have none.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from transports.compression._memory import Memory, forget_infinite
 from transports.compression._sparse import ENTRY_BYTES, SparseCodec, largest, pack
+from transports.compression._start import Exchanges
 from transports.compression.base import (
     COMPRESSORS,
     Array,
@@ -56,6 +58,10 @@ class DeepGradientCompression(Gathered):
     as long as that is more than `ratio`; 0: `ratio` from the start."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """In place of the optimizer's."""
+    nesterov: bool = False
+    """Nesterov's momentum: what is accumulated looks one step of the momentum ahead."""
+    momentum_masking: bool = True
+    """Forget the momentum of what is sent: it is stale by as long as its elements waited."""
     clip_norm: float | None = Field(None, gt=0)
     """The bucket's gradient is first scaled down to this norm over the square root of the number of workers."""
 
@@ -90,25 +96,26 @@ class _Codec(SparseCodec):
         super().__init__(options, place)
         self._velocity = Memory()
         self._accumulated = Memory()
-        self._num_exchanges: dict[Hashable, int] = {}
-        """Of each parameter, so far."""
+        self._exchanges = Exchanges()
 
     def encode(self, values: Array, layout: Layout) -> Bytes:
         velocity, accumulated = self._velocity.flat(layout), self._accumulated.flat(layout)
-        velocity *= self.options.momentum
-        velocity += values * self._clipping(values)
+        gradient = values * self._clipping(values)
+        if self.options.nesterov:
+            velocity += gradient
+            velocity *= self.options.momentum
+            accumulated += gradient
+        else:
+            velocity *= self.options.momentum
+            velocity += gradient
         accumulated += velocity
-        chosen = self._choose(accumulated, self._ratio(layout))
+        chosen = self._choose(accumulated, self.options.ratio_at(self._exchanges.next(layout)))
         payload = pack(chosen, accumulated)
         accumulated[chosen] = 0
-        velocity[chosen] = 0
+        if self.options.momentum_masking:
+            velocity[chosen] = 0
         forget_infinite(accumulated, velocity)
         return payload
-
-    def _ratio(self, layout: Layout) -> float:
-        number = max(self._num_exchanges.get(piece.key, 0) for piece in layout)
-        self._num_exchanges |= {piece.key: number + 1 for piece in layout}
-        return self.options.ratio_at(number)
 
     def _clipping(self, values: Array) -> np.float32:
         if self.options.clip_norm is None:

@@ -13,14 +13,13 @@ import numpy as np
 from pydantic import Field
 
 from transports.compression._blocks import SCALE_BYTES, num_blocks, runs, scales_of
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     COMPRESSORS,
     SMALLEST_PEAK,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Range,
@@ -34,7 +33,7 @@ _SMALLEST: Final = 2.0**-9
 
 
 @COMPRESSORS.register
-class EightBitFloats(Gathered):
+class EightBitFloats(Sharded):
     """Rounded to the nearest."""
 
     valid_range: ClassVar[Range] = Range(floor=SMALLEST_PEAK)
@@ -61,7 +60,7 @@ class EightBitFloats(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: EightBitFloats  # type: ignore[misc]
 
     def __init__(self, options: EightBitFloats, place: Place) -> None:
@@ -93,6 +92,7 @@ class _Codec(GatheredCodec):
         weighted = payload[:border].view(np.float32) * np.float32(weight)
         codes = payload[border:]
         for first, start, stop in runs(layout, block):
-            decoded = self._decoded[blocks_of(codes, start, stop, block)]
+            # A byte is no index out of range; without looking for one it takes a quarter of the time.
+            decoded = np.take(self._decoded, blocks_of(codes, start, stop, block), mode="wrap")
             decoded *= weighted[first : first + len(decoded), None]
             total[start:stop] += decoded.reshape(-1)[: stop - start]

@@ -11,14 +11,13 @@ import numpy as np
 from pydantic import Field
 
 from transports.compression._blocks import SCALE_BYTES, num_blocks, runs, scales_of
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     COMPRESSORS,
     SMALLEST_PEAK,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Range,
@@ -31,7 +30,7 @@ _LARGEST: Final = 127
 
 
 @COMPRESSORS.register
-class EightBitIntegers(Gathered):
+class EightBitIntegers(Sharded):
     """Rounded to the nearest of 255 multiples of the block's scale."""
 
     valid_range: ClassVar[Range] = Range(floor=SMALLEST_PEAK)
@@ -57,7 +56,7 @@ class EightBitIntegers(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: EightBitIntegers  # type: ignore[misc]
 
     def _views(self, payload: Bytes, num_elements: int) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.int8]]]:

@@ -12,14 +12,13 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     CHUNK,
     COMPRESSORS,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Range,
@@ -36,7 +35,7 @@ _LARGEST_POWER: Final = np.uint32(0xFE << 23)
 
 
 @COMPRESSORS.register
-class Natural(Gathered):
+class Natural(Sharded):
     """Nine bits in all."""
 
     valid_range: ClassVar[Range] = Range(largest=2.0**127)
@@ -64,7 +63,7 @@ class Natural(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: Natural  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:  # noqa: ARG002

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     COMPRESSORS,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Shape,
@@ -28,7 +27,7 @@ from transports.compression.base import (
 
 
 @COMPRESSORS.register
-class OneBit(Gathered):
+class OneBit(Sharded):
     """A sign and two means."""
 
     block: int = Field(512, ge=8, le=2**16, multiple_of=8)
@@ -54,7 +53,7 @@ class OneBit(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: OneBit  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:

@@ -5,6 +5,9 @@ Vogels, Karimireddy, Jaggi 2019, "PowerSGD: Practical Low-Rank Gradient Compress
 is summed and orthogonalised, Q = M^T P is summed, and P Q^T stands for M. So what M is multiplied with has columns of
 length 1, whatever the size of M. Parameters of one dimension, and those that would not shrink, travel as
 they are, with the first of the two sums. On the wire: float32.
+
+`start` and `min_compression_rate` are `start_powerSGD_iter` and `min_compression_rate` of torch's PowerSGDState
+(torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py), whose defaults are 1000 and 2.
 """
 
 from collections.abc import Hashable, Sequence
@@ -14,6 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from transports.compression._start import Exchanges, uncompressed
 from transports.compression.base import (
     COMPRESSORS,
     ELEMENT_BYTES,
@@ -39,6 +43,11 @@ class PowerSgd(Summed):
 
     rank: int = Field(4, ge=1, le=1024)
     """Columns of the factors."""
+    start: int = Field(0, ge=0, le=10_000_000)
+    """Iterations that go uncompressed first: gradients change direction fast at the beginning of training. At most as
+    many as the workload warms up for, so that all measured iterations send the same."""
+    min_compression_rate: float = Field(1.0, ge=1, le=1e6, allow_inf_nan=False)
+    """A gradient is factored where that saves more than this many times the elements."""
     error_feedback: bool = True
 
     @property
@@ -50,12 +59,18 @@ class PowerSgd(Summed):
         """1: a projection never makes the error longer, and the power method turns towards what is left of it."""
         return 1.0
 
+    @property
+    def settled_after(self) -> int:
+        """As long as nothing is compressed."""
+        return self.start
+
     def matrix(self, shape: Shape) -> tuple[int, int] | None:
         """Rows and columns of what is factored; None: it is sent as it is."""
         if len(shape) < 2 or not prod(shape):
             return None
         rows, columns = shape[0], prod(shape[1:])
-        return (rows, columns) if self.rank * (rows + columns) < rows * columns else None
+        sent = self.rank * (rows + columns) * self.min_compression_rate
+        return (rows, columns) if sent < rows * columns else None
 
     def reductions(self, shapes: Sequence[Shape]) -> Sequence[tuple[int, int]]:
         """All P and everything that is not factored; all Q."""
@@ -88,10 +103,14 @@ class _Codec(Codec):
     def __init__(self, options: PowerSgd, place: Place) -> None:
         super().__init__(options, place)
         self._queries: dict[Hashable, Array] = {}
+        self._exchanges = Exchanges()
 
     def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
         import torch
 
+        if self._exchanges.next(layout) < self.options.start:
+            yield from uncompressed(values, out, weight, error_feedback=self.options.error_feedback)
+            return
         parts = self._parts(layout)
         rank = self.options.rank
         sent = limited(values, self.options.valid_range.largest)

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from transports.compression._levels import Width, draw, num_levels, pack, packed_bytes, unpack
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     COMPRESSORS,
     FLOAT32_MAX,
@@ -23,8 +24,6 @@ from transports.compression.base import (
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Range,
@@ -39,7 +38,7 @@ _LARGEST_NORM: Final = np.float32(FLOAT32_MAX * (1 - 2.0**-20))
 
 
 @COMPRESSORS.register
-class Qsgd(Gathered):
+class Qsgd(Sharded):
     """Levels are multiples of the block's norm over 1, 7 or 127, for 2, 4 or 8 bits."""
 
     valid_range: ClassVar[Range] = Range(floor=SMALLEST_PEAK)
@@ -75,7 +74,7 @@ class Qsgd(Gathered):
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: Qsgd  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:

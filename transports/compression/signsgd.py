@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from transports.compression._levels import pack, packed_bytes, unpack
+from transports.compression._sharded import Sharded, ShardedCodec
 from transports.compression.base import (
     CHUNK,
     COMPRESSORS,
     Array,
     Bytes,
     Codec,
-    Gathered,
-    GatheredCodec,
     Layout,
     Place,
     Shape,
@@ -27,7 +27,7 @@ from transports.compression.base import (
 
 
 @COMPRESSORS.register
-class SignSgd(Gathered):
+class SignSgd(Sharded):
     """The result is +1, -1, or 0 in a tie: the learning rate is the length of the step."""
 
     scaled: bool = False
@@ -52,12 +52,20 @@ class SignSgd(Gathered):
         num_elements = count(shapes)
         return 4 + -(-num_elements // 8) if self.scaled else -(-(num_elements + 1) // 8)
 
+    def mean_bytes(self, shapes: Sequence[Shape]) -> int:
+        """A vote has three outcomes, in 2 bits."""
+        return super().mean_bytes(shapes) if self.scaled else packed_bytes(count(shapes), 2)
+
+    def mean_contraction(self, num_elements: int) -> float | None:
+        """Votes are told exactly."""
+        return super().mean_contraction(num_elements) if self.scaled else 1.0
+
     def codec(self, place: Place) -> Codec:
         """One worker's."""
         return _Codec(self, place)
 
 
-class _Codec(GatheredCodec):
+class _Codec(ShardedCodec):
     options: SignSgd  # type: ignore[misc]
 
     def encode(self, values: Array, layout: Layout) -> Bytes:  # noqa: ARG002
@@ -81,6 +89,18 @@ class _Codec(GatheredCodec):
             decoded *= -2 * scale
             decoded += scale
             total[start:stop] += decoded
+
+    def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
+        if self.options.scaled:
+            return super().encode_mean(mean, layout)
+        return pack((np.nan_to_num(mean, nan=2.0) + 1).astype(np.uint8), 2)  # the fourth level is no number
+
+    def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
+        if self.options.scaled:
+            super().add_decoded_mean(payload, total, weight, layout)
+            return
+        votes = np.array([-1, 0, 1, np.nan], np.float32) * np.float32(weight)
+        total += np.take(votes, unpack(payload, 2)[: len(total)])
 
     def finish(self, out: Array, weight: float) -> None:
         if self.options.scaled:

@@ -48,7 +48,7 @@ def test_gathered_payloads_go_to_everybody(workers: int) -> None:
     share = 0.02 * workers / 2
     assert sum(made.traffic.values()) == pytest.approx(share * made.uncompressed_bytes, rel=0.1)
     assert made.prediction.bound_s == pytest.approx(share * without.prediction.bound_s, rel=0.05)
-    payload = COMPRESSORS.parse("top_k").payload_bytes([(count,) for count in made.buckets[:1]])
+    payload = COMPRESSORS.parse("top_k").payload_bytes([(count,) for count in made.buckets[:1]], workers)
     assert made.exchanges[0] == Exchange("all_gather", workers * (payload or 0), 1)
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_right_is_refused_with_the_cure(keys: dict[str, Any], mes
 def test_a_wrong_option_names_its_path() -> None:
     with pytest.raises(SpecError, match=r"compression\.ratio: a ratio is above 0 and at most 1"):
         validate({"name": "x", "compression": {"kind": "top_k", "ratio": 2}})
-    with pytest.raises(SpecError, match=r"compression: 'zip' is not a compression; allowed: bf16, dgc"):
+    with pytest.raises(SpecError, match=r"compression: 'zip' is not a compression; allowed: bf16, demo, dgc"):
         validate({"name": "x", "compression": "zip"})
 
 
@@ -94,7 +94,7 @@ def test_priority_agrees_before_each_part_and_sends_the_same_bytes() -> None:
     assert sum(made.buckets) == sum(without.buckets)
     assert all(4 * count <= 200_000 for count in made.buckets)
     num_items = len(made.buckets)
-    assert made.exchanges[::2] == (Exchange("all_to_all", 4 * -(-num_items // 8), 1),) * num_items
+    assert made.exchanges[::2] == (Exchange("all_to_all", 4 * -(-num_items // 8), 1, of_gradients=False),) * num_items
     assert made.prediction.payload_bytes == made.prediction.gradient_bytes
     assert sum(made.traffic.values()) == pytest.approx(sum(without.traffic.values()), rel=0.01)
 
@@ -127,3 +127,27 @@ def test_what_an_engine_cannot_do_is_refused(keys: dict[str, Any], words: str) -
     with pytest.raises(SpecError) as raised:
         plan(**keys)
     assert words in str(raised.value)
+
+
+def test_what_is_gathered_among_eight_goes_in_two_phases_and_the_plan_says_so() -> None:
+    made, gathered, without = (
+        plan(workers=8, compression=compression)
+        for compression in ("int8", {"kind": "int8", "exchange": "gather"}, "none")
+    )
+    assert set(gathered.patterns) == {"gather"}
+    assert set(without.patterns) == {"reduce"}
+    assert "two_phase" in made.patterns
+    assert made.to_json()["patterns"] == list(made.patterns)
+    assert sum(made.traffic.values()) == pytest.approx(0.255 * made.uncompressed_bytes, rel=0.01)
+    assert sum(gathered.traffic.values()) > made.uncompressed_bytes
+    assert made.prediction.alpha_beta_s < 0.26 * without.prediction.alpha_beta_s
+    assert made.prediction.bound_s < 0.26 * without.prediction.bound_s
+    assert made.prediction.payload_bytes == pytest.approx(9 / 32 * made.prediction.gradient_bytes, rel=0.02)
+
+
+def test_measured_iterations_all_send_the_same() -> None:
+    compression = {"kind": "powersgd", "start": 5}
+    with pytest.raises(SpecError, match=r"set workload\.warmup to 5 or more"):
+        plan(compression=compression, workload={"kind": "training", "warmup": 4})
+    made = plan(compression=compression, workload={"kind": "training", "warmup": 5})
+    assert made.exchanges == plan(compression="powersgd").exchanges

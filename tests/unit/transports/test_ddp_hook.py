@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 NUM_ITERATIONS = 12
+COMPRESSIONS: dict[str, dict[str, Any]] = {
+    "top_k": {"kind": "top_k", "ratio": 0.1},
+    "powersgd": {"kind": "powersgd"},
+    "int8": {"kind": "int8"},
+    "int8 in two phases": {"kind": "int8", "exchange": "two_phase", "error_feedback": True},
+    "fp16": {"kind": "fp16"},
+    "bf16": {"kind": "bf16"},
+}
 ALSO_IN_A_GROUP = ("fp16", "bf16")
 """Bit for bit: what others do depends on where a parameter begins, which a group does not know."""
 SMALL = 1e-6
@@ -70,10 +78,10 @@ def _hooks(rank: Rank) -> dict[str, dict[str, Any]]:
 
     _join(rank)
     found = {"none": _train(_model(0.01), rank)}
-    for compression in ("top_k", "powersgd", "int8", *ALSO_IN_A_GROUP):
+    for name, options in COMPRESSIONS.items():
         model = _model(0.01)
-        ddp_hook.register(model, {"kind": compression, **({"ratio": 0.1} if compression == "top_k" else {})})
-        found[compression] = _train(model, rank, SMALL if compression in ALSO_IN_A_GROUP else 1.0)
+        ddp_hook.register(model, options)
+        found[name] = _train(model, rank, SMALL if name in ALSO_IN_A_GROUP else 1.0)
     model = _model(0.01)
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     found["torch fp16"] = _train(model, rank)
@@ -97,14 +105,19 @@ def workers() -> list[dict[str, dict[str, Any]]]:
     return [outcome.value for outcome in run_ranks(_hooks, 2)]
 
 
-@pytest.mark.parametrize("kind", ["none", "top_k", "powersgd", "int8", "torch fp16", "torch PowerSGD"])
+@pytest.mark.parametrize(
+    "kind", ["none", *(kind for kind in COMPRESSIONS if kind not in ALSO_IN_A_GROUP), "torch fp16", "torch PowerSGD"]
+)
 def test_ranks_stay_identical_and_learn(workers: list[dict[str, dict[str, Any]]], kind: str) -> None:
     first, second = (worker[kind] for worker in workers)
     assert np.array_equal(first["parameters"], second["parameters"])
     assert first["losses"][-1] < 0.9 * first["losses"][0]
 
 
-@pytest.mark.parametrize(("kind", "error"), [("int8", 1e-2), ("torch fp16", 1e-3), ("top_k", 0.3), ("powersgd", 0.3)])
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("int8", 1e-2), ("int8 in two phases", 1e-2), ("torch fp16", 1e-3), ("top_k", 0.3), ("powersgd", 0.3)],
+)
 def test_what_is_learned_is_near_to_what_is_learned_without(
     workers: list[dict[str, dict[str, Any]]], kind: str, error: float
 ) -> None:

@@ -28,6 +28,11 @@ def test_a_compression_stands_behind_the_channel() -> None:
     assert stack.compression == COMPRESSORS.parse({"kind": "qsgd", "bits": 8})
 
 
+def test_what_begins_later_in_training_cannot_be_timed_by_itself() -> None:
+    with pytest.raises(OptionError, match="begins after 5 iterations of training"):
+        parse_stack("ring/tcp/powersgd:start=5")
+
+
 def test_options_stand_behind_a_kind() -> None:
     server = ParameterServer(servers=3, pipelined=True)
     assert parse_stack("parameter_server:servers=3:pipelined=true/tcp") == Composed(server, Tcp())

@@ -74,3 +74,11 @@ def test_what_servers_that_do_not_wait_mean_for_the_learning_rate_is_said() -> N
     assert "8 steps where others make one" in asynchronous
     assert "divide workload.learning_rate by 8" in asynchronous
     assert "learning_rate by" not in rendered(collective="parameter_server")
+
+
+def test_a_compressor_s_pattern_is_shown_by_bucket() -> None:
+    text = rendered(workers=8, compression="int8")
+    assert "int8: in two phases, each worker averages a shard and codes its mean again (1262120B, 1153KiB)" in text
+    assert "int8: every worker gathers all payloads (5632B)" in text
+    assert "fp16: payloads are added up on the way" in rendered(compression="fp16")
+    assert "added up on the way" not in rendered()

@@ -9,19 +9,52 @@ from transports.compression.base import Piece
 LAYOUT = [Piece(0, (50,))]
 
 
-def test_what_is_sent_follows_the_algorithm() -> None:
-    workers = Workers({"kind": "dgc", "ratio": 0.1, "momentum": 0.5}, 1)
-    velocity, accumulated = torch.zeros(50), torch.zeros(50)
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum_masking", [False, True])
+def test_what_is_sent_is_what_the_authors_send(*, nesterov: bool, momentum_masking: bool) -> None:
+    """DGCSGDMemory of github.com/synxlin/deep-gradient-compression, dgc/memory.py, its names kept."""
+    workers = Workers(
+        {
+            "kind": "dgc",
+            "ratio": 0.1,
+            "momentum": 0.5,
+            "nesterov": nesterov,
+            "momentum_masking": momentum_masking,
+        },
+        1,
+    )
+    mmt, vec = torch.zeros(50), torch.zeros(50)
     generator = torch.Generator().manual_seed(1)
     for _ in range(10):
-        gradient = torch.randn(50, generator=generator)
-        velocity = 0.5 * velocity + gradient
-        accumulated = accumulated + velocity
-        chosen = accumulated.abs().topk(5).indices
+        grad = torch.randn(50, generator=generator)
+        if nesterov:
+            mmt.add_(grad).mul_(0.5)
+            vec.add_(mmt).add_(grad)
+        else:
+            mmt.mul_(0.5).add_(grad)
+            vec.add_(mmt)
+        indices = vec.abs().topk(5).indices
         expected = torch.zeros(50)
-        expected[chosen] = accumulated[chosen]
-        velocity[chosen] = accumulated[chosen] = 0
-        assert torch.allclose(workers.mean([gradient], LAYOUT)[0], expected, atol=1e-6)
+        expected[indices] = vec[indices]
+        if momentum_masking:
+            mmt.index_fill_(0, indices, 0)
+        vec.index_fill_(0, indices, 0)
+        assert torch.allclose(workers.mean([grad], LAYOUT)[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_with_nothing_left_out_and_no_masking_it_is_torch_s_momentum(*, nesterov: bool) -> None:
+    options = {"kind": "dgc", "ratio": 1.0, "momentum": 0.9, "nesterov": nesterov, "momentum_masking": False}
+    workers = Workers(options, 1)
+    parameter = torch.zeros(50, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.9, nesterov=nesterov)
+    total = torch.zeros(50)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(10):
+        parameter.grad = torch.randn(50, generator=generator)
+        total += workers.mean([parameter.grad], LAYOUT)[0]
+        optimizer.step()
+        assert torch.allclose(-total, parameter.detach(), atol=1e-4)
 
 
 def test_sending_everything_is_momentum() -> None:

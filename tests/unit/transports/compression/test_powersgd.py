@@ -1,10 +1,17 @@
 """Low-rank factors."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 from tests.lockstep import Workers
+from transports.compression import powersgd
 from transports.compression.base import COMPRESSORS, Piece
+from transports.compression.powersgd import PowerSgd
 
 LAYOUT = [Piece("weight", (20, 5, 6)), Piece("bias", (20,)), Piece("small", (2, 2))]
 
@@ -25,7 +32,7 @@ def test_vectors_and_what_would_not_shrink_travel_as_they_are() -> None:
     values = [_gradient(seed, rank=6) for seed in range(2)]
     (result, _) = workers.mean(values, LAYOUT)
     assert torch.allclose(result[600:], ((values[0] + values[1]) / 2)[600:])
-    assert COMPRESSORS.parse({"kind": "powersgd", "rank": 1}).payload_bytes([(20, 5, 6), (20,), (2, 2)]) == 4 * (
+    assert COMPRESSORS.parse({"kind": "powersgd", "rank": 1}).payload_bytes([(20, 5, 6), (20,), (2, 2)], 2) == 4 * (
         20 + 20 + 4 + 30
     )
 
@@ -43,6 +50,71 @@ def test_a_gradient_of_zeros_does_not_stop_it() -> None:
     workers.mean([torch.zeros(624)], LAYOUT)
     total = sum((workers.mean([_gradient(1)], LAYOUT)[0] for _ in range(10)), torch.zeros(624))
     assert torch.allclose(total, 10 * _gradient(1), atol=1e-2)
+
+
+def test_the_first_iterations_are_exact_whatever_buckets_there_are() -> None:
+    workers = Workers({"kind": "powersgd", "rank": 1, "start": 3}, 2)
+    for round_, layout in enumerate([LAYOUT, LAYOUT[::-1], LAYOUT]):
+        values = [_gradient(10 * round_ + rank, rank=6) for rank in range(2)]
+        assert torch.allclose(workers.mean(values, layout)[0], (values[0] + values[1]) / 2)
+        assert not torch.stack(workers.errors(LAYOUT)).any()
+    values = [_gradient(rank, rank=6) for rank in range(2)]
+    assert not torch.allclose(workers.mean(values, LAYOUT)[0], (values[0] + values[1]) / 2, atol=0.1)
+
+
+@pytest.mark.parametrize(("rank", "rate"), [(1, 1.0), (1, 2.0), (4, 1.0), (4, 2.0), (2, 6.0), (2, 6.1)])
+def test_what_is_worth_factoring_is_what_torch_factors(rank: int, rate: float) -> None:
+    compressor = COMPRESSORS.parse({"kind": "powersgd", "rank": rank, "min_compression_rate": rate})
+    assert isinstance(compressor, PowerSgd)
+    for rows, columns in [(20, 30), (8, 8), (16, 16), (24, 24), (100, 3), (1000, 12)]:
+        factored, *_ = powerSGD_hook._should_compress(rows, columns, rank, rate)
+        assert (compressor.matrix((rows, columns)) is not None) == factored
+
+
+class _Bucket:
+    """What torch's hook asks of a DistributedDataParallel's only bucket."""
+
+    def __init__(self, flat: torch.Tensor, shapes: list[tuple[int, ...]]) -> None:
+        self._flat, self._shapes = flat, shapes
+
+    def buffer(self) -> torch.Tensor:
+        return self._flat
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
+    def gradients(self) -> list[torch.Tensor]:
+        parts = self._flat.split([torch.Size(shape).numel() for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+
+def test_it_goes_as_torch_s_hook_from_the_same_start(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", store=FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=2
+        )
+        workers = Workers({"kind": "powersgd", "rank": 2, "start": 2, "min_compression_rate": 2.0}, 1)
+        query = torch.linalg.qr(torch.randn(30, 2, generator=torch.Generator().manual_seed(5)))[0]
+        state.p_memory_dict[0], state.q_memory_dict[0] = torch.zeros(20 * 2), query.flatten().clone()
+        codec = workers.members[0]._codec
+        assert isinstance(codec, powersgd._Codec)
+        codec._queries["weight"] = query.numpy().copy()
+        for number in range(20):
+            gradient = _gradient(number, rank=6)
+            theirs = gradient.clone()
+            powerSGD_hook.powerSGD_hook(
+                state,
+                _Bucket(theirs, [piece.shape for piece in LAYOUT]),
+            ).wait()
+            ours = workers.mean([gradient], LAYOUT)[0]
+            assert torch.allclose(ours, theirs, atol=1e-3)
+            assert torch.allclose(ours, gradient, atol=1e-3) == (number < 2)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1.0, 1e20, 1e30])
