@@ -1,0 +1,1 @@
+"""The machinery of `udp`: a reliable, paced protocol without I/O, and its driver."""

@@ -1,0 +1,1 @@
+"""Parts of schedules that several collectives are made of."""

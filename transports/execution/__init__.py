@@ -1,0 +1,1 @@
+"""Schedules played over channels: the communicator, the executor, exchanges of compressed gradients, servers."""
