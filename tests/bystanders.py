@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from testbed.kernel import network_namespace
-from testbed.processes import ProcessIdentity
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import ProcessIdentity
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

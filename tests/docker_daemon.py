@@ -13,8 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.hosts.docker import Docker
-from testbed.processes import ProcessIdentity, end_processes
+from testbed.hosts.docker_cli import Docker
+from testbed.system.processes import ProcessIdentity, end_processes
 from tests.bystanders import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ from transports.compression.base import (
     Piece,
     Request,
 )
-from transports.gradients import GradientCompression
+from transports.execution.gradients import GradientCompression
 
 
 class Workers:

@@ -9,9 +9,9 @@ import signal
 import sys
 import time
 
-from testbed.control import agent
 from testbed.control import control_pb2 as messages
-from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
+from testbed.worker import agent
 from transports.errors import PeerLostError, PeerTimeoutError
 
 GLOO_ERROR = """Got the following error when running the callback: RuntimeError: \

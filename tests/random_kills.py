@@ -10,11 +10,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from testbed.clean import leftovers
-from testbed.doctor import backend_lacks
-from testbed.kernel import network_namespace
-from testbed.processes import ProcessIdentity, processes_in_network, processes_of_run
-from testbed.state import RUN_ROOT, RunState, run_ids
+from testbed.hosts.clean import leftovers
+from testbed.machine.doctor import backend_lacks
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import ProcessIdentity, processes_in_network, processes_of_run
+from testbed.system.run_state import RUN_ROOT, RunState, run_ids
 
 ENDS_S = 90.0
 """A run whose process was killed has ended by then; the spec's own timeout is a fraction of it."""

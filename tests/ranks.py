@@ -25,8 +25,8 @@ PRELOAD = (
     "torch.nn.parallel",
     "torch._dynamo",
     "sklearn.datasets",
-    "transports.process_group",
-    "testbed.workloads._trainer",
+    "transports.torch_backend.process_group",
+    "testbed.worker.trainer",
 )
 ADDRESS = "127.0.0.1"
 

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from testbed.results.frames import BUCKET_SCHEMA, ITERATION_SCHEMA, MACHINE_SCHEMA
+from testbed.record.frames import BUCKET_SCHEMA, ITERATION_SCHEMA, MACHINE_SCHEMA
 
 
 def iteration(

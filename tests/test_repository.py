@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.background.base import BACKGROUNDS
-from testbed.placements.base import PLACEMENTS
-from testbed.runtimes.base import RUNTIMES
-from testbed.slowdowns.base import SLOWDOWNS
-from testbed.topologies.base import TOPOLOGIES
-from testbed.workloads.base import WORKLOADS
+from testbed.experiment.background.base import BACKGROUNDS
+from testbed.experiment.placements.base import PLACEMENTS
+from testbed.experiment.runtimes.base import RUNTIMES
+from testbed.experiment.slowdowns.base import SLOWDOWNS
+from testbed.experiment.topologies.base import TOPOLOGIES
+from testbed.experiment.workloads.base import WORKLOADS
 from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES

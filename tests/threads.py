@@ -9,9 +9,9 @@ from typing import Any
 from transports.channels.base import CHANNELS, Group
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
-from transports.communicator import Communicator
 from transports.errors import PeerLostError
-from transports.server import serve
+from transports.execution.communicator import Communicator
+from transports.execution.server import serve
 
 
 def groups(size: int, *, timeout_s: float = 20.0) -> list[Group]:

@@ -49,7 +49,7 @@ printf 'image: collecting wheels\n'
 .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$context/wheels" . \
   || fail "pip could not build this package's wheel"
 # The C that workers load: for a base whose C library is this machine's, or newer.
-.venv/bin/python -m testbed.native_libraries | xargs realpath --relative-to=. \
+.venv/bin/python -m testbed.system.native.libraries | xargs realpath --relative-to=. \
   | xargs cp --parents --target-directory="$context/native" \
   || fail "the C sources that workers load could not be built; the lines above say why"
 printf 'image: building %s upon %s\n' "$image" "$base"

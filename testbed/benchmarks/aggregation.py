@@ -18,12 +18,12 @@ from switch_agg.job import Job
 from switch_agg.wire import PORTS, Kind, Packet
 from testbed.benchmarks.targets import Benchmarks, Row, quietly, target_row
 from testbed.benchmarks.transports import all_reduced
-from testbed.deploy import deploy
-from testbed.doctor import plan_here, require
+from testbed.deployment.deployment import deploy
 from testbed.errors import RunFailedError
-from testbed.spec.experiment import validate
-from testbed.state import new_run_id
-from testbed.workbench import owned_run
+from testbed.experiment.experiment import validate
+from testbed.machine.doctor import plan_here, require
+from testbed.run.session import owned_run
+from testbed.system.run_state import new_run_id
 
 SIZE: Final = "25MB"
 NUM_TRIED_CHUNKS: Final = 2000

@@ -9,14 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from testbed.aggregation.facts import violations
-from testbed.control.coordinator import Listener
-from testbed.doctor import plan_here, require
 from testbed.errors import RunFailedError
-from testbed.spec.experiment import validate
-from testbed.state import new_run_id
-from testbed.workbench import workbench
-from transports.samples import Row, Sample, summarise
+from testbed.experiment.experiment import validate
+from testbed.machine.doctor import plan_here, require
+from testbed.run.coordinator import Listener
+from testbed.run.session import workbench
+from testbed.system.run_state import new_run_id
+from testbed.verdict.aggregation import violations
+from transports.bench.rows import Row, Sample, summarise
 from transports.units import format_size
 
 

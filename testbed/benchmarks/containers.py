@@ -8,8 +8,8 @@ from typing import Final
 
 from testbed.benchmarks.overheads import overhead_rows, quickstart_summary
 from testbed.benchmarks.targets import Benchmarks, Row, target_row
-from testbed.doctor import plan_here
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.machine.doctor import plan_here
 
 NUM_PAIRS: Final = 3
 _RUNTIMES: Final = ("namespace", "docker")

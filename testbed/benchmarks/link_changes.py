@@ -16,16 +16,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from testbed.calibrate import flow_of
-from testbed.deploy import Deployment
+from testbed.calibration.calibrate import flow_of
+from testbed.calibration.queues import num_drops
+from testbed.calibration.streams import goodput_fraction, streaming
+from testbed.deployment.deployment import Deployment
+from testbed.deployment.live_links import LiveLinks
 from testbed.errors import CalibrationError
-from testbed.kernel import realtime
-from testbed.links.change import LinkChange
-from testbed.links.direction import Direction
-from testbed.links.spec import parse_override
-from testbed.live_links import LiveLinks
-from testbed.measure.queues import num_drops
-from testbed.measure.streams import goodput_fraction, streaming
+from testbed.experiment.changes import LinkChange
+from testbed.experiment.link import parse_override
+from testbed.plan.direction import Direction
+from testbed.system.kernel import realtime
 from transports.units import format_rate
 
 BIN_S: Final = 0.02

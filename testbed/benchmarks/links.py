@@ -13,21 +13,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from testbed.benchmarks.link_changes import measure_changes
 from testbed.benchmarks.targets import Benchmarks, Row, jain_index, quietly, target_row
-from testbed.budget import ring_flows
-from testbed.calibrate import delays_of, measure_rate, rate_of
-from testbed.deploy import Deployment, deploy
-from testbed.doctor import backend_lacks, plan_here, require
-from testbed.links.delay import BACKENDS
-from testbed.measure.changes import measure_changes
-from testbed.measure.delays import one_way_delays_s
-from testbed.measure.losses import measure_loss
-from testbed.measure.queues import measure_queue, num_drops
-from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
-from testbed.plan import Plan
-from testbed.spec.experiment import validate
-from testbed.state import new_run_id
-from testbed.workbench import IMPORT_TIMEOUT_S, owned_run
+from testbed.calibration.calibrate import delays_of, measure_rate, rate_of
+from testbed.calibration.delays import one_way_delays_s
+from testbed.calibration.losses import measure_loss
+from testbed.calibration.queues import measure_queue, num_drops
+from testbed.calibration.streams import Flow, goodput_fraction, goodputs_bps
+from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.experiment import validate
+from testbed.links.base import BACKENDS
+from testbed.machine.budget import ring_flows
+from testbed.machine.doctor import backend_lacks, plan_here, require
+from testbed.plan.plan import Plan
+from testbed.run.session import IMPORT_TIMEOUT_S, owned_run
+from testbed.system.run_state import new_run_id
 from transports.units import format_rate, format_time, parse_rate_bps
 
 Made = Callable[..., AbstractContextManager[Deployment]]

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from testbed.benchmarks.targets import MAX_STEAL_SHARE, Benchmarks, Row, target_row
-from testbed.deploy import deploy
-from testbed.doctor import plan_here, require
+from testbed.deployment.deployment import deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.experiment.experiment import validate
+from testbed.machine.doctor import plan_here, require
 from testbed.measure.machine import MachineSample
-from testbed.processes import RUN_ID_VARIABLE
-from testbed.spec.experiment import validate
-from testbed.state import new_run_id
-from testbed.workbench import owned_run
+from testbed.run.session import owned_run
+from testbed.system.processes import RUN_ID_VARIABLE
+from testbed.system.run_state import new_run_id
 
 
 def overhead_rows(*, workers: Sequence[int], repeat: int, runtime: str = "namespace") -> list[Row]:

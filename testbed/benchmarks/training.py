@@ -14,10 +14,10 @@ from rich.console import Console
 
 from testbed.benchmarks.targets import Benchmarks, Row, quietly, target_row
 from testbed.errors import RunFailedError
-from testbed.results.summary import Summary
-from testbed.results.terminal import LiveProgress
-from testbed.run import RunStoppedError, run_experiment
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.record.summary import Summary
+from testbed.report.terminal.summary import LiveProgress
+from testbed.run.run import RunStoppedError, run_experiment
 
 _LAYERS: Final[Mapping[str, Any]] = {
     "name": "bench-training",

@@ -13,12 +13,12 @@ import numpy as np
 
 from testbed.benchmarks.allreduce import allreduce_rows, parse_sample
 from testbed.benchmarks.targets import Benchmarks, Row, jain_index, quietly, target_row
-from testbed.control.coordinator import Listener
-from testbed.doctor import plan_here, require
-from testbed.measure.streams import goodput_fraction
-from testbed.spec.experiment import validate
-from testbed.state import new_run_id
-from testbed.workbench import Workbench, workbench
+from testbed.calibration.streams import goodput_fraction
+from testbed.experiment.experiment import validate
+from testbed.machine.doctor import plan_here, require
+from testbed.run.coordinator import Listener
+from testbed.run.session import Workbench, workbench
+from testbed.system.run_state import new_run_id
 from transports.baselines.base import STACKS
 from transports.errors import UnsupportedError
 from transports.units import parse_rate_bps, parse_size_bytes

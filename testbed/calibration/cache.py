@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from testbed import environment
 from testbed.errors import EnvironmentLacksError
+from testbed.system import environment
 
 
 class Mode(StrEnum):
@@ -31,7 +31,7 @@ class Mode(StrEnum):
 
 MAX_AGE: Final = timedelta(days=7)
 """An older measurement is made again: updates that no version number shows (microcode, the hypervisor) happen."""
-_PACKAGE: Final = Path(__file__).resolve().parent
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 _log = logging.getLogger(__name__)
 
 
@@ -46,8 +46,8 @@ def machine_digest() -> str:
     digest = hashlib.sha256()
     for fact in environment.machine():
         digest.update(f"{fact}\n".encode())
-    sources = [_PACKAGE / "calibrate.py", _PACKAGE / "calibration.py"]
-    sources += [*_PACKAGE.glob("measure/*.py"), *_PACKAGE.glob("links/**/*.[pch]*")]
+    folders = ("calibration", "measure", "links", "deployment", "system/native")
+    sources = [path for folder in folders for path in (_PACKAGE / folder).glob("*.[pch]*")]
     for path in sorted(path for path in sources if path.suffix in {".py", ".c", ".h"}):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

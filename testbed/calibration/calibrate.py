@@ -24,7 +24,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from testbed.calibration import (
+from testbed.calibration.cache import CalibrationCache, Mode
+from testbed.calibration.delays import one_way_delays_s
+from testbed.calibration.losses import LossMeasurement, measure_loss, num_packets_for
+from testbed.calibration.queues import PACKET_BYTES, QueueMeasurement, fill_s, measure_queue
+from testbed.calibration.streams import WARM_UP_S, Flow, goodput_fraction, receive_rate_bps, streaming
+from testbed.calibration.tolerances import (
     QUEUE_TOLERANCE_PACKETS,
     Calibration,
     ClassMeasurement,
@@ -38,16 +43,11 @@ from testbed.calibration import (
     queue_holds,
     rate_holds,
 )
-from testbed.calibration_cache import CalibrationCache, Mode
-from testbed.deploy import Deployment
+from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
-from testbed.links.direction import Direction
-from testbed.links.spec import GilbertElliott
-from testbed.links.tc import MTU
-from testbed.measure.delays import one_way_delays_s
-from testbed.measure.losses import LossMeasurement, measure_loss, num_packets_for
-from testbed.measure.queues import PACKET_BYTES, QueueMeasurement, fill_s, measure_queue
-from testbed.measure.streams import WARM_UP_S, Flow, goodput_fraction, receive_rate_bps, streaming
+from testbed.experiment.link import GilbertElliott
+from testbed.links.htb import MTU
+from testbed.plan.direction import Direction
 from transports.units import format_rate, format_time
 
 MIN_QUEUE_PACKETS: Final = 4 * QUEUE_TOLERANCE_PACKETS

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from testbed.deploy import Deployment
+from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
-from testbed.kernel import realtime
-from testbed.links.direction import Direction
+from testbed.plan.direction import Direction
+from testbed.system.kernel import realtime
 
 SPACING_S: Final = 250e-6
 """Between two packets, of whichever direction, on average.

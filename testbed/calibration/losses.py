@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.deploy import Deployment
-from testbed.links.direction import Direction
+from testbed.deployment.deployment import Deployment
+from testbed.plan.direction import Direction
 
 DATAGRAM_BYTES: Final = 100
 WIRE_BYTES: Final = DATAGRAM_BYTES + 14 + 20 + 8

@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.deploy import Deployment
+from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
-from testbed.kernel import realtime
-from testbed.links.direction import Direction
-from testbed.links.tc import CLASS_HANDLE
+from testbed.links.htb import CLASS_HANDLE
+from testbed.plan.direction import Direction
+from testbed.system.kernel import realtime
 
 PACKET_BYTES: Final = 1514
 """As the queue counts a full packet: with its Ethernet header."""

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.deploy import Deployment
+from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
-from testbed.kernel import realtime
-from testbed.links.tc import MTU
+from testbed.links.htb import MTU
+from testbed.system.kernel import realtime
 from transports.channels.tcp import Tcp
 
 MAX_SUPERFRAME_BYTES: Final = 65_536

@@ -1,19 +1,19 @@
 """What calibration finds, and when a link is what it says.
 
-Types and judgement alone: :mod:`testbed.calibrate` measures.
+Types and judgement alone: :mod:`testbed.calibration.calibrate` measures.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from testbed.calibration_cache import Mode
-from testbed.links.direction import Direction
-from testbed.links.tc import MTU
-from testbed.measure.losses import LossMeasurement
-from testbed.measure.queues import PACKET_BYTES, QueueMeasurement
-from testbed.measure.streams import goodput_fraction
-from testbed.plan import Plan
+from testbed.calibration.cache import Mode
+from testbed.calibration.losses import LossMeasurement
+from testbed.calibration.queues import PACKET_BYTES, QueueMeasurement
+from testbed.calibration.streams import goodput_fraction
+from testbed.links.htb import MTU
+from testbed.plan.direction import Direction
+from testbed.plan.plan import Plan
 from transports.units import format_size
 
 RATE_TOLERANCE: Final = 0.01

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from testbed.commands.options import EPILOG, Json, Verbose, emit, set_up_logging
-from transports.terminal import standard_output
+from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
     from testbed.benchmarks.targets import Benchmarks
@@ -45,8 +45,8 @@ def bench_allreduce(
     cluster of yours: torchrun --nproc-per-node 4 -m transports.bench.
     """
     from testbed.benchmarks.allreduce import allreduce_rows
-    from testbed.links.spec import parse_link
-    from transports.samples import render
+    from testbed.experiment.link import parse_link
+    from transports.bench.rows import render
 
     set_up_logging(verbose)
     rows = allreduce_rows(
@@ -90,7 +90,7 @@ def bench_links(
       testbed bench links --only rate,queue --runtime docker
     """
     from testbed.benchmarks.links import benchmarks, link_rows, render_links
-    from testbed.links.spec import parse_link
+    from testbed.experiment.link import parse_link
 
     set_up_logging(verbose)
     if not link:
@@ -196,7 +196,7 @@ def bench_containers(
 
 def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> None:
     from testbed.benchmarks.targets import Journal, chosen, render_targets
-    from testbed.doctor import require_root
+    from testbed.machine.doctor import require_root
 
     selected = chosen(benchmarks, [name.strip() for name in only.split(",") if name.strip()])
     require_root()

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from testbed.commands.options import EPILOG, Json, Run, emit
 from testbed.errors import SpecError
-from transports.terminal import standard_output
+from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer(
     help="Links of a run that goes on, from another terminal: look at them, change them, cut them.",
@@ -31,8 +31,8 @@ def link_show(
     as_json: Json = False,
 ) -> None:
     """Every direction of a run's links: what is asked of it now, what it carries at this moment, its queue."""
-    from testbed.control.link_client import choose_run, show_links
-    from testbed.results.link_text import render_links
+    from testbed.report.terminal.links import render_links
+    from testbed.run.link_client import choose_run, show_links
 
     run_id = choose_run(run)
     rows = show_links(run_id)
@@ -92,7 +92,7 @@ def link_up(where: Where, as_json: Json = False) -> None:
 
 
 def _change_links(where: list[str], settings: dict[str, str], carrier: str | None, as_json: bool) -> None:
-    from testbed.control.link_client import change_links, choose_run
+    from testbed.run.link_client import change_links, choose_run
 
     if len(where) > 2:
         raise SpecError(f"{' '.join(where)}: write [RUN] LINK, such as `last w1-s0`")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from testbed.commands.options import EPILOG, Json, emit
 from testbed.errors import EnvironmentLacksError
-from transports.terminal import standard_output
+from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
 
@@ -25,7 +25,7 @@ def doctor(
     As root it also measures, for about ten seconds, what the machine carries: traffic through shaped links with
     super-frames and with single packets, and how late delays and timers are. `testbed plan` compares with it.
     """
-    from testbed.doctor import examine, measure
+    from testbed.machine.doctor import examine, measure
 
     errors = Console(stderr=True)
     checks = examine()
@@ -50,7 +50,7 @@ def doctor(
             table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
         standard_output().print(table)
         if budget is not None:
-            from testbed.results.budget_text import render_budget
+            from testbed.report.terminal.budget import render_budget
 
             standard_output().print()
             render_budget(budget, standard_output())
@@ -73,8 +73,8 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Remove what dead runs left behind, by id, and nothing else. The next run does the same by itself."""
-    from testbed.clean import FORGET_CURE, named_run
-    from testbed.clean import clean as remove
+    from testbed.hosts.clean import FORGET_CURE, named_run
+    from testbed.hosts.clean import clean as remove
 
     chosen = None if run_id is None else named_run(run_id)
     done = remove(chosen, dry_run=dry_run, forget=forget)

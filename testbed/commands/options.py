@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from testbed.calibration_cache import Mode
+from testbed.calibration.cache import Mode
 
 EPILOG: Final = (
     "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 this machine lacks something, "

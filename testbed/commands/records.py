@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from testbed.commands.options import EPILOG, Json, emit
-from transports.terminal import standard_output
+from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
 
@@ -34,10 +34,10 @@ def report(
       testbed report results/RECORD
       testbed report results/RECORD --trace trace.json.gz
     """
-    from testbed.results.chrome_trace import write_trace
-    from testbed.results.record import load as load_record
-    from testbed.results.report import write_report
-    from testbed.results.terminal import render_summary
+    from testbed.record.reader import load as load_record
+    from testbed.report.chrome_trace import write_trace
+    from testbed.report.page import write_report
+    from testbed.report.terminal.summary import render_summary
 
     loaded = load_record(record)
     if trace is not None:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from testbed.calibration_cache import Mode
+from testbed.calibration.cache import Mode
 from testbed.commands.options import EPILOG, Calibrate, Json, Output, Runtime, Set, Spec, Verbose, emit, set_up_logging
 from testbed.errors import CalibrationError, SpecError
-from transports.terminal import standard_output
+from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
-    from testbed.results.summary import Summary
-    from testbed.results.terminal import LiveProgress
-    from testbed.run import CaptureRequest
-    from testbed.spec.experiment import Experiment
+    from testbed.experiment.experiment import Experiment
+    from testbed.record.summary import Summary
+    from testbed.report.terminal.summary import LiveProgress
+    from testbed.run.run import CaptureRequest
 
 commands: Final = typer.Typer()
 
@@ -69,8 +69,8 @@ def run(
       testbed run experiments/quickstart.yaml --prometheus
       testbed run experiments/quickstart.yaml --runtime docker
     """
-    from testbed.results.terminal import LiveProgress
-    from testbed.spec.experiment import load
+    from testbed.experiment.experiment import load
+    from testbed.report.terminal.summary import LiveProgress
 
     set_up_logging(verbose)
     told = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
@@ -159,10 +159,10 @@ def execute(
       testbed exec --workers 2 --link 50mbit,5ms -- sh examples/iperf.sh
       testbed exec --launcher -- mpirun python examples/with_mpi4py.py
     """
-    from testbed.links.spec import parse_link
-    from testbed.results.streams import Streams
-    from testbed.results.terminal import LiveProgress
-    from testbed.spec.experiment import apply_override, naming, read, validate
+    from testbed.experiment.experiment import apply_override, naming, read, validate
+    from testbed.experiment.link import parse_link
+    from testbed.report.terminal.streams import Streams
+    from testbed.report.terminal.summary import LiveProgress
 
     set_up_logging(verbose)
     descriptor = _own_stdin() if stdin else None
@@ -206,7 +206,7 @@ def _own_stdin() -> int:
 
 
 def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
-    from testbed.run import CaptureRequest
+    from testbed.run.run import CaptureRequest
 
     links = [name.strip() for several in names or [] for name in several.split(",")]
     return CaptureRequest(links=links, snap_bytes=snap_bytes)
@@ -214,8 +214,8 @@ def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
 
 def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:
     """Run it, print its summary, end with its exit code."""
-    from testbed.results.terminal import render_summary
-    from testbed.run import RunStoppedError, run_experiment
+    from testbed.report.terminal.summary import render_summary
+    from testbed.run.run import RunStoppedError, run_experiment
 
     stopped: BaseException | None = None
     try:
@@ -269,12 +269,12 @@ def sweep(
       testbed sweep experiments/quickstart.yaml --set repeat=3 \\
           --set 'sweep.link.rate=[50mbit, 200mbit]'
     """
-    from testbed.results.compare import render_comparison, render_points
-    from testbed.results.terminal import LiveProgress
-    from testbed.run import run_experiment
-    from testbed.spec.experiment import Experiment
-    from testbed.spec.sweep import load_sweep
-    from testbed.sweep import exit_code, found, plan_points, require_points, run_sweep
+    from testbed.experiment.experiment import Experiment
+    from testbed.experiment.sweep import load_sweep
+    from testbed.report.comparison.comparison import render_comparison, render_points
+    from testbed.report.terminal.summary import LiveProgress
+    from testbed.run.run import run_experiment
+    from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
 
     set_up_logging(verbose)
     swept = load_sweep(spec, overrides or [])

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from testbed.commands.options import EPILOG, Json, Set, Spec, Verbose, emit, set_up_logging
-from transports.terminal import standard_output
+from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
-    from testbed.spec.sweep import Sweep
+    from testbed.experiment.sweep import Sweep
 
 commands: Final = typer.Typer()
 
@@ -21,10 +21,10 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
     Nodes, addresses, every ip and tc command, processes, the bytes each link must carry and the time theory predicts.
     Of a spec with `sweep`: its points, and what theory predicts for each.
     """
-    from testbed.budget import asked_bps, comparison, known_budget, refuse_excess
-    from testbed.doctor import plan_here, require_delay
-    from testbed.results.plan_text import render_plan
-    from testbed.spec.sweep import load_sweep
+    from testbed.experiment.sweep import load_sweep
+    from testbed.machine.budget import asked_bps, comparison, known_budget, refuse_excess
+    from testbed.machine.doctor import plan_here, require_delay
+    from testbed.report.terminal.plan import render_plan
 
     set_up_logging(verbose)
     swept = load_sweep(spec, overrides or [])
@@ -45,8 +45,8 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
 
 
 def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
-    from testbed.results.compare import render_points
-    from testbed.sweep import found, plan_points
+    from testbed.report.comparison.comparison import render_points
+    from testbed.run.sweep import found, plan_points
 
     points = found(swept, plan_points(swept), output=Path(), force=True)
     if as_json:
@@ -58,6 +58,6 @@ def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
 @commands.command(epilog=EPILOG, short_help="Print the JSON schema of a spec.")
 def schema() -> None:
     """Print the JSON schema of a spec, so that editors complete it."""
-    from testbed.spec.sweep import sweep_schema
+    from testbed.experiment.sweep import sweep_schema
 
     emit(sweep_schema())

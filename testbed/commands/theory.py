@@ -7,7 +7,7 @@ import typer
 
 from testbed.commands.options import EPILOG, Json, emit
 from testbed.errors import SpecError
-from transports.terminal import standard_output
+from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
     from testbed.traces.table import LayerTable
@@ -116,7 +116,7 @@ def advise(
 
     Example: testbed advise resnet50 --workers 32 --link 25gbit --target 0.9
     """
-    from testbed.results.advice_text import advice_json, render_advice
+    from testbed.report.terminal.advice import advice_json, render_advice
     from testbed.theory.advise import Setting
     from testbed.theory.advise import advise as find
     from transports.channels.base import CHANNELS
@@ -137,7 +137,7 @@ def advise(
     )
     found = find(today, target, max_efficiency=most)
     if page is not None:
-        from testbed.results.advice_page import write_advice
+        from testbed.report.advice import write_advice
 
         write_advice(found, loaded.name, page)
     if as_json:
@@ -149,7 +149,7 @@ def advise(
 @traces.command("show", epilog=EPILOG, short_help="Print a trace's layers, times and gradients.")
 def show(trace: Trace, batch_size: BatchSize = None, as_json: Json = False) -> None:
     """Print a trace: how long its layers compute, and how many bytes of gradients they make."""
-    from testbed.results.advice_text import render_trace, trace_json
+    from testbed.report.terminal.advice import render_trace, trace_json
 
     loaded = _load(trace, batch_size)
     if as_json:
@@ -180,7 +180,7 @@ def convert(
     batch_size: BatchSize = None,
 ) -> None:
     """Write a trace as a table with the columns Id Name Forward Backward Comm Size, for people and other tools."""
-    from testbed.results.writer import replace_text
+    from testbed.record.writer import replace_text
     from testbed.traces.formats.layers import layers_text
 
     replace_text(output, layers_text(_load(trace, batch_size).table))

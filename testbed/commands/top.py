@@ -1,4 +1,4 @@
-"""Looks at the links of a run that goes on, once or until it ends: the rim of testbed.results.top."""
+"""Looks at the links of a run that goes on, once or until it ends: the rim of testbed.report.terminal.top."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from testbed.control.link_client import SOCKET_NAME, show_links
 from testbed.errors import EnvironmentLacksError, Interrupted
-from testbed.results.top import LinkView, screen, views
-from testbed.state import RUN_ROOT
-from testbed.status import RunStatus, alive_runs, choose, read_status
+from testbed.record.status import RunStatus, alive_runs, choose, read_status
+from testbed.report.terminal.top import LinkView, screen, views
+from testbed.run.link_client import SOCKET_NAME, show_links
+from testbed.system.run_state import RUN_ROOT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Look:
     run_id: str
     status: RunStatus | None
     rows: Sequence[Mapping[str, Any]]
-    """As testbed.control.link_client.show_links gives them; none while the network is being made."""
+    """As testbed.run.link_client.show_links gives them; none while the network is being made."""
     links: Sequence[LinkView]
     at_s: float
     """CLOCK_MONOTONIC."""

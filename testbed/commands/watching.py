@@ -23,9 +23,9 @@ def status(
     """Say which runs are alive: what each does, since when, how far it is, where its record will be."""
     from datetime import UTC, datetime
 
-    from testbed.aggregation.control import sockets
-    from testbed.results.status_text import render_status
-    from testbed.status import alive_runs, choose, read_status
+    from testbed.deployment.aggregator_control import sockets
+    from testbed.record.status import alive_runs, choose, read_status
+    from testbed.report.terminal.status import render_status
 
     alive = alive_runs()
     chosen = alive if run is None else [choose(run, alive)]
@@ -55,8 +55,8 @@ def top(
       testbed top
       testbed top last --once
     """
-    from testbed.top import once as look_once
-    from testbed.top import watch
+    from testbed.commands.top import once as look_once
+    from testbed.commands.top import watch
 
     if as_json:
         emit({"schema_version": 1, **look_once(run, interval_s=interval_s).to_json()})

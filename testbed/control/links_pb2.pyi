@@ -75,7 +75,7 @@ class Direction(_message.Message):
     sender: _builtins.str
     receiver: _builtins.str
     asked_json: _builtins.str
-    """testbed.links.spec.LinkSpec as a spec writes it"""
+    """testbed.experiment.link.LinkSpec as a spec writes it"""
     down: _builtins.bool
     used_bps: _builtins.float
     backlog_bytes: _builtins.int
@@ -128,7 +128,7 @@ class ChangeRequest(_message.Message):
     link: _builtins.str
     """a selector"""
     settings_json: _builtins.str
-    """testbed.links.spec.LinkOverride as a spec writes it"""
+    """testbed.experiment.link.LinkOverride as a spec writes it"""
     carrier: Global___ChangeRequest.Carrier.ValueType
     def __init__(
         self,

@@ -14,9 +14,9 @@ from switch_agg.errors import AggregationError, JobError
 from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.status import Status
-from testbed.aggregation.running import RunningAggregator
+from testbed.deployment.aggregators import RunningAggregator
 from testbed.errors import RunFailedError
-from testbed.state import RUN_ROOT
+from testbed.system.run_state import RUN_ROOT
 
 SUFFIX = ".agg.sock"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from switch_agg.aggregator import Stragglers
 from switch_agg.status import Status, from_json
-from testbed.aggregation.plan import AggregatorPlan, TenantPlan
-from testbed.aggregation.process import AggregatorConfiguration
-from testbed.aggregation.tenant import TenantConfiguration, TenantReport
 from testbed.errors import RunFailedError
 from testbed.hosts.base import Host
 from testbed.hosts.daemon import Daemon
+from testbed.plan.aggregators import AggregatorPlan, TenantPlan
+from testbed.worker.aggregator import AggregatorConfiguration
+from testbed.worker.tenant import TenantConfiguration, TenantReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class RunningAggregator:
             hosts[plan.name],
             f"aggregator-{plan.name}",
             Path(sys.executable),
-            ("-m", "testbed.aggregation.process", configuration.model_dump_json()),
+            ("-m", "testbed.worker.aggregator", configuration.model_dump_json()),
             title=plan.title,
             consequence="nobody answers for the switch any more",
             listens=True,
@@ -121,7 +121,7 @@ class RunningTenant:
             host,
             name,
             Path(sys.executable),
-            ("-m", "testbed.aggregation.tenant", configuration.model_dump_json()),
+            ("-m", "testbed.worker.tenant", configuration.model_dump_json()),
             title=f"worker {tenant.hosts[index]} of job {tenant.job.number} at {plan.name}",
             consequence="the switch no longer has the load that was asked",
             listens=True,

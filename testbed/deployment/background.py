@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed.background._flows import Flow, FlowCounters, TrafficCounters
 from testbed.hosts.base import Host
 from testbed.hosts.daemon import Daemon
-from testbed.links.native.build import program
+from testbed.plan.background import Flow, FlowCounters, TrafficCounters
+from testbed.system.native.build import program
 
 _ORIGIN_BYTES = 8
 """`origin_ns` is the first field of struct counters."""

@@ -15,32 +15,32 @@ from typing import Any, Final, TypeVar
 
 from switch_agg.offloads import UDP_SEGMENTATION, switch_off
 from switch_agg.status import Status
-from testbed.addresses import Port
-from testbed.aggregation.control import controlled
-from testbed.aggregation.running import AggregatorReport, RunningAggregator
-from testbed.background._flows import FlowCounters
-from testbed.background._traffic import BackgroundTraffic
+from testbed.deployment.aggregator_control import controlled
+from testbed.deployment.aggregators import AggregatorReport, RunningAggregator
+from testbed.deployment.background import BackgroundTraffic
+from testbed.deployment.delay_daemon import DelayDaemon
+from testbed.deployment.link_control import LinkController
+from testbed.deployment.read_back import answers, node_differences, read_node, sysctls_on_this_kernel
+from testbed.deployment.relay import LinkRelay
 from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Host, ProcessSpec, RunningRuntime, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.spawn import log_tail
-from testbed.kernel import write_sysctl
+from testbed.links.base import DelayStage
 from testbed.links.bridge import Bridge
-from testbed.links.control import LinkController
-from testbed.links.delay import DelayStage
-from testbed.links.delay_daemon import DelayDaemon
-from testbed.links.direction import Direction
-from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError
+from testbed.links.htb import CLASS_HANDLE, Shaper
 from testbed.links.nfqueue import DelayCounters, NfqueueStage
-from testbed.links.relay import LinkRelay
 from testbed.links.tap import RelayCounters, RelayParameters, TapStage, port_argument
-from testbed.links.tc import CLASS_HANDLE, Shaper
-from testbed.node_plan import NodePlan
-from testbed.plan import Plan
-from testbed.read_back import answers, node_differences, read_node, sysctls_on_this_kernel
-from testbed.routing import Hop
-from testbed.state import RunState
-from testbed.topologies.base import END_HOSTS
+from testbed.plan.addressing import Port
+from testbed.plan.background import FlowCounters
+from testbed.plan.direction import Direction
+from testbed.plan.nodes import NodePlan
+from testbed.plan.paths import Hop
+from testbed.plan.plan import Plan
+from testbed.system.kernel import write_sysctl
+from testbed.system.netlink import HtbClass, LinkMonitor, NetlinkError
+from testbed.system.run_state import RunState
 
 Result = TypeVar("Result")
 _FORWARDING_TIMEOUT_S: Final = 5.0
@@ -110,7 +110,7 @@ class Deployment:
         first = self.plan.participants[0]
         names = (f"{name}={address}" for name, address in self.plan.host_names().items())
         process = self.hosts[first].start(
-            ProcessSpec(name="names", entry="testbed.names:main", arguments=(first, *names))
+            ProcessSpec(name="names", entry="testbed.plan.names:main", arguments=(first, *names))
         )
         if process.wait(_LOOK_UP_TIMEOUT_S) != 0:
             said = log_tail(process.log_path) or f"not within {_LOOK_UP_TIMEOUT_S:g} s"
@@ -386,7 +386,7 @@ def deploy(
 
     Raises EnvironmentLacksError when something cannot be made or the kernel's answer differs from the plan.
     """
-    from testbed.mininet_nodes import EmulatedNetwork  # Mininet is an extra of the package
+    from testbed.deployment.mininet_nodes import EmulatedNetwork  # Mininet is an extra of the package
 
     network = EmulatedNetwork(plan, state, runtime.holders if runtime else {})
     hosts: dict[str, Host] = {}

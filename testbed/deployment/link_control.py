@@ -14,7 +14,8 @@ import math
 import struct
 from typing import Final
 
-from testbed.links.netlink import (
+from testbed.links.htb import CLASS_HANDLE, QUANTUM_BYTES, Shaper
+from testbed.system.netlink import (
     NLM_F_DUMP,
     TCA_HTB_CEIL64,
     TCA_HTB_PARMS,
@@ -25,7 +26,6 @@ from testbed.links.netlink import (
     LinkMonitor,
     attributes,
 )
-from testbed.links.tc import CLASS_HANDLE, QUANTUM_BYTES, Shaper
 
 RTM_NEWQDISC: Final = 36
 RTM_GETQDISC: Final = 38

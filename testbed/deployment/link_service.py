@@ -12,10 +12,10 @@ import grpc
 
 from testbed.control import links_pb2 as messages
 from testbed.control.links_pb2_grpc import LinksServicer, add_LinksServicer_to_server
+from testbed.deployment.live_links import LiveLinks
 from testbed.errors import SpecError, TestbedError
-from testbed.links.change import LinkChange
-from testbed.links.spec import parse_override
-from testbed.live_links import LiveLinks
+from testbed.experiment.changes import LinkChange
+from testbed.experiment.link import parse_override
 
 _CARRIER: Final = {
     messages.ChangeRequest.UNCHANGED: None,

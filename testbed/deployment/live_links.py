@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.deploy import Deployment
+from testbed.deployment.deployment import Deployment
 from testbed.errors import RunFailedError, SpecError, TestbedError
-from testbed.links.change import LinkChange, Source
-from testbed.links.direction import Direction
-from testbed.links.resolve import AskedLink, changed_links
-from testbed.links.select import select
-from testbed.links.spec import LinkOverride
+from testbed.experiment.changes import LinkChange, Source
+from testbed.experiment.link import LinkOverride
+from testbed.plan.direction import Direction
+from testbed.plan.link_configuration import AskedLink, changed_links
+from testbed.plan.selector import select
 
 _log: Final = logging.getLogger(__name__)
 USED_WINDOW_S: Final = 0.2

@@ -22,11 +22,11 @@ from mininet.node import Host, Node, Switch
 from mininet.topo import Topo
 
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.naming import NamingThread
-from testbed.plan import Plan
-from testbed.processes import RUN_ID_VARIABLE
-from testbed.state import RunState
-from testbed.topologies.base import END_HOSTS
+from testbed.plan.plan import Plan
+from testbed.system.processes import RUN_ID_VARIABLE
+from testbed.system.run_state import RunState
 
 _END_TIMEOUT_S: Final = 10.0
 _READY: Final = b"\n"

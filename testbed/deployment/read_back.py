@@ -5,14 +5,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from switch_agg.offloads import UDP_SEGMENTATION, is_on
+from testbed.deployment.delay_daemon import queues_of
+from testbed.deployment.link_control import LinkController
 from testbed.hosts.base import Host
-from testbed.kernel import has_sysctl, read_sysctl
-from testbed.links.control import LinkController
-from testbed.links.delay_daemon import queues_of
-from testbed.links.direction import Direction
 from testbed.links.netem import redirects
-from testbed.node_plan import NodePlan
-from testbed.routing import Hop
+from testbed.plan.direction import Direction
+from testbed.plan.nodes import NodePlan
+from testbed.plan.paths import Hop
+from testbed.system.kernel import has_sysctl, read_sysctl
 
 _JSON: Final = json.JSONDecoder()
 

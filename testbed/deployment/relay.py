@@ -4,8 +4,8 @@ from pathlib import Path
 
 from testbed.hosts.base import Host
 from testbed.hosts.daemon import Daemon
-from testbed.links.native.build import program
 from testbed.links.tap import RelayCounters, parse_counters
+from testbed.system.native.build import program
 
 
 class LinkRelay(Daemon):

@@ -1,1 +1,2 @@
-"""The experiment as the user writes it: pydantic models and YAML."""
+"""What the user writes: the spec, its axes (a folder for each, a file for each value) and its sweeps. Pure data;
+nothing here touches the kernel or torch."""

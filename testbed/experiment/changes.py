@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from testbed.links.resolve import AskedLink, changed_links
-from testbed.links.spec import MAX_RATE_BPS, MIN_RATE_BPS, LinkOverride
-from testbed.links.trace import WINDOW_S, Trace, TraceField, TraceFormat, parse_trace
+from testbed.experiment.link import MAX_RATE_BPS, MIN_RATE_BPS, LinkOverride
+from testbed.experiment.traces import WINDOW_S, Trace, TraceField, TraceFormat, parse_trace
+from testbed.plan.link_configuration import AskedLink, changed_links
 from transports.units import Rate, Time, format_rate, format_time
 
 Source = Literal["schedule", "trace", "hand"]
@@ -28,7 +28,7 @@ class LinkChange:
     at_s: float
     """Virtual, since the first iteration began."""
     link: str
-    """A selector, see testbed.links.select."""
+    """A selector, see testbed.plan.selector."""
     settings: LinkOverride
     """What it does not name stays as it is."""
     down: bool | None = None

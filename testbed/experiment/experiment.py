@@ -25,21 +25,21 @@ from pydantic import (
     model_validator,
 )
 
-from testbed.background.base import BACKGROUNDS, Background
 from testbed.errors import SpecError
-from testbed.fusion import Fusion, FusionName, parse_fusion
-from testbed.hosts.sharing import WorkersPerHost, parse_workers_per_host
-from testbed.hosts.spec import HostSpec
-from testbed.links.change import Change
-from testbed.links.spec import LinkOverride, LinkSpec
-from testbed.links.tc import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
-from testbed.placements.base import PLACEMENTS, Placement
-from testbed.runtimes.base import RUNTIMES, Runtime
-from testbed.spec.documents import load_document, read_document
-from testbed.spec.explanations import explanations
-from testbed.synchronisation import Synchronisation, SynchronisationKind, parse_synchronisation
-from testbed.topologies.base import TOPOLOGIES, Topology
-from testbed.workloads.base import WORKLOADS, Workload
+from testbed.experiment.background.base import BACKGROUNDS, Background
+from testbed.experiment.changes import Change
+from testbed.experiment.documents import load_document, read_document
+from testbed.experiment.explanations import explanations
+from testbed.experiment.fusion import Fusion, FusionName, parse_fusion
+from testbed.experiment.host import HostSpec
+from testbed.experiment.link import LinkOverride, LinkSpec
+from testbed.experiment.placements.base import PLACEMENTS, Placement
+from testbed.experiment.runtimes.base import RUNTIMES, Runtime
+from testbed.experiment.synchronisation import Synchronisation, SynchronisationKind, parse_synchronisation
+from testbed.experiment.topologies.base import TOPOLOGIES, Topology
+from testbed.experiment.workers_per_host import WorkersPerHost, parse_workers_per_host
+from testbed.experiment.workloads.base import WORKLOADS, Workload
+from testbed.links.htb import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES
 from transports.baselines.base import STACKS, Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
@@ -49,7 +49,7 @@ from transports.units import Time, format_size, parse_size_bytes
 
 _NAME: Final = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 SWEEP_KEYS: Final = ("sweep", "repeat")
-"""Keys of a spec that is many runs; `testbed.spec.sweep` takes them out before what is left is an experiment."""
+"""Keys of a spec that is many runs; `testbed.experiment.sweep` takes them out before what is left is an experiment."""
 
 
 def _parse_packet_mode(value: object) -> object:

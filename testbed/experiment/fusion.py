@@ -3,7 +3,7 @@
 Backward makes gradients from the last layer to the first. A bucket goes out as soon as its last gradient is there,
 while backward goes on; so buckets decide how much of communication hides behind computation, and how often its fixed
 costs are paid. `size`, `layers` and `none` are torch's DistributedDataParallel; for `merged`, `time` and `priority`
-gradients go out through an engine of our own (`transports/engine.py`).
+gradients go out through an engine of our own (`transports/torch_backend/engine.py`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from transports.ordering import Grouped, Order, Priority, Timed
+from transports.torch_backend.ordering import Grouped, Order, Priority, Timed
 from transports.units import Size, Time
 
 FusionKind = Literal["size", "time", "layers", "merged", "none", "priority"]

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, field_validator
 
 from testbed.errors import SpecError
+from testbed.experiment.slowdowns.base import SLOWDOWNS, Slowdown, describe, parse_slowdown
 from testbed.hosts.base import Limits
 from testbed.hosts.cgroups import core_list
-from testbed.slowdowns.base import SLOWDOWNS, Slowdown, describe, parse_slowdown
 from transports.units import Size, format_size
 
 MIN_MEMORY_BYTES: Final = 64 * 2**20

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.errors import SpecError
-from testbed.spec.experiment import (
+from testbed.experiment.experiment import (
     SWEEP_KEYS,
     Experiment,
     anchor,

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from testbed.errors import SpecError
-from testbed.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
 from transports.channels.base import Channel
+from transports.channels.framing import STALENESS_BYTES
 from transports.collectives.parameter_server import ParameterServer
-from transports.collectives.segments import parts
-from transports.framing import STALENESS_BYTES
+from transports.collectives.schedules.segments import parts
 
 if TYPE_CHECKING:
-    from testbed.spec.experiment import Experiment
+    from testbed.experiment.experiment import Experiment
 
 SynchronisationKind = Literal["every_iteration", "local_sgd", "asynchronous"]
 

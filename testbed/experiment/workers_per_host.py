@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from testbed.links.spec import UNSHAPED_BPS, LinkOverride, LinkSpec
+from testbed.experiment.link import UNSHAPED_BPS, LinkOverride, LinkSpec
 
 _UNSHAPED: Final = LinkSpec.model_validate({}).model_copy(update={"rate_bps": UNSHAPED_BPS})
 

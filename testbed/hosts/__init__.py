@@ -1,1 +1,1 @@
-"""The host axis: what a worker runs in. One file per runtime."""
+"""Hosts: how a worker's namespace or container is made, what processes it gets, and how all of it is removed."""

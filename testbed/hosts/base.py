@@ -1,7 +1,7 @@
 """A host runs processes: it enters, starts, streams, limits and stops them. Workers, servers and aggregators alike.
 
-A value on the runtime axis (testbed.runtimes) starts as a :class:`RunningRuntime`, which makes a :class:`Host` of every
-node.
+A value on the runtime axis (testbed.experiment.runtimes) starts as a :class:`RunningRuntime`, which makes a
+:class:`Host` of every node.
 """
 
 from collections.abc import Callable, Mapping, Sequence

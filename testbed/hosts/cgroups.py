@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import Limits, Throttling
-from testbed.state import RunState
+from testbed.system.run_state import RunState
 
 ControllerName = Literal["cpu", "cpuset", "memory"]
 CONTROLLERS: Final[tuple[ControllerName, ...]] = get_args(ControllerName)

@@ -16,10 +16,10 @@ from typing import Final, Literal
 
 from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.hosts.cgroups import remove_cgroup
-from testbed.hosts.docker import CURE, Docker
-from testbed.kernel import network_namespace
-from testbed.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
-from testbed.state import RUN_ROOT, RunState, abandoned_directories, is_run_id, run_ids
+from testbed.hosts.docker_cli import CURE, Docker
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
+from testbed.system.run_state import RUN_ROOT, RunState, abandoned_directories, is_run_id, run_ids
 
 _log: Final = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """A host in a Docker container: the laboratory makes its network, the container has its processes.
 
 The container is started with no network; its empty network namespace becomes the emulated host's. Its first process is
-a fork server (testbed.control.fork_server) of the image's own Python, which connects to a socket that only this
+a fork server (testbed.hosts.fork_server) of the image's own Python, which connects to a socket that only this
 container sees, imports what its workers need once, and forks or executes what the run asks for. Nothing else is needed
 inside the image, and no daemon takes part once the container runs.
 """
@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.control.fork_client import AGENT, FORKING_ENVIRONMENT, ForkClient
-from testbed.control.fork_server import ForkRequest
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.base import Limits, ProcessSpec, Throttling
 from testbed.hosts.cgroups import (
@@ -33,13 +31,15 @@ from testbed.hosts.cgroups import (
     parse_throttling,
     settings,
 )
-from testbed.hosts.docker import RUN_LABEL, ContainerFacts, Docker
+from testbed.hosts.docker_cli import RUN_LABEL, ContainerFacts, Docker
+from testbed.hosts.fork_client import AGENT, FORKING_ENVIRONMENT, ForkClient
+from testbed.hosts.fork_server import ForkRequest
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess
-from testbed.processes import RUN_ID_VARIABLE
-from testbed.sources import sources_digest
-from testbed.state import RunState
+from testbed.system.processes import RUN_ID_VARIABLE
+from testbed.system.run_state import RunState
+from testbed.system.sources import sources_digest
 
 FORK_SOCKET: Final = "fork.sock"
 MOST_PROCESSES: Final = 4096
@@ -110,7 +110,7 @@ def run_arguments(
         *(argument for path in spec.mounts for argument in ("--volume", f"{path}:{path}:ro")),
         *(argument for name, value in environment.items() for argument in ("--env", f"{name}={value}")),
         *("--workdir", _HOME, "--entrypoint", spec.python, spec.image),
-        *("-P", "-m", "testbed.control.fork_server", str(socket_path), "0", *modules),
+        *("-P", "-m", "testbed.hosts.fork_server", str(socket_path), "0", *modules),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The coordinator's side of testbed.control.fork_server: start it early, fork workers later.
+"""The coordinator's side of testbed.hosts.fork_server: start it early, fork workers later.
 
 :class:`ForkClient` is the conversation; :class:`ForkServer` is one with a process of this machine, and
 testbed.hosts.container has one with the first process of a container.
@@ -19,11 +19,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, Final
 
-from testbed.control.fork_server import MAX_PACKET_BYTES, ForkRequest
 from testbed.errors import RunFailedError
+from testbed.hosts.fork_server import MAX_PACKET_BYTES, ForkRequest
 from testbed.hosts.spawn import Output, StartedProcess, log_tail, spawn
-from testbed.processes import RUN_ID_VARIABLE
-from testbed.state import RunState
+from testbed.system.processes import RUN_ID_VARIABLE
+from testbed.system.run_state import RunState
 
 FORKING_ENVIRONMENT: Final[Mapping[str, str]] = {
     # Threads that exist at the fork do not exist in the child; OpenMP and BLAS would wait for them for ever.
@@ -33,7 +33,7 @@ FORKING_ENVIRONMENT: Final[Mapping[str, str]] = {
     # gRPC must not hook into fork(): nothing forks once it is imported.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
-AGENT: Final = "testbed.control.agent"
+AGENT: Final = "testbed.worker.agent"
 """Every worker's entry; with what it imports (pydantic, protobuf) it is shared when imported before the fork."""
 CLOSE_TIMEOUT_S: Final = 10.0
 _FORK_TIMEOUT_S: Final = 30.0
@@ -235,7 +235,7 @@ class ForkServer(ForkClient):
                 "fork-server",
                 # -P and PYTHONPATH: it imports from where this process does, not from the working directory.
                 [
-                    *(sys.executable, "-P", "-m", "testbed.control.fork_server"),
+                    *(sys.executable, "-P", "-m", "testbed.hosts.fork_server"),
                     *(str(theirs.fileno()), str(os.getpid()), AGENT, *modules),
                 ],
                 Output(log_directory / "fork-server.log", None),

@@ -1,6 +1,6 @@
 """The fork server: one process that has imported torch and forks every worker into its host's namespaces.
 
-Run as `python -m testbed.control.fork_server <socket> <parent pid> <module>...` by testbed.control.fork_client: the
+Run as `python -m testbed.hosts.fork_server <socket> <parent pid> <module>...` by testbed.hosts.fork_client: the
 socket is a descriptor that it inherits, or, for the first process of a container, a path that it connects to. It stays
 single-threaded, since a fork copies only the calling thread but every lock; so it never computes with torch and never
 touches gRPC. It ends with the thread that started it, or in a container (parent pid 0) with its connection, and its
@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
 from switch_agg.namespaces import join_namespace
-from testbed.kernel import die_with_parent
-from testbed.programs import problem_of
-from testbed.sources import sources_digest
+from testbed.system.kernel import die_with_parent
+from testbed.system.programs import problem_of
+from testbed.system.sources import sources_digest
 
 MAX_PACKET_BYTES: Final = 128 * 1024
 _NOT_FOUND: Final = 127  # as a shell's statuses (POSIX, 2.8.2)

@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from switch_agg.namespaces import in_network_of
-from testbed.control.fork_client import ForkServer
-from testbed.control.fork_server import ForkRequest
 from testbed.errors import EnvironmentLacksError
 from testbed.hosts.base import ProcessSpec, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
+from testbed.hosts.fork_client import ForkServer
+from testbed.hosts.fork_server import ForkRequest
 from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess, spawn
-from testbed.kernel import network_namespace
-from testbed.processes import (
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import (
     RUN_ID_VARIABLE,
     ProcessIdentity,
     end_processes,
     processes_in_network,
     processes_of_run,
 )
-from testbed.programs import problem_of
-from testbed.state import RunState
+from testbed.system.programs import problem_of
+from testbed.system.run_state import RunState
 
 _STOP_TIMEOUT_S: Final = 2.0
 

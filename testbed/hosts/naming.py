@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 
 from switch_agg.namespaces import hostname_of, new_namespace
 from testbed.errors import EnvironmentLacksError
-from testbed.kernel import keep_mounts_private, mount_read_only
-from testbed.names import RESOLVER, files_first, hosts_differences, hosts_text
+from testbed.plan.names import RESOLVER, files_first, hosts_differences, hosts_text
+from testbed.system.kernel import keep_mounts_private, mount_read_only
 
 HOSTS: Final = Path("/etc/hosts")
 SERVICES: Final = Path("/etc/nsswitch.conf")

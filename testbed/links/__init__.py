@@ -1,1 +1,1 @@
-"""Links: what was asked of each, the tc commands that do it, the kernel's answer read back."""
+"""What makes a link behave: htb, the delay backends (a file for each) and bridges."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from testbed.experiment.link import BackendName, LinkSpec
 from testbed.links.netem import netem_refusals, netem_stage
 from testbed.links.nfqueue import nfqueue_refusals, nfqueue_stage
-from testbed.links.resolve import AskedLink
-from testbed.links.spec import BackendName, LinkSpec
 from testbed.links.tap import tap_refusals, tap_stage
+from testbed.plan.link_configuration import AskedLink
 
 
 class DelayStage(Protocol):

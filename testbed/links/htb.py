@@ -8,7 +8,7 @@ at 10 Gbit/s). The leaf is a byte queue: `pfifo` would count 64 KiB super-frames
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.links.netlink import TICK_S, HtbClass
+from testbed.system.netlink import TICK_S, HtbClass
 
 MTU: Final = 1500
 """Unless the spec says otherwise."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from testbed.errors import SpecError
-from testbed.links.spec import BackendName, GilbertElliott, LinkSpec
-from testbed.links.tc import MTU
+from testbed.experiment.link import BackendName, GilbertElliott, LinkSpec
+from testbed.links.htb import MTU
 
 NETEM_HANDLE: Final = "20:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetemStage:
-    """One direction's delay, jitter, loss, duplicates and reordering; implements testbed.links.delay.DelayStage."""
+    """One direction's delay, jitter, loss, duplicates and reordering; implements testbed.links.base.DelayStage."""
 
     backend: ClassVar[BackendName] = "netem"
     interface: str

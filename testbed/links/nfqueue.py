@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from testbed.links.spec import BackendName, GilbertElliott, LinkSpec
-from testbed.links.tc import MTU
+from testbed.experiment.link import BackendName, GilbertElliott, LinkSpec
+from testbed.links.htb import MTU
 from transports.units import format_time
 
 MIN_DELAY_S: Final = 200e-6
@@ -65,7 +65,7 @@ _COUNTERS: Final = np.dtype(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NfqueueStage:
-    """One direction's delay, jitter, loss and reordering; implements testbed.links.delay.DelayStage."""
+    """One direction's delay, jitter, loss and reordering; implements testbed.links.base.DelayStage."""
 
     backend: ClassVar[BackendName] = "nfqueue"
     interface: str

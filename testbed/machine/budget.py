@@ -18,19 +18,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from testbed.calibration_cache import cache_directory, machine_digest
-from testbed.deploy import Deployment, deploy
+from testbed.calibration.cache import cache_directory, machine_digest
+from testbed.calibration.delays import one_way_delays_s
+from testbed.calibration.streams import Flow, goodput_fraction, goodputs_bps
+from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import EnvironmentLacksError
-from testbed.kernel import realtime
-from testbed.links.spec import BackendName
-from testbed.links.tc import MTU
-from testbed.measure.delays import one_way_delays_s
+from testbed.experiment.experiment import validate
+from testbed.experiment.link import BackendName
+from testbed.links.htb import MTU
 from testbed.measure.machine import MachineSample
-from testbed.measure.streams import Flow, goodput_fraction, goodputs_bps
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
-from testbed.state import new_run_id
-from testbed.workbench import owned_run
+from testbed.plan.plan import Plan, make_plan
+from testbed.run.session import owned_run
+from testbed.system.kernel import realtime
+from testbed.system.run_state import new_run_id
 from transports.units import format_rate
 
 NUM_WORKERS: Final = 4

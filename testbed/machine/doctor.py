@@ -17,26 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from testbed.clean import FORGET_CURE, leftovers
 from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.host import lacking_cores
+from testbed.experiment.link import BackendName, LinkSpec
 from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
-from testbed.hosts.docker import CURE as DOCKER_CURE
-from testbed.hosts.docker import docker_here
-from testbed.hosts.spec import lacking_cores
-from testbed.kernel import has_sysctl
-from testbed.links.delay import BACKENDS, refusals
-from testbed.links.native import build
-from testbed.links.spec import BackendName, LinkSpec
+from testbed.hosts.clean import FORGET_CURE, leftovers
+from testbed.hosts.docker_cli import CURE as DOCKER_CURE
+from testbed.hosts.docker_cli import docker_here
+from testbed.links.base import BACKENDS, refusals
 from testbed.links.tap import port_argument, tap_stage
 from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import Experiment
+from testbed.plan.plan import Plan, make_plan
+from testbed.system.kernel import has_sysctl
+from testbed.system.native import build
 from transports.channels.mptcp import Mptcp, require_mptcp
 from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
-    from testbed.budget import Budget
+    from testbed.machine.budget import Budget
 
 Severity = Literal["needed", "optional"]
 APT_PACKAGES: Final = {
@@ -349,7 +349,7 @@ def _port_check(port: int) -> Check:
 
 def measure(*, on_step: Callable[[str], None]) -> "Budget":
     """What this machine carries, kept for `testbed plan`. Raises EnvironmentLacksError."""
-    from testbed.budget import keep, measure_budget
+    from testbed.machine.budget import keep, measure_budget
 
     budget = measure_budget({name: backend_lacks(name) for name in BACKENDS}, on_step=on_step)
     keep(budget)
@@ -395,7 +395,7 @@ def require_root() -> None:
 
 def require(plan: Plan) -> None:
     """Raise EnvironmentLacksError for everything this plan needs and this machine lacks, before anything is made."""
-    from testbed.budget import known_budget, refuse_excess
+    from testbed.machine.budget import known_budget, refuse_excess
 
     require_root()
     missing = [

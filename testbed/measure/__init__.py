@@ -1,1 +1,1 @@
-"""What is measured while a run goes on."""
+"""What is measured while a run goes on, as plain observations."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from testbed.addresses import Port
 from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
+from testbed.plan.addressing import Port
 
 _READY_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 10.0

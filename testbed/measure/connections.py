@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.errors import EnvironmentLacksError
-from testbed.links.netlink import NLM_F_DUMP, NetlinkError, NetlinkSocket, attributes
-from transports.tcp_info import TcpInfo, parse_tcp_info
+from testbed.system.netlink import NLM_F_DUMP, NetlinkError, NetlinkSocket, attributes
+from transports.channels.tcp_info import TcpInfo, parse_tcp_info
 
 NETLINK_SOCK_DIAG: Final = 4
 SOCK_DIAG_BY_FAMILY: Final = 20

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from testbed.background._flows import FlowCounters
-from testbed.deploy import Deployment
+from testbed.calibration.streams import goodput_fraction
+from testbed.deployment.deployment import Deployment
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Throttling
-from testbed.links.direction import Direction
-from testbed.links.netlink import HtbClass, LinkMonitor, NetlinkError, transmitted_bytes
+from testbed.links.htb import CLASS_HANDLE
 from testbed.links.nfqueue import DelayCounters
-from testbed.links.tc import CLASS_HANDLE
 from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor
 from testbed.measure.settings import SettingChange, SettingsMonitor
-from testbed.measure.streams import goodput_fraction
-from testbed.topologies.base import END_HOSTS
+from testbed.plan.background import FlowCounters
+from testbed.plan.direction import Direction
+from testbed.system.netlink import HtbClass, LinkMonitor, NetlinkError, transmitted_bytes
 
 
 class LineCounters(Protocol):

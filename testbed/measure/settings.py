@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from testbed.links.netlink import NLMSG_DONE, NLMSG_ERROR, attributes
+from testbed.system.netlink import NLMSG_DONE, NLMSG_ERROR, attributes
 
 _NLMSG: Final = struct.Struct("=IHHII")
 _IFINFOMSG: Final = struct.Struct("=BBHiII")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 from switch_agg.metrics import Scraped
 from switch_agg.status import Status
-from testbed.aggregation.plan import AggregatorPlan
-from testbed.plan import Plan
+from testbed.plan.aggregators import AggregatorPlan
+from testbed.plan.plan import Plan
 
 
 def scraped_aggregators(

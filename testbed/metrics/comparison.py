@@ -16,7 +16,7 @@ from testbed.errors import RunFailedError
 from testbed.metrics import families
 from testbed.metrics.families import Family
 from testbed.metrics.server import DIRECTORY, SCRAPE_INTERVAL_S, PrometheusServer
-from testbed.results.summary import PrometheusSummary
+from testbed.record.summary import PrometheusSummary
 
 COUNTERS: Final[Mapping[Family, str]] = {
     families.LINK_TRANSMIT_BYTES: "class_bytes",

@@ -23,8 +23,8 @@ from testbed.metrics import families
 from testbed.metrics.families import Family
 
 if TYPE_CHECKING:  # these import mininet's nodes
+    from testbed.deployment.live_links import Mark
     from testbed.links.nfqueue import DelayCounters
-    from testbed.live_links import Mark
     from testbed.measure.backlog import BacklogProbe
     from testbed.measure.machine import MachineSample
     from testbed.measure.sampler import LinkSample

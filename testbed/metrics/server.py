@@ -19,8 +19,8 @@ import yaml
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.spawn import Output, SpawnedProcess, log_tail, spawn
-from testbed.processes import RUN_ID_VARIABLE
-from testbed.state import RunState
+from testbed.system.processes import RUN_ID_VARIABLE
+from testbed.system.run_state import RunState
 
 PROGRAM: Final = "prometheus"
 CURE: Final = "apt-get install --no-install-recommends prometheus"

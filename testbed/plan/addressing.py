@@ -8,9 +8,9 @@ paths.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from testbed.experiment.topologies.base import Network
 from testbed.links.bridge import Bridge
-from testbed.routing import NextHops
-from testbed.topologies.base import Network
+from testbed.plan.paths import NextHops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.errors import SpecError
-from testbed.routing import next_hops
-from testbed.topologies.base import Network
+from testbed.experiment.topologies.base import Network
+from testbed.plan.paths import next_hops
 
 PLACES: Final = ("leaf", "spine", "tree")
 """What `at` may say beside the name of a switch."""

@@ -14,13 +14,13 @@ from itertools import count
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.payload import MAX_KERNEL_VALUES, PAYLOADS
 from switch_agg.wire import MAX_SLOTS, SIZES, frame_bytes
-from testbed.addresses import Port
-from testbed.aggregation.tree import Branch, tree_of
 from testbed.errors import SpecError
-from testbed.predict.alpha_beta import path_delay_s
-from testbed.routing import Hop, Path
-from testbed.spec.experiment import Experiment
-from testbed.topologies.base import Network
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.topologies.base import Network
+from testbed.plan.addressing import Port
+from testbed.plan.aggregation_tree import Branch, tree_of
+from testbed.plan.paths import Hop, Path
+from testbed.plan.prediction import path_delay_s
 from transports.collectives.base import Seat
 from transports.collectives.in_network import InNetwork
 from transports.units import format_size

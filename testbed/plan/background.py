@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
-from testbed.addresses import Port
-from testbed.background.base import Background
 from testbed.errors import SpecError
-from testbed.routing import Hop, Path
+from testbed.experiment.background.base import Background
+from testbed.plan.addressing import Port
+from testbed.plan.paths import Hop, Path
 
 FIRST_PORT: Final = 5201
 """Of the first flow's sink; below the ports that the kernel gives to connections."""

@@ -17,11 +17,11 @@ switch's namespace), so a delay that netfilter makes does not work here.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from testbed.addresses import Neighbour, NodeAddresses, Port, Route, port_names
 from testbed.errors import SpecError
+from testbed.experiment.topologies.base import END_HOSTS, Network
 from testbed.links.bridge import Bridge
-from testbed.routing import NextHops, next_hops
-from testbed.topologies.base import END_HOSTS, Network
+from testbed.plan.addressing import Neighbour, NodeAddresses, Port, Route, port_names
+from testbed.plan.paths import NextHops, next_hops
 
 SUBNET: Final = "10.0.0.0/16"
 PREFIX_LENGTH: Final = 16

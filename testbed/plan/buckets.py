@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from testbed.errors import SpecError
-from testbed.fusion import fuse, merge
-from testbed.spec.experiment import Experiment
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.fusion import fuse, merge
 from transports.collectives.cntk import Cntk
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Pattern, Shape
 from transports.errors import OptionError

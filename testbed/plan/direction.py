@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from testbed.addresses import Port
-from testbed.links.delay import DelayStage
-from testbed.links.spec import LinkSpec
-from testbed.links.tc import Shaper
-from testbed.routing import Hop
+from testbed.experiment.link import LinkSpec
+from testbed.links.base import DelayStage
+from testbed.links.htb import Shaper
+from testbed.plan.addressing import Port
+from testbed.plan.paths import Hop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

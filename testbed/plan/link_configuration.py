@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from testbed.errors import SpecError
-from testbed.links.select import select
-from testbed.links.spec import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, UNSHAPED_BPS, LinkOverride, LinkSpec
-from testbed.routing import Hop
-from testbed.topologies.base import Edge, Network
+from testbed.experiment.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, UNSHAPED_BPS, LinkOverride, LinkSpec
+from testbed.experiment.topologies.base import Edge, Network
+from testbed.plan.paths import Hop
+from testbed.plan.selector import select
 from transports.units import format_rate, format_size
 
 _SUPERFRAME_QUEUE_BYTES: Final = 100_000

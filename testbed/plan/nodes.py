@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.addresses import NodeAddresses, Port
-from testbed.bridging import BRIDGE_SYSCTLS
-from testbed.links.direction import Direction
-from testbed.links.resolve import AskedLink
-from testbed.path_manager import PathManager
-from testbed.topologies.base import END_HOSTS, PARTICIPANTS, Node
+from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, Node
+from testbed.plan.addressing import NodeAddresses, Port
+from testbed.plan.bridging import BRIDGE_SYSCTLS
+from testbed.plan.direction import Direction
+from testbed.plan.link_configuration import AskedLink
+from testbed.plan.path_manager import PathManager
 
 DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
 """The smaller of the kernel's usual limits of tcp_rmem (6 MiB) and tcp_wmem (4 MiB)."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from testbed.topologies.base import END_HOSTS, Network
+from testbed.experiment.topologies.base import END_HOSTS, Network
 
 Hop = tuple[str, str]
 """From one node to the next."""

@@ -1,10 +1,10 @@
 """Who sits where: the topology's places, given to workers' hosts, servers, traffic hosts and aggregators. Pure."""
 
-from testbed.aggregation.plan import attached_aggregators
 from testbed.errors import SpecError
-from testbed.hosts.spec import traffic_hosts
-from testbed.spec.experiment import Experiment
-from testbed.topologies.base import Network
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.host import traffic_hosts
+from testbed.experiment.topologies.base import Network
+from testbed.plan.aggregators import attached_aggregators
 
 
 def place(experiment: Experiment) -> Network:

@@ -1,6 +1,6 @@
 """RunSpec -> Plan: everything that can be decided before anything is made. Pure, and printable without root.
 
-Switches route (testbed.addresses) or bridge (testbed.bridging); neighbour entries are static.
+Switches route (testbed.plan.addressing) or bridge (testbed.plan.bridging); neighbour entries are static.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,33 +9,33 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
-from testbed.addresses import Port, ports_of, routed_addresses
-from testbed.aggregation.plan import (
+from testbed.errors import SpecError
+from testbed.experiment.changes import asked_over_time
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.host import HostSpec, resolve_hosts
+from testbed.experiment.link import MAX_RATE_BPS, BackendName
+from testbed.experiment.synchronisation import asynchronous_traffic, require_synchronisable
+from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
+from testbed.links.base import BACKENDS, DelayStage, able, refusals
+from testbed.links.htb import Shaper, gso_max_segments
+from testbed.plan.addressing import Port, ports_of, routed_addresses
+from testbed.plan.aggregators import (
     AggregatorPlan,
     exchange_delay_s,
     plan_aggregators,
     seats_of,
 )
-from testbed.background._flows import Flow, plan_flows
-from testbed.bridging import bridged_addresses, bridged_ports
-from testbed.errors import SpecError
-from testbed.exchanges import buckets_of, exchanges, patterns
-from testbed.fusion import GRADIENT_ELEMENT_BYTES
-from testbed.hosts.spec import HostSpec, resolve_hosts
-from testbed.links.change import asked_over_time
-from testbed.links.delay import BACKENDS, DelayStage, able, refusals
-from testbed.links.direction import Direction
-from testbed.links.resolve import AskedLink, asked_links
-from testbed.links.spec import MAX_RATE_BPS, BackendName
-from testbed.links.tc import Shaper, gso_max_segments
-from testbed.node_plan import NodePlan, buffer_sysctls, node_plan
-from testbed.placing import place, racks_of
-from testbed.predict.alpha_beta import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
-from testbed.routing import Hop, Path, next_hops, paths
-from testbed.spec.experiment import Experiment
-from testbed.synchronisation import asynchronous_traffic, require_synchronisable
-from testbed.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
-from testbed.traffic import expected_loads, unknown_hops, wire_traffic
+from testbed.plan.background import Flow, plan_flows
+from testbed.plan.bridging import bridged_addresses, bridged_ports
+from testbed.plan.buckets import buckets_of, exchanges, patterns
+from testbed.plan.direction import Direction
+from testbed.plan.link_configuration import AskedLink, asked_links
+from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
+from testbed.plan.paths import Hop, Path, next_hops, paths
+from testbed.plan.placement import place, racks_of
+from testbed.plan.prediction import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
+from testbed.plan.traffic import expected_loads, unknown_hops, wire_traffic
 from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.compression.base import Exchange, Pattern
@@ -181,7 +181,11 @@ class Plan:
             ],
             "directions": [direction.to_json() for direction in self.directions],
             "processes": [
-                {"name": name, "host": name, "entry": f"testbed.control.{'agent' if name[0] == 'w' else 'server'}:main"}
+                {
+                    "name": name,
+                    "host": name,
+                    "entry": f"testbed.worker.{'agent' if name[0] == 'w' else 'parameter_server'}:main",
+                }
                 for name in self.participants
             ]
             + ([{"name": "prometheus", "host": "root", "program": "prometheus"}] if self.watched else [])
@@ -191,14 +195,14 @@ class Plan:
                 for role, port in (("sink", flow.target), ("source", flow.source))
             ]
             + [
-                {"name": f"aggregator-{each.name}", "host": each.name, "entry": "testbed.aggregation.process:main"}
+                {"name": f"aggregator-{each.name}", "host": each.name, "entry": "testbed.worker.aggregator:main"}
                 for each in self.aggregators
             ]
             + [
                 {
                     "name": f"tenant-{each.name}-{tenant.job.number}",
                     "host": host,
-                    "entry": "testbed.aggregation.tenant:main",
+                    "entry": "testbed.worker.tenant:main",
                 }
                 for each in self.aggregators
                 for tenant in each.tenants

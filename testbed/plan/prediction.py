@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.fusion import GRADIENT_ELEMENT_BYTES
-from testbed.links.direction import Direction
-from testbed.routing import Hop, Path
-from testbed.spec.experiment import Experiment
-from testbed.synchronisation import asynchronous_time_s
-from testbed.topologies.base import participant_names
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.synchronisation import asynchronous_time_s
+from testbed.experiment.topologies.base import participant_names
+from testbed.plan.direction import Direction
+from testbed.plan.paths import Hop, Path
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import alpha_beta_time_s, bound_s
 from transports.collectives.in_network import InNetwork

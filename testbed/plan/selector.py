@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
 from testbed.errors import SpecError
-from testbed.routing import Hop
+from testbed.plan.paths import Hop
 
 
 class Directed(Protocol):

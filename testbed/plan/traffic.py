@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
-from testbed.aggregation.plan import AggregatorPlan, shared_hops
-from testbed.background._flows import Flow, uncertain_hops
-from testbed.routing import Hop, Path
-from testbed.spec.experiment import Experiment
-from testbed.topologies.base import participant_names
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.topologies.base import participant_names
+from testbed.plan.aggregators import AggregatorPlan, shared_hops
+from testbed.plan.background import Flow, uncertain_hops
+from testbed.plan.paths import Hop, Path
 from transports.channels.base import Channel
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import sent_bytes

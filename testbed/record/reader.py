@@ -5,13 +5,13 @@
       plan.json           nodes, addresses, tc commands, expected bytes, predicted times
       environment.json    commit, versions, kernel, CPU, sysctls, tc read-back
       calibration.json    what each link was measured to do before the run
-      iterations.parquet  one row per worker and iteration (testbed.results.frames)
+      iterations.parquet  one row per worker and iteration (testbed.record.frames)
       buckets.parquet     one row per worker, iteration and bucket (BUCKET_SCHEMA)
       links.parquet       one row per link direction and sample (LINK_SCHEMA)
       backlog.parquet     one row per probe of a link whose queue held packets (BACKLOG_SCHEMA)
       machine.parquet     one row per sample of the machine's cores and network code (MACHINE_SCHEMA)
       changes.parquet     one row per setting of a link direction that changed meanwhile (CHANGE_SCHEMA)
-      summary.json        the contract for scripts (testbed.results.summary)
+      summary.json        the contract for scripts (testbed.record.summary)
       report.html         the same for people
       captures/<link>.pcapng  where `testbed run --capture` asked for it
       prometheus/         configuration, rules and data, where `testbed run --prometheus` asked for it
@@ -20,7 +20,7 @@
 Times in the frames are wall seconds since the run's epoch (`summary.epoch_s` on CLOCK_MONOTONIC); with
 dilation k, virtual time is wall time divided by k. Everything in `summary.json` is in virtual seconds.
 
-:func:`load` reads a finished one; testbed.results.writer writes it while the run goes on.
+:func:`load` reads a finished one; testbed.record.writer writes it while the run goes on.
 """
 
 import json
@@ -34,7 +34,7 @@ import polars as pl
 from pydantic import ValidationError
 
 from testbed.errors import SpecError
-from testbed.results.frames import (
+from testbed.record.frames import (
     BACKLOG_SCHEMA,
     BUCKET_SCHEMA,
     CHANGE_SCHEMA,
@@ -43,7 +43,7 @@ from testbed.results.frames import (
     LINK_SCHEMA,
     MACHINE_SCHEMA,
 )
-from testbed.results.summary import SCHEMA_VERSION, Summary
+from testbed.record.summary import SCHEMA_VERSION, Summary
 
 DOCUMENTS: Final = ("plan", "environment", "calibration")
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from testbed.errors import EnvironmentLacksError, SpecError
-from testbed.state import RUN_ROOT, RunState, run_ids
+from testbed.system.run_state import RUN_ROOT, RunState, run_ids
 
 FILE_NAME: Final = "status.json"
 _INTERVAL_S: Final = 0.5

@@ -1,4 +1,4 @@
-"""Writes a record while its run goes on (its parts: testbed.results.record)."""
+"""Writes a record while its run goes on (its parts: testbed.record.reader)."""
 
 import json
 import threading
@@ -11,9 +11,9 @@ from typing import Final, Literal
 import polars as pl
 
 from testbed.errors import EnvironmentLacksError
-from testbed.results.frames import FRAMES
-from testbed.results.record import DOCUMENTS
-from testbed.results.summary import Summary
+from testbed.record.frames import FRAMES
+from testbed.record.reader import DOCUMENTS
+from testbed.record.summary import Summary
 
 _FLUSH_INTERVAL_S: Final = 5.0
 # Flushing rewrites the whole file; in a long run this bounds its share of the time to 2 %.

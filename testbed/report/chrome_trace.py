@@ -16,13 +16,13 @@ import numpy as np
 import polars as pl
 import yaml
 
-from testbed.background.base import BACKGROUNDS
 from testbed.errors import SpecError
-from testbed.results.changes import RateHistory
-from testbed.results.frames import iteration_parts
-from testbed.results.lanes import Lanes
-from testbed.results.record import Record
-from testbed.results.writer import replace_bytes
+from testbed.experiment.background.base import BACKGROUNDS
+from testbed.record.frames import iteration_parts
+from testbed.record.reader import Record
+from testbed.record.writer import replace_bytes
+from testbed.report.lanes import Lanes
+from testbed.verdict.changes import RateHistory
 
 Event = dict[str, Any]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.metrics.server import reopen_command
-from testbed.results import plots, wording
-from testbed.results.record import Record
-from testbed.results.writer import replace_text
+from testbed.record.reader import Record
+from testbed.record.writer import replace_text
+from testbed.report import plots, wording
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -65,7 +65,7 @@ def template(name: str) -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("testbed.results"),
+        loader=PackageLoader("testbed.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

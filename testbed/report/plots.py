@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from testbed.results import wording
-from testbed.results.changes import RateHistory
-from testbed.results.frames import iteration_parts
-from testbed.results.lanes import Lanes
-from testbed.results.record import Record
-from testbed.results.summarize import per_iteration
-from testbed.results.summary import LinkSummary
+from testbed.record.frames import iteration_parts
+from testbed.record.reader import Record
+from testbed.record.summary import LinkSummary
+from testbed.report import wording
+from testbed.report.lanes import Lanes
+from testbed.verdict.changes import RateHistory
+from testbed.verdict.summarize import per_iteration
 
 Figure = dict[str, Any]
 

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from testbed.links.spec import UNSHAPED_BPS
+from testbed.experiment.link import UNSHAPED_BPS
 from transports.units import format_size
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
-    from testbed.results.summary import (
+    from testbed.record.summary import (
         AggregatorSummary,
         AllReduceSummary,
         BackgroundSummary,

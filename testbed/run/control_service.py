@@ -1,6 +1,6 @@
 """The gRPC side of the control plane: it only queues what arrives, and answers when it is told to.
 
-Nothing here decides anything; testbed.control.coordinator does, on one thread.
+Nothing here decides anything; testbed.run.coordinator does, on one thread.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Drives the workers of a run, and is the one place where their failures are noticed.
 
 Everything here, the listener's methods included, happens on the thread that calls the `wait_...` methods;
-gRPC's threads only queue what arrives (testbed.control.service).
+gRPC's threads only queue what arrives (testbed.run.control_service).
 """
 
 import queue
@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from testbed.control import control_pb2 as messages
-from testbed.control.service import Arrival, Arrived, ControlService, Registered
 from testbed.errors import RunFailedError
+from testbed.experiment.workloads.base import WorkerConfiguration
 from testbed.hosts.base import Process, RunningRuntime
 from testbed.hosts.spawn import log_tail
-from testbed.workloads.base import WorkerConfiguration
+from testbed.run.control_service import Arrival, Arrived, ControlService, Registered
 
 _TICK_S: Final = 0.1
 _SETTLE_S: Final = 0.5

@@ -1,4 +1,4 @@
-"""Asks a run that goes on about its links: the other end of testbed.control.link_service."""
+"""Asks a run that goes on about its links: the other end of testbed.deployment.link_service."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,8 @@ import grpc
 from testbed.control import links_pb2 as messages
 from testbed.control.links_pb2_grpc import LinksStub
 from testbed.errors import EnvironmentLacksError, SpecError
-from testbed.state import RUN_ROOT
-from testbed.status import alive_runs, choose
+from testbed.record.status import alive_runs, choose
+from testbed.system.run_state import RUN_ROOT
 
 SOCKET_NAME: Final = "links.sock"
 _TIMEOUT_S: Final = 10.0

@@ -6,26 +6,26 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from testbed.aggregation.facts import SwitchStatistics
-from testbed.background._flows import FlowCounters
 from testbed.control import control_pb2 as messages
-from testbed.control.coordinator import Listener
+from testbed.deployment.live_links import LiveLinks, Mark
+from testbed.experiment.changes import timeline
+from testbed.experiment.link import MAX_RATE_BPS
 from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import own_throttling
-from testbed.links.change import timeline
 from testbed.links.nfqueue import DelayCounters
-from testbed.links.spec import MAX_RATE_BPS
-from testbed.live_links import LiveLinks, Mark
-from testbed.measure import endpoints
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.connections import Connection
 from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.measure.settings import SettingChange
 from testbed.metrics.exporter import Exporter, IterationTimes
-from testbed.plan import Plan
-from testbed.results.writer import RecordWriter
-from testbed.status import Progress
+from testbed.plan.background import FlowCounters
+from testbed.plan.plan import Plan
+from testbed.record.status import Progress
+from testbed.record.writer import RecordWriter
+from testbed.run.coordinator import Listener
+from testbed.verdict import retransmissions
+from testbed.verdict.aggregation import SwitchStatistics
 from transports.channels.base import PeerStatistics
 
 MEASURED: Final = "measured"
@@ -201,7 +201,7 @@ class Recorder(Listener):
         """What a worker counted in the measured iterations: of a switch that adds, of its own endpoint."""
         if (switch := SwitchStatistics.parse(json)) is not None:
             self.switch_statistics[rank] = switch
-        if peers := endpoints.parse(json):
+        if peers := retransmissions.parse(json):
             self.endpoint_statistics[rank] = peers
 
     def on_line(self, rank: int, line: str, *, error: bool) -> None:

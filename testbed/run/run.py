@@ -8,33 +8,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from testbed import environment
-from testbed.addresses import Port
-from testbed.aggregation.watching import scraped_aggregators
-from testbed.calibration import Calibration
-from testbed.calibration_cache import Mode
-from testbed.doctor import plan_here, require
+from testbed.calibration.cache import Mode
+from testbed.calibration.tolerances import Calibration
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
-from testbed.findings import Findings
-from testbed.launch import redirections
-from testbed.links.change import ScheduledChange
+from testbed.experiment.changes import ScheduledChange
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.workloads.command import Command
+from testbed.machine.doctor import plan_here, require
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
 from testbed.measure.sampler import LinkSampler
+from testbed.metrics.aggregators import scraped_aggregators
 from testbed.metrics.comparison import compare
 from testbed.metrics.exporter import PORT, Exporter
 from testbed.metrics.server import PrometheusServer
-from testbed.plan import Plan
-from testbed.recorder import OnLine, Recorder
-from testbed.results.record import load
-from testbed.results.report import write_report
-from testbed.results.summary import Outcome, Summary
-from testbed.results.terminal import LiveProgress
-from testbed.results.writer import RecordWriter
-from testbed.spec.experiment import Experiment
-from testbed.state import new_run_id
-from testbed.status import RunStatus, StatusFile
-from testbed.workbench import Workbench, workbench
-from testbed.workloads.command import Command
+from testbed.plan.addressing import Port
+from testbed.plan.plan import Plan
+from testbed.record.reader import load
+from testbed.record.status import RunStatus, StatusFile
+from testbed.record.summary import Outcome, Summary
+from testbed.record.writer import RecordWriter
+from testbed.report.page import write_report
+from testbed.report.terminal.summary import LiveProgress
+from testbed.run.recorder import OnLine, Recorder
+from testbed.run.session import Workbench, workbench
+from testbed.run.user_command import redirections
+from testbed.system import environment
+from testbed.system.run_state import new_run_id
+from testbed.verdict.findings import Findings
 
 WORK_TIMEOUT_S: Final = 7 * 24 * 3600.0
 """A run that makes progress may take this long; one that makes none ends at the spec's `timeout`."""

@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.aggregation.plan import seats_of
-from testbed.calibrate import calibrate
-from testbed.calibration import Calibration
-from testbed.calibration_cache import CalibrationCache, Mode
-from testbed.clean import clean, clean_stale
-from testbed.control.coordinator import Coordinator, Listener
-from testbed.control.link_client import SOCKET_NAME
-from testbed.control.link_service import LinkService
-from testbed.control.server import AsynchronousServer, ServerConfiguration
-from testbed.deploy import Deployment, deploy
+from testbed.calibration.cache import CalibrationCache, Mode
+from testbed.calibration.calibrate import calibrate
+from testbed.calibration.tolerances import Calibration
+from testbed.deployment.deployment import Deployment, deploy
+from testbed.deployment.link_service import LinkService
+from testbed.deployment.live_links import LiveLinks
 from testbed.errors import EnvironmentLacksError, Interrupted, RunFailedError, TestbedError
+from testbed.experiment.slowdowns.base import SLOWDOWNS
+from testbed.experiment.workloads.base import WorkerConfiguration
+from testbed.experiment.workloads.command import Command
+from testbed.experiment.workloads.training import Training
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime
+from testbed.hosts.clean import clean, clean_stale
 from testbed.hosts.spawn import log_tail
-from testbed.launch import Launch
-from testbed.live_links import LiveLinks
-from testbed.plan import Plan
-from testbed.slowdowns.base import SLOWDOWNS
-from testbed.state import RunState
-from testbed.workloads.base import WorkerConfiguration
-from testbed.workloads.command import Command
-from testbed.workloads.training import Training
+from testbed.plan.aggregators import seats_of
+from testbed.plan.plan import Plan
+from testbed.run.coordinator import Coordinator, Listener
+from testbed.run.link_client import SOCKET_NAME
+from testbed.run.user_command import Launch
+from testbed.system.run_state import RunState
+from testbed.worker.parameter_server import AsynchronousServer, ServerConfiguration
 from transports.collectives.base import COLLECTIVES
 
 _log: Final = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Workbench:
                 process = self.deployment.hosts[configuration.host].start(
                     ProcessSpec(
                         name=configuration.host,
-                        entry="testbed.control.agent:main",
+                        entry="testbed.worker.agent:main",
                         arguments=(str(socket_path), str(rank)),
                         environment={
                             "GLOO_SOCKET_IFNAME": configuration.interface,
@@ -162,7 +162,9 @@ class Workbench:
             asynchronous=self._asynchronous_server(),
         )
         return self.deployment.hosts[name].start(
-            ProcessSpec(name=name, entry="testbed.control.server:main", arguments=(configuration.model_dump_json(),))
+            ProcessSpec(
+                name=name, entry="testbed.worker.parameter_server:main", arguments=(configuration.model_dump_json(),)
+            )
         )
 
     def _asynchronous_server(self) -> AsynchronousServer | None:

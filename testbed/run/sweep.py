@@ -9,17 +9,17 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from testbed.doctor import plan_here, require
 from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
-from testbed.plan import Plan
-from testbed.results import wording
-from testbed.results.compare import ComparedPoint, Comparison
-from testbed.results.compare_page import write_sweep
-from testbed.results.record import results_of
-from testbed.results.summary import Summary
-from testbed.run import RunStoppedError, require_iterations
-from testbed.spec.experiment import Experiment
-from testbed.spec.sweep import PointErrors, Sweep, settings_text
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.sweep import PointErrors, Sweep, settings_text
+from testbed.machine.doctor import plan_here, require
+from testbed.plan.plan import Plan
+from testbed.record.reader import results_of
+from testbed.record.summary import Summary
+from testbed.report import wording
+from testbed.report.comparison.comparison import ComparedPoint, Comparison
+from testbed.report.comparison.page import write_sweep
+from testbed.run.run import RunStoppedError, require_iterations
 
 EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = 4

@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.control.coordinator import Listener
 from testbed.errors import Interrupted, RunFailedError
+from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
-from testbed.launcher import Reachable, launcher_variables, write_launcher
-from testbed.mpi_singletons import HINT, SingletonWatch
-from testbed.plan import Plan
-from testbed.workloads.command import Command
-from transports.autoload import BACKEND
+from testbed.plan.plan import Plan
+from testbed.run.coordinator import Listener
+from testbed.run.launcher import Reachable, launcher_variables, write_launcher
+from testbed.run.mpi_singletons import HINT, SingletonWatch
 from transports.collectives.base import COLLECTIVES
+from transports.torch_backend.autoload import BACKEND
 
 _TICK_S: Final = 0.05
 _AFTERMATH_S: Final = 2.0

@@ -61,7 +61,7 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """The commit this code was run from, `+` if the tree differs from it; None outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
     commit = _said(["git", "-C", str(root), "rev-parse", "HEAD"])

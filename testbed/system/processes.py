@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from testbed.kernel import network_namespace
+from testbed.system.kernel import network_namespace
 
 RUN_ID_VARIABLE: Final = "TESTBED_RUN_ID"
 

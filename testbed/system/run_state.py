@@ -10,7 +10,7 @@
         fork.sock                   0660
 
 Processes are the exception: their pid is known only after the fork. They carry the run id in their
-environment (testbed.processes), from their first instant.
+environment (testbed.system.processes), from their first instant.
 """
 
 import os
@@ -26,7 +26,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from testbed.errors import EnvironmentLacksError
-from testbed.processes import ProcessIdentity
+from testbed.system.processes import ProcessIdentity
 
 RUN_ROOT: Final = Path("/run/testbed")
 _STATE_FILE: Final = "state.json"

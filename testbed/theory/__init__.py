@@ -1,1 +1,1 @@
-"""What models say, beside what is measured. Pure; each model names its source."""
+"""What models say before anything is run. Pure functions."""

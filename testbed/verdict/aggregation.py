@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from testbed.aggregation.plan import AggregatorPlan, workers_below
-from testbed.aggregation.running import AggregatorReport
-from testbed.aggregation.tenant import TenantReport
-from testbed.links.direction import Direction
-from testbed.plan import Plan
-from testbed.results.summary import AggregatorSummary, TenantSummary
+from testbed.deployment.aggregators import AggregatorReport
+from testbed.plan.aggregators import AggregatorPlan, workers_below
+from testbed.plan.direction import Direction
+from testbed.plan.plan import Plan
+from testbed.record.summary import AggregatorSummary, TenantSummary
+from testbed.worker.tenant import TenantReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from testbed.background._flows import FlowBytes, flow_bytes, on_hop
-from testbed.fidelity import BackgroundEvidence
-from testbed.links.direction import Direction
-from testbed.plan import Plan
-from testbed.recorder import Snapshot
-from testbed.results.summary import BackgroundSummary
+from testbed.plan.background import FlowBytes, flow_bytes, on_hop
+from testbed.plan.direction import Direction
+from testbed.plan.plan import Plan
+from testbed.record.summary import BackgroundSummary
+from testbed.run.recorder import Snapshot
+from testbed.verdict.judge import BackgroundEvidence
 
 
 def flows_between(plan: Plan, start: Snapshot, end: Snapshot) -> list[FlowBytes]:

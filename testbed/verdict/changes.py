@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from testbed.results.summary import ChangeSummary
+from testbed.record.summary import ChangeSummary
 
 Floats = npt.NDArray[np.float64]
 _TOGETHER_S: Final = 0.5

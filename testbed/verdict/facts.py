@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from testbed.fidelity import BacklogEvidence, LinkEvidence
-from testbed.results.frames import CHANGE_SCHEMA
-from testbed.results.summary import (
+from testbed.record.frames import CHANGE_SCHEMA
+from testbed.record.summary import (
     AggregatorSummary,
     BackgroundSummary,
     BacklogSummary,
@@ -16,6 +15,7 @@ from testbed.results.summary import (
     Outcome,
     PrometheusSummary,
 )
+from testbed.verdict.judge import BacklogEvidence, LinkEvidence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,25 +8,28 @@ from typing import Final
 
 import polars as pl
 
-from testbed.aggregation.facts import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
-from testbed.aggregation.plan import exchange_delay_s
-from testbed.aggregation.running import AggregatorReport
-from testbed.background._flows import FlowBytes
-from testbed.calibration import Calibration
-from testbed.exchanges import scaled
-from testbed.fidelity import Evidence, ThrottlingEvidence, judge
+from testbed.calibration.tolerances import Calibration
+from testbed.deployment.aggregators import AggregatorReport
+from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import Throttling
-from testbed.links.direction import Direction
 from testbed.links.nfqueue import DelayCounters
-from testbed.measure import endpoints
-from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from testbed.measure.capture import Captured
 from testbed.measure.sampler import wire_bytes
-from testbed.plan import Plan
-from testbed.predict.alpha_beta import HOST_LATENCY_S, predict
-from testbed.recorder import Recorder, Snapshot
-from testbed.results.changes import change_notes, changed_directions
-from testbed.results.facts import (
+from testbed.plan.aggregators import exchange_delay_s
+from testbed.plan.background import FlowBytes
+from testbed.plan.buckets import scaled
+from testbed.plan.direction import Direction
+from testbed.plan.plan import Plan
+from testbed.plan.prediction import HOST_LATENCY_S, predict
+from testbed.record.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
+from testbed.record.writer import RecordWriter
+from testbed.report.terminal.setup import setup_text
+from testbed.run.recorder import Recorder, Snapshot
+from testbed.verdict import retransmissions
+from testbed.verdict.aggregation import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
+from testbed.verdict.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
+from testbed.verdict.changes import change_notes, changed_directions
+from testbed.verdict.facts import (
     AllReduceFacts,
     CommandFacts,
     CompressionFacts,
@@ -34,13 +37,10 @@ from testbed.results.facts import (
     LinkFacts,
     SynchronisationFacts,
 )
-from testbed.results.link_bounds import impossible, overspeeds
-from testbed.results.machine import backlog_summary, machine_summary, run_queue_share
-from testbed.results.setup_text import setup_text
-from testbed.results.summarize import payload_bytes_per_iteration, summarize
-from testbed.results.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
-from testbed.results.writer import RecordWriter
-from testbed.workloads.command import Command
+from testbed.verdict.judge import Evidence, ThrottlingEvidence, judge
+from testbed.verdict.link_bounds import impossible, overspeeds
+from testbed.verdict.machine import backlog_summary, machine_summary, run_queue_share
+from testbed.verdict.summarize import payload_bytes_per_iteration, summarize
 from transports.compression.base import Exchange
 
 _NO_THROTTLING: Final = Throttling(num_periods=0, num_throttled=0, throttled_s=0.0)
@@ -261,7 +261,7 @@ class Findings:
         path to the other end. Where that path has equal alternatives nobody knows which it took, and nothing is
         attributed: there the link's bytes, which are not checked, contain acknowledgements.
         """
-        own = endpoints.overheads(
+        own = retransmissions.overheads(
             self.recorder.endpoint_statistics if self.recorder else {},
             self.plan.paths,
             self.plan.participants,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # the record's module imports polars
-    from testbed.results.summary import Outcome
+    from testbed.record.summary import Outcome
 
 # Every threshold of the verdict, in one place.
 BYTES_TOLERANCE: Final = 0.01

@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from testbed.fidelity import RATE_TOLERANCE
-from testbed.results.intervals import Floats, busy_between, union
-from testbed.results.summary import BacklogSummary, MachineSummary
+from testbed.record.summary import BacklogSummary, MachineSummary
+from testbed.verdict.intervals import Floats, busy_between, union
+from testbed.verdict.judge import RATE_TOLERANCE
 
 BUSY_SHARE: Final = 0.01
 """Of its rate: a link that carries less has nothing to do but a heartbeat."""

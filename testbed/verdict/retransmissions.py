@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from testbed.routing import Hop, Path
+from testbed.plan.paths import Hop, Path
 from transports.channels.base import PeerStatistics
 
 WorkersStatistics = Mapping[int, Mapping[int, PeerStatistics]]

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from testbed.results.summary import WorkerSummary
+from testbed.record.summary import WorkerSummary
 
 
 def worker_summaries(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> list[WorkerSummary]:

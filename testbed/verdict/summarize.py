@@ -9,13 +9,8 @@ import math
 import numpy as np
 import polars as pl
 
-from testbed.links.spec import MAX_RATE_BPS
-from testbed.results.changes import RateHistory, summarize_changes
-from testbed.results.facts import Inputs, LinkFacts
-from testbed.results.intervals import Floats, bytes_while_busy, even_bytes_between, union
-from testbed.results.machine import busy_times, machine_summary, measured_window
-from testbed.results.stragglers import worker_summaries
-from testbed.results.summary import (
+from testbed.experiment.link import MAX_RATE_BPS
+from testbed.record.summary import (
     AllReduceSummary,
     CommandExit,
     CommandSummary,
@@ -26,6 +21,11 @@ from testbed.results.summary import (
     Summary,
     SynchronisationSummary,
 )
+from testbed.verdict.changes import RateHistory, summarize_changes
+from testbed.verdict.facts import Inputs, LinkFacts
+from testbed.verdict.intervals import Floats, bytes_while_busy, even_bytes_between, union
+from testbed.verdict.machine import busy_times, machine_summary, measured_window
+from testbed.verdict.stragglers import worker_summaries
 
 
 def summarize(inputs: Inputs) -> Summary:

@@ -1,1 +1,1 @@
-"""The switch that adds, as part of a run: where it is, its process, what it counted."""
+"""What runs inside a host: the agent of a worker, its trainer, the parameter server, the aggregator and its tenants."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from testbed.control import control_pb2 as messages
-from testbed.kernel import return_free_memory
-from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
+from testbed.system.kernel import return_free_memory
 
 if TYPE_CHECKING:
     from grpc import RpcError

@@ -1,4 +1,4 @@
-"""The process of an aggregator: `python -m testbed.aggregation.process CONFIGURATION`, in its node's namespace.
+"""The process of an aggregator: `python -m testbed.worker.aggregator CONFIGURATION`, in its node's namespace.
 
 Says "ready", then answers each line "counters" or "status" on its standard input by writing them to a file and saying
 "changed counters", and "reset:0" by beginning another epoch of job 0. It ends with its standard input, and with a

@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
-from testbed.workloads._pacing import ComputePacer
-from transports.ddp_hook import reduce_bucket
-from transports.gradients import GradientCompression
-from transports.process_group import TestbedProcessGroup
-from transports.trace import OperationTrace
+from testbed.worker.compute_pacer import ComputePacer
+from transports.execution.gradients import GradientCompression
+from transports.execution.trace import OperationTrace
+from transports.torch_backend.ddp_hook import reduce_bucket
+from transports.torch_backend.process_group import TestbedProcessGroup
 
 GRADIENT_TOLERANCE: Final = 1e-6
 """Relative, in the L2 norm, against the float64 mean."""

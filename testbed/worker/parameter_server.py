@@ -8,7 +8,7 @@ import threading
 
 from pydantic import BaseModel, ConfigDict
 
-from testbed.workloads.base import ServedGroup
+from testbed.experiment.workloads.base import ServedGroup
 from transports.channels.base import Group
 
 
@@ -67,8 +67,8 @@ def _serve(configuration: ServerConfiguration, served: ServedGroup) -> None:
     import torch
     from torch._C._distributed_c10d import FileStore, PrefixStore
 
-    from transports.asynchronous import serve_asynchronously
-    from transports.server import serve
+    from transports.execution.asynchronous import serve_asynchronously
+    from transports.execution.server import serve
 
     torch.set_num_threads(1)
     store = PrefixStore(served.name, FileStore(configuration.store_path, configuration.num_workers))

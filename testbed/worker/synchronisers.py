@@ -13,16 +13,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed.workloads._gradients import BucketRecorder, GradientCheck, GradientHook
-from testbed.workloads._pacing import ComputePacer
-from testbed.workloads.base import GRADIENTS_GROUP, WorkerConfiguration
-from testbed.workloads.training import Training
-from transports.asynchronous import AsynchronousWorker, push_pull_trace
+from testbed.experiment.workloads.base import GRADIENTS_GROUP, WorkerConfiguration
+from testbed.experiment.workloads.training import Training
+from testbed.worker.compute_pacer import ComputePacer
+from testbed.worker.gradient_hook import BucketRecorder, GradientCheck, GradientHook
 from transports.collectives.base import COLLECTIVES
-from transports.engine import GradientEngine, OverlappedOptimizer
-from transports.gradients import GradientCompression
-from transports.process_group import TestbedProcessGroup
-from transports.transport import Transport
+from transports.execution.asynchronous import AsynchronousWorker, push_pull_trace
+from transports.execution.gradients import GradientCompression
+from transports.execution.operations import Transport
+from transports.torch_backend.engine import GradientEngine, OverlappedOptimizer
+from transports.torch_backend.process_group import TestbedProcessGroup
 
 
 class Synchroniser:

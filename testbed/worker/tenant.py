@@ -1,4 +1,4 @@
-"""A member of another job at a run's aggregator: `python -m testbed.aggregation.tenant CONFIGURATION`, in its host's
+"""A member of another job at a run's aggregator: `python -m testbed.worker.tenant CONFIGURATION`, in its host's
 namespace.
 
 It reduces the same numbers again and again and checks every sum. Says "ready" when it has begun; a line

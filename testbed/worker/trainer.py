@@ -16,28 +16,28 @@ from torch import nn
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from testbed.control import control_pb2
-from testbed.kernel import return_free_memory
-from testbed.measure import endpoints
-from testbed.slowdowns.base import SLOWDOWNS, iteration_random
-from testbed.workloads._datasets import DATASETS, Dataset, batches
-from testbed.workloads._gradients import BucketRecorder, GradientCheck
-from testbed.workloads._pacing import ComputePacer
-from testbed.workloads._scheduling import RunQueueClock, threads_named
-from testbed.workloads._synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
-from testbed.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
-from transports import autoload, process_group
+from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
+from testbed.experiment.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
+from testbed.system.kernel import return_free_memory
+from testbed.verdict import retransmissions
+from testbed.worker.compute_pacer import ComputePacer
+from testbed.worker.datasets import DATASETS, Dataset, batches
+from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
+from testbed.worker.run_queue import RunQueueClock, threads_named
+from testbed.worker.synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
 from transports.baselines.base import STACKS, CommunicatorLike
 from transports.baselines.gloo import Gloo
 from transports.baselines.openmpi import OpenMpiCommunicator
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
-from transports.communicator import Communicator
 from transports.compression.base import COMPRESSORS
-from transports.gradients import GradientCompression
-from transports.trace import OperationTrace
+from transports.execution.communicator import Communicator
+from transports.execution.gradients import GradientCompression
+from transports.execution.trace import OperationTrace
+from transports.torch_backend import autoload, process_group
 
 if TYPE_CHECKING:
-    from testbed.workloads.training import Training
+    from testbed.experiment.workloads.training import Training
 
 _GLOO: Final = "gloo"
 _GLOO_THREADS: Final = "gloo"
@@ -111,7 +111,7 @@ class Trainer:
         if before.switch is not None:
             found |= {"before": before.switch, "after": after.switch}
         if before.peers is not None and after.peers is not None:
-            found["peers"] = endpoints.dump(before.peers, after.peers)
+            found["peers"] = retransmissions.dump(before.peers, after.peers)
         return found
 
     @contextmanager

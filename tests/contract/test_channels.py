@@ -12,8 +12,8 @@ import pytest
 
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Channel, Completion, Endpoint, Group, Header
+from transports.channels.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 
 KINDS = ("grpc", "grpc_bulk", "memory", "mptcp", "tcp", "tcp of 3 streams", "udp", "quic")
 UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")

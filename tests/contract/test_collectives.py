@@ -12,13 +12,13 @@ import torch
 
 from tests.threads import run_communicators
 from transports.channels.base import CHANNELS
+from transports.channels.framing import DTYPES
 from transports.collectives.base import COLLECTIVES, Buffer, Collective, Operation, Segmented, World, reach
 from transports.collectives.cost import alpha_beta_time_s, bound_s, interpret, schedules, sent_bytes
 from transports.collectives.recursive_doubling import RecursiveDoubling
-from transports.communicator import Communicator
 from transports.errors import PeerLostError
-from transports.framing import DTYPES
-from transports.transport import ReduceOperation
+from transports.execution.communicator import Communicator
+from transports.execution.operations import ReduceOperation
 
 WORLD_SIZES = range(1, 10)
 NUMS_ELEMENTS = (0, 1, 2, 7, 64, 1001)

@@ -24,7 +24,7 @@ from transports.compression.base import (
     require_for_group,
 )
 from transports.errors import OptionError
-from transports.gradients import COMPRESSIBLE, GradientCompression
+from transports.execution.gradients import COMPRESSIBLE, GradientCompression
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "dgc": [{"ratio": 0.1, "clip_norm": 0.1, "nesterov": True}],

@@ -8,9 +8,9 @@ import torch
 
 from tests.threads import run_communicators
 from transports.channels.base import CHANNELS
-from transports.communicator import Communicator
 from transports.errors import FrameMismatchError, PeerLostError
-from transports.point_to_point import EAGER_BYTES
+from transports.execution.communicator import Communicator
+from transports.execution.point_to_point import EAGER_BYTES
 
 KINDS: list[object] = [*CHANNELS.kinds(), {"kind": "tcp", "streams": 3}]
 SIZES = (1, EAGER_BYTES // 4, EAGER_BYTES // 4 + 1, 300_000)

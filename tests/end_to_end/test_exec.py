@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from testbed.state import RUN_ROOT
+from testbed.system.run_state import RUN_ROOT
 
 pytestmark = pytest.mark.privileged
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

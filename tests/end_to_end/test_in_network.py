@@ -13,7 +13,7 @@ import pytest
 
 import switch_agg
 from switch_agg.control.service import ControlClient
-from testbed.aggregation.control import sockets
+from testbed.deployment.aggregator_control import sockets
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -188,7 +188,7 @@ def aggregators_of(coordinator: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            ours = b"testbed.aggregation.process" in (path / "cmdline").read_bytes().split(b"\0")
+            ours = b"testbed.worker.aggregator" in (path / "cmdline").read_bytes().split(b"\0")
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 import yaml
 
-from testbed.clean import leftovers
+from testbed.hosts.clean import leftovers
 from testbed.metrics.server import RULES, reopen_command
 from tests.loopback import free_port
 

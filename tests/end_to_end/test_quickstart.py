@@ -16,10 +16,10 @@ import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from testbed.clean import leftovers
-from testbed.processes import RUN_ID_VARIABLE
-from testbed.results.record import load
-from testbed.state import RUN_ROOT, RunState, run_ids
+from testbed.hosts.clean import leftovers
+from testbed.record.reader import load
+from testbed.system.processes import RUN_ID_VARIABLE
+from testbed.system.run_state import RUN_ROOT, RunState, run_ids
 from tests.loopback import free_port
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]

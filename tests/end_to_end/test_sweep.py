@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.results.record import load
+from testbed.record.reader import load
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from testbed.deploy import Deployment, deploy
+from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import RunFailedError
-from testbed.kernel import network_namespace
-from testbed.links.tc import CLASS_HANDLE
-from testbed.plan import make_plan
-from testbed.processes import processes_in_network, processes_of_run
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.experiment.experiment import validate
+from testbed.links.htb import CLASS_HANDLE
+from testbed.plan.plan import make_plan
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import processes_in_network, processes_of_run
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 

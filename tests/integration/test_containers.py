@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from testbed.clean import clean, leftovers
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.base import Limits, ProcessSpec
+from testbed.hosts.clean import clean, leftovers
 from testbed.hosts.container import ContainerHost, ContainerRuntime, ContainerSpec
-from testbed.hosts.docker import RUN_LABEL
-from testbed.kernel import network_namespace
-from testbed.processes import processes_of_run
-from testbed.state import RunState, new_run_id
+from testbed.hosts.docker_cli import RUN_LABEL
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import processes_of_run
+from testbed.system.run_state import RunState, new_run_id
 from tests.bystanders import assert_unharmed, standing_by
 from tests.docker_daemon import DockerDaemon, as_override, environment_for, own_docker_daemon, runtime
 

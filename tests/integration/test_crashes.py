@@ -12,10 +12,10 @@ from signal import SIGKILL
 
 import pytest
 
-from testbed.clean import clean, clean_stale, leftovers
-from testbed.kernel import network_namespace
-from testbed.processes import ProcessIdentity, processes_in_network, processes_of_run
-from testbed.state import RunState, new_run_id
+from testbed.hosts.clean import clean, clean_stale, leftovers
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import ProcessIdentity, processes_in_network, processes_of_run
+from testbed.system.run_state import RunState, new_run_id
 from tests.bystanders import assert_unharmed, standing_by, wait_until
 from tests.random_kills import kill_one
 
@@ -28,12 +28,12 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import probe_workload
-from testbed.control.coordinator import Coordinator, Listener
-from testbed.control.fork_client import ForkServer
+from testbed.run.coordinator import Coordinator, Listener
+from testbed.hosts.fork_client import ForkServer
 from testbed.errors import TestbedError
 from testbed.hosts.base import Limits, ProcessSpec
 from testbed.hosts.namespace import NamespaceHost
-from testbed.state import RunState
+from testbed.system.run_state import RunState
 
 run_id, root, logs = sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
 state = RunState.create(run_id, root=root)

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import measure_rate
-from testbed.deploy import Deployment, deploy
+from testbed.calibration.calibrate import measure_rate
+from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import RunFailedError
-from testbed.kernel import network_namespace, realtime
-from testbed.links.direction import Direction
+from testbed.experiment.experiment import validate
+from testbed.experiment.link import LinkSpec
 from testbed.links.nfqueue import NfqueueStage, nfqueue_stage
-from testbed.links.spec import LinkSpec
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.plan.direction import Direction
+from testbed.plan.plan import make_plan
+from testbed.system.kernel import network_namespace, realtime
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from testbed.deploy import deploy
+from testbed.deployment.deployment import deploy
+from testbed.deployment.mininet_nodes import EmulatedNetwork
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.experiment import validate
+from testbed.experiment.link import LinkSpec
 from testbed.hosts.base import ProcessSpec
-from testbed.kernel import network_namespace
 from testbed.links.netem import netem_stage
-from testbed.links.spec import LinkSpec
-from testbed.mininet_nodes import EmulatedNetwork
-from testbed.plan import make_plan
-from testbed.processes import processes_of_run
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.plan.plan import make_plan
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import processes_of_run
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 

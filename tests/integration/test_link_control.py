@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from testbed.deploy import Deployment, deploy
-from testbed.links.control import LinkController
-from testbed.links.netlink import HtbClass
-from testbed.links.tc import Shaper
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.deployment.deployment import Deployment, deploy
+from testbed.deployment.link_control import LinkController
+from testbed.experiment.experiment import validate
+from testbed.links.htb import Shaper
+from testbed.plan.plan import make_plan
+from testbed.system.netlink import HtbClass
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 

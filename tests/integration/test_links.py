@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import calibrate, delays_of, flow_of, rate_of
-from testbed.calibration_cache import Mode
-from testbed.deploy import Deployment, deploy
-from testbed.doctor import backend_lacks, plan_here, require
+from testbed.calibration.cache import Mode
+from testbed.calibration.calibrate import calibrate, delays_of, flow_of, rate_of
+from testbed.calibration.delays import one_way_delays_s
+from testbed.calibration.streams import goodput_fraction, receive_rate_bps, streaming
+from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError, SpecError
-from testbed.kernel import network_namespace
-from testbed.links.delay import BACKENDS
-from testbed.links.netlink import LinkMonitor
-from testbed.links.spec import BackendName
+from testbed.experiment.experiment import Experiment, validate
+from testbed.experiment.link import BackendName
+from testbed.links.base import BACKENDS
+from testbed.machine.doctor import backend_lacks, plan_here, require
 from testbed.measure.backlog import BacklogProbe
-from testbed.measure.delays import one_way_delays_s
 from testbed.measure.sampler import LinkSample, LinkSampler, wire_bytes
-from testbed.measure.streams import goodput_fraction, receive_rate_bps, streaming
-from testbed.plan import Plan, make_plan
-from testbed.processes import ProcessIdentity, processes_of_run
-from testbed.spec.experiment import Experiment, validate
-from testbed.state import RunState, new_run_id
+from testbed.plan.plan import Plan, make_plan
+from testbed.system.kernel import network_namespace
+from testbed.system.netlink import LinkMonitor
+from testbed.system.processes import ProcessIdentity, processes_of_run
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 

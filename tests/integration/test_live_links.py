@@ -14,20 +14,20 @@ from typing import Any
 import polars as pl
 import pytest
 
-from testbed.calibrate import flow_of
-from testbed.control.link_client import SOCKET_NAME, change_links, show_links
-from testbed.control.link_service import LinkService
-from testbed.deploy import Deployment, deploy
-from testbed.doctor import backend_lacks, plan_here
+from testbed.calibration.calibrate import flow_of
+from testbed.calibration.streams import streaming
+from testbed.deployment.deployment import Deployment, deploy
+from testbed.deployment.link_service import LinkService
+from testbed.deployment.live_links import LiveLinks, Mark
 from testbed.errors import EnvironmentLacksError
-from testbed.links.change import LinkChange
-from testbed.links.delay import BACKENDS
-from testbed.links.direction import Direction
-from testbed.links.spec import BackendName, parse_override
-from testbed.live_links import LiveLinks, Mark
-from testbed.measure.streams import streaming
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.experiment.changes import LinkChange
+from testbed.experiment.experiment import validate
+from testbed.experiment.link import BackendName, parse_override
+from testbed.links.base import BACKENDS
+from testbed.machine.doctor import backend_lacks, plan_here
+from testbed.plan.direction import Direction
+from testbed.run.link_client import SOCKET_NAME, change_links, show_links
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
 

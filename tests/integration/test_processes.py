@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from testbed.clean import clean
-from testbed.control.coordinator import Coordinator, Listener
-from testbed.control.fork_client import ForkServer
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.hosts.base import Host, Limits, Process, ProcessSpec
+from testbed.hosts.clean import clean
+from testbed.hosts.fork_client import ForkServer
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.spawn import Output, spawn
-from testbed.kernel import network_namespace
-from testbed.processes import RUN_ID_VARIABLE, ProcessIdentity, processes_of_run
-from testbed.state import RunState, new_run_id
+from testbed.run.coordinator import Coordinator, Listener
+from testbed.system.kernel import network_namespace
+from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, processes_of_run
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 
@@ -174,7 +174,7 @@ def test_an_entry_runs_inside_in_a_fork(forking_host: NamespaceHost, tmp_path: P
         "def main(*arguments):\n"
         "    print(arguments, os.environ['COLOUR'], os.getpgid(0) == os.getpid(), os.getcwd())\n"
         "    print([os.readlink(f'/proc/self/ns/{kind}') for kind in ('net', 'mnt', 'uts')])\n"
-        "    print([name in sys.modules for name in ('probe_workload', 'testbed.control.agent', 'grpc')])\n"
+        "    print([name in sys.modules for name in ('probe_workload', 'testbed.worker.agent', 'grpc')])\n"
     )
     spec = ProcessSpec(name="p", entry="entry:main", arguments=("a", "b"), environment={"COLOUR": "red"})
     lines: list[str] = []

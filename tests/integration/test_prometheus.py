@@ -13,17 +13,17 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from testbed.clean import clean, leftovers
-from testbed.doctor import APT_PACKAGES, require
 from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.experiment.experiment import validate
+from testbed.hosts.clean import clean, leftovers
+from testbed.machine.doctor import APT_PACKAGES, require
 from testbed.measure.sampler import LinkSample
 from testbed.metrics.comparison import compare
 from testbed.metrics.exporter import Exporter
 from testbed.metrics.server import PrometheusServer
-from testbed.plan import make_plan
-from testbed.processes import ProcessIdentity
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.plan.plan import make_plan
+from testbed.system.processes import ProcessIdentity
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
 
@@ -148,7 +148,7 @@ import sys, time
 from pathlib import Path
 from testbed.metrics.exporter import Exporter
 from testbed.metrics.server import PrometheusServer
-from testbed.state import RunState
+from testbed.system.run_state import RunState
 
 folder = Path(sys.argv[1])
 state = RunState.create(sys.argv[2], root=folder / "runs")

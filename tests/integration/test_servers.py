@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from testbed.benchmarks.allreduce import allreduce_rows
-from testbed.control.coordinator import Listener
-from testbed.doctor import plan_here
 from testbed.errors import RunFailedError
+from testbed.experiment.experiment import validate
 from testbed.hosts.base import Process
-from testbed.spec.experiment import validate
-from testbed.state import new_run_id
-from testbed.workbench import Workbench, workbench
+from testbed.machine.doctor import plan_here
+from testbed.run.coordinator import Listener
+from testbed.run.session import Workbench, workbench
+from testbed.system.run_state import new_run_id
 
 pytestmark = pytest.mark.privileged
 

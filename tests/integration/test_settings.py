@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from switch_agg.namespaces import in_network_of
-from testbed.links.netlink import LinkMonitor
 from testbed.measure.settings import SettingChange, SettingsMonitor
+from testbed.system.netlink import LinkMonitor
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(60)]
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import calibrate, measure_rate
-from testbed.deploy import Deployment, deploy
-from testbed.doctor import backend_lacks
+from testbed.calibration.calibrate import calibrate, measure_rate
+from testbed.calibration.delays import one_way_delays_s
+from testbed.calibration.streams import goodput_fraction
+from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError
-from testbed.links.direction import Direction
+from testbed.experiment.experiment import validate
 from testbed.links.tap import RelayCounters, TapStage
-from testbed.measure.delays import one_way_delays_s
+from testbed.machine.doctor import backend_lacks
 from testbed.measure.sampler import LinkSampler
-from testbed.measure.streams import goodput_fraction
-from testbed.plan import make_plan
-from testbed.processes import processes_of_run
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.plan.direction import Direction
+from testbed.plan.plan import make_plan
+from testbed.system.processes import processes_of_run
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = pytest.mark.privileged
 

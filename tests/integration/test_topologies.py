@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import calibrate
-from testbed.deploy import Deployment, deploy
-from testbed.doctor import backend_lacks
-from testbed.kernel import has_sysctl
-from testbed.links.delay import BACKENDS
-from testbed.links.tc import CLASS_HANDLE
+from testbed.calibration.calibrate import calibrate
+from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.experiment import validate
+from testbed.links.base import BACKENDS
+from testbed.links.htb import CLASS_HANDLE
+from testbed.machine.doctor import backend_lacks
 from testbed.measure.sampler import LinkSampler
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.plan.plan import make_plan
+from testbed.system.kernel import has_sysctl
+from testbed.system.run_state import RunState, new_run_id
 from tests.threads import groups, run_threads
-from transports.channels._tcp_mesh import connect_mesh
+from transports.channels._tcp.mesh import connect_mesh
 from transports.channels.base import Group
 
 pytestmark = pytest.mark.privileged

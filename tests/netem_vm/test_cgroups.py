@@ -8,7 +8,7 @@ from pathlib import Path
 
 from testbed.hosts.base import Limits
 from testbed.hosts.cgroups import ProcessCgroup, available_controllers
-from testbed.state import RunState, new_run_id
+from testbed.system.run_state import RunState, new_run_id
 
 BURN = (
     "import os, time; end = time.monotonic() + 4\nwhile time.monotonic() < end: pass\n"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from testbed.calibrate import delays_of, measure_rate
-from testbed.deploy import Deployment, deploy
-from testbed.doctor import backend_lacks, require
+from testbed.calibration.calibrate import delays_of, measure_rate
+from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.experiment import validate
+from testbed.experiment.link import LinkSpec
 from testbed.links.netem import NetemStage, netem_stage
-from testbed.links.spec import LinkSpec
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
-from testbed.state import RunState, new_run_id
+from testbed.machine.doctor import backend_lacks, require
+from testbed.plan.plan import make_plan
+from testbed.system.run_state import RunState, new_run_id
 
 NUM_PACKETS = 4000
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.workloads._datasets import DATASETS, batches
-from testbed.workloads._models import ResidualNetwork
+from testbed.experiment.workloads._models import ResidualNetwork
+from testbed.worker.datasets import DATASETS, batches
 from tests.lockstep import Workers
 from transports.compression.base import Piece
 

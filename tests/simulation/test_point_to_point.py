@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transports.channels.framing import DTYPES
 from transports.errors import FrameMismatchError, PeerLostError, TransportError
-from transports.framing import DTYPES
-from transports.point_to_point import Control, Envelope, Fill, Finish, Kind, PairProtocol, Transmit, Unmatched
+from transports.execution.point_to_point import Control, Envelope, Fill, Finish, Kind, PairProtocol, Transmit, Unmatched
 
 NUM_EXAMPLES = int(os.environ.get("PAIR_EXAMPLES", "300"))
 """Of each test. Before and after a change of the protocol: PAIR_EXAMPLES=20000."""

@@ -11,12 +11,12 @@ import pytest
 from switch_agg.core import Address
 from switch_agg.simulator import Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, FixedWindow, Window
-from transports.channels._udp_core import Connection
-from transports.channels._udp_delivery import Delivery
-from transports.channels._udp_pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
-from transports.channels._udp_window import CompetingDelayWindow
-from transports.channels._udp_wire import ASIDE_BYTES
-from transports.framing import HEADER_BYTES
+from transports.channels._udp.connection import Connection
+from transports.channels._udp.delivery import Delivery
+from transports.channels._udp.pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
+from transports.channels._udp.window import CompetingDelayWindow
+from transports.channels._udp.wire import ASIDE_BYTES
+from transports.channels.framing import HEADER_BYTES
 
 A: Address = ("a", 1)
 B: Address = ("b", 2)

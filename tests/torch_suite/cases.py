@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from testbed.kernel import die_with_parent
+from testbed.system.kernel import die_with_parent
 
 Backend = Literal["gloo", "testbed"]
 Guise = Literal["gloo", "mpi"]
@@ -160,7 +160,7 @@ def _suites(world_size: int) -> list[type[Any]]:
     from torch.testing._internal import common_distributed
     from torch.testing._internal.distributed import distributed_test
 
-    from transports.process_group import ProcessGroupOptions
+    from transports.torch_backend.process_group import ProcessGroupOptions
 
     ProcessGroupOptions.from_environment()  # imports what every rank would import anew
     common_distributed.TIMEOUT_OVERRIDE.clear()
@@ -242,7 +242,7 @@ class _Forked:
 
 def _redirect(record: Path) -> None:
     """As `testbed exec --backend testbed` does: a group for which a test names gloo is ours too, instead of gloo's."""
-    from transports.redirection import install
+    from transports.torch_backend.redirection import install
 
     record.touch()
     install("testbed", record)

@@ -28,8 +28,8 @@ from typing import Final
 
 from transports.baselines import _openmpi_slot
 from transports.channels.base import Group, published
-from transports.environment import interface_of_address
 from transports.errors import OptionError, TransportError, UnsupportedError
+from transports.torch_backend.environment import interface_of_address
 
 CURE: Final = "pip install 'ina-testbed[mpi]'"
 _POLL_S: Final = 0.05

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from transports.channels.base import Group
+from transports.execution.trace import OperationTrace
 from transports.registry import Options, Registry
-from transports.trace import OperationTrace
 
 if TYPE_CHECKING:
     import torch
 
     from transports.collectives.base import Collective
-    from transports.transport import ReduceOperation
+    from transports.execution.operations import ReduceOperation
 
 OnTrace = Callable[[OperationTrace], None]
 

@@ -12,13 +12,13 @@ from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack, 
 from transports.channels.base import Group
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.errors import OptionError
-from transports.trace import OperationTrace
+from transports.execution.trace import OperationTrace
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from transports.transport import ReduceOperation
+    from transports.execution.operations import ReduceOperation
 
 _NUM_THREADS: Final = 2
 """What torch itself gives a gloo group."""

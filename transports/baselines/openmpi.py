@@ -15,15 +15,15 @@ from transports.baselines._openmpi_launch import Job, library_path, mpirun_path
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack
 from transports.channels.base import Group
 from transports.errors import OptionError, TransportError
-from transports.trace import OperationTrace
+from transports.execution.trace import OperationTrace
 
 if TYPE_CHECKING:
     import torch
     from mpi4py import MPI
 
     from transports.collectives.base import Collective
-    from transports.communicator import Work
-    from transports.transport import ReduceOperation
+    from transports.execution.communicator import Work
+    from transports.execution.operations import ReduceOperation
 
 LEAVE_TIMEOUT_S: Final = 5.0
 """All ranks leave MPI together; one that waits longer for the others goes without them, and their operations fail."""
@@ -279,7 +279,7 @@ class OpenMpiCommunicator:
                 values.div_(self.size, rounding_mode="floor")
 
     def _submit(self, name: str, size_bytes: int, job: _Job) -> "Work":
-        from transports.communicator import Work
+        from transports.execution.communicator import Work
 
         work = Work(self._pool)
         with self._lock:
@@ -382,7 +382,7 @@ def _operation(op: "ReduceOperation") -> "MPI.Op":
 
 def _values(tensor: "torch.Tensor", op: "ReduceOperation") -> "tuple[torch.Tensor, Callable[[], None]]":
     """The tensor's values in one piece, and what puts them back where they are a copy. Raises OptionError."""
-    from transports.transport import check
+    from transports.execution.operations import check
 
     check(tensor, op)
     name = str(tensor.dtype).removeprefix("torch.")
@@ -395,7 +395,7 @@ def _bytes(tensor: "torch.Tensor") -> "tuple[memoryview, Callable[[], None]]":
     """The same as bytes, for operations that only move them."""
     import torch
 
-    from transports.transport import check
+    from transports.execution.operations import check
 
     check(tensor)
     values, restore = _in_one_piece(tensor)

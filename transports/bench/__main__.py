@@ -15,14 +15,14 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from transports.bench.rows import TIMED_OPERATIONS, Row, Sample, element_bytes, render, summarise
+from transports.bench.stacks import Composed, StackLike, parse_stack
+from transports.bench.terminal import standard_output
+from transports.channels.framing import DTYPES
 from transports.collectives.base import Operation
-from transports.environment import own_address
 from transports.errors import OptionError, TransportError, UnsupportedError
-from transports.framing import DTYPES
-from transports.gradients import COMPRESSIBLE
-from transports.samples import TIMED_OPERATIONS, Row, Sample, element_bytes, render, summarise
-from transports.stacks import Composed, StackLike, parse_stack
-from transports.terminal import standard_output
+from transports.execution.gradients import COMPRESSIBLE
+from transports.torch_backend.environment import own_address
 from transports.units import format_size, parse_rate_bps, parse_size_bytes, parse_time_s
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ def measure(
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+    from transports.bench.timing import Operands, allowed_error, timed
     from transports.channels.base import Group
-    from transports.timing import Operands, allowed_error, timed
 
     store, rank, num_workers = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     chosen = getattr(torch, dtype)

@@ -9,13 +9,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from transports.bench.stacks import Composed, parse_stack
+from transports.channels.framing import DTYPE_BYTES, DTYPES
 from transports.channels.tcp import Tcp
 from transports.collectives.base import Operation, World
 from transports.collectives.cost import bound_s, bus_factor, sent_bytes
 from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
-from transports.framing import DTYPE_BYTES, DTYPES
-from transports.stacks import Composed, parse_stack
 from transports.units import format_size
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ class Sample:
 
 
 def element_bytes(dtype: str) -> int:
-    """Of a type in `transports.framing.DTYPES`."""
+    """Of a type in `transports.channels.framing.DTYPES`."""
     return DTYPE_BYTES[DTYPES.index(dtype)]
 
 

@@ -33,7 +33,7 @@ class Composed:
 
     def open(self, group: Group, on_trace: OnTrace | None = None) -> CommunicatorLike:
         """Connect to every other member of the group."""
-        from transports.communicator import Communicator
+        from transports.execution.communicator import Communicator
 
         return Communicator(self.collective, self.channel, group, on_trace, self.compression)
 

@@ -7,10 +7,10 @@ from typing import Final
 import torch
 
 from transports.baselines.base import CommunicatorLike, WorkLike
+from transports.bench.rows import TIMED_OPERATIONS, Sample, matrix_shape
+from transports.bench.stacks import Composed, StackLike
 from transports.collectives.base import Operation
 from transports.collectives.in_network import InNetwork
-from transports.samples import TIMED_OPERATIONS, Sample, matrix_shape
-from transports.stacks import Composed, StackLike
 
 _SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
 _GATHERED: Final = ("all_gather", "gather")

@@ -26,16 +26,16 @@ class Header(NamedTuple):
     """The number of the collective operation within the group; point to point, of the message within its pair and
     direction."""
     operation: int
-    """Index of the operation's name in `transports.framing.OPERATIONS`."""
+    """Index of the operation's name in `transports.channels.framing.OPERATIONS`."""
     dtype: int
-    """Index of the element type in `transports.framing.DTYPES`."""
+    """Index of the element type in `transports.channels.framing.DTYPES`."""
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     """Elements in this message."""
     phase: int
     """The number of the message within the operation, per peer and direction; point to point, the tag."""
     argument: int = 0
-    """What else the operation was asked for, its reduction and its root, as `transports.framing.argument` puts them
-    together. Two ranks that disagree here would exchange the same messages and compute nonsense."""
+    """What else the operation was asked for, its reduction and its root, as `transports.channels.framing.argument` puts
+    them together. Two ranks that disagree here would exchange the same messages and compute nonsense."""
     total: int = 0
     """Elements of the whole operation, where all members agree about it: what a server knows of an operation is the
     header of its first message."""

@@ -54,7 +54,8 @@ GOODBYE: Final = OPERATIONS.index("goodbye")
 HELLO: Final = OPERATIONS.index("hello")
 POINT_TO_POINT: Final = OPERATIONS.index("point_to_point")
 STALENESS_BYTES: Final = 8
-"""Of the message that an asynchronous parameter server sends beside each shard (`transports/asynchronous.py`)."""
+"""Of the message that an asynchronous parameter server sends beside each shard
+(`transports/execution/asynchronous.py`)."""
 
 _MAGIC: Final = b"ina1"
 _REDUCING: Final = frozenset(map(OPERATIONS.index, ("all_reduce", "reduce_scatter", "reduce")))

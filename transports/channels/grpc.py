@@ -8,11 +8,11 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
-from transports.channels._grpc_streams import GrpcStreams
-from transports.channels._stream_endpoint import StreamEndpoint
+from transports.channels._rpc.endpoint import StreamEndpoint
+from transports.channels._rpc.grpc_streams import GrpcStreams
 from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group
+from transports.channels.framing import HEADER_BYTES
 from transports.channels.tcp import Tcp
-from transports.framing import HEADER_BYTES
 from transports.units import Size
 
 MAX_MESSAGE_BYTES: Final = 4 << 20

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from transports.channels._bulk_endpoint import BulkEndpoint
+from transports.channels._rpc.bulk_endpoint import BulkEndpoint
 from transports.channels.base import CHANNELS, Endpoint, Group
 from transports.channels.tcp import Tcp
 

@@ -25,8 +25,8 @@ from transports.channels.base import (
     Token,
     published,
 )
+from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
 from transports.errors import PeerTimeoutError, TransportError
-from transports.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
 
 
 class MemoryStore:

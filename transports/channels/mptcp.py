@@ -11,13 +11,13 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
-from transports.channels._congestion import control
-from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_mesh import Mesh, connect_mesh
+from transports.channels._tcp.congestion import control
+from transports.channels._tcp.endpoint import TcpEndpoint
+from transports.channels._tcp.mesh import Mesh, connect_mesh
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
+from transports.channels.framing import HEADER_BYTES
 from transports.channels.tcp import ETHERNET_BYTES, SEGMENT_HEADER_BYTES
 from transports.errors import UnsupportedError
-from transports.framing import HEADER_BYTES
 
 IPPROTO_MPTCP: Final = 262
 SOL_MPTCP: Final = 284

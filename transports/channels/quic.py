@@ -6,10 +6,10 @@ congestion control do on a link, at tens of Mbit/s, and nothing about what a QUI
 
 from typing import ClassVar, Final, Literal
 
-from transports.channels._quic_streams import MAX_DATAGRAM_BYTES, QuicStreams, require_aioquic
-from transports.channels._stream_endpoint import StreamEndpoint
+from transports.channels._rpc.endpoint import StreamEndpoint
+from transports.channels._rpc.quic_streams import MAX_DATAGRAM_BYTES, QuicStreams, require_aioquic
 from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group
-from transports.framing import HEADER_BYTES
+from transports.channels.framing import HEADER_BYTES
 
 ETHERNET_IP_UDP_BYTES: Final = 14 + 20 + 8
 _OVERHEAD_BYTES: Final = 1 + 8 + 2 + 16 + 9

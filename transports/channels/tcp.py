@@ -10,13 +10,13 @@ from typing import ClassVar, Final
 
 from pydantic import Field
 
-from transports.channels._congestion import control
-from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_program import library
-from transports.channels._tcp_streams import StreamsEndpoint, connect_streams
+from transports.channels._tcp.congestion import control
+from transports.channels._tcp.endpoint import TcpEndpoint
+from transports.channels._tcp.program import library
+from transports.channels._tcp.streams import StreamsEndpoint, connect_streams
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
+from transports.channels.framing import HEADER_BYTES
 from transports.errors import UnsupportedError
-from transports.framing import HEADER_BYTES
 from transports.units import Size
 
 ETHERNET_BYTES: Final = 14

@@ -10,9 +10,9 @@ they mean.)
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final, Literal
 
-from transports.collectives import direct
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
-from transports.collectives.segments import parts
+from transports.collectives.schedules import direct
+from transports.collectives.schedules.segments import parts
 
 MIN_SEGMENTS: Final = 2
 

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 
 from transports.collectives.base import COLLECTIVES, Collective, Operation, Step, World
 from transports.collectives.cost import alpha_beta_time_s, sent_bytes
-from transports.collectives.defaults import schedule
+from transports.collectives.schedules.defaults import schedule
 from transports.units import Rate, Time
 
 NEAR: Final = 1.05

@@ -1,8 +1,8 @@
 """Who sends what to whom: a collective is a pure function from (operation, world, participant, size) to steps.
 
-The same steps are executed over any channel (`transports/executor.py`), interpreted in numpy by the tests, costed by
-the alpha-beta model and turned into the bytes each link must carry (all three in `cost.py`). They ask for a schedule
-through `defaults.py`, which has one for every operation.
+The same steps are executed over any channel (`transports/execution/executor.py`), interpreted in numpy by the tests,
+costed by the alpha-beta model and turned into the bytes each link must carry (all three in `cost.py`). They ask for a
+schedule through `collectives/schedules/defaults.py`, which has one for every operation.
 """
 
 from abc import abstractmethod
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field
 
-from transports.collectives.segments import segments
+from transports.collectives.schedules.segments import segments
 from transports.registry import Options, Registry
 from transports.units import Size
 
 if TYPE_CHECKING:
     from transports.channels.base import Group
-    from transports.in_network import SwitchReducer
+    from transports.collectives._switch_reducer import SwitchReducer
 
 Operation = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter", "all_to_all"
@@ -95,7 +95,8 @@ class Collective(Options):
     """A value on the collective axis."""
 
     operations: ClassVar[frozenset[Operation]]
-    """What it has its own schedule for, `all_reduce` always; `defaults.py` has one for everything else."""
+    """What it has its own schedule for, `all_reduce` always; `collectives/schedules/defaults.py` has one for everything
+    else."""
 
     @property
     def num_servers(self) -> int:
@@ -161,7 +162,8 @@ class Segmented(Collective):
     segment_bytes: Size = Field(default=512 * 1024, gt=0, description="longest message")
 
     def segments(self, start: int, count: int, element_bytes: int, wanted: int = 1) -> list[tuple[int, int]]:
-        """(start, count) of the messages of that run of elements; see :func:`transports.collectives.segments`."""
+        """(start, count) of the messages of that run of elements; see
+        :func:`transports.collectives.schedules.segments`."""
         return segments(start, count, element_bytes=element_bytes, segment_bytes=self.segment_bytes, wanted=wanted)
 
 

@@ -1,6 +1,6 @@
 """What a collective costs, from its schedule alone: bytes and messages per peer, its result, its time.
 
-Fitting alpha and beta to measurements, and mapping peers to links, is left to `testbed.predict`.
+Fitting alpha and beta to measurements, and mapping peers to links, is left to `testbed.theory`.
 """
 
 import heapq
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transports.collectives.base import Buffer, Chunk, Collective, Operation, Step, World, reach
-from transports.collectives.defaults import schedule
-from transports.collectives.dependencies import Dependencies, dependencies
+from transports.collectives.schedules.defaults import schedule
+from transports.collectives.schedules.dependencies import Dependencies, dependencies
 from transports.errors import TransportError
 
 Array = npt.NDArray[Any]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
-from transports.collectives.folding import Folding, fold
-from transports.collectives.segments import parts
+from transports.collectives.schedules.folding import Folding, fold
+from transports.collectives.schedules.segments import parts
 
 MIN_SEGMENTS: Final = 2
 """So many messages in each exchange, if they are not too short: the first half is added while the second comes."""

@@ -8,10 +8,10 @@ own one each, and the owners of a shard form a ring across the racks.
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from transports.collectives import direct
 from transports.collectives.base import COLLECTIVES, Operation, Segmented, Step, World, relocated
 from transports.collectives.ring import Ring
-from transports.collectives.segments import parts
+from transports.collectives.schedules import direct
+from transports.collectives.schedules.segments import parts
 
 MIN_SEGMENTS: Final = 2
 

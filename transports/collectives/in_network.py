@@ -23,7 +23,7 @@ from transports.units import Size, Time
 
 if TYPE_CHECKING:
     from transports.channels.base import Group
-    from transports.in_network import SwitchReducer
+    from transports.collectives._switch_reducer import SwitchReducer
 
 DataPlaneName = Literal["ebpf", "reference"]
 DATA_PLANES: Final[tuple[DataPlaneName, ...]] = get_args(DataPlaneName)
@@ -167,7 +167,7 @@ class InNetwork(Ring):
 
     def reducer(self, group: "Group") -> "SwitchReducer | None":
         """Raises TransportError when the aggregator does not answer."""
-        from transports.in_network import SwitchReducer
+        from transports.collectives._switch_reducer import SwitchReducer
 
         if self.tenants:
             raise OptionError("in_network: tenants are `testbed run`'s to make; leave them out anywhere else")

@@ -13,9 +13,9 @@ from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
-from transports.collectives import direct
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
-from transports.collectives.segments import parts
+from transports.collectives.schedules import direct
+from transports.collectives.schedules.segments import parts
 from transports.errors import OptionError
 from transports.units import Size
 

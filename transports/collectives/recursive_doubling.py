@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from transports.collectives.base import COLLECTIVES, Chunk, Operation, Segmented, Step, World
-from transports.collectives.folding import fold
+from transports.collectives.schedules.folding import fold
 
 
 @COLLECTIVES.register

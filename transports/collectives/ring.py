@@ -21,7 +21,7 @@ from transports.collectives.base import (
     StepKind,
     World,
 )
-from transports.collectives.segments import parts
+from transports.collectives.schedules.segments import parts
 
 MIN_SEGMENTS: Final = 2
 """A part is cut into at least so many segments while they are not too short: with one segment per part the link would

@@ -8,8 +8,8 @@ are compared with, and the one for `reduce` and `broadcast`.
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from transports.collectives import binomial
 from transports.collectives.base import COLLECTIVES, Operation, Segmented, Step, World
+from transports.collectives.schedules import binomial
 
 MIN_SEGMENTS: Final = 8
 """So many messages along each branch, if they are not too short: the pipeline must be longer than the tree is high."""

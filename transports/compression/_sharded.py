@@ -23,7 +23,6 @@ import numpy as np
 from pydantic import Field
 
 from transports.collectives.base import Operation
-from transports.compression._memory import Memory, forget_infinite
 from transports.compression.base import (
     AllGather,
     AllToAll,
@@ -43,6 +42,7 @@ from transports.compression.base import (
     Shape,
     count,
 )
+from transports.compression.memory import Memory, forget_infinite
 
 ROUND_BYTES: Final = 12_500
 """What the second round of messages is reckoned to cost: what a link of 1 Gbit/s carries in 100 us, the rate and the

@@ -3,8 +3,8 @@
 A codec's :meth:`Codec.exchange` is a generator of requests: it yields an :class:`AllReduce`, :class:`AllGather` or
 :class:`AllToAll`, perhaps with something to do :class:`Meanwhile`, is given the answer, and ends when the gradient
 holds the mean over the workers. It does no input or output, so the same generator is driven over a network by
-`transports/gradients.py`, as one job of the communication thread, and in lock-step, in one process, by the tests. Every
-worker's generator yields the same requests in the same order.
+`transports/execution/gradients.py`, as one job of the communication thread, and in lock-step, in one process, by the
+tests. Every worker's generator yields the same requests in the same order.
 
 What a codec is given is a worker's tensor as it is, and what it puts in its place is a weight times the sum of what all
 workers sent: 1/N for the mean of gradients that nobody has divided, as a DistributedDataParallel hook sees them; 1 for
@@ -431,5 +431,5 @@ def require_for_group(compressor: Compressor) -> None:
         return
     raise OptionError(
         f"compression {compressor.kind}: {reason}; leave TESTBED_COMPRESSION out and call "
-        f"transports.ddp_hook.register(model, compression){perhaps}"
+        f"transports.torch_backend.ddp_hook.register(model, compression){perhaps}"
     )

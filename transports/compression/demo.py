@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from transports.compression._memory import Memory, forget_infinite
 from transports.compression._tiles import (
     Indices,
     Tiles,
@@ -43,6 +42,7 @@ from transports.compression.base import (
     Shape,
     limited,
 )
+from transports.compression.memory import Memory, forget_infinite
 
 
 @COMPRESSORS.register

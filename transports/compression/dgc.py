@@ -15,7 +15,6 @@ from typing import ClassVar, Final
 import numpy as np
 from pydantic import Field
 
-from transports.compression._memory import Memory, forget_infinite
 from transports.compression._sparse import ENTRY_BYTES, SparseCodec, largest, pack
 from transports.compression._start import Exchanges
 from transports.compression.base import (
@@ -32,6 +31,7 @@ from transports.compression.base import (
     euclidean_norm,
     num_kept,
 )
+from transports.compression.memory import Memory, forget_infinite
 
 _FIRST_RATIO: Final = 0.25
 _NUM_STAGES: Final = 4

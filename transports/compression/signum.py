@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from transports.compression._memory import Memory, forget_infinite
 from transports.compression.base import COMPRESSORS, Array, Layout, Place
+from transports.compression.memory import Memory, forget_infinite
 from transports.compression.signsgd import SignSgd
 from transports.compression.signsgd import _Codec as VotingCodec
 

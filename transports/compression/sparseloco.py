@@ -18,7 +18,6 @@ import numpy.typing as npt
 from pydantic import Field
 
 from transports.compression._levels import Width, pack, packed_bytes, unpack
-from transports.compression._memory import Memory, forget_infinite
 from transports.compression._tiles import (
     Tiles,
     index_bytes,
@@ -39,6 +38,7 @@ from transports.compression.base import (
     Place,
     Shape,
 )
+from transports.compression.memory import Memory, forget_infinite
 
 _RANGE_IN_SIGMAS: Final = 6.0
 

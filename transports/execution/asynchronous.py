@@ -18,11 +18,11 @@ from typing import Final
 import torch
 
 from transports.channels.base import Channel, Endpoint, Group, Header, Token
-from transports.collectives.segments import parts
-from transports.framing import DTYPES, POINT_TO_POINT, group_id
-from transports.tensors import raw
-from transports.trace import OperationTrace
-from transports.transport import Transport
+from transports.channels.framing import DTYPES, POINT_TO_POINT, group_id
+from transports.collectives.schedules.segments import parts
+from transports.execution.operations import Transport
+from transports.execution.tensors import raw
+from transports.execution.trace import OperationTrace
 
 _BEGIN, _PUSH, _PULL, _STALENESS = range(4)
 """Tags."""

@@ -1,5 +1,5 @@
 """Operations that run in the background: collectives in the order given, on one communication thread per group, and
-point-to-point messages beside them (`transports.pairs`).
+point-to-point messages beside them (`transports.execution.pairs`).
 
 The communication thread owns the group's endpoint; nothing else touches it. Results are told to waiters and, on threads
 of their own, to callbacks, which may therefore wait for further operations.
@@ -22,10 +22,8 @@ from transports.channels.base import Channel, Group, PeerStatistics
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
 from transports.errors import OptionError, TransportError
-from transports.gradients import COMPRESSIBLE, GradientCompression
-from transports.pairs import Message, PointToPoint
-from transports.trace import CodecAccount, OperationTrace
-from transports.transport import (
+from transports.execution.gradients import COMPRESSIBLE, GradientCompression
+from transports.execution.operations import (
     ReduceOperation,
     Transport,
     check,
@@ -34,6 +32,8 @@ from transports.transport import (
     check_written,
     dtype_index,
 )
+from transports.execution.pairs import Message, PointToPoint
+from transports.execution.trace import CodecAccount, OperationTrace
 
 Job = Callable[[Transport], None]
 Callback = Callable[[BaseException | None], None]
@@ -140,8 +140,8 @@ class Communicator:
     ) -> None:
         """Connect to all members. `on_trace` is called where an operation ends, on the communication thread or one of
         a pair's, never twice at a time, so it must be quick. `compression`
-        changes every all_reduce, by `sum` or `avg`, of a type in `transports.gradients.COMPRESSIBLE`; what it keeps, it
-        keeps for tensors of one shape, as if they were one parameter's gradients.
+        changes every all_reduce, by `sum` or `avg`, of a type in `transports.execution.gradients.COMPRESSIBLE`; what it
+        keeps, it keeps for tensors of one shape, as if they were one parameter's gradients.
 
         Raises what :meth:`Channel.open` raises.
         """

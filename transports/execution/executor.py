@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_program import TcpProgram, program_of
+from transports.channels._tcp.endpoint import TcpEndpoint
+from transports.channels._tcp.program import TcpProgram, program_of
 from transports.channels.base import Endpoint, Header
+from transports.channels.framing import DTYPE_BYTES, OPERATIONS, REDUCTIONS
 from transports.collectives.base import Buffer, Collective, Operation, Step, World, reach
-from transports.collectives.defaults import schedule
-from transports.collectives.dependencies import dependencies
-from transports.collectives.direct import all_to_all
-from transports.framing import DTYPE_BYTES, OPERATIONS, REDUCTIONS
-from transports.tensors import raw
+from transports.collectives.schedules.defaults import schedule
+from transports.collectives.schedules.dependencies import dependencies
+from transports.collectives.schedules.direct import all_to_all
+from transports.execution.tensors import raw
 
 Reduction = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
 _Slot = tuple[memoryview, Any]

@@ -9,7 +9,6 @@ from typing import Final, Literal
 import numpy as np
 import torch
 
-from transports.compression._memory import Memory, forget_infinite
 from transports.compression.base import (
     LENGTH_BYTES,
     AllGather,
@@ -25,8 +24,9 @@ from transports.compression.base import (
     Place,
     Request,
 )
+from transports.compression.memory import Memory, forget_infinite
 from transports.errors import OptionError
-from transports.transport import Transport
+from transports.execution.operations import Transport
 
 COMPRESSIBLE: Final = (torch.float32, torch.float16, torch.bfloat16)
 """Element types that codecs take; they compute in float32. A process group leaves tensors of other types exact. Where

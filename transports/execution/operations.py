@@ -1,6 +1,6 @@
 """Blocking operations on tensors over one endpoint, for the one thread that drives it.
 
-A job of :meth:`transports.communicator.Communicator.submit` gets a Transport and runs its phases with it.
+A job of :meth:`transports.execution.communicator.Communicator.submit` gets a Transport and runs its phases with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,14 +11,14 @@ from typing import Final, Literal, get_args
 import torch
 
 from transports.channels.base import Channel, Endpoint, Group
+from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, argument, group_id
+from transports.collectives._switch_reducer import SwitchReducer
 from transports.collectives.base import Buffer, Collective, Operation
-from transports.collectives.segments import parts
+from transports.collectives.schedules.segments import parts
 from transports.errors import OptionError
-from transports.executor import Executor, Reduction, Splits
-from transports.framing import DTYPES, OPERATIONS, REDUCTIONS, argument, group_id
-from transports.in_network import SwitchReducer
-from transports.tensors import flat, nothing
-from transports.trace import CodecAccount
+from transports.execution.executor import Executor, Reduction, Splits
+from transports.execution.tensors import flat, nothing
+from transports.execution.trace import CodecAccount
 
 ReduceOperation = Literal["sum", "product", "min", "max", "avg", "band", "bor", "bxor"]
 

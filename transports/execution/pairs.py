@@ -3,7 +3,7 @@
 They have nothing to do with collectives: neither waits for the other. The connection of a pair is an endpoint of the
 group's channel with two members. It is opened when both have their first message for each other, since members only
 learn of a wish through the store; until then nothing is sent, and a send waits, as it may always wait for its receive.
-What is said on it decides `transports.point_to_point`.
+What is said on it decides `transports.execution.point_to_point`.
 """
 
 import math
@@ -17,9 +17,9 @@ from typing import Final, Literal
 import torch
 
 from transports.channels.base import Channel, Endpoint, Group, Header, PeerStatistics, Store, Token
+from transports.channels.framing import DTYPES, POINT_TO_POINT, group_id
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import DTYPES, POINT_TO_POINT, group_id
-from transports.point_to_point import (
+from transports.execution.point_to_point import (
     CONTROL_BYTES,
     Control,
     Effect,
@@ -31,7 +31,7 @@ from transports.point_to_point import (
     Transmit,
     Unmatched,
 )
-from transports.tensors import flat, nothing, raw
+from transports.execution.tensors import flat, nothing, raw
 
 LINGER_S: Final = 1.0
 """How long a member that leaves waits for a peer to say goodbye, too: what is on its way must not be cut off."""
@@ -80,7 +80,7 @@ class Message:
         self._is_claimed = False
 
     def claim(self, peer: int) -> bool:
-        """See :class:`transports.point_to_point.Receive`."""
+        """See :class:`transports.execution.point_to_point.Receive`."""
         with self._lock:
             if self._is_claimed:
                 return False

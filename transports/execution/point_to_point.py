@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from transports.channels.framing import DTYPE_BYTES, DTYPES
 from transports.errors import FrameMismatchError, PeerLostError, TransportError
-from transports.framing import DTYPE_BYTES, DTYPES
 
 EAGER_BYTES: Final = 64 * 1024
 """Tensors up to this length are sent at once."""
@@ -58,7 +58,7 @@ class Envelope(NamedTuple):
 
     tag: int
     dtype: int
-    """Index in `transports.framing.DTYPES`."""
+    """Index in `transports.channels.framing.DTYPES`."""
     num_elements: int
 
     @property

@@ -13,11 +13,11 @@ from typing import get_args
 import torch
 
 from transports.channels.base import Channel, Group, Header
+from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, describe, group_id
 from transports.collectives.base import Collective, Operation
 from transports.errors import FrameMismatchError
-from transports.executor import Executor
-from transports.framing import DTYPES, OPERATIONS, REDUCTIONS, describe, group_id
-from transports.transport import reduction_of
+from transports.execution.executor import Executor
+from transports.execution.operations import reduction_of
 
 
 def serve(collective: Collective, channel: Channel, group: Group, number: int) -> None:

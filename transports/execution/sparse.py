@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from transports.errors import FrameMismatchError, OptionError
-from transports.transport import ReduceOperation, Transport, check
+from transports.execution.operations import ReduceOperation, Transport, check
 
 NUM_DIMENSIONS_MAX: Final = 64
 """As many as a tensor of torch can have."""

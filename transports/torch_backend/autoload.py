@@ -3,7 +3,7 @@ else.
 
 After it `torch.distributed.init_process_group("testbed")` works in a script that imports nothing of ours.
 `TORCH_DEVICE_BACKEND_AUTOLOAD=0` switches it off. With TESTBED_REDIRECT set, groups of gloo and nccl become ours
-(transports.redirection).
+(transports.torch_backend.redirection).
 """
 
 import os
@@ -29,13 +29,13 @@ def register() -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, programs that do not use us must still start
         warnings.warn(f"torch.distributed backend {BACKEND!r} is not available: {error!r}", stacklevel=2)
     if record := os.environ.get("TESTBED_REDIRECT"):
-        from transports.redirection import install
+        from transports.torch_backend.redirection import install
 
         install(BACKEND, Path(record))
 
 
 def _create(backend_options: object, process_group_options: object) -> "dist.ProcessGroup":
     """Called by init_process_group and new_group; only now is the group's code imported."""
-    from transports.process_group import create
+    from transports.torch_backend.process_group import create
 
     return create(backend_options, process_group_options)

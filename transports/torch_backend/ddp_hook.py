@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from transports.compression.base import COMPRESSORS, Piece
 from transports.errors import OptionError
-from transports.gradients import GradientCompression, require_compressible
-from transports.process_group import TestbedProcessGroup
+from transports.execution.gradients import GradientCompression, require_compressible
+from transports.torch_backend.process_group import TestbedProcessGroup
 
 
 def register(model: DistributedDataParallel, compression: object, *, seed: int = 0) -> None:

@@ -1,8 +1,8 @@
 """Sends a model's gradients while backward makes them, in an order that DistributedDataParallel does not have.
 
     import torch.distributed as dist
-    from transports.engine import GradientEngine, OverlappedOptimizer
-    from transports.ordering import Priority
+    from transports.torch_backend.engine import GradientEngine, OverlappedOptimizer
+    from transports.torch_backend.ordering import Priority
 
     dist.init_process_group("testbed")
     engine = GradientEngine(list(model.parameters()), dist.group.WORLD, Priority(partition_bytes=2**20))
@@ -37,11 +37,11 @@ from torch import nn
 
 from transports.compression.base import Layout, Piece
 from transports.errors import OptionError, TransportError
-from transports.gradients import GradientCompression, require_compressible
-from transports.ordering import Item, Order, layers_of
-from transports.process_group import TestbedProcessGroup
-from transports.trace import CodecAccount, OperationTrace
-from transports.transport import Transport
+from transports.execution.gradients import GradientCompression, require_compressible
+from transports.execution.operations import Transport
+from transports.execution.trace import CodecAccount, OperationTrace
+from transports.torch_backend.ordering import Item, Order, layers_of
+from transports.torch_backend.process_group import TestbedProcessGroup
 
 _LOOK_AGAIN_S: Final = 0.005
 """Where no item is ready everywhere, for so long a member waits for one of its own before it asks again."""
@@ -50,7 +50,8 @@ Waiting = Callable[[], AbstractContextManager[object]]
 
 
 class GradientEngine:
-    """One member's side. Layers are numbered from the front, as in :func:`transports.ordering.layers_of`."""
+    """One member's side. Layers are numbered from the front, as in
+    :func:`transports.torch_backend.ordering.layers_of`."""
 
     def __init__(
         self,

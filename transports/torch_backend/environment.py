@@ -1,4 +1,4 @@
-"""What the torch backend reads from the environment when nobody configured it: see `process_group.py`."""
+"""What the torch backend reads from the environment when nobody configured it: see `torch_backend/process_group.py`."""
 
 import fcntl
 import json

@@ -3,7 +3,7 @@
 Gradients lie in one flat buffer, the last layer's first: in the order in which backward makes them. An order cuts that
 buffer into items, the least that becomes ready by itself, and says which of those that are ready are reduced next. All
 ranks must reduce the same items in the same order, and are at different places of backward when they decide: they
-tell each other what is ready, and then follow the same rule (`transports/engine.py`).
+tell each other what is ready, and then follow the same rule (`transports/torch_backend/engine.py`).
 """
 
 from abc import ABC, abstractmethod

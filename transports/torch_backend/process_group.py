@@ -22,7 +22,7 @@ Compression in the group changes every all_reduce, by SUM or AVG, of float32, fl
 they hold: the result is the sum, or the mean, of what each rank's tensor decodes to. float64, sparse tensors and
 everything else stay exact. Compressors that keep something of each parameter (error feedback, PowerSGD, DGC), and those
 whose result depends on the unit of the gradients (a vote of signs, a threshold), which DistributedDataParallel changes
-before the group sees them, attach to a model instead: `transports.ddp_hook.register`.
+before the group sees them, attach to a model instead: `transports.torch_backend.ddp_hook.register`.
 
 Supported: all_reduce, broadcast, all_gather, reduce_scatter (each also coalesced and on single tensors),
 reduce, gather, scatter, all_to_all, barrier, monitored_barrier, send, recv (also from any source), subgroups, on CPU
@@ -53,18 +53,18 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PythonCallbackWork
 from torch.futures import Future
 
-from transports import sparse
-from transports.autoload import BACKEND
 from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.channels.base import CHANNELS, Channel, Group, Store
 from transports.collectives.base import COLLECTIVES, Collective
-from transports.communicator import Communicator, Work
 from transports.compression.base import COMPRESSORS, Compressor, require_for_group
-from transports.environment import own_address, parsed_axis, rack_numbers, require_known
 from transports.errors import OptionError
-from transports.monitored_barrier import MonitoredBarrier
-from transports.profiling import profiled
-from transports.transport import ReduceOperation, Transport
+from transports.execution import sparse
+from transports.execution.communicator import Communicator, Work
+from transports.execution.operations import ReduceOperation, Transport
+from transports.torch_backend.autoload import BACKEND
+from transports.torch_backend.environment import own_address, parsed_axis, rack_numbers, require_known
+from transports.torch_backend.monitored_barrier import MonitoredBarrier
+from transports.torch_backend.profiling import profiled
 
 _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
     (dist.ReduceOp.SUM, "sum"),

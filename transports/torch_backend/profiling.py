@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.autograd import profiler
 from torch.futures import Future
 
-from transports.autoload import BACKEND
+from transports.torch_backend.autoload import BACKEND
 
 PARAMETERS: Final = f"{BACKEND}.param_comms"
 

@@ -1,6 +1,6 @@
 """Background traffic: flows between hosts that share links with the experiment. Pure.
 
-Each flow is a pair of processes (testbed/links/native/traffic.c): a sink in the host it goes to, a source in the host
+Each flow is a pair of processes (testbed/system/native/traffic.c): a sink in the host it goes to, a source in the host
 it comes from.
 """
 
@@ -62,4 +62,4 @@ class Background(Options):
         return f",{begin}{end} of training" if begin or end else ""
 
 
-BACKGROUNDS: Final[Registry[Background]] = Registry("background", "testbed.background")
+BACKGROUNDS: Final[Registry[Background]] = Registry("background", "testbed.experiment.background")

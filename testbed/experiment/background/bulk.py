@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from testbed.background.base import BACKGROUNDS, Background
+from testbed.experiment.background.base import BACKGROUNDS, Background
 
 
 @BACKGROUNDS.register

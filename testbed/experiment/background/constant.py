@@ -4,8 +4,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from testbed.background.base import BACKGROUNDS, ETHERNET_BYTES, MAX_PACKETS_PER_S, Background
-from testbed.links.spec import MAX_RATE_BPS
+from testbed.experiment.background.base import BACKGROUNDS, ETHERNET_BYTES, MAX_PACKETS_PER_S, Background
+from testbed.experiment.link import MAX_RATE_BPS
 from transports.units import Rate, format_rate
 
 

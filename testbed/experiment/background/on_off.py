@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from testbed.background.base import BACKGROUNDS, Background
-from testbed.background.constant import refuse_too_many_packets
-from testbed.links.spec import MAX_RATE_BPS
+from testbed.experiment.background.base import BACKGROUNDS, Background
+from testbed.experiment.background.constant import refuse_too_many_packets
+from testbed.experiment.link import MAX_RATE_BPS
 from transports.units import Rate, Time, format_rate, format_time
 
 

@@ -16,4 +16,4 @@ class Placement(Options):
         taken at most once. Pure."""
 
 
-PLACEMENTS: Final[Registry[Placement]] = Registry("placement", "testbed.placements")
+PLACEMENTS: Final[Registry[Placement]] = Registry("placement", "testbed.experiment.placements")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from testbed.placements.base import PLACEMENTS, Placement
+from testbed.experiment.placements.base import PLACEMENTS, Placement
 
 
 @PLACEMENTS.register

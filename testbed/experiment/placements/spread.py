@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from testbed.placements.base import PLACEMENTS, Placement
+from testbed.experiment.placements.base import PLACEMENTS, Placement
 
 
 @PLACEMENTS.register

@@ -9,8 +9,8 @@ from transports.registry import Options, Registry
 
 if TYPE_CHECKING:  # plans contain experiments, which contain runtimes
     from testbed.hosts.base import RunningRuntime
-    from testbed.plan import Plan
-    from testbed.state import RunState
+    from testbed.plan.plan import Plan
+    from testbed.system.run_state import RunState
 
 
 class Runtime(Options):
@@ -37,4 +37,4 @@ class Runtime(Options):
         """Start what the hosts of the plan are made of. Raises EnvironmentLacksError."""
 
 
-RUNTIMES: Final[Registry[Runtime]] = Registry("runtime", "testbed.runtimes")
+RUNTIMES: Final[Registry[Runtime]] = Registry("runtime", "testbed.experiment.runtimes")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field, field_validator
 
-from testbed.runtimes.base import RUNTIMES, Runtime
-from testbed.topologies.base import PARTICIPANTS
-from testbed.workloads.command import Command
+from testbed.experiment.runtimes.base import RUNTIMES, Runtime
+from testbed.experiment.topologies.base import PARTICIPANTS
+from testbed.experiment.workloads.command import Command
 
 if TYPE_CHECKING:
     from testbed.hosts.base import RunningRuntime
-    from testbed.hosts.docker import Docker
-    from testbed.plan import Plan
-    from testbed.state import RunState
+    from testbed.hosts.docker_cli import Docker
+    from testbed.plan.plan import Plan
+    from testbed.system.run_state import RunState
 
 _log: Final = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class DockerContainers(Runtime):
     def start(self, plan: "Plan", state: "RunState", *, log_directory: Path) -> "RunningRuntime":
         """Fetch the image where that is asked for, and start every container; each imports what the workload needs."""
         from testbed.hosts.container import ContainerRuntime, ContainerSpec
-        from testbed.native_libraries import build_libraries
+        from testbed.system.native.libraries import build_libraries
 
         if self.mounts:  # sources of this package among them are read-only there
             build_libraries()
@@ -150,6 +150,6 @@ class DockerContainers(Runtime):
 
     @staticmethod
     def _docker() -> "Docker":
-        from testbed.hosts.docker import docker_here
+        from testbed.hosts.docker_cli import docker_here
 
         return docker_here()

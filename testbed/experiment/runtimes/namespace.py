@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.programs import problem_of
-from testbed.runtimes.base import RUNTIMES, Runtime
-from testbed.workloads.command import Command
+from testbed.experiment.runtimes.base import RUNTIMES, Runtime
+from testbed.experiment.workloads.command import Command
+from testbed.system.programs import problem_of
 
 if TYPE_CHECKING:
     from testbed.hosts.base import RunningRuntime
-    from testbed.plan import Plan
-    from testbed.state import RunState
+    from testbed.plan.plan import Plan
+    from testbed.system.run_state import RunState
 
 
 @RUNTIMES.register

@@ -30,7 +30,7 @@ def iteration_random(*, seed: int, rank: int, phase: str, index: int) -> Random:
     return Random(f"slowdown {seed} {rank} {phase} {index}")
 
 
-SLOWDOWNS: Final[Registry[Slowdown]] = Registry("slowdown", "testbed.slowdowns")
+SLOWDOWNS: Final[Registry[Slowdown]] = Registry("slowdown", "testbed.experiment.slowdowns")
 
 
 def parse_slowdown(value: object) -> object:

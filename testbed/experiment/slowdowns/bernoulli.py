@@ -4,7 +4,7 @@ from random import Random
 
 from pydantic import Field
 
-from testbed.slowdowns.base import SLOWDOWNS, Factor, Slowdown
+from testbed.experiment.slowdowns.base import SLOWDOWNS, Factor, Slowdown
 
 
 @SLOWDOWNS.register

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from testbed.slowdowns.base import SLOWDOWNS, Factor, Slowdown
+from testbed.experiment.slowdowns.base import SLOWDOWNS, Factor, Slowdown
 
 
 @SLOWDOWNS.register

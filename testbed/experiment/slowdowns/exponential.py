@@ -6,7 +6,7 @@ Learning Using Codes", IEEE Transactions on Information Theory 64(3), 2018.
 
 from random import Random
 
-from testbed.slowdowns.base import MAX_FACTOR, SLOWDOWNS, Factor, Slowdown
+from testbed.experiment.slowdowns.base import MAX_FACTOR, SLOWDOWNS, Factor, Slowdown
 
 
 @SLOWDOWNS.register

@@ -5,7 +5,7 @@ from random import Random
 
 from pydantic import Field
 
-from testbed.slowdowns.base import MAX_FACTOR, SLOWDOWNS, Factor, Slowdown
+from testbed.experiment.slowdowns.base import MAX_FACTOR, SLOWDOWNS, Factor, Slowdown
 
 
 @SLOWDOWNS.register

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from testbed.slowdowns.base import SLOWDOWNS, Factor, Slowdown
+from testbed.experiment.slowdowns.base import SLOWDOWNS, Factor, Slowdown
 
 
 @SLOWDOWNS.register

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
-from testbed.links.spec import LinkOverride
+from testbed.experiment.link import LinkOverride
 from transports.registry import Options, Registry
 
 PARTICIPANTS: Final = ("worker", "server")
@@ -129,4 +129,4 @@ def switch_names(count: int, *, start: int = 0) -> tuple[str, ...]:
     return tuple(f"s{number}" for number in range(start, start + count))
 
 
-TOPOLOGIES: Final[Registry[Topology]] = Registry("topology", "testbed.topologies")
+TOPOLOGIES: Final[Registry[Topology]] = Registry("topology", "testbed.experiment.topologies")

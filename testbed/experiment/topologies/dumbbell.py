@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology
+from testbed.experiment.topologies.base import TOPOLOGIES, Edge, Fabric, Topology
 
 
 @TOPOLOGIES.register

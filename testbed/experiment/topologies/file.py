@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from testbed.links.spec import LinkOverride
-from testbed.spec.documents import read_document
-from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology
+from testbed.experiment.documents import read_document
+from testbed.experiment.link import LinkOverride
+from testbed.experiment.topologies.base import TOPOLOGIES, Edge, Fabric, Topology
 
 _SWITCH: Final = re.compile(r"s(0|[1-9][0-9]{0,3})")
 

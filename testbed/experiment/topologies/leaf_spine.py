@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology, switch_names
+from testbed.experiment.topologies.base import TOPOLOGIES, Edge, Fabric, Topology, switch_names
 
 
 @TOPOLOGIES.register

@@ -1,6 +1,6 @@
 """Every worker hangs on one switch: the rack of the papers."""
 
-from testbed.topologies.base import TOPOLOGIES, Fabric, Topology
+from testbed.experiment.topologies.base import TOPOLOGIES, Fabric, Topology
 
 
 @TOPOLOGIES.register

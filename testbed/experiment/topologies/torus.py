@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator
 
-from testbed.topologies.base import TOPOLOGIES, Edge, Fabric, Topology, switch_names
+from testbed.experiment.topologies.base import TOPOLOGIES, Edge, Fabric, Topology, switch_names
 
 MAX_SWITCHES: Final = 128
 

@@ -54,7 +54,7 @@ class ResidualNetwork:
         return [prod(shape) for shape in self.parameter_shapes()]
 
     def layer_multiplications(self) -> Sequence[int]:
-        """Of one image's forward pass, in each layer (:func:`transports.ordering.layers_of`)."""
+        """Of one image's forward pass, in each layer (:func:`transports.torch_backend.ordering.layers_of`)."""
         before = [self.image_side**2] * (1 + 2 * self.blocks_before_pooling)
         after = [(self.image_side // 2) ** 2] * (2 * self.blocks_after_pooling)
         weights = [prod(shape) for shape in self.parameter_shapes() if len(shape) > 1]
@@ -68,7 +68,7 @@ class ResidualNetwork:
         """The module, its weights drawn from torch's global generator."""
         from torch import nn
 
-        from testbed.workloads._residual_block import ResidualBlock
+        from testbed.experiment.workloads._residual_block import ResidualBlock
 
         head = nn.Linear(self._num_features, self.num_classes)
         nn.init.zeros_(head.weight)

@@ -1,4 +1,5 @@
-"""The building block of the residual networks in `_models.py`; apart because it needs torch to be defined."""
+"""The building block of the residual networks in `experiment/workloads/_models.py`; apart because it needs torch to be
+defined."""
 
 import torch
 from torch import nn

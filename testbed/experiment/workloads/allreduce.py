@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from testbed.workloads.base import WORKLOADS, AgentWorkload, ServedGroup, WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, ServedGroup, WorkerConfiguration, WorkerControl
 from transports.baselines.base import Stack
+from transports.bench.stacks import Composed, StackLike, parse_stack
 from transports.channels.base import Channel
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
-from transports.stacks import Composed, StackLike, parse_stack
 from transports.units import Size
 
 
@@ -97,8 +97,8 @@ class AllReduce(AgentWorkload):
         from torch._C._distributed_c10d import FileStore, PrefixStore
 
         from testbed.control.control_pb2 import Event, Result
+        from transports.bench.timing import Operands, allowed_error, timed
         from transports.channels.base import Group
-        from transports.timing import Operands, allowed_error, timed
 
         torch.set_num_threads(configuration.num_threads)
         store = FileStore(configuration.store_path, configuration.num_workers)

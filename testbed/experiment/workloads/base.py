@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from testbed.fusion import Fusion
-from testbed.synchronisation import Synchronisation
+from testbed.experiment.fusion import Fusion
+from testbed.experiment.synchronisation import Synchronisation
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
@@ -20,7 +20,7 @@ from transports.compression.base import Compressor
 from transports.registry import Options, Registry
 
 if TYPE_CHECKING:
-    from testbed.spec.experiment import Experiment
+    from testbed.experiment.experiment import Experiment
 
 ASSUMED_OPERATIONS_PER_S: Final = 50e9
 """Of a worker in a backward pass that nobody has said the time of."""
@@ -167,7 +167,7 @@ class AgentWorkload(Workload):
 
 
 class WorkerControl:
-    """The worker's side of the control plane; implemented in `testbed/control/agent.py`."""
+    """The worker's side of the control plane; implemented in `testbed/worker/agent.py`."""
 
     @abstractmethod
     def barrier(self, name: str) -> None:
@@ -178,4 +178,4 @@ class WorkerControl:
         """Queue one `control_pb2.Event` (its rank is filled in); returns at once."""
 
 
-WORKLOADS: Final[Registry[Workload]] = Registry("workload", "testbed.workloads")
+WORKLOADS: Final[Registry[Workload]] = Registry("workload", "testbed.experiment.workloads")

@@ -1,7 +1,7 @@
 """A program of the user's, once per worker: what `testbed exec` runs, as a workload like any other.
 
-The workers read the variables that torchrun sets (testbed.launch). Nothing is known of what they send to each other, so
-the verdict is about the links alone.
+The workers read the variables that torchrun sets (testbed.run.user_command). Nothing is known of what they send to each
+other, so the verdict is about the links alone.
 """
 
 import shlex
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from testbed.fusion import Fusion
+from testbed.experiment.fusion import Fusion
+from testbed.experiment.workloads.base import WORKLOADS, Workload
 from testbed.hosts.base import Limits
-from testbed.workloads.base import WORKLOADS, Workload
 from transports.compression.base import Compressor, require_for_group
 from transports.errors import OptionError
 from transports.units import Time
 
 if TYPE_CHECKING:
-    from testbed.spec.experiment import Experiment
+    from testbed.experiment.experiment import Experiment
 
 
 @WORKLOADS.register

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
+from testbed.experiment.workloads.base import WORKLOADS
+from testbed.experiment.workloads.training import Training
 from testbed.traces.networks import NetworkName, Shape, parameter_shapes
-from testbed.workloads.base import WORKLOADS
-from testbed.workloads.training import Training
 from transports.units import Size, Time
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Synthetic(Training):
         """The module."""
         from torch import nn
 
-        from testbed.workloads._waiting_layer import WaitingLayer
+        from testbed.experiment.workloads._waiting_layer import WaitingLayer
 
         layers = self.layer_shapes()
         forward_s, backward_s = self.forward_s / len(layers), self.backward_s / len(layers)

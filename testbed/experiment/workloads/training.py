@@ -7,7 +7,7 @@ A worker goes through four phases, with barriers of the control plane between th
 - set-up of DistributedDataParallel (it broadcasts the model), then warmup.
 - measured.
 
-What this file leaves to `_trainer.py` is everything that needs torch.
+What this file leaves to `trainer.py` is everything that needs torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from testbed.fusion import Fusion
-from testbed.traces.networks import NetworkName
-from testbed.workloads._models import MODELS
-from testbed.workloads.base import (
+from testbed.experiment.fusion import Fusion
+from testbed.experiment.workloads._models import MODELS
+from testbed.experiment.workloads.base import (
     ASSUMED_OPERATIONS_PER_S,
     WORKLOADS,
     AgentWorkload,
     WorkerConfiguration,
     WorkerControl,
 )
+from testbed.traces.networks import NetworkName
 from transports.compression.base import Compressor
-from transports.ordering import layers_of
+from transports.torch_backend.ordering import layers_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,8 +63,8 @@ class Training(AgentWorkload):
         # DistributedDataParallel's constructor would import it in every worker.
         "torch._dynamo",
         "sklearn.datasets",
-        "transports.process_group",
-        "testbed.workloads._trainer",
+        "transports.torch_backend.process_group",
+        "testbed.worker.trainer",
     )
 
     @field_validator("model", mode="before")
@@ -146,6 +146,6 @@ class Training(AgentWorkload):
     def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         """Train. Raises what torch raises when a peer is lost, and ArithmeticError when a gradient is
         wrong."""
-        from testbed.workloads._trainer import Trainer
+        from testbed.worker.trainer import Trainer
 
         Trainer(self, configuration, control).run()

@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from testbed.results import wording
-from testbed.results.compare_axes import grouped, horizontal, point_name
+from testbed.report import wording
+from testbed.report.comparison.axes import grouped, horizontal, point_name
 
 if TYPE_CHECKING:
-    from testbed.results.compare import ComparedPoint, Comparison
+    from testbed.report.comparison.comparison import ComparedPoint, Comparison
 
 _NOTICEABLE: Final = 1.03
 """Times that are nearer to each other than this are called equal."""

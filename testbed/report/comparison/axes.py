@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from testbed.spec.sweep import value_text
+from testbed.experiment.sweep import value_text
 from transports.units import parse_fraction, parse_rate_bps, parse_size_bytes, parse_time_s
 
 if TYPE_CHECKING:
-    from testbed.results.compare import ComparedPoint, Comparison
+    from testbed.report.comparison.comparison import ComparedPoint, Comparison
 
 
 def quantities(values: Sequence[Any]) -> list[float] | None:

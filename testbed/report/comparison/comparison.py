@@ -23,11 +23,11 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.errors import EnvironmentLacksError
-from testbed.results import wording
-from testbed.results.compare_answer import answer
-from testbed.results.summary import Summary
-from testbed.results.writer import replace_text
-from testbed.spec.sweep import settings_text, value_text
+from testbed.experiment.sweep import settings_text, value_text
+from testbed.record.summary import Summary
+from testbed.record.writer import replace_text
+from testbed.report import wording
+from testbed.report.comparison.answer import answer
 
 State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
 SCHEMA_VERSION: Final = 1

@@ -4,18 +4,19 @@ import os
 from pathlib import Path
 from typing import Final
 
-from testbed.results import compare_plots, wording
-from testbed.results.compare import Comparison, columns, write_comparison
-from testbed.results.compare_answer import answer
-from testbed.results.report import inlined, template
-from testbed.results.setup_text import SEPARATOR
-from testbed.results.writer import replace_text
+from testbed.record.writer import replace_text
+from testbed.report import wording
+from testbed.report.comparison import plots
+from testbed.report.comparison.answer import answer
+from testbed.report.comparison.comparison import Comparison, columns, write_comparison
+from testbed.report.page import inlined, template
+from testbed.report.terminal.setup import SEPARATOR
 
 _FIGURES: Final = (
-    (compare_plots.iteration, "Iteration time"),
-    (compare_plots.allreduce, "All-reduce time of one iteration"),
-    (compare_plots.scaling, "Scaling factor"),
-    (compare_plots.breakdown, "Where an iteration goes"),
+    (plots.iteration, "Iteration time"),
+    (plots.allreduce, "All-reduce time of one iteration"),
+    (plots.scaling, "Scaling factor"),
+    (plots.breakdown, "Where an iteration goes"),
 )
 
 
@@ -30,7 +31,7 @@ def write_sweep(comparison: Comparison) -> Path:
         alike=_alike(comparison),
         rows=[(point, row) for point, row in zip(comparison.points, rows, strict=True)],
         columns=[(header.replace("-\n", "-").replace("\n", " "), text) for header, text, _ in columns(rows)],
-        titles=[(make.__name__, title, compare_plots.DEFINITIONS[make.__name__]) for make, title in _FIGURES],
+        titles=[(make.__name__, title, plots.DEFINITIONS[make.__name__]) for make, title in _FIGURES],
         report_of=lambda run: os.path.relpath(Path(run.record) / "report.html", comparison.directory),
         wording=wording,
         **inlined(figures),

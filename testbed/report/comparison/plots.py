@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.results import wording
-from testbed.results.compare import ComparedPoint, Comparison
-from testbed.results.compare_axes import grouped, horizontal, point_name
-from testbed.results.plots import BLUE, GREY, PALETTE, RED, Figure, rounded
+from testbed.report import wording
+from testbed.report.comparison.axes import grouped, horizontal, point_name
+from testbed.report.comparison.comparison import ComparedPoint, Comparison
+from testbed.report.plots import BLUE, GREY, PALETTE, RED, Figure, rounded
 
 _LOG_RATIO: Final = 8
 """An axis whose values differ by more than this factor is logarithmic."""

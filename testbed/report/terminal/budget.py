@@ -5,8 +5,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from testbed.budget import NUM_WORKERS, PROBED_DELAY, Budget, Lateness
-from testbed.results.wording import rate_text, time_text
+from testbed.machine.budget import NUM_WORKERS, PROBED_DELAY, Budget, Lateness
+from testbed.report.wording import rate_text, time_text
 
 BUSY_SHARE: Final = 0.2
 """Of the cores by other programs: more, and the numbers are theirs as well."""

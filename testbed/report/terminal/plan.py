@@ -5,11 +5,11 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from testbed.links.change import described
-from testbed.links.direction import Direction
-from testbed.links.spec import GilbertElliott, LinkSpec
-from testbed.plan import Plan
-from testbed.results.setup_text import setup_text, value_text
+from testbed.experiment.changes import described
+from testbed.experiment.link import GilbertElliott, LinkSpec
+from testbed.plan.direction import Direction
+from testbed.plan.plan import Plan
+from testbed.report.terminal.setup import setup_text, value_text
 from transports.compression.base import Pattern
 from transports.units import format_rate, format_size, format_time
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
-from testbed.fusion import Fusion
-from testbed.links.spec import LinkSpec
-from testbed.results import wording
-from testbed.spec.experiment import Experiment
-from testbed.workloads.command import Command
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.fusion import Fusion
+from testbed.experiment.link import LinkSpec
+from testbed.experiment.workloads.command import Command
+from testbed.report import wording
 from transports.registry import Options
 from transports.units import format_size
 

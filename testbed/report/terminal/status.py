@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.text import Text
 
-from testbed.status import RunStatus
+from testbed.record.status import RunStatus
 
 
 def render_status(

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.metrics.server import DIRECTORY, reopen_command
-from testbed.results import wording
+from testbed.report import wording
 
 if TYPE_CHECKING:  # the record's module imports polars, which progress does not need
-    from testbed.results.summary import LinkSummary, Outcome, Summary
+    from testbed.record.summary import LinkSummary, Outcome, Summary
 
 _WIDTH: Final = 100
 _STYLES: Final["dict[Outcome, str]"] = {

@@ -10,10 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from testbed.links.spec import UNSHAPED_BPS
-from testbed.results import wording
-from testbed.results.status_text import title
-from testbed.status import RunStatus
+from testbed.experiment.link import UNSHAPED_BPS
+from testbed.record.status import RunStatus
+from testbed.report import wording
+from testbed.report.terminal.status import title
 from transports.units import parse_rate_bps, parse_time_s
 
 _BAR_WIDTH: Final = 20
@@ -54,7 +54,7 @@ class LinkView:
 def views(
     rows: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]] | None, *, elapsed_s: float
 ) -> list[LinkView]:
-    """`rows` and those of the look before as testbed.control.link_client.show_links gives them."""
+    """`rows` and those of the look before as testbed.run.link_client.show_links gives them."""
     earlier = {(row["from"], row["to"]): row for row in before or ()}
 
     def per_second(row: Mapping[str, Any], counter: str) -> float:

@@ -1,1 +1,1 @@
-"""Small C programs that need no library, and the call of the compiler that builds them."""
+"""C programs and libraries: built once for each state of their sources."""

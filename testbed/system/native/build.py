@@ -1,6 +1,6 @@
 """Builds the C programs beside this file, once for each state of their source.
 
-`python -m testbed.links.native.build` does it ahead of the first run; `tools/setup.sh` calls it.
+`python -m testbed.system.native.build` does it ahead of the first run; `tools/setup.sh` calls it.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The shared libraries that workers load, built ahead: in a container there is no compiler, and nothing to write to.
 
-`python -m testbed.native_libraries` builds them and prints where they are, one a line.
+`python -m testbed.system.native.libraries` builds them and prints where they are, one a line.
 """
 
 import sys
@@ -9,13 +9,14 @@ from pathlib import Path
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import FOLDER, build
 from testbed.errors import EnvironmentLacksError
-from transports.channels import _tcp_program, _udp_native
+from transports.channels._tcp import program
+from transports.channels._udp import native
 
 
 def build_libraries() -> list[Path]:
     """Raises EnvironmentLacksError where there is no compiler, with the cure."""
     try:
-        return [build(source, "library") for source in (FOLDER / "worker.c", _tcp_program.SOURCE, _udp_native.SOURCE)]
+        return [build(source, "library") for source in (FOLDER / "worker.c", program.SOURCE, native.SOURCE)]
     except UnsupportedError as error:
         raise EnvironmentLacksError(str(error)) from error
 

@@ -8,10 +8,10 @@ from random import Random
 import polars as pl
 import pytest
 
-from testbed.results.facts import AllReduceFacts, Inputs, LinkFacts
-from testbed.results.record import Record, load
-from testbed.results.summarize import summarize
-from testbed.results.writer import RecordWriter
+from testbed.record.reader import Record, load
+from testbed.record.writer import RecordWriter
+from testbed.verdict.facts import AllReduceFacts, Inputs, LinkFacts
+from testbed.verdict.summarize import summarize
 
 FRAMES_PER_BYTE = 1514 / 1448
 SPEC = "name: quickstart\nworkers: 4\ntopology: {kind: star}\nlink: {rate: 100mbit, delay: 0s}\n"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from transports.channels._grpc_streams import GRACE_S, SILENT_TOKEN, GrpcStreams, Outgoing, Stream
-from transports.channels._tcp_endpoint import TcpEndpoint
+from transports.channels._rpc.grpc_streams import GRACE_S, SILENT_TOKEN, GrpcStreams, Outgoing, Stream
+from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.channels.framing import GOODBYE, HEADER_BYTES, POINT_TO_POINT, describe, left, mismatch, pack, unpack
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import GOODBYE, HEADER_BYTES, POINT_TO_POINT, describe, left, mismatch, pack, unpack
 
 _NOTHING: Final = memoryview(b"")
 

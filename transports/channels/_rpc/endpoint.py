@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from threading import Condition, Lock
 from typing import Protocol
 
-from transports.channels._grpc_streams import GRACE_S, Outgoing, Stream
+from transports.channels._rpc.grpc_streams import GRACE_S, Outgoing, Stream
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
-from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import (
+from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
     HEADER_BYTES,
@@ -23,10 +22,11 @@ from transports.framing import (
     pack,
     unpack,
 )
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 
 
 class Streams(Protocol):
-    """One member's streams to all others, as :class:`transports.channels._grpc_streams.GrpcStreams` has them."""
+    """One member's streams to all others, as :class:`transports.channels._rpc.grpc_streams.GrpcStreams` has them."""
 
     lock: Lock
     changed: Condition

@@ -23,11 +23,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from transports.channels._congestion import congestion_of
-from transports.channels._tcp_mesh import hello, port_range, ports, rank_of
+from transports.channels._tcp.congestion import congestion_of
+from transports.channels._tcp.mesh import hello, port_range, ports, rank_of
 from transports.channels.base import Group, Header, Token, published
+from transports.channels.framing import GOODBYE, HEADER_BYTES, group_id, pack
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
-from transports.framing import GOODBYE, HEADER_BYTES, group_id, pack
 
 if TYPE_CHECKING:
     import grpc

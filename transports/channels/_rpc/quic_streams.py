@@ -23,11 +23,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from transports.channels._grpc_streams import SILENT_TOKEN, Outgoing, Stream
-from transports.channels._tcp_mesh import hello, port_range, ports, rank_of
+from transports.channels._rpc.grpc_streams import SILENT_TOKEN, Outgoing, Stream
+from transports.channels._tcp.mesh import hello, port_range, ports, rank_of
 from transports.channels.base import Group, Header, Token, published
+from transports.channels.framing import GOODBYE, HEADER_BYTES, group_id, pack, unpack
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
-from transports.framing import GOODBYE, HEADER_BYTES, group_id, pack, unpack
 
 if TYPE_CHECKING:
     from aioquic.asyncio.protocol import QuicConnectionProtocol
@@ -54,7 +54,7 @@ def require_aioquic() -> None:
 
 
 class QuicStreams:
-    """One member's connections to all others. Implements transports.channels._stream_endpoint.Streams."""
+    """One member's connections to all others. Implements transports.channels._rpc.endpoint.Streams."""
 
     def __init__(self, group: Group, congestion: str) -> None:
         """Connect to every other member.

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakSet
 
-from transports.channels import _tcp_program as native
-from transports.channels._congestion import congestion_of
-from transports.channels._tcp_mesh import Mesh
-from transports.channels._tcp_program import LaneName, TcpProgram
+from transports.channels._tcp import program as native
+from transports.channels._tcp.congestion import congestion_of
+from transports.channels._tcp.mesh import Mesh
+from transports.channels._tcp.program import LaneName, TcpProgram
 from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
-from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import (
+from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
     HEADER_BYTES,
@@ -35,9 +34,10 @@ from transports.framing import (
     left,
     mismatch,
 )
-from transports.framing import pack as pack_header
-from transports.framing import unpack as unpack_header
-from transports.tcp_info import read_tcp_info
+from transports.channels.framing import pack as pack_header
+from transports.channels.framing import unpack as unpack_header
+from transports.channels.tcp_info import read_tcp_info
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 
 _log: Final = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from transports.channels.base import Group, Header, published
+from transports.channels.framing import HEADER_BYTES, HELLO, group_id, pack, unpack
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
-from transports.framing import HEADER_BYTES, HELLO, group_id, pack, unpack
 
 Configure = Callable[[socket.socket], None]
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
+from transports.channels.framing import HEADER_BYTES
 from transports.collectives.base import Buffer, Step
-from transports.collectives.dependencies import Dependencies
-from transports.framing import HEADER_BYTES
+from transports.collectives.schedules.dependencies import Dependencies
 
 _log: Final = logging.getLogger(__name__)
 

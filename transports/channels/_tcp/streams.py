@@ -8,9 +8,9 @@ messages of a pair and direction, and so agree on which connection the next one 
 from collections import defaultdict
 from dataclasses import replace
 
-from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_mesh import Configure, Mesh, connect_mesh
-from transports.channels._tcp_program import LaneName, TcpProgram
+from transports.channels._tcp.endpoint import TcpEndpoint
+from transports.channels._tcp.mesh import Configure, Mesh, connect_mesh
+from transports.channels._tcp.program import LaneName, TcpProgram
 from transports.channels.base import Group, Header, Token
 
 

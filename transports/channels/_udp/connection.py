@@ -1,6 +1,6 @@
 """One end of a reliable UDP connection: what it must send, when, and what has come. No sockets, no clock.
 
-Two streams of bytes, one each way (`_udp_outgoing.py`, `_udp_incoming.py`). A stream is the messages in the order they
+Two streams of bytes, one each way (`outgoing.py`, `incoming.py`). A stream is the messages in the order they
 were posted, each behind its frame header; a packet carries bytes of one message. Here is what both have to do with each
 other, with the time and with the network: how much may be under way and how fast (window and pace), round trips, loss
 by time as in RFC 9002 (9/8 of a round trip has passed, a probe follows where nothing comes), pings, and taking leave.
@@ -12,12 +12,12 @@ from typing import Final
 from switch_agg.core import Address, Datagram
 from switch_agg.round_trip import RoundTripEstimator
 from switch_agg.window import FixedWindow, Window
-from transports.channels._udp_delivery import DeliveryMeter
-from transports.channels._udp_incoming import MAX_ACKNOWLEDGEMENT_DELAY_S, Arrival, Incoming
-from transports.channels._udp_outgoing import Outgoing, Run, Taken
-from transports.channels._udp_pacing import BURST_S, Pace, Pacer
-from transports.channels._udp_wire import HEADER as DATAGRAM_HEADER
-from transports.channels._udp_wire import (
+from transports.channels._udp.delivery import DeliveryMeter
+from transports.channels._udp.incoming import MAX_ACKNOWLEDGEMENT_DELAY_S, Arrival, Incoming
+from transports.channels._udp.outgoing import Outgoing, Run, Taken
+from transports.channels._udp.pacing import BURST_S, Pace, Pacer
+from transports.channels._udp.wire import HEADER as DATAGRAM_HEADER
+from transports.channels._udp.wire import (
     OVERHEAD_BYTES,
     Acknowledged,
     Kind,

@@ -7,9 +7,9 @@ memory.
 from collections import deque
 from typing import Final, NamedTuple
 
-from transports.channels._udp_ranges import Ranges
-from transports.channels._udp_wire import ASIDE_BYTES, MAX_RANGES, Kind, Packet, pack, pack_acknowledged, whole
-from transports.framing import HEADER_BYTES
+from transports.channels._udp.ranges import Ranges
+from transports.channels._udp.wire import ASIDE_BYTES, MAX_RANGES, Kind, Packet, pack, pack_acknowledged, whole
+from transports.channels.framing import HEADER_BYTES
 
 MAX_ACKNOWLEDGEMENT_DELAY_S: Final = 1e-3
 PACKETS_PER_ACKNOWLEDGEMENT: Final = 16

@@ -11,12 +11,12 @@ import numpy as np
 
 from switch_agg.errors import UnsupportedError as CannotBuildError
 from switch_agg.native.build import build
-from transports.channels._udp_core import Connection
-from transports.channels._udp_incoming import Arrival
-from transports.channels._udp_outgoing import Run
-from transports.channels._udp_wire import Packet, unpack
+from transports.channels._udp.connection import Connection
+from transports.channels._udp.incoming import Arrival
+from transports.channels._udp.outgoing import Run
+from transports.channels._udp.wire import Packet, unpack
+from transports.channels.framing import HEADER_BYTES
 from transports.errors import FrameMismatchError, TransportError, UnsupportedError
-from transports.framing import HEADER_BYTES
 
 SOURCE: Final = Path(__file__).with_name("udp.c")
 _BATCH: Final = 32

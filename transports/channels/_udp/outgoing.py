@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from transports.channels._udp_ranges import Ranges
-from transports.channels._udp_wire import ASIDE_BYTES
-from transports.framing import HEADER_BYTES
+from transports.channels._udp.ranges import Ranges
+from transports.channels._udp.wire import ASIDE_BYTES
+from transports.channels.framing import HEADER_BYTES
 
 PACKET_THRESHOLD: Final = 3
 FEW_PACKETS: Final = 16

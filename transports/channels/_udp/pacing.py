@@ -10,7 +10,7 @@ and drain the queue themselves.
 from collections import deque
 from typing import Final, Protocol
 
-from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery, Shortest
+from transports.channels._udp.delivery import MIN_INTERVAL_S, QUEUE_S, Delivery, Shortest
 
 BURST_S: Final = 1e-3
 """What a sender hands over at once, at its rate: so long it may then sleep."""

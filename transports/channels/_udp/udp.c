@@ -1,7 +1,7 @@
 /*
  * Moves runs of packets between the UDP channel's memory and the kernel, many in one call: UDP_SEGMENT out, recvmmsg(2)
- * and UDP_GRO in (udp(7)). What a packet looks like is told in _udp_wire.py, what is sent when is decided in
- * _udp_core.py; nothing here outlives a call. Little-endian machines only, as the wire is.
+ * and UDP_GRO in (udp(7)). What a packet looks like is told in wire.py, what is sent when is decided in
+ * connection.py; nothing here outlives a call. Little-endian machines only, as the wire is.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -7,9 +7,9 @@ a barrier disseminates. All of it among the workers: servers take part only wher
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from transports.collectives import binomial, direct
 from transports.collectives.base import Chunk, Collective, Operation, Step, World
-from transports.collectives.segments import parts, segments
+from transports.collectives.schedules import binomial, direct
+from transports.collectives.schedules.segments import parts, segments
 
 SEGMENT_BYTES: Final = 512 * 1024
 """The longest message of what is sent on, or added, bit by bit."""

@@ -7,7 +7,7 @@ import pytest
 
 from testbed.benchmarks.allreduce import allreduce_rows, parse_sample
 from testbed.errors import SpecError
-from transports.samples import Sample
+from transports.bench.rows import Sample
 
 
 def test_a_sample_comes_back_as_it_was_reported() -> None:

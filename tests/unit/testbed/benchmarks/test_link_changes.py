@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from testbed.measure.changes import HELD_S, WINDOW_S, settling_s
+from testbed.benchmarks.link_changes import HELD_S, WINDOW_S, settling_s
 
 FRAME_BYTES = 65_536
 

@@ -7,9 +7,9 @@ import pytest
 from testbed.benchmarks import training
 from testbed.benchmarks.training import BENCHMARKS
 from testbed.errors import RunFailedError
-from testbed.plan import make_plan
-from testbed.results.summary import Quantiles, Summary
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.record.summary import Quantiles, Summary
 
 ITERATION_S = {"none": 0.6, "layers": 0.4, "merged": 0.4, "time": 0.4, "priority": 0.36, "size": 0.5}
 

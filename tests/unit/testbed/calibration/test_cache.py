@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.calibration_cache import MAX_AGE, CalibrationCache, cache_directory, machine_digest
+from testbed.calibration.cache import MAX_AGE, CalibrationCache, cache_directory, machine_digest
 from testbed.errors import EnvironmentLacksError
 
 ENTRY = {"measured_at": datetime(2026, 1, 1, tzinfo=UTC).isoformat(), "direction": "w0 -> s0", "value": {"low": 0.1}}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.measure.losses import MIN_PACKETS, LossMeasurement, num_packets_for, wilson
+from testbed.calibration.losses import MIN_PACKETS, LossMeasurement, num_packets_for, wilson
 
 
 def test_a_published_interval() -> None:

@@ -6,13 +6,21 @@ from typing import Any
 
 import pytest
 
-from testbed.calibration import Calibration, ClassMeasurement, Dated, Measurement, RateMeasurement, judge, link_class
-from testbed.calibration_cache import Mode
-from testbed.measure.losses import LossMeasurement
-from testbed.measure.queues import QueueMeasurement
-from testbed.measure.streams import goodput_fraction
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.calibration.cache import Mode
+from testbed.calibration.losses import LossMeasurement
+from testbed.calibration.queues import QueueMeasurement
+from testbed.calibration.streams import goodput_fraction
+from testbed.calibration.tolerances import (
+    Calibration,
+    ClassMeasurement,
+    Dated,
+    Measurement,
+    RateMeasurement,
+    judge,
+    link_class,
+)
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import Plan, make_plan
 
 DATED = Dated(measured_at="2026-01-01T00:00:00+00:00", direction="w0 -> s0", from_cache=False)
 

@@ -29,7 +29,7 @@ def test_what_was_measured_is_printed_though_a_later_benchmark_fails(monkeypatch
         raise CalibrationError("links do not do what they say")
 
     monkeypatch.setattr("testbed.benchmarks.training.BENCHMARKS", {"overlap": failing, "merging": lambda: iter([])})
-    monkeypatch.setattr("testbed.doctor.require_root", lambda: None)
+    monkeypatch.setattr("testbed.machine.doctor.require_root", lambda: None)
     done = CliRunner().invoke(app, ["bench", "training", "--json"])
     printed = json.loads(done.stdout)
     assert [row["what"] for row in printed["rows"]] == ["measured"]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.errors import SpecError
-from testbed.links.spec import LinkSpec
+from testbed.experiment.link import LinkSpec
 
 ASKED = LinkSpec.model_validate({"rate": "100mbit"}).model_dump(mode="json", by_alias=True)
 CHANGED = {"link": "w1-s0", "from": "w1", "to": "s0", "setting": "rate", "before": "100mbit", "after": "50mbit"}
@@ -26,9 +26,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     row: dict[str, Any] = {"link": "w1-s0", "from": "w1", "to": "s0", "down": True, "asked": ASKED}
     row |= {"used_bps": 5e6, "backlog_bytes": 3028, "drops": 7, "marks": 2}
-    monkeypatch.setattr("testbed.control.link_client.choose_run", lambda name: name or "the only one")
-    monkeypatch.setattr("testbed.control.link_client.change_links", change_links)
-    monkeypatch.setattr("testbed.control.link_client.show_links", lambda _: [row])
+    monkeypatch.setattr("testbed.run.link_client.choose_run", lambda name: name or "the only one")
+    monkeypatch.setattr("testbed.run.link_client.change_links", change_links)
+    monkeypatch.setattr("testbed.run.link_client.show_links", lambda _: [row])
     return found
 
 

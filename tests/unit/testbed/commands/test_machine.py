@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.errors import SpecError
-from testbed.state import new_run_id
+from testbed.system.run_state import new_run_id
 
 
 def test_a_run_that_nobody_knows_is_an_error() -> None:

@@ -30,7 +30,7 @@ def test_a_delay_that_cannot_be_had_here_is_planned_and_then_refused(
 ) -> None:
     """It was planned for a kernel with netem, and refused by `run` only. Who is not root cannot try."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr("testbed.doctor.backend_lacks", lambda name: "" if name == "tap" else "no such thing")
+    monkeypatch.setattr("testbed.machine.doctor.backend_lacks", lambda name: "" if name == "tap" else "no such thing")
     done = CliRunner().invoke(app, ["plan", str(QUICKSTART), "--set", "link.delay=50us"])
     assert "netem" in done.stdout
     assert isinstance(done.exception, EnvironmentLacksError) is refused

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testbed.control.link_client import SOCKET_NAME
-from testbed.control.link_service import LinkService
+from testbed.commands.top import once, watch
+from testbed.deployment.link_service import LinkService
+from testbed.deployment.live_links import LinkNow
 from testbed.errors import SpecError
-from testbed.live_links import LinkNow
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
-from testbed.state import RunState
-from testbed.top import once, watch
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.run.link_client import SOCKET_NAME
+from testbed.system.run_state import RunState
 
 PLAN = make_plan(validate({"name": "t", "workers": 2}))
 RUN_ID = "261121t080000-aaaaaa"
 
 
 class Links:
-    """What the service needs of testbed.live_links.LiveLinks; every look finds ten drops more."""
+    """What the service needs of testbed.deployment.live_links.LiveLinks; every look finds ten drops more."""
 
     def __init__(self) -> None:
         self.num_drops = 0

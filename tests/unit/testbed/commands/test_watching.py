@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.errors import SpecError
-from testbed.status import RunStatus
+from testbed.record.status import RunStatus
 
 NOW = datetime.now(UTC)
 
@@ -30,10 +30,10 @@ def alive(monkeypatch: pytest.MonkeyPatch, *run_ids: str) -> None:
         return [Path(f"/run/{run_id}/a0.sock")]
 
     patched: dict[str, Callable[..., object]] = {
-        "testbed.status.alive_runs": lambda: list(run_ids),
-        "testbed.status.read_status": read_status,
-        "testbed.aggregation.control.sockets": sockets,
-        "testbed.top.alive_runs": lambda **_: list(run_ids),
+        "testbed.record.status.alive_runs": lambda: list(run_ids),
+        "testbed.record.status.read_status": read_status,
+        "testbed.deployment.aggregator_control.sockets": sockets,
+        "testbed.commands.top.alive_runs": lambda **_: list(run_ids),
     }
     for name, function in patched.items():
         monkeypatch.setattr(name, function)

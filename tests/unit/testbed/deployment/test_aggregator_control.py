@@ -12,7 +12,7 @@ from switch_agg.errors import JobError, UnsupportedError
 from switch_agg.faults import Faults
 from switch_agg.job import Job
 from switch_agg.status import JobStatus, Status
-from testbed.aggregation.control import controlled, sockets
+from testbed.deployment.aggregator_control import controlled, sockets
 from testbed.errors import RunFailedError
 
 JOB = Job(workers=("10.0.0.1", "10.0.0.2"))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.aggregation.process import AggregatorConfiguration
-from testbed.aggregation.running import RunningAggregator
+from testbed.deployment.aggregators import RunningAggregator
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.experiment import validate
 from testbed.hosts.base import ProcessSpec
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.worker.aggregator import AggregatorConfiguration
 
 
 class FakeProcess:

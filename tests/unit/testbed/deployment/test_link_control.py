@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.links.control import htb_attributes
-from testbed.links.netlink import TCA_HTB_PARMS, TCA_HTB_RATE64, TCA_KIND, TCA_OPTIONS, TICK_S, attributes
-from testbed.links.tc import QUANTUM_BYTES, Shaper
+from testbed.deployment.link_control import htb_attributes
+from testbed.links.htb import QUANTUM_BYTES, Shaper
+from testbed.system.netlink import TCA_HTB_PARMS, TCA_HTB_RATE64, TCA_KIND, TCA_OPTIONS, TICK_S, attributes
 
 
 @given(st.floats(1e6, 100e9))

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from testbed.control.link_client import SOCKET_NAME, change_links, show_links
-from testbed.control.link_service import LinkService
+from testbed.deployment.link_service import LinkService
+from testbed.deployment.live_links import LinkNow, Mark
 from testbed.errors import EnvironmentLacksError, SpecError
-from testbed.links.change import LinkChange
-from testbed.live_links import LinkNow, Mark
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.changes import LinkChange
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.run.link_client import SOCKET_NAME, change_links, show_links
 
 PLAN = make_plan(validate({"name": "t", "workers": 2}))
 
 
 class Links:
-    """What the service needs of testbed.live_links.LiveLinks."""
+    """What the service needs of testbed.deployment.live_links.LiveLinks."""
 
     def __init__(self) -> None:
         self.changes: list[LinkChange] = []

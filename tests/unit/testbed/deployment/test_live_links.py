@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from testbed.deployment.live_links import LiveLinks, Mark
 from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
-from testbed.links.change import LinkChange, timeline
-from testbed.links.direction import Direction
-from testbed.links.spec import parse_override
-from testbed.live_links import LiveLinks, Mark
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.changes import LinkChange, timeline
+from testbed.experiment.experiment import validate
+from testbed.experiment.link import parse_override
+from testbed.plan.direction import Direction
+from testbed.plan.plan import Plan, make_plan
 
 
 @dataclass

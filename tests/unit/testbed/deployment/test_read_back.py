@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from testbed.links.direction import Direction
-from testbed.node_plan import NodePlan
-from testbed.plan import make_plan
-from testbed.read_back import node_differences
-from testbed.spec.experiment import validate
+from testbed.deployment.read_back import node_differences
+from testbed.experiment.experiment import validate
+from testbed.plan.direction import Direction
+from testbed.plan.nodes import NodePlan
+from testbed.plan.plan import make_plan
 
 PLAN = make_plan(validate({"name": "t", "workers": 2, "packet_mode": "mtu"}))
 # Shapers and delay lines compare themselves; see their own tests.

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
-from testbed.links.change import LinkChange, asked_over_time, timeline
-from testbed.plan import make_plan
-from testbed.spec.experiment import Experiment, load, validate
+from testbed.experiment.changes import LinkChange, asked_over_time, timeline
+from testbed.experiment.experiment import Experiment, load, validate
+from testbed.plan.plan import make_plan
 
 
 def experiment(*changes: object, **keys: object) -> Experiment:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.spec.documents import load_document, read_document
+from testbed.experiment.documents import load_document, read_document
 
 
 def test_a_key_that_stands_twice_is_refused_with_its_place() -> None:

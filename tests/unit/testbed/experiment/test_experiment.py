@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
-from testbed.plan import make_plan
-from testbed.spec.experiment import SWEEP_KEYS, Experiment, apply_override, load, validate
+from testbed.experiment.experiment import SWEEP_KEYS, Experiment, apply_override, load, validate
+from testbed.plan.plan import make_plan
 
 
 def wrong(**keys: Any) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
 
 
 def told(keys: dict[str, Any]) -> str:

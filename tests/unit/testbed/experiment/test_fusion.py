@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
-from testbed.fusion import Fusion, fuse, merge
-from testbed.spec.experiment import Experiment, validate
+from testbed.experiment.experiment import Experiment, validate
+from testbed.experiment.fusion import Fusion, fuse, merge
 
 
 def fusion(value: object) -> Fusion:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.hosts.spec import HostSpec, lacking_cores, resolve_hosts, traffic_hosts
-from testbed.plan import make_plan
-from testbed.spec.experiment import load, validate
+from testbed.experiment.experiment import load, validate
+from testbed.experiment.host import HostSpec, lacking_cores, resolve_hosts, traffic_hosts
+from testbed.plan.plan import make_plan
 
 WORKERS = [f"w{rank}" for rank in range(12)]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from testbed.errors import SpecError
-from testbed.links.spec import DelayProducts, GilbertElliott, LinkOverride, LinkSpec, parse_link
+from testbed.experiment.link import DelayProducts, GilbertElliott, LinkOverride, LinkSpec, parse_link
 
 
 def link(**keys: Any) -> LinkSpec:

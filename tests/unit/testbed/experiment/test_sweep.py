@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
-from testbed.spec.experiment import Experiment, validate
-from testbed.spec.sweep import MAX_POINTS, expand, load_sweep, sweep_schema, value_text
+from testbed.experiment.experiment import Experiment, validate
+from testbed.experiment.sweep import MAX_POINTS, expand, load_sweep, sweep_schema, value_text
 
 
 def wrong(sweep: Any, **keys: Any) -> str:

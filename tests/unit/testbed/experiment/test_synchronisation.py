@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.plan import Plan, make_plan
-from testbed.results.plan_text import render_plan
-from testbed.spec.experiment import Experiment, validate
-from testbed.synchronisation import Synchronisation
+from testbed.experiment.experiment import Experiment, validate
+from testbed.experiment.synchronisation import Synchronisation
+from testbed.plan.plan import Plan, make_plan
+from testbed.report.terminal.plan import render_plan
 
 SERVER = {"collective": "parameter_server", "synchronisation": "asynchronous", "fusion": "none"}
 

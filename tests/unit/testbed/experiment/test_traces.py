@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.links.trace import OPPORTUNITY_BITS, Trace, parse_trace
+from testbed.experiment.traces import OPPORTUNITY_BITS, Trace, parse_trace
 
 
 def text_of(moments_ms: list[int]) -> str:

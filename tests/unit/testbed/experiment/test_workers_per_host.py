@@ -2,11 +2,11 @@ import pytest
 from pydantic import ValidationError
 
 from testbed.errors import SpecError
-from testbed.hosts.sharing import WorkersPerHost
-from testbed.placing import place as placed
-from testbed.placing import racks_of
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import Experiment, validate
+from testbed.experiment.experiment import Experiment, validate
+from testbed.experiment.workers_per_host import WorkersPerHost
+from testbed.plan.placement import place as placed
+from testbed.plan.placement import racks_of
+from testbed.plan.plan import Plan, make_plan
 
 
 def experiment(**keys: object) -> Experiment:

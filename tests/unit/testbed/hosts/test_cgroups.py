@@ -14,7 +14,7 @@ from testbed.hosts.cgroups import (
     remove_cgroup,
     settings,
 )
-from testbed.state import RunState, new_run_id
+from testbed.system.run_state import RunState, new_run_id
 
 VERSION_1 = """\
 23 28 0:22 / /proc rw,relatime - proc proc rw

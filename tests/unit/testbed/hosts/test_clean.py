@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from testbed.clean import clean, clean_stale, leftovers, named_run
 from testbed.errors import SpecError
-from testbed.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes
-from testbed.state import RunState, new_run_id
+from testbed.hosts.clean import clean, clean_stale, leftovers, named_run
+from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes
+from testbed.system.run_state import RunState, new_run_id
 
 # A coordinator with a recorded process, an unrecorded one (as if it died between fork and record) and a file.
 COORDINATOR = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-from testbed.state import RunState
+from testbed.system.run_state import RunState
 run_id, root, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 state = RunState.create(run_id, root=root)
 environment = {**os.environ, "TESTBED_RUN_ID": run_id}

@@ -54,7 +54,7 @@ def test_its_first_process_is_the_fork_server_of_the_images_python() -> None:
     given = arguments()
     assert values("--entrypoint") == ["python3"]
     assert given[given.index("my/train:1") + 1 :] == [
-        *("-P", "-m", "testbed.control.fork_server", "/run/testbed/r1/containers/w0/fork.sock", "0", "torch")
+        *("-P", "-m", "testbed.hosts.fork_server", "/run/testbed/r1/containers/w0/fork.sock", "0", "torch")
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import EnvironmentLacksError
-from testbed.hosts.docker import DaemonFacts, Docker, docker_here
+from testbed.hosts.docker_cli import DaemonFacts, Docker, docker_here
 
 ROOTLESS = {
     "ServerVersion": "24.0.7",

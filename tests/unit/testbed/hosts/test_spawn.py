@@ -10,7 +10,7 @@ import pytest
 
 from testbed.errors import RunFailedError
 from testbed.hosts.spawn import Output, SpawnedProcess, log_tail, spawn
-from testbed.processes import ProcessIdentity, end_processes
+from testbed.system.processes import ProcessIdentity, end_processes
 
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
 

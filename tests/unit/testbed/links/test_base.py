@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from testbed.links.delay import BACKENDS, able, refusals
-from testbed.links.resolve import AskedLink
-from testbed.links.spec import BackendName, LinkSpec
+from testbed.experiment.link import BackendName, LinkSpec
+from testbed.links.base import BACKENDS, able, refusals
+from testbed.plan.link_configuration import AskedLink
 
 
 def asked(keys: dict[str, str] | None = None, **link: Any) -> list[AskedLink]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from testbed.links.netlink import HtbClass
-from testbed.links.tc import CLASS_HANDLE, QUANTUM_BYTES, Shaper
+from testbed.links.htb import CLASS_HANDLE, QUANTUM_BYTES, Shaper
+from testbed.system.netlink import HtbClass
 
 SHAPER = Shaper(interface="w0-eth0", rate_bps=1e9, queue_bytes=1_000_000)
 

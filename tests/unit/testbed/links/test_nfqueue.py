@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testbed.experiment.link import LinkSpec
 from testbed.links.nfqueue import (
     DelayCounters,
     NfqueueStage,
@@ -15,7 +16,6 @@ from testbed.links.nfqueue import (
     parse_parameters,
     parse_queues,
 )
-from testbed.links.spec import LinkSpec
 
 LINK = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms"})
 SERVED = "    2  31337     3 1     0     0     0      250  1\n"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from testbed.links.native.build import program
-from testbed.links.spec import LinkSpec
+from testbed.experiment.link import LinkSpec
 from testbed.links.tap import RelayParameters, TapStage, parse_counters, port_argument, tap_refusals, tap_stage
+from testbed.system.native.build import program
 
 ASKED = {"rate": "1gbit", "delay": "10ms", "loss": "1%", "queue": "300kB", "ecn": "100kB", "duplicate": 0.001}
 NUM_BUCKETS = 896

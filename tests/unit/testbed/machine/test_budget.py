@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
-from testbed.budget import Budget, Lateness, asked_bps, comparison, keep, known_budget, refuse_excess, ring_flows
-from testbed.calibration_cache import machine_digest
+from testbed.calibration.cache import machine_digest
 from testbed.errors import EnvironmentLacksError
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.machine.budget import (
+    Budget,
+    Lateness,
+    asked_bps,
+    comparison,
+    keep,
+    known_budget,
+    refuse_excess,
+    ring_flows,
+)
+from testbed.plan.plan import Plan, make_plan
 
 BUDGET = Budget(
     measured_at="2026-01-01T00:00:00+00:00",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed import doctor
 from testbed.errors import EnvironmentLacksError
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.machine import doctor
 from transports.errors import UnsupportedError
 
 QUICK = {"name": "t", "channel": {"kind": "tcp", "congestion": "quick"}}

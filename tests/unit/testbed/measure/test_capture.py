@@ -1,9 +1,9 @@
 import pytest
 
 from testbed.errors import SpecError
+from testbed.experiment.experiment import validate
 from testbed.measure.capture import captured_links, counts_of
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.plan.plan import make_plan
 
 LINKS = make_plan(validate({"name": "t", "workers": 2})).links
 

@@ -4,9 +4,9 @@ import pytest
 
 from switch_agg.aggregator import Counters, Stragglers
 from switch_agg.status import JobStatus, Status
-from testbed.aggregation.watching import bound_elements_per_s, scraped_aggregators
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.metrics.aggregators import bound_elements_per_s, scraped_aggregators
+from testbed.plan.plan import Plan, make_plan
 
 
 def plan(**keys: object) -> Plan:

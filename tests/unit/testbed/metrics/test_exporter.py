@@ -18,9 +18,9 @@ from switch_agg.aggregator import Counters, Stragglers
 from switch_agg.job import Job
 from switch_agg.metrics import Scraped
 from switch_agg.status import JobStatus, Status
+from testbed.deployment.live_links import Mark
 from testbed.errors import EnvironmentLacksError
 from testbed.links.nfqueue import DelayCounters
-from testbed.live_links import Mark
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from testbed.aggregation.tree import Branch, tree_of
 from testbed.errors import SpecError
-from testbed.placing import place
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.aggregation_tree import Branch, tree_of
+from testbed.plan.placement import place
 
 RACKS = {"workers": 4, "topology": {"kind": "leaf_spine", "leaves": 2, "spines": 2}}
 PODS = {"workers": 8, "topology": {"kind": "fat_tree", "k": 4}}

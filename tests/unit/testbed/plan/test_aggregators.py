@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from testbed.aggregation.plan import exchange_delay_s, seats_of, workers_below
 from testbed.errors import SpecError
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.aggregators import exchange_delay_s, seats_of, workers_below
+from testbed.plan.plan import Plan, make_plan
 
 
 def plan(**keys: Any) -> Plan:

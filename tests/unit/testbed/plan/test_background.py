@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from testbed.background._flows import FlowBytes, FlowCounters, TrafficCounters, flow_bytes, on_hop
 from testbed.errors import SpecError
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.background import FlowBytes, FlowCounters, TrafficCounters, flow_bytes, on_hop
+from testbed.plan.plan import Plan, make_plan
 
 BULK = {"kind": "bulk", "from": "w0", "to": "w3"}
 CONSTANT = {"kind": "constant", "from": "w1", "to": "w3", "rate": "20mbit", "start": "1s", "stop": "2.5s"}

@@ -3,8 +3,8 @@ import itertools
 import pytest
 
 from testbed.errors import SpecError
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import Plan, make_plan
 
 
 def planned(**keys: object) -> Plan:

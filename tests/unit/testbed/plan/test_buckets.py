@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.exchanges import scaled, shapes_of
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.buckets import scaled, shapes_of
+from testbed.plan.plan import Plan, make_plan
 from transports.compression.base import COMPRESSORS, Exchange
 
 

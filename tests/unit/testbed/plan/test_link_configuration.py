@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.links.resolve import AskedLink, min_queue_bytes
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.link_configuration import AskedLink, min_queue_bytes
+from testbed.plan.plan import make_plan
 
 
 def asked(**keys: Any) -> dict[str, AskedLink]:

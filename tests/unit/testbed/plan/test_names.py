@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed import names
-from testbed.names import files_first, hosts_differences, hosts_text
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan import names
+from testbed.plan.names import files_first, hosts_differences, hosts_text
+from testbed.plan.plan import make_plan
 
 NAMES = {"w0": "10.0.0.2", "w1": "10.0.0.6", "a0": "10.0.0.10"}
 

@@ -1,8 +1,8 @@
 """What the path manager is told is what is read back; anything else is a difference."""
 
-from testbed.path_manager import PathManager
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.path_manager import PathManager
+from testbed.plan.plan import make_plan
 
 MANAGER = PathManager(address="10.0.0.2", num_subflows=3)
 ENDPOINTS = [

@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from testbed.routing import next_hops, paths
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.topologies.base import TOPOLOGIES
+from testbed.plan.paths import next_hops, paths
 
 
 def test_next_hops_are_the_neighbours_nearer_to_the_target() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import Plan, make_plan
 
 TWO_BY_TWO = {"switches": {"s0": 2, "s1": 2}, "links": [{"between": ["s0", "s1"]}]}
 
@@ -48,8 +48,8 @@ def test_dedicated_servers_have_nodes_and_links_of_their_own() -> None:
     each = {direction.hop[0]: direction.expected_bytes for direction in made.directions if direction.hop[1] == "s0"}
     assert each["ps0"] == pytest.approx(1.5 * made.prediction.gradient_bytes * 1514 / 1448, rel=0.01)
     entries = {process["name"]: process["entry"] for process in made.to_json()["processes"]}
-    assert entries["w2"] == "testbed.control.agent:main"
-    assert entries["ps1"] == "testbed.control.server:main"
+    assert entries["w2"] == "testbed.worker.agent:main"
+    assert entries["ps1"] == "testbed.worker.parameter_server:main"
 
 
 def test_servers_need_places_as_workers_do() -> None:

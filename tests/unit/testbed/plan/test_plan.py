@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.links.spec import BackendName
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
-from testbed.spec.sweep import load_sweep
+from testbed.experiment.experiment import validate
+from testbed.experiment.link import BackendName
+from testbed.experiment.sweep import load_sweep
+from testbed.plan.plan import Plan, make_plan
 from transports.collectives.base import COLLECTIVES
 
 

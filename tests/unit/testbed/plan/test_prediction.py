@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from testbed.plan import Plan, make_plan
-from testbed.predict.alpha_beta import path_delay_s
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import Plan, make_plan
+from testbed.plan.prediction import path_delay_s
 
 
 def plan(**keys: Any) -> Plan:

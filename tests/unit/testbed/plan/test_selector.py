@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from testbed.errors import SpecError
-from testbed.links.select import select
+from testbed.plan.selector import select
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import Plan, make_plan
 
 
 def plan(**keys: Any) -> Plan:

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from testbed.results.frames import iteration_parts
-from testbed.results.record import Record
+from testbed.record.frames import iteration_parts
+from testbed.record.reader import Record
 
 Make = Callable[..., Record]
 

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from testbed.errors import SpecError
-from testbed.results.frames import LINK_SCHEMA
-from testbed.results.record import Record, load
-from testbed.results.summary import Summary
+from testbed.record.frames import LINK_SCHEMA
+from testbed.record.reader import Record, load
+from testbed.record.summary import Summary
 
 Make = Callable[..., Record]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import EnvironmentLacksError, SpecError
-from testbed.state import RunState
-from testbed.status import FILE_NAME, RunStatus, StatusFile, alive_runs, choose, read_status
+from testbed.record.status import FILE_NAME, RunStatus, StatusFile, alive_runs, choose, read_status
+from testbed.system.run_state import RunState
 
 RUN_ID = "261121t080000-aaaaaa"
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)

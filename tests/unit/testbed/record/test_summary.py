@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from testbed.results.record import Record
+from testbed.record.reader import Record
 
 Make = Callable[..., Record]
 

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from testbed.errors import EnvironmentLacksError
-from testbed.results.frames import LINK_SCHEMA
-from testbed.results.record import Record, load
-from testbed.results.writer import RecordWriter
+from testbed.record.frames import LINK_SCHEMA
+from testbed.record.reader import Record, load
+from testbed.record.writer import RecordWriter
 
 Make = Callable[..., Record]
 

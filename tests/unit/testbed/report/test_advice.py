@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.results.advice_page import scaling_figure, write_advice
+from testbed.report.advice import scaling_figure, write_advice
 from testbed.theory.advise import Setting, advise
 from testbed.traces.derived import derived_table
 

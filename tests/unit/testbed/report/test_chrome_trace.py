@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 
 from testbed.errors import EnvironmentLacksError, SpecError
-from testbed.results.chrome_trace import chrome_trace, write_trace
-from testbed.results.frames import CHANGE_SCHEMA
-from testbed.results.record import Record
+from testbed.record.frames import CHANGE_SCHEMA
+from testbed.record.reader import Record
+from testbed.report.chrome_trace import chrome_trace, write_trace
 
 Make = Callable[..., Record]
 REQUIRED = {

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.results.lanes import Lanes
+from testbed.report.lanes import Lanes
 
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)))
 

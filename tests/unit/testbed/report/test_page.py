@@ -9,16 +9,16 @@ from typing import Any
 
 import polars as pl
 
-from testbed.results.facts import CompressionFacts
-from testbed.results.record import Record
-from testbed.results.report import write_report
-from testbed.results.summary import (
+from testbed.record.reader import Record
+from testbed.record.summary import (
     AggregatorSummary,
     CommandExit,
     CommandSummary,
     PrometheusSummary,
     TenantSummary,
 )
+from testbed.report.page import write_report
+from testbed.verdict.facts import CompressionFacts
 
 Make = Callable[..., Record]
 

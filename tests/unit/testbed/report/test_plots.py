@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import polars as pl
 import pytest
 
-from testbed.results import plots
-from testbed.results.frames import CHANGE_SCHEMA
-from testbed.results.record import Record
+from testbed.record.frames import CHANGE_SCHEMA
+from testbed.record.reader import Record
+from testbed.report import plots
 
 Make = Callable[..., Record]
 FIGURES = (plots.utilization, plots.breakdown, plots.loss, plots.timeline)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from testbed.results import wording
-from testbed.results.record import Record
-from testbed.results.summary import BacklogSummary, DelayLine, LinkSummary
+from testbed.record.reader import Record
+from testbed.record.summary import BacklogSummary, DelayLine, LinkSummary
+from testbed.report import wording
 
 
 @pytest.mark.parametrize(

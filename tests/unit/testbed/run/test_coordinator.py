@@ -17,10 +17,10 @@ import pytest
 
 from testbed.control import control_pb2 as messages
 from testbed.control.control_pb2_grpc import ControlStub
-from testbed.control.coordinator import Coordinator, Listener
 from testbed.errors import RunFailedError
+from testbed.experiment.workloads.base import WorkerConfiguration
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
-from testbed.workloads.base import WorkerConfiguration
+from testbed.run.coordinator import Coordinator, Listener
 
 TESTS = Path(__file__).parents[3]
 Configure = Callable[..., list[WorkerConfiguration]]

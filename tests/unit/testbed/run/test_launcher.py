@@ -1,7 +1,15 @@
 import subprocess
 from pathlib import Path
 
-from testbed.launcher import HOSTFILE, SCRIPT, Reachable, hostfile_text, launcher_variables, script_text, write_launcher
+from testbed.run.launcher import (
+    HOSTFILE,
+    SCRIPT,
+    Reachable,
+    hostfile_text,
+    launcher_variables,
+    script_text,
+    write_launcher,
+)
 
 HOSTS = {
     "w0": Reachable(address="10.0.0.2", pid=11, variables={"TESTBED_ADDRESS": "10.0.0.2"}),

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.control.link_client import SOCKET_NAME, choose_run, live_run_ids
 from testbed.errors import SpecError
-from testbed.state import RunState
+from testbed.run.link_client import SOCKET_NAME, choose_run, live_run_ids
+from testbed.system.run_state import RunState
 
 
 @pytest.fixture

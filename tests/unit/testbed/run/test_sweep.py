@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
-from testbed.results.compare import Comparison
-from testbed.results.summary import Outcome, Quantiles, Summary
-from testbed.run import RunStoppedError
-from testbed.spec.experiment import Experiment
-from testbed.spec.sweep import Sweep, expand
-from testbed.sweep import exit_code, found, plan_points, require_points, run_sweep
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.sweep import Sweep, expand
+from testbed.record.summary import Outcome, Quantiles, Summary
+from testbed.report.comparison.comparison import Comparison
+from testbed.run.run import RunStoppedError
+from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
 
 RATES = ["100mbit", "200mbit", "1gbit"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from testbed.control.coordinator import Listener
 from testbed.errors import Interrupted, RunFailedError, SpecError
+from testbed.experiment.experiment import validate
 from testbed.hosts.base import ProcessSpec
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
-from testbed.launch import CommandFailedError, Exit, Launch, redirections, worker_environment
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.plan.plan import Plan, make_plan
+from testbed.run.coordinator import Listener
+from testbed.run.user_command import CommandFailedError, Exit, Launch, redirections, worker_environment
 
 
 def planned(*argv: str, workers: int = 2, grace: str = "5s", **spec: Any) -> Plan:

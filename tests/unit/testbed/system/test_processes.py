@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes, processes_of_run
+from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes, processes_of_run
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 

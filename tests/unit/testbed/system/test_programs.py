@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.programs import problem_of
+from testbed.system.programs import problem_of
 
 
 def made(path: Path, text: str = "", *, mode: int = 0o755) -> str:

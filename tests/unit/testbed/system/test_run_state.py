@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import EnvironmentLacksError
-from testbed.processes import ProcessIdentity
-from testbed.state import RunState, abandoned_directories, new_run_id, run_ids
+from testbed.system.processes import ProcessIdentity
+from testbed.system.run_state import RunState, abandoned_directories, new_run_id, run_ids
 
 
 def rewrite(state: RunState, **changes: object) -> None:
@@ -66,7 +66,7 @@ def test_changes_from_many_threads_are_all_kept(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_that_has_ended_is_dead(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from testbed.state import RunState;"
+    script = "import sys; from pathlib import Path; from testbed.system.run_state import RunState;"
     script += "RunState.create('r1', root=Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
     assert not RunState.load("r1", root=tmp_path).coordinator_alive()

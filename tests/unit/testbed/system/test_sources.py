@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.sources import sources_digest
+from testbed.system.sources import sources_digest
 
-ROOT = Path(__file__).resolve().parents[3]
-PRINT = "from testbed.sources import sources_digest; print(sources_digest())"
+ROOT = Path(__file__).resolve().parents[4]
+PRINT = "from testbed.system.sources import sources_digest; print(sources_digest())"
 
 
 def digest_in(folder: Path) -> str:

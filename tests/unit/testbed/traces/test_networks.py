@@ -4,8 +4,8 @@ from math import prod
 
 import pytest
 
+from testbed.experiment.workloads.synthetic import Synthetic
 from testbed.traces.networks import NetworkName, network, parameter_shapes
-from testbed.workloads.synthetic import Synthetic
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from switch_agg.aggregator import Stragglers
-from testbed.aggregation.facts import (
+from testbed.deployment.aggregators import AggregatorReport
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import Plan, make_plan
+from testbed.verdict.aggregation import (
     SwitchedBytes,
     SwitchStatistics,
     aggregator_summaries,
@@ -14,10 +17,7 @@ from testbed.aggregation.facts import (
     switched_bytes,
     violations,
 )
-from testbed.aggregation.running import AggregatorReport
-from testbed.aggregation.tenant import TenantReport
-from testbed.plan import Plan, make_plan
-from testbed.spec.experiment import validate
+from testbed.worker.tenant import TenantReport
 
 
 def plan(dataplane: str, *, at: str | None = None, **keys: Any) -> Plan:

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.background._flows import FlowCounters, TrafficCounters
-from testbed.measure.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
+from testbed.experiment.experiment import validate
 from testbed.measure.connections import Connection
-from testbed.plan import Plan, make_plan
-from testbed.recorder import Snapshot
-from testbed.spec.experiment import validate
-from transports.tcp_info import TcpInfo
+from testbed.plan.background import FlowCounters, TrafficCounters
+from testbed.plan.plan import Plan, make_plan
+from testbed.run.recorder import Snapshot
+from testbed.verdict.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
+from transports.channels.tcp_info import TcpInfo
 
 FLOWS: list[dict[str, Any]] = [
     {"kind": "bulk", "from": "w0", "to": "w1"},

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.results.changes import RateHistory, change_notes, changed_directions, summarize_changes
-from testbed.results.frames import CHANGE_SCHEMA
+from testbed.record.frames import CHANGE_SCHEMA
+from testbed.verdict.changes import RateHistory, change_notes, changed_directions, summarize_changes
 
 
 def frame(*rows: dict[str, Any]) -> pl.DataFrame:

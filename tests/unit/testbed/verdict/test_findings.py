@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from testbed.calibration import Calibration
-from testbed.calibration_cache import Mode
-from testbed.findings import Findings
-from testbed.plan import make_plan
-from testbed.results.writer import RecordWriter
-from testbed.spec.experiment import validate
+from testbed.calibration.cache import Mode
+from testbed.calibration.tolerances import Calibration
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.record.writer import RecordWriter
+from testbed.verdict.findings import Findings
 
 
 def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -> None:

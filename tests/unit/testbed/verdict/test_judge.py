@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.fidelity import BackgroundEvidence, BacklogEvidence, Evidence, LinkEvidence, ThrottlingEvidence, judge
+from testbed.verdict.judge import BackgroundEvidence, BacklogEvidence, Evidence, LinkEvidence, ThrottlingEvidence, judge
 
 LINK = LinkEvidence(
     name="w0 → s0",

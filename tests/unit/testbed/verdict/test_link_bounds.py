@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.links.spec import UNSHAPED_BPS
-from testbed.results.link_bounds import impossible, overspeeds
-from testbed.results.record import Record
+from testbed.experiment.link import UNSHAPED_BPS
+from testbed.record.reader import Record
+from testbed.verdict.link_bounds import impossible, overspeeds
 
 KEY = ("w0-s0", "w0")
 BURSTS = {KEY: 15_000}

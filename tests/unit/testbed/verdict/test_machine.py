@@ -5,8 +5,8 @@ import math
 import polars as pl
 import pytest
 
-from testbed.results.frames import BACKLOG_SCHEMA
-from testbed.results.machine import backlog_summary, machine_summary, run_queue_share
+from testbed.record.frames import BACKLOG_SCHEMA
+from testbed.verdict.machine import backlog_summary, machine_summary, run_queue_share
 from tests.rows import bucket, buckets, iteration, iterations, machine
 
 

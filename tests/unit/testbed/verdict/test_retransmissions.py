@@ -2,9 +2,9 @@
 
 import json
 
-from testbed.measure.endpoints import dump, overheads, parse
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.verdict.retransmissions import dump, overheads, parse
 from transports.channels.base import PeerStatistics
 
 

@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from testbed.results.frames import ITERATION_SCHEMA
-from testbed.results.stragglers import worker_summaries
+from testbed.record.frames import ITERATION_SCHEMA
+from testbed.verdict.stragglers import worker_summaries
 
 
 def frame(ready_s: list[list[float]]) -> pl.DataFrame:

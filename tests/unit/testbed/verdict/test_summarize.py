@@ -8,8 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from testbed.links.spec import UNSHAPED_BPS
-from testbed.results.facts import (
+from testbed.experiment.link import UNSHAPED_BPS
+from testbed.record.frames import LINK_SCHEMA
+from testbed.record.reader import Record
+from testbed.verdict.facts import (
     AllReduceFacts,
     CommandFacts,
     CompressionFacts,
@@ -17,9 +19,7 @@ from testbed.results.facts import (
     LinkFacts,
     SynchronisationFacts,
 )
-from testbed.results.frames import LINK_SCHEMA
-from testbed.results.record import Record
-from testbed.results.summarize import compute_only_time_s, per_iteration, summarize
+from testbed.verdict.summarize import compute_only_time_s, per_iteration, summarize
 from tests.rows import bucket, buckets, iteration, iterations, machine
 
 

@@ -14,7 +14,7 @@ from switch_agg.client import Client
 from switch_agg.job import Job
 from switch_agg.status import from_json
 from switch_agg.wire import PORTS
-from testbed.aggregation.process import AggregatorConfiguration
+from testbed.worker.aggregator import AggregatorConfiguration
 from tests.loopback import own_address
 
 ADDRESS = own_address(0)
@@ -36,7 +36,7 @@ def configuration(tmp_path: Path, address: str = ADDRESS) -> AggregatorConfigura
 @contextmanager
 def started(asked: AggregatorConfiguration) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "testbed.aggregation.process", asked.model_dump_json()],
+        [sys.executable, "-m", "testbed.worker.aggregator", asked.model_dump_json()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

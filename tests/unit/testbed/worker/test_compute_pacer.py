@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from testbed.workloads._pacing import ComputePacer
+from testbed.worker.compute_pacer import ComputePacer
 
 
 def compute(time_s: float) -> None:

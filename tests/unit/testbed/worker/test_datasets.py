@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 
-from testbed.workloads._datasets import batches, digits
+from testbed.worker.datasets import batches, digits
 
 
 def _take(count: int, *, rank: int, num_workers: int, batch_size: int = 64, seed: int = 1) -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 from switch_agg.dataplanes.reference import ReferenceDataPlane
 from switch_agg.job import Job
 from switch_agg.wire import PORTS
-from testbed.aggregation.tenant import Tenant, TenantConfiguration, contribution
+from testbed.worker.tenant import Tenant, TenantConfiguration, contribution
 from tests.loopback import own_address
 
 ADDRESS = own_address(0)
@@ -73,7 +73,7 @@ def test_when_the_switch_forgets_it_the_load_ends_and_says_why(plane: ReferenceD
 
 def test_as_a_process_it_writes_its_report_when_it_is_told_to_stop(plane: ReferenceDataPlane, tmp_path: Path) -> None:
     asked = configuration(tmp_path)
-    words = [sys.executable, "-m", "testbed.aggregation.tenant", asked.model_dump_json()]
+    words = [sys.executable, "-m", "testbed.worker.tenant", asked.model_dump_json()]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from transports.bench import counts_of, parse_sizes, parse_stacks, require_launched
+from transports.bench.__main__ import counts_of, parse_sizes, parse_stacks, require_launched
 from transports.errors import OptionError, UnsupportedError
 
 

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
+from transports.bench.rows import Sample, least_s, matrix_shape, render, summarise, wire_bytes_per_rank
 from transports.channels.tcp import Tcp
-from transports.samples import Sample, least_s, matrix_shape, render, summarise, wire_bytes_per_rank
 
 RATE_BPS = 8e6 / Tcp().goodput_fraction(1500)
 

@@ -2,12 +2,12 @@ import pytest
 
 from transports.baselines.gloo import Gloo
 from transports.baselines.openmpi import OpenMpi
+from transports.bench.stacks import Composed, parse_stack
 from transports.channels.tcp import Tcp
 from transports.collectives.parameter_server import ParameterServer
 from transports.collectives.ring import Ring
 from transports.compression.base import COMPRESSORS
 from transports.errors import OptionError
-from transports.stacks import Composed, parse_stack
 
 
 def test_a_stack_is_a_collective_over_a_channel_or_a_whole_one() -> None:

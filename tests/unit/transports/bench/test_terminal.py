@@ -2,7 +2,7 @@
 
 import pytest
 
-from transports.terminal import WIDTH, standard_output
+from transports.bench.terminal import WIDTH, standard_output
 
 
 def test_a_pipe_takes_whole_tables_unless_it_is_told_a_width(

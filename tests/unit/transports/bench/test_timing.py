@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tests.threads import run_communicators
-from transports import timing
 from transports.baselines.base import CommunicatorLike, WorkLike
-from transports.communicator import Communicator, Work
-from transports.samples import TIMED_OPERATIONS, Sample
-from transports.stacks import parse_stack
-from transports.timing import Operands, allowed_error, timed
-from transports.transport import ReduceOperation
+from transports.bench import timing
+from transports.bench.rows import TIMED_OPERATIONS, Sample
+from transports.bench.stacks import parse_stack
+from transports.bench.timing import Operands, allowed_error, timed
+from transports.execution.communicator import Communicator, Work
+from transports.execution.operations import ReduceOperation
 
 
 @pytest.mark.parametrize("operation", TIMED_OPERATIONS)

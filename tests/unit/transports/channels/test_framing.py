@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transports.channels.base import Header
-from transports.errors import FrameMismatchError
-from transports.framing import (
+from transports.channels.framing import (
     DTYPE_BYTES,
     DTYPES,
     HEADER_BYTES,
@@ -21,7 +20,8 @@ from transports.framing import (
     pack,
     unpack,
 )
-from transports.transport import ReduceOperation
+from transports.errors import FrameMismatchError
+from transports.execution.operations import ReduceOperation
 
 NUMBER = st.integers(0, 2**32 - 1)
 HEADERS = st.builds(

@@ -10,12 +10,12 @@ import pytest
 from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
-from transports.channels._congestion import congestion_of
+from transports.channels._tcp.congestion import congestion_of
 from transports.channels.base import CHANNELS, Group, Header, published
+from transports.channels.framing import HELLO, OPERATIONS, group_id, pack
 from transports.channels.grpc import Grpc
 from transports.channels.tcp import Tcp
 from transports.errors import FrameMismatchError, PeerLostError, TransportError, UnsupportedError
-from transports.framing import HELLO, OPERATIONS, group_id, pack
 
 METHOD = "/testbed.Transport/Exchange"
 ALL_REDUCE = OPERATIONS.index("all_reduce")

@@ -5,7 +5,7 @@ from contextlib import closing
 
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Group, Header, PeerStatistics
-from transports.framing import HEADER_BYTES, OPERATIONS
+from transports.channels.framing import HEADER_BYTES, OPERATIONS
 
 
 def test_payloads_travel_over_the_side_channel_and_many_are_under_way_at_once() -> None:

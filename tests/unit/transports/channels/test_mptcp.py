@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
-from transports.channels._tcp_mesh import Mesh
+from transports.channels._tcp.mesh import Mesh
 from transports.channels.base import CHANNELS, Group
 from transports.channels.mptcp import IPPROTO_MPTCP, Mptcp, num_subflows, require_mptcp
 from transports.errors import UnsupportedError

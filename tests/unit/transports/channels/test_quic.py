@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
-from transports.channels._quic_streams import QuicStreams
+from transports.channels._rpc.quic_streams import QuicStreams
 from transports.channels.base import Group, Header
+from transports.channels.framing import OPERATIONS
 from transports.channels.quic import Quic
 from transports.errors import PeerLostError, TransportError, UnsupportedError
-from transports.framing import OPERATIONS
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 

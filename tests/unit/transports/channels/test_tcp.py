@@ -18,14 +18,14 @@ from pydantic import ValidationError
 from torch._C._distributed_c10d import FileStore
 
 from tests.threads import groups, run_threads
-from transports.channels import _tcp_mesh
-from transports.channels._congestion import congestion_of
-from transports.channels._tcp_endpoint import TcpEndpoint
-from transports.channels._tcp_mesh import Mesh, connect_mesh, ports
+from transports.channels._tcp import mesh
+from transports.channels._tcp.congestion import congestion_of
+from transports.channels._tcp.endpoint import TcpEndpoint
+from transports.channels._tcp.mesh import Mesh, connect_mesh, ports
 from transports.channels.base import CHANNELS, ForwardReverse, Group, Header, published
+from transports.channels.framing import GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, group_id, pack
 from transports.channels.tcp import Tcp
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
-from transports.framing import GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, group_id, pack
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 
@@ -257,7 +257,7 @@ def test_ports_are_the_kernels_own_and_the_last_resort_is_any() -> None:
 def test_a_port_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(_tcp_mesh, "ports", lambda *_: iter((port, 0)))
+        monkeypatch.setattr(mesh, "ports", lambda *_: iter((port, 0)))
         opened = run_threads(Tcp().open, groups(2))
         for endpoint in opened:
             endpoint.close()

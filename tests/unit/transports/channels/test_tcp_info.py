@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from transports.tcp_info import parse_tcp_info, read_tcp_info
+from transports.channels.tcp_info import parse_tcp_info, read_tcp_info
 
 
 def test_bytes_and_segments_of_a_real_connection() -> None:

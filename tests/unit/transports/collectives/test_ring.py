@@ -3,7 +3,7 @@
 from transports.collectives.base import World
 from transports.collectives.cost import sent_bytes
 from transports.collectives.ring import Ring
-from transports.collectives.segments import MIN_SEGMENT_BYTES
+from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES
 
 
 def test_each_participant_sends_the_least_that_an_all_reduce_can() -> None:

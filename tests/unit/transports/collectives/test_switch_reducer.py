@@ -16,8 +16,8 @@ from tests.loopback import own_address
 from tests.threads import groups, run_threads
 from transports.channels.base import CHANNELS, Group
 from transports.collectives.base import COLLECTIVES
-from transports.communicator import Communicator
 from transports.errors import TransportError
+from transports.execution.communicator import Communicator
 
 AGGREGATOR = own_address(0)
 SIZE = 3

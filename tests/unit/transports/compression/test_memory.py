@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from transports.compression._memory import Memory
 from transports.compression.base import Piece
+from transports.compression.memory import Memory
 
 A, B, C = Piece("a", (2, 2)), Piece("b", (3,)), Piece("c", (1,))
 

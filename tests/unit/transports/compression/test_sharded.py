@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.lockstep import Workers
 from tests.threads import run_communicators
-from transports.communicator import Communicator
 from transports.compression import _sharded
 from transports.compression._sharded import (
     ROUND_BYTES,
@@ -21,6 +20,7 @@ from transports.compression._sharded import (
     turns,
 )
 from transports.compression.base import COMPRESSORS, Piece
+from transports.execution.communicator import Communicator
 
 FLOAT_BYTES = 4
 

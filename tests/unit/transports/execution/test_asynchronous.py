@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.threads import groups, run_threads
-from transports.asynchronous import AsynchronousWorker, push_pull_trace, serve_asynchronously
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
-from transports.communicator import Communicator
 from transports.errors import PeerLostError
+from transports.execution.asynchronous import AsynchronousWorker, push_pull_trace, serve_asynchronously
+from transports.execution.communicator import Communicator
 
 NUM_ELEMENTS = 10
 RATE = 0.5

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from tests.threads import run_communicators
-from transports.communicator import Communicator, Work
 from transports.compression.base import COMPRESSORS
 from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
-from transports.trace import OperationTrace
-from transports.transport import Transport
+from transports.execution.communicator import Communicator, Work
+from transports.execution.operations import Transport
+from transports.execution.trace import OperationTrace
 
 CHANNEL_KINDS = ("memory", "tcp")
 
@@ -528,7 +528,7 @@ import sys, threading, torch
 from tests.threads import groups
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
-from transports.communicator import Communicator, Work
+from transports.execution.communicator import Communicator, Work
 opened = [None, None]
 def life(group):
     opened[group.rank] = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), group)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from transports.channels.base import Completion, Header, PeerStatistics
+from transports.channels.framing import DTYPES, OPERATIONS
 from transports.collectives.base import Chunk, Collective, Operation, Step, World
-from transports.executor import SEND_WINDOW, WINDOW, Executor
-from transports.framing import DTYPES, OPERATIONS
+from transports.execution.executor import SEND_WINDOW, WINDOW, Executor
 
 FLOAT32 = DTYPES.index("float32")
 

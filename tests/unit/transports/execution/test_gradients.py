@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.threads import run_communicators
-from transports.communicator import Communicator
 from transports.compression.base import COMPRESSORS, Piece
 from transports.errors import OptionError
-from transports.gradients import GradientCompression
-from transports.trace import OperationTrace
+from transports.execution.communicator import Communicator
+from transports.execution.gradients import GradientCompression
+from transports.execution.trace import OperationTrace
 
 
 def _exchange(communicator: Communicator, compression: object, values: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import torch
 
 from tests.threads import run_communicators
-from transports.communicator import Communicator
+from transports.execution.communicator import Communicator
 
 SERVERS = {"kind": "parameter_server", "servers": 2, "segment_bytes": "64B"}
 

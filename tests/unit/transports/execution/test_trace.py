@@ -1,6 +1,6 @@
 import time
 
-from transports.trace import OperationTrace
+from transports.execution.trace import OperationTrace
 
 
 def test_what_is_seen_from_outside_is_busy_from_the_moment_it_was_asked() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 JOIN = """
 import datetime, sys, torch, torch.distributed as dist
-early = [name for name in ("grpc", "polars", "pydantic", "transports.process_group") if name in sys.modules]
+heavy = ("grpc", "polars", "pydantic", "transports.torch_backend.process_group")
+early = [name for name in heavy if name in sys.modules]
 assert not early, f"import torch brought in {early}"
 dist.init_process_group("testbed", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2,
                         timeout=datetime.timedelta(seconds=30))
@@ -31,7 +32,8 @@ def _start(program: str, *arguments: str, **environment: str) -> "subprocess.Pop
 
 
 def test_the_entry_point_is_the_one_that_is_installed() -> None:
-    assert [point.value for point in entry_points(group="torch.backends")] == ["transports.autoload:register"]
+    (point,) = entry_points(group="torch.backends")
+    assert point.value == "transports.torch_backend.autoload:register"
 
 
 def test_the_backend_is_there_after_import_torch_alone(tmp_path: Path) -> None:
@@ -66,7 +68,8 @@ def test_import_torch_survives_a_broken_installation_of_ours(tmp_path: Path) -> 
         "import builtins\n"
         "real = builtins.__import__\n"
         "def broken(name, globals=None, locals=None, fromlist=(), level=0):\n"
-        "    if name == 'torch.distributed' and globals and globals.get('__name__') == 'transports.autoload':\n"
+        "    if name == 'torch.distributed' and globals and globals.get('__name__') == "
+        "'transports.torch_backend.autoload':\n"
         "        raise ImportError('changed beyond recognition')\n"
         "    return real(name, globals, locals, fromlist, level)\n"
         "builtins.__import__ = broken\n"

@@ -31,7 +31,7 @@ def _join(rank: Rank, **environment: str) -> None:
     import torch.distributed as dist
     from torch._C._distributed_c10d import FileStore
 
-    from transports import autoload
+    from transports.torch_backend import autoload
 
     os.environ.update(TESTBED_ADDRESS="127.0.0.1", **environment)
     autoload.register()
@@ -73,8 +73,8 @@ def _hooks(rank: Rank) -> dict[str, dict[str, Any]]:
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    from transports import ddp_hook
     from transports.errors import OptionError
+    from transports.torch_backend import ddp_hook
 
     _join(rank)
     found = {"none": _train(_model(0.01), rank)}

@@ -15,7 +15,7 @@ NUM_ITERATIONS = 4
 
 
 def _order(options: dict[str, Any], counts: list[int]) -> Any:
-    from transports.ordering import Grouped, Priority, Timed
+    from transports.torch_backend.ordering import Grouped, Priority, Timed
 
     options = dict(options)
     kind = options.pop("kind")
@@ -47,9 +47,9 @@ def _group(rank: Rank) -> Any:
     import torch.distributed as dist
     from torch._C._distributed_c10d import FileStore
 
-    from transports import autoload, process_group
     from transports.channels.base import CHANNELS
     from transports.collectives.base import COLLECTIVES
+    from transports.torch_backend import autoload, process_group
 
     autoload.register()
     process_group.configure(
@@ -69,8 +69,8 @@ def _train(rank: Rank, options: dict[str, Any] | None, lag_s: float = 0.0) -> di
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from transports.engine import GradientEngine, OverlappedOptimizer
-    from transports.ordering import layer_counts
+    from transports.torch_backend.engine import GradientEngine, OverlappedOptimizer
+    from transports.torch_backend.ordering import layer_counts
 
     group, model = _group(rank), _model()
     parameters = list(model.parameters())
@@ -139,10 +139,10 @@ def _refused(rank: Rank) -> list[str]:
     from torch import nn
 
     from transports.compression.base import COMPRESSORS
-    from transports.engine import GradientEngine
     from transports.errors import OptionError
-    from transports.gradients import GradientCompression
-    from transports.ordering import Priority
+    from transports.execution.gradients import GradientCompression
+    from transports.torch_backend.engine import GradientEngine
+    from transports.torch_backend.ordering import Priority
 
     group, model = _group(rank), _model()
     extra = nn.Linear(3, 3)
@@ -176,8 +176,8 @@ def _lost(rank: Rank) -> str:
 
     import torch
 
-    from transports.engine import GradientEngine
-    from transports.ordering import Priority
+    from transports.torch_backend.engine import GradientEngine
+    from transports.torch_backend.ordering import Priority
 
     group, model = _group(rank), _model()
     engine = GradientEngine(list(model.parameters()), group, Priority(partition_bytes=1024))

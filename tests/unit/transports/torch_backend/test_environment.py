@@ -4,8 +4,8 @@ import pytest
 
 from transports.channels.base import CHANNELS
 from transports.channels.tcp import Tcp
-from transports.environment import axis_value, own_address, parsed_axis, rack_numbers, require_known
 from transports.errors import OptionError, UnsupportedError
+from transports.torch_backend.environment import axis_value, own_address, parsed_axis, rack_numbers, require_known
 
 
 def test_an_axis_value_is_a_name_or_a_mapping() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
 
-from transports.monitored_barrier import MonitoredBarrier
+from transports.torch_backend.monitored_barrier import MonitoredBarrier
 
 LONG_S = 30.0
 SHORT_S = 0.2

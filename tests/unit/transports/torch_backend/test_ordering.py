@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.ordering import Grouped, Item, Order, Priority, Timed, layer_counts, layers_of
+from transports.torch_backend.ordering import Grouped, Item, Order, Priority, Timed, layer_counts, layers_of
 
 LAYERS = st.lists(st.integers(1, 10_000), min_size=1, max_size=20)
 

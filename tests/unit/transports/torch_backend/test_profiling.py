@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.ranks import Rank, join_group, run_ranks
-from transports.profiling import PARAMETERS
+from transports.torch_backend.profiling import PARAMETERS
 
 LATE_S = 0.3
 
@@ -163,7 +163,7 @@ def _late(rank: Rank) -> dict[str, Any]:
 
 
 def _late_redirected(rank: Rank) -> dict[str, Any]:
-    from transports.redirection import install
+    from transports.torch_backend.redirection import install
 
     record = Path(f"{rank.store_path}.redirected")
     record.touch()
@@ -224,7 +224,7 @@ def _trained(rank: Rank) -> list[str]:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from transports import ddp_hook
+    from transports.torch_backend import ddp_hook
 
     join_group(rank, "testbed")
     plain = DistributedDataParallel(torch.nn.Linear(10, 10))

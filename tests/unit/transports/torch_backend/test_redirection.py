@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transports.redirection import target
+from transports.torch_backend.redirection import target
 
 PROGRAM = """
 import sys, torch, torch.distributed as dist

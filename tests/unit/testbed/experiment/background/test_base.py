@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from testbed.background.base import BACKGROUNDS, MAX_PACKETS_PER_S
 from testbed.errors import SpecError
-from testbed.spec.experiment import load, validate
+from testbed.experiment.background.base import BACKGROUNDS, MAX_PACKETS_PER_S
+from testbed.experiment.experiment import load, validate
 
 ENDS = {"from": "w0", "to": "w1"}
 OPTIONS: dict[str, dict[str, Any]] = {"constant": {"rate": "20mbit"}, "on_off": {"rate": "20mbit"}, "bulk": {}}

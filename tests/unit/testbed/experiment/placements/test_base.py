@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.placements.base import PLACEMENTS
+from testbed.experiment.placements.base import PLACEMENTS
 
 
 @settings(max_examples=50)

@@ -1,4 +1,4 @@
-from testbed.placements.base import PLACEMENTS
+from testbed.experiment.placements.base import PLACEMENTS
 
 
 def test_the_first_places_are_taken() -> None:

@@ -1,4 +1,4 @@
-from testbed.placements.base import PLACEMENTS
+from testbed.experiment.placements.base import PLACEMENTS
 
 
 def test_another_seed_takes_other_places() -> None:

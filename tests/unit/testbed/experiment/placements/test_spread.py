@@ -1,6 +1,6 @@
 import pytest
 
-from testbed.placements.base import PLACEMENTS
+from testbed.experiment.placements.base import PLACEMENTS
 
 
 @pytest.mark.parametrize(

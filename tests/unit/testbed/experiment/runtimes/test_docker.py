@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from testbed.errors import EnvironmentLacksError
-from testbed.plan import Plan, make_plan
-from testbed.runtimes.base import RUNTIMES
-from testbed.runtimes.docker import DEFAULT_IMAGE
-from testbed.spec.experiment import validate
-from testbed.state import RunState
+from testbed.experiment.experiment import validate
+from testbed.experiment.runtimes.base import RUNTIMES
+from testbed.experiment.runtimes.docker import DEFAULT_IMAGE
+from testbed.plan.plan import Plan, make_plan
+from testbed.system.run_state import RunState
 
 
 def planned(runtime: object = "docker", **spec: Any) -> Plan:

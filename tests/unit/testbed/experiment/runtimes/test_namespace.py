@@ -1,8 +1,8 @@
 import os
 import sys
 
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
 
 
 def lacks(program: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.slowdowns.base import MAX_FACTOR, SLOWDOWNS, describe, iteration_random, parse_slowdown
+from testbed.experiment.slowdowns.base import MAX_FACTOR, SLOWDOWNS, describe, iteration_random, parse_slowdown
 from transports.errors import OptionError
 
 MEANS = {"constant": 2.0, "uniform": 1.5, "exponential": 1.5, "lognormal": 1.5, "bernoulli": 1.4}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.placements.base import PLACEMENTS
-from testbed.routing import next_hops, paths
-from testbed.topologies.base import TOPOLOGIES, Fabric
+from testbed.experiment.placements.base import PLACEMENTS
+from testbed.experiment.topologies.base import TOPOLOGIES, Fabric
+from testbed.plan.paths import next_hops, paths
 
 FILE = {
     "kind": "file",

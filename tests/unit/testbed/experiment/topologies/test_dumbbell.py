@@ -1,4 +1,4 @@
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.topologies.base import TOPOLOGIES
 
 
 def test_half_of_the_places_are_on_each_side_of_one_link() -> None:

@@ -3,8 +3,8 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
-from testbed.routing import next_hops, paths
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.topologies.base import TOPOLOGIES
+from testbed.plan.paths import next_hops, paths
 
 
 @pytest.mark.parametrize("k", [2, 4, 6, 8])

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.plan import make_plan
-from testbed.spec.experiment import load, validate
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.experiment import load, validate
+from testbed.experiment.topologies.base import TOPOLOGIES
+from testbed.plan.plan import make_plan
 
 
 def test_switches_places_and_links_are_as_written() -> None:

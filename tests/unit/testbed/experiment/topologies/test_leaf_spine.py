@@ -1,6 +1,6 @@
 import pytest
 
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.topologies.base import TOPOLOGIES
 
 
 @pytest.mark.parametrize("oversubscription", [0.5, 1, 2, 3])

@@ -1,7 +1,7 @@
 from collections import Counter
 
-from testbed.routing import next_hops, paths
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.topologies.base import TOPOLOGIES
+from testbed.plan.paths import next_hops, paths
 
 
 def test_a_ring_has_as_many_links_as_switches_two_at_each() -> None:

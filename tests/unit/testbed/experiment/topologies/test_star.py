@@ -1,4 +1,4 @@
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.topologies.base import TOPOLOGIES
 
 
 def test_every_worker_has_one_link_to_the_switch() -> None:

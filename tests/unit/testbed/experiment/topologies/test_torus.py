@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
-from testbed.topologies.base import TOPOLOGIES
+from testbed.experiment.topologies.base import TOPOLOGIES
 
 
 @pytest.mark.parametrize(

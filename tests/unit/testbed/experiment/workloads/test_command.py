@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
-from testbed.plan import make_plan
-from testbed.spec.experiment import Experiment, validate
+from testbed.experiment.experiment import Experiment, validate
+from testbed.plan.plan import make_plan
 
 
 def spec(**changes: Any) -> Experiment:

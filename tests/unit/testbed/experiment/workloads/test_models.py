@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from testbed.workloads._models import MODELS
+from testbed.experiment.workloads._models import MODELS
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -15,7 +15,8 @@ def test_parameter_shapes_are_those_of_the_real_module(name: str) -> None:
 
 def test_parameter_counts_need_no_torch() -> None:
     program = (
-        "import sys; from testbed.workloads.base import WORKLOADS; WORKLOADS.parse('training').parameter_counts();"
+        "import sys; from testbed.experiment.workloads.base import WORKLOADS; "
+        "WORKLOADS.parse('training').parameter_counts();"
         "sys.exit('torch' in sys.modules or 'sklearn' in sys.modules or 'grpc' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

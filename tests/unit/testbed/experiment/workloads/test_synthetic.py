@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from testbed.errors import SpecError
-from testbed.plan import make_plan
-from testbed.spec.experiment import validate
-from testbed.workloads.synthetic import Synthetic
+from testbed.experiment.experiment import validate
+from testbed.experiment.workloads.synthetic import Synthetic
+from testbed.plan.plan import make_plan
 
 
 def synthetic(**options: object) -> Synthetic:

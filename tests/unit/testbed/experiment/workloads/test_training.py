@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from testbed.plan import make_plan
-from testbed.spec.experiment import Experiment, validate
-from testbed.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl, Workload
+from testbed.experiment.experiment import Experiment, validate
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl, Workload
+from testbed.plan.plan import make_plan
 from tests.ranks import ADDRESS, Rank, run_ranks
 
 if TYPE_CHECKING:
@@ -310,8 +310,8 @@ def _whole_batch(rank: Rank, options: dict[str, Any]) -> list[float]:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from testbed.workloads._datasets import batches, digits
-    from testbed.workloads._models import MODELS
+    from testbed.experiment.workloads._models import MODELS
+    from testbed.worker.datasets import batches, digits
 
     torch.manual_seed(1)
     model = MODELS["cnn"].build()
@@ -342,7 +342,7 @@ def test_the_loss_curve_is_that_of_one_process_with_the_whole_batch() -> None:
 
 
 def _with_a_wrong_gradient(rank: Rank) -> str:
-    from testbed.workloads._gradients import GradientHook
+    from testbed.worker.gradient_hook import GradientHook
 
     honest = GradientHook.reduce
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from testbed.results.compare import ComparedPoint, Comparison
-from testbed.results.compare_answer import answer
-from testbed.results.record import Record
-from testbed.results.summary import Summary
+from testbed.record.reader import Record
+from testbed.record.summary import Summary
+from testbed.report.comparison.answer import answer
+from testbed.report.comparison.comparison import ComparedPoint, Comparison
 
 
 @pytest.fixture

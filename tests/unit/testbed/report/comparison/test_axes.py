@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from testbed.results.compare_axes import quantities
+from testbed.report.comparison.axes import quantities
 
 
 @pytest.mark.parametrize(

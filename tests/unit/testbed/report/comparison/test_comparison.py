@@ -10,9 +10,15 @@ import pytest
 from rich.console import Console
 
 from testbed.errors import EnvironmentLacksError
-from testbed.results.compare import ComparedPoint, Comparison, render_comparison, render_points, write_comparison
-from testbed.results.record import Record
-from testbed.results.summary import CommandSummary, Outcome, Summary
+from testbed.record.reader import Record
+from testbed.record.summary import CommandSummary, Outcome, Summary
+from testbed.report.comparison.comparison import (
+    ComparedPoint,
+    Comparison,
+    render_comparison,
+    render_points,
+    write_comparison,
+)
 
 
 @pytest.fixture

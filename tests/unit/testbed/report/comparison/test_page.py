@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.results.compare import ComparedPoint, Comparison
-from testbed.results.compare_page import write_sweep
-from testbed.results.record import Record
+from testbed.record.reader import Record
+from testbed.report.comparison.comparison import ComparedPoint, Comparison
+from testbed.report.comparison.page import write_sweep
 
 
 def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(

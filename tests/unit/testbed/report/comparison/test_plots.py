@@ -7,12 +7,12 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from testbed.results import compare_plots
-from testbed.results.compare import ComparedPoint, Comparison
-from testbed.results.record import Record
-from testbed.results.summary import Summary
+from testbed.record.reader import Record
+from testbed.record.summary import Summary
+from testbed.report.comparison import plots
+from testbed.report.comparison.comparison import ComparedPoint, Comparison
 
-FIGURES = (compare_plots.iteration, compare_plots.allreduce, compare_plots.scaling, compare_plots.breakdown)
+FIGURES = (plots.iteration, plots.allreduce, plots.scaling, plots.breakdown)
 RATES, COMPRESSIONS = ("10mbit", "1gbit", "100mbit"), ("none", {"kind": "top_k", "ratio": "1%"})
 NUMERIC = [{"link.rate": rate, "compression": compression} for rate in RATES for compression in COMPRESSIONS]
 TOGETHER = [{"collective": "ring", "stack": stack} for stack in (None, "gloo")]
@@ -42,7 +42,7 @@ def test_plotly_accepts_every_property(
 
 def test_the_first_quantity_that_varies_is_the_horizontal_axis_with_its_values_as_written(summary: Summary) -> None:
     for settings in (NUMERIC, [dict(reversed(each.items())) for each in NUMERIC]):
-        figure = compare_plots.allreduce(comparison(settings, summary))
+        figure = plots.allreduce(comparison(settings, summary))
         assert figure is not None
         axis = figure["layout"]["xaxis"]
         assert (axis["type"], axis["ticktext"], axis["tickvals"]) == ("log", list(RATES), [1e7, 1e9, 1e8])
@@ -53,14 +53,14 @@ def test_the_first_quantity_that_varies_is_the_horizontal_axis_with_its_values_a
 
 
 def test_what_varies_together_is_one_axis_of_names(summary: Summary) -> None:
-    figure = compare_plots.allreduce(comparison(TOGETHER, summary, axes=(("collective", "stack"),)))
+    figure = plots.allreduce(comparison(TOGETHER, summary, axes=(("collective", "stack"),)))
     assert figure is not None
     assert [trace["x"] for trace in figure["data"] if trace["type"] == "bar"] == [["ring", "ring gloo"]]
     assert figure["layout"]["xaxis"]["title"]["text"] == "collective, stack"
 
 
 def test_theory_of_an_iteration_lies_around_computing_and_the_bound(summary: Summary) -> None:
-    figure = compare_plots.iteration(comparison([{"seed": 1}, {"seed": 2}], summary))
+    figure = plots.iteration(comparison([{"seed": 1}, {"seed": 2}], summary))
     assert figure is not None
     assert summary.compute_only_time_s is not None
     assert summary.allreduce is not None
@@ -74,7 +74,7 @@ def test_names_of_places_are_broken_into_lines_and_every_line_of_the_legend_has_
         {"collective": "ring", "stack": "gloo"},
         {"collective": {"kind": "tree", "chunk": "1MiB"}, "stack": None},
     ]
-    figure = compare_plots.iteration(comparison(settings, summary, axes=(("collective", "stack"),)))
+    figure = plots.iteration(comparison(settings, summary, axes=(("collective", "stack"),)))
     assert figure is not None
     assert {trace["offsetgroup"] for trace in figure["data"]} == {"all"}, "theory stands on its bar"
     axis = figure["layout"]["xaxis"]
@@ -83,7 +83,7 @@ def test_names_of_places_are_broken_into_lines_and_every_line_of_the_legend_has_
     many: list[dict[str, Any]] = [
         {"compression": kind, "seed": str(seed)} for kind in ("none", "fp16", "int8", "top_k") for seed in (1, 2)
     ]
-    taller = compare_plots.iteration(comparison(many, summary))
+    taller = plots.iteration(comparison(many, summary))
     assert taller is not None
     assert taller["layout"]["height"] > figure["layout"]["height"]
 
@@ -102,7 +102,7 @@ def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
         )
         for rate, time_s in (("10mbit", 2.5), ("1gbit", 0.2))
     )
-    figure = compare_plots.iteration(Comparison(name="x", axes=(("link.rate",),), points=points, directory=Path()))
+    figure = plots.iteration(Comparison(name="x", axes=(("link.rate",),), points=points, directory=Path()))
     assert figure is not None
     axis = figure["layout"]["yaxis"]
     assert axis["type"] == "log"

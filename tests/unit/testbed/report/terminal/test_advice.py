@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from testbed.results.advice_text import advice_json, fusion_text, headline, price, render_advice, render_trace
+from testbed.report.terminal.advice import advice_json, fusion_text, headline, price, render_advice, render_trace
 from testbed.theory.advise import Setting, advise
 from testbed.theory.buckets import ByTime
 from testbed.traces.derived import derived_table

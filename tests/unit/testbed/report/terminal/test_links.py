@@ -3,7 +3,7 @@ from typing import Any
 
 from rich.console import Console
 
-from testbed.results.link_text import render_links
+from testbed.report.terminal.links import render_links
 
 
 def line_of(rate: str, *, down: bool = False) -> str:

@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.console import Console
 
-from testbed.plan import make_plan
-from testbed.results.plan_text import render_plan
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.report.terminal.plan import render_plan
 
 
 def rendered(**keys: Any) -> str:

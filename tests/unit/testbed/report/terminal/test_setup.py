@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from testbed.results.setup_text import setup_text
-from testbed.spec.experiment import validate
+from testbed.experiment.experiment import validate
+from testbed.report.terminal.setup import setup_text
 
 STAR = "star · 100 Mbit/s · "
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from testbed.results.status_text import age_text, render_status
-from testbed.status import RunStatus
+from testbed.record.status import RunStatus
+from testbed.report.terminal.status import age_text, render_status
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 RUN = RunStatus(

@@ -2,7 +2,7 @@ import errno
 import io
 import threading
 
-from testbed.results.streams import Streams
+from testbed.report.terminal.streams import Streams
 
 
 class Terminal(io.StringIO):

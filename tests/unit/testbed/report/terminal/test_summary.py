@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from testbed.results import wording
-from testbed.results.facts import CompressionFacts
-from testbed.results.frames import CHANGE_SCHEMA
-from testbed.results.record import Record
-from testbed.results.summary import PrometheusSummary
-from testbed.results.terminal import LiveProgress, render_summary
+from testbed.record.frames import CHANGE_SCHEMA
+from testbed.record.reader import Record
+from testbed.record.summary import PrometheusSummary
+from testbed.report import wording
+from testbed.report.terminal.summary import LiveProgress, render_summary
+from testbed.verdict.facts import CompressionFacts
 
 Make = Callable[..., Record]
 
@@ -147,7 +147,9 @@ def test_not_enabled_is_silent() -> None:
 
 
 def test_showing_progress_imports_neither_polars_nor_plotly() -> None:
-    script = "import sys, testbed.results.terminal; print(sorted({'polars', 'plotly', 'jinja2'} & set(sys.modules)))"
+    script = (
+        "import sys, testbed.report.terminal.summary; print(sorted({'polars', 'plotly', 'jinja2'} & set(sys.modules)))"
+    )
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert finished.stdout.strip() == "[]"
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from testbed.results.top import screen, views
-from testbed.status import RunStatus
+from testbed.record.status import RunStatus
+from testbed.report.terminal.top import screen, views
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 

@@ -1,6 +1,6 @@
 import ctypes
 
-from testbed.native_libraries import build_libraries
+from testbed.system.native.libraries import build_libraries
 
 
 def test_they_are_built_once_and_can_be_loaded() -> None:

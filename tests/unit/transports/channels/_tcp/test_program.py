@@ -15,14 +15,25 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.threads import groups, run_communicators, run_threads
-from transports.channels import _tcp_program, tcp
-from transports.channels._tcp_endpoint import TcpEndpoint
+from transports.channels import tcp
+from transports.channels._tcp import program
+from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels.base import CHANNELS, Group, Header, published
+from transports.channels.framing import (
+    DTYPES,
+    GOODBYE,
+    HEADER_BYTES,
+    HELLO,
+    OPERATIONS,
+    REDUCTIONS,
+    argument,
+    group_id,
+    pack,
+)
 from transports.channels.tcp import Tcp
 from transports.collectives.base import COLLECTIVES
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
-from transports.framing import DTYPES, GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, REDUCTIONS, argument, group_id, pack
-from transports.transport import ReduceOperation, Transport
+from transports.execution.operations import ReduceOperation, Transport
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 NUM_ELEMENTS = 100
@@ -59,7 +70,7 @@ def test_the_same_bits_come_with_and_without_it(dtype: str, data: st.DataObject)
     channel = {"kind": "tcp", "streams": data.draw(st.sampled_from([1, 1, 2, 3, 5]), "streams")}
     natively = reduced(kind, chosen, size, num_elements, channel, op)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_tcp_program, "library", lambda: None)
+        patch.setattr(program, "library", lambda: None)
         interpreted = reduced(kind, chosen, size, num_elements, channel, op)
     for one, other in zip(natively, interpreted, strict=True):
         assert torch.equal(one, other)
@@ -73,7 +84,7 @@ SPECIAL = (0, 1, 0x007F, 0x0080, 0x03FF, 0x0400, 0x3C00, 0x3F80, 0x7BFF, 0x7C00,
 @pytest.mark.parametrize("dtype", NARROW)
 def test_narrow_floats_meet_as_in_torch(dtype: str, op: Callable[..., torch.Tensor]) -> None:
     """Every value with every kind of value, bit by bit, but for what is no number: of that there are many."""
-    library = _tcp_program.library()
+    library = program.library()
     assert library is not None
     reduction = {torch.add: "sum", torch.mul: "product", torch.minimum: "min", torch.maximum: "max"}[op]
     drawn = np.random.default_rng(1).integers(0, 1 << 16, 20)

@@ -1,9 +1,9 @@
 """What the two streams have to do with each other; whole connections are in tests/simulation/test_udp.py."""
 
 from switch_agg.window import FixedWindow
-from transports.channels._udp_core import Connection
-from transports.channels._udp_pacing import Pacer, WindowPace
-from transports.framing import HEADER_BYTES
+from transports.channels._udp.connection import Connection
+from transports.channels._udp.pacing import Pacer, WindowPace
+from transports.channels.framing import HEADER_BYTES
 
 
 def test_what_the_machine_did_not_take_of_a_run_is_sent_again() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery, DeliveryMeter
+from transports.channels._udp.delivery import MIN_INTERVAL_S, QUEUE_S, Delivery, DeliveryMeter
 
 TICKS = 2**32
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from transports.channels._udp_incoming import (
+from transports.channels._udp.incoming import (
     MAX_ACKNOWLEDGEMENT_DELAY_S,
     PACKETS_PER_ACKNOWLEDGEMENT,
     Arrival,
     Incoming,
 )
-from transports.channels._udp_wire import ASIDE_BYTES, Kind, Packet, unpack, unpack_acknowledged
-from transports.framing import HEADER_BYTES
+from transports.channels._udp.wire import ASIDE_BYTES, Kind, Packet, unpack, unpack_acknowledged
+from transports.channels.framing import HEADER_BYTES
 
 HEADER = bytes(range(HEADER_BYTES))
 

@@ -14,13 +14,13 @@ from switch_agg.core import Datagram
 from switch_agg.driver import open_socket
 from switch_agg.faults import corrupt
 from switch_agg.window import FixedWindow
-from transports.channels._udp_core import Connection
-from transports.channels._udp_native import Receiver, Scratch, Waiter, send_run
-from transports.channels._udp_pacing import Pacer, WindowPace
-from transports.channels._udp_wire import Kind, pack, unpack, unpack_acknowledged
+from transports.channels._udp.connection import Connection
+from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
+from transports.channels._udp.pacing import Pacer, WindowPace
+from transports.channels._udp.wire import Kind, pack, unpack, unpack_acknowledged
 from transports.channels.base import Group
+from transports.channels.framing import HEADER_BYTES
 from transports.channels.udp import _bound
-from transports.framing import HEADER_BYTES
 
 FRAME = bytes(range(HEADER_BYTES))
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.channels._udp_outgoing import FEW_PACKETS, Outgoing, Run
-from transports.framing import HEADER_BYTES
+from transports.channels._udp.outgoing import FEW_PACKETS, Outgoing, Run
+from transports.channels.framing import HEADER_BYTES
 
 PACKET_BYTES = 100
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from transports.channels._udp_delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
-from transports.channels._udp_pacing import (
+from transports.channels._udp.delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
+from transports.channels._udp.pacing import (
     BURST_S,
     CATCH_UP_BYTES,
     CATCH_UP_S,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.channels._udp_ranges import Ranges
+from transports.channels._udp.ranges import Ranges
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=30)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from switch_agg.window import AimdWindow, DelayWindow
-from transports.channels._udp_window import CompetingDelayWindow
+from transports.channels._udp.window import CompetingDelayWindow
 
 BASE_S = 10e-3
 RATE = 10_000.0

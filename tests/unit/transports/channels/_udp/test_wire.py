@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switch_agg.faults import corrupt
-from transports.channels._udp_wire import (
+from transports.channels._udp.wire import (
     MAX_RANGES,
     Kind,
     pack,

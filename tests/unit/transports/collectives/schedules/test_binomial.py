@@ -2,7 +2,7 @@
 
 import pytest
 
-from transports.collectives.binomial import children, parent
+from transports.collectives.schedules.binomial import children, parent
 
 
 @pytest.mark.parametrize("size", range(1, 20))

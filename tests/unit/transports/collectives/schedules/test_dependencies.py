@@ -1,7 +1,7 @@
 """Which steps wait for which."""
 
 from transports.collectives.base import Chunk, Step
-from transports.collectives.dependencies import dependencies
+from transports.collectives.schedules.dependencies import dependencies
 
 
 def send(start: int, count: int, peer: int = 1) -> Step:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from transports.collectives.folding import fold
+from transports.collectives.schedules.folding import fold
 
 
 @pytest.mark.parametrize("num_workers", range(2, 40))

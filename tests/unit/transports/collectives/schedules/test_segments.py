@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.collectives.segments import MIN_SEGMENT_BYTES, parts, segments
+from transports.collectives.schedules.segments import MIN_SEGMENT_BYTES, parts, segments
 
 
 @pytest.mark.parametrize("num_elements", [0, 1, 4, 10, 1001])
