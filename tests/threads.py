@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from transports.channels.base import CHANNELS, Group
+from transports.channels.base import CHANNELS
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
 from transports.errors import PeerLostError
 from transports.execution.communicator import Communicator
 from transports.execution.server import serve
+from transports.group import Group
 
 
 def groups(size: int, *, timeout_s: float = 20.0) -> list[Group]:

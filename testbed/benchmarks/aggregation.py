@@ -21,8 +21,8 @@ from testbed.benchmarks.transports import all_reduced
 from testbed.deployment.deployment import deploy
 from testbed.errors import RunFailedError
 from testbed.experiment.experiment import validate
+from testbed.hosts.clean import owned_run
 from testbed.machine.doctor import plan_here, require
-from testbed.run.session import owned_run
 from testbed.system.run_state import new_run_id
 
 SIZE: Final = "25MB"

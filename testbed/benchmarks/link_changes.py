@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from testbed.calibration.calibrate import flow_of
 from testbed.calibration.queues import num_drops
-from testbed.calibration.streams import goodput_fraction, streaming
+from testbed.calibration.streams import streaming
 from testbed.deployment.deployment import Deployment
 from testbed.deployment.live_links import LiveLinks
 from testbed.errors import CalibrationError
 from testbed.experiment.changes import LinkChange
 from testbed.experiment.link import parse_override
+from testbed.links.htb import goodput_fraction
 from testbed.plan.direction import Direction
 from testbed.system.kernel import realtime
 from transports.units import format_rate

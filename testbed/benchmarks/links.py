@@ -19,14 +19,16 @@ from testbed.calibration.calibrate import delays_of, measure_rate, rate_of
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.losses import measure_loss
 from testbed.calibration.queues import measure_queue, num_drops
-from testbed.calibration.streams import Flow, goodput_fraction, goodputs_bps
+from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.experiment.experiment import validate
+from testbed.hosts.clean import owned_run
 from testbed.links.base import BACKENDS
+from testbed.links.htb import goodput_fraction
 from testbed.machine.budget import ring_flows
 from testbed.machine.doctor import backend_lacks, plan_here, require
 from testbed.plan.plan import Plan
-from testbed.run.session import IMPORT_TIMEOUT_S, owned_run
+from testbed.run.session import IMPORT_TIMEOUT_S
 from testbed.system.run_state import new_run_id
 from transports.units import format_rate, format_time, parse_rate_bps
 

@@ -16,9 +16,9 @@ from testbed.benchmarks.targets import MAX_STEAL_SHARE, Benchmarks, Row, target_
 from testbed.deployment.deployment import deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.experiment.experiment import validate
+from testbed.hosts.clean import owned_run
 from testbed.machine.doctor import plan_here, require
 from testbed.measure.machine import MachineSample
-from testbed.run.session import owned_run
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import new_run_id
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from testbed.benchmarks.allreduce import allreduce_rows, parse_sample
 from testbed.benchmarks.targets import Benchmarks, Row, jain_index, quietly, target_row
-from testbed.calibration.streams import goodput_fraction
 from testbed.experiment.experiment import validate
+from testbed.links.htb import goodput_fraction
 from testbed.machine.doctor import plan_here, require
 from testbed.run.coordinator import Listener
 from testbed.run.session import Workbench, workbench

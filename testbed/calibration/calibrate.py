@@ -28,7 +28,7 @@ from testbed.calibration.cache import CalibrationCache, Mode
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.losses import LossMeasurement, measure_loss, num_packets_for
 from testbed.calibration.queues import PACKET_BYTES, QueueMeasurement, fill_s, measure_queue
-from testbed.calibration.streams import WARM_UP_S, Flow, goodput_fraction, receive_rate_bps, streaming
+from testbed.calibration.streams import WARM_UP_S, Flow, receive_rate_bps, streaming
 from testbed.calibration.tolerances import (
     QUEUE_TOLERANCE_PACKETS,
     Calibration,
@@ -45,8 +45,8 @@ from testbed.calibration.tolerances import (
 )
 from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
-from testbed.experiment.link import GilbertElliott
-from testbed.links.htb import MTU
+from testbed.experiment.link import MTU, GilbertElliott
+from testbed.links.htb import goodput_fraction
 from testbed.plan.direction import Direction
 from transports.units import format_rate, format_time
 

@@ -17,9 +17,7 @@ from typing import Final
 
 from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
-from testbed.links.htb import MTU
 from testbed.system.kernel import realtime
-from transports.channels.tcp import Tcp
 
 MAX_SUPERFRAME_BYTES: Final = 65_536
 WARM_UP_S: Final = 0.1
@@ -35,11 +33,6 @@ class Flow:
     source_address: str
     target: str
     target_address: str
-
-
-def goodput_fraction(mtu: int = MTU) -> float:
-    """TCP payload per byte that the shaper counts: 1448/1514 at MTU 1500."""
-    return Tcp().goodput_fraction(mtu)
 
 
 @dataclass(kw_only=True, slots=True)

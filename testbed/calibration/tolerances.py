@@ -10,8 +10,8 @@ from typing import Any, Final
 from testbed.calibration.cache import Mode
 from testbed.calibration.losses import LossMeasurement
 from testbed.calibration.queues import PACKET_BYTES, QueueMeasurement
-from testbed.calibration.streams import goodput_fraction
-from testbed.links.htb import MTU
+from testbed.experiment.link import MTU
+from testbed.links.htb import goodput_fraction
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from transports.units import format_size

@@ -14,7 +14,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from testbed.experiment.link import MAX_RATE_BPS, MIN_RATE_BPS, LinkOverride
 from testbed.experiment.traces import WINDOW_S, Trace, TraceField, TraceFormat, parse_trace
-from testbed.plan.link_configuration import AskedLink, changed_links
 from transports.units import Rate, Time, format_rate, format_time
 
 Source = Literal["schedule", "trace", "hand"]
@@ -182,25 +181,6 @@ def timeline(changes: Sequence[ScheduledChange | TracedChange], *, endless: bool
     without end, or come once."""
     each = [change.timeline(f"changes.{index}", endless=endless) for index, change in enumerate(changes)]
     return heapq.merge(*each, key=lambda change: change.at_s)
-
-
-def asked_over_time(
-    asked: Sequence[AskedLink], changes: Sequence[ScheduledChange | TracedChange], *, packet_bytes: int
-) -> list[AskedLink]:
-    """Everything that is ever asked of the directions, what holds at the start first.
-
-    Raises SpecError, naming the change, when one names no link or asks what cannot be.
-    """
-    now, ever = list(asked), list(asked)
-    seen: set[object] = set()
-    for change in timeline(changes, endless=False):
-        told = (change.key, frozenset(change.settings.named.items()))
-        if told in seen:
-            continue  # a trace returns to the same values again and again
-        seen.add(told)
-        before, now = now, changed_links(now, change.link, change.settings, change.key, packet_bytes=packet_bytes)
-        ever += [after for was, after in zip(before, now, strict=True) if was.spec != after.spec]
-    return ever
 
 
 def described(change: ScheduledChange | TracedChange) -> str:

@@ -1,7 +1,8 @@
 """What a spec may ask of workers' hosts, and who is meant. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
@@ -9,9 +10,31 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from testbed.errors import SpecError
 from testbed.experiment.slowdowns.base import SLOWDOWNS, Slowdown, describe, parse_slowdown
-from testbed.hosts.base import Limits
-from testbed.hosts.cgroups import core_list
 from transports.units import Size, format_size
+
+
+def core_list(cores: Iterable[int]) -> str:
+    """`0-2,5`: cores as the kernel writes them (cpuset(7), list format)."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a process and all that it starts may use."""
+
+    cpu_cores: float | None = None
+    """CPU bandwidth in cores (0.5 is half a core); None: no limit."""
+    pinned_cores: tuple[int, ...] = ()
+    """The cores it may run on, ascending; none named: all."""
+    memory_bytes: int | None = None
+    """None: no limit."""
+
 
 MIN_MEMORY_BYTES: Final = 64 * 2**20
 """Little more than what a worker of the smallest model holds for itself."""

@@ -22,6 +22,16 @@ from pydantic import (
 from testbed.errors import SpecError
 from transports.units import Fraction, Rate, Size, Time, format_size, parse_fraction, parse_size_bytes
 
+MTU: Final = 1500
+"""Unless the spec says otherwise."""
+MAX_MTU: Final = 9000
+"""Jumbo frames, as switches and network cards commonly carry them."""
+SUPERFRAME_BYTES: Final = 65_536
+"""What the kernel makes of several packets of a flow, at most, unless an interface is told less."""
+MIN_GSO_BYTES: Final = 3000
+"""Two packets; a super-frame of one is none."""
+
+
 BackendName = Literal["netem", "nfqueue", "tap"]
 Distribution = Literal["normal", "uniform"]
 MIN_PACKETS: Final = 1000

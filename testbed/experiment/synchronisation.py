@@ -1,19 +1,8 @@
 """When workers tell each other what they have learned: in every iteration, now and then, or without waiting. Pure."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from testbed.errors import SpecError
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
-from transports.channels.base import Channel
-from transports.channels.framing import STALENESS_BYTES
-from transports.collectives.parameter_server import ParameterServer
-from transports.collectives.schedules.segments import parts
-
-if TYPE_CHECKING:
-    from testbed.experiment.experiment import Experiment
 
 SynchronisationKind = Literal["every_iteration", "local_sgd", "asynchronous"]
 
@@ -59,57 +48,3 @@ def parse_synchronisation(value: object) -> object:
     if isinstance(value, dict | Synchronisation):
         return value
     raise ValueError("a synchronisation is every_iteration, local_sgd, asynchronous, or {kind: local_sgd, every: 8}")
-
-
-def require_synchronisable(experiment: "Experiment") -> None:
-    """Raises SpecError where the rest of the spec does not go with the way workers synchronise."""
-    kind = experiment.synchronisation.kind
-    if kind == "every_iteration":
-        return
-    where = f"synchronisation: {kind}"
-    if reason := experiment.workload.synchronisation_refusal():
-        raise SpecError(f"{where} {reason}")
-    if experiment.compression.kind != "none":
-        raise SpecError(
-            f"{where} exchanges parameters, and compression {experiment.compression.kind} is made for gradients; leave "
-            "one of them out"
-        )
-    if kind == "local_sgd":
-        if experiment.fusion.by_engine:
-            raise SpecError(
-                f"{where} averages parameters when the optimizer has stepped, so that fusion {experiment.fusion.kind} "
-                "has nothing to order; allowed: size, layers, none"
-            )
-        return
-    collective = experiment.collective
-    if experiment.stack is not None or not isinstance(collective, ParameterServer) or not collective.num_servers:
-        raise SpecError(f"{where} needs servers of its own: write `collective: parameter_server`, and no stack")
-    if collective.pipelined:
-        raise SpecError(f"{where} answers a gradient that has come whole; leave collective.pipelined out")
-    if experiment.fusion.kind != "none":
-        raise SpecError(f"{where} pushes a gradient when backward has ended; write `fusion: none`")
-
-
-def asynchronous_traffic(
-    names: Sequence[str], num_workers: int, num_elements: int, channel: Channel, mtu: int
-) -> dict[tuple[str, str], int]:
-    """Wire bytes from participant to participant when each worker pushes and pulls once."""
-    traffic = {}
-    servers = names[num_workers:]
-    for server, (_, count) in zip(servers, parts(num_elements, len(servers)), strict=True):
-        shard_bytes = GRADIENT_ELEMENT_BYTES * count + channel.header_bytes
-        pulled_bytes = shard_bytes + STALENESS_BYTES + channel.header_bytes
-        for worker in names[:num_workers]:
-            traffic[worker, server] = channel.wire_bytes(shard_bytes, mtu).forward
-            traffic[server, worker] = channel.wire_bytes(pulled_bytes, mtu).forward
-    return traffic
-
-
-def asynchronous_time_s(
-    num_elements: int, *, num_workers: int, num_servers: int, goodput_bps: float, alpha_s: float
-) -> tuple[float, float]:
-    """The least time for one iteration's push and pull, and the expected one: a worker by itself pushes, then pulls,
-    over its own link; all together they share the servers' links, which carry both directions at once."""
-    size_s = GRADIENT_ELEMENT_BYTES * num_elements * 8 / goodput_bps
-    alone_s = 2 * size_s + 2 * alpha_s
-    return max(2 * size_s, size_s * num_workers / num_servers), max(alone_s, size_s * num_workers / num_servers)

@@ -10,17 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a process and all that it starts may use."""
-
-    cpu_cores: float | None = None
-    """CPU bandwidth in cores (0.5 is half a core); None: no limit."""
-    pinned_cores: tuple[int, ...] = ()
-    """The cores it may run on, ascending; none named: all."""
-    memory_bytes: int | None = None
-    """None: no limit."""
+from testbed.experiment.host import Limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

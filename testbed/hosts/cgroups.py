@@ -9,13 +9,14 @@ import errno
 import math
 import mmap
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from testbed.errors import EnvironmentLacksError
-from testbed.hosts.base import Limits, Throttling
+from testbed.experiment.host import Limits, core_list
+from testbed.hosts.base import Throttling
 from testbed.system.run_state import RunState
 
 ControllerName = Literal["cpu", "cpuset", "memory"]
@@ -88,17 +89,6 @@ def _words(path: Path) -> list[str]:
         return path.read_text().split()
     except FileNotFoundError:
         return []
-
-
-def core_list(cores: Iterable[int]) -> str:
-    """`0-2,5`: cores as the kernel writes them (cpuset(7), list format)."""
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def settings(controller: Controller, limits: Limits) -> Mapping[str, str]:

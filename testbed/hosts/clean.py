@@ -10,11 +10,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.hosts.cgroups import remove_cgroup
 from testbed.hosts.docker_cli import CURE, Docker
 from testbed.system.kernel import network_namespace
@@ -304,3 +305,35 @@ def _members(group: Path) -> list[ProcessIdentity]:
     except OSError:
         return []
     return [identity for pid in pids if (identity := ProcessIdentity.of(int(pid))) is not None]
+
+
+DAEMON_PATIENCE_S: Final = 30.0
+"""A Docker daemon that answered when the run began and does not at its end is likely being restarted."""
+
+
+@contextmanager
+def owned_run(run_id: str) -> Iterator[RunState]:
+    """The state of a run that begins here; before it what dead runs left is removed, after it everything of its own.
+
+    Raises EnvironmentLacksError when something of the run withstands, and then keeps its state; a run that has failed
+    raises its own error, and the log says what withstands.
+    """
+    clean_stale()
+    state = RunState.create(run_id)
+    failure: BaseException | None = None
+    try:
+        yield state
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        # By id, whatever the unwinding inside could not do.
+        patience_s = 0.0 if isinstance(failure, Interrupted) else DAEMON_PATIENCE_S
+        if remaining := clean(run_id, patience_s=patience_s).remaining:
+            things = ", ".join(f"{left.kind} {left.what}" for left in remaining)
+            problems = "".join(f" ({text})" for text in dict.fromkeys(left.problem for left in remaining) if text)
+            text = f"could not remove {things}{problems}: run `testbed clean`"
+            if isinstance(failure, TestbedError):
+                _log.warning(text)
+            else:
+                raise EnvironmentLacksError(text)

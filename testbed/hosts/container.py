@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
-from testbed.hosts.base import Limits, ProcessSpec, Throttling
+from testbed.experiment.host import Limits
+from testbed.hosts.base import ProcessSpec, Throttling
 from testbed.hosts.cgroups import (
     Controller,
     available_controllers,

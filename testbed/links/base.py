@@ -4,7 +4,7 @@ A stage lies at the receiving port of a direction, before routing, apart from th
 whatever sent it and whoever it is for. Everything here is pure.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -12,7 +12,6 @@ from testbed.experiment.link import BackendName, LinkSpec
 from testbed.links.netem import netem_refusals, netem_stage
 from testbed.links.nfqueue import nfqueue_refusals, nfqueue_stage
 from testbed.links.tap import tap_refusals, tap_stage
-from testbed.plan.link_configuration import AskedLink
 
 
 class DelayStage(Protocol):
@@ -103,36 +102,3 @@ BACKENDS: Final[dict[BackendName, DelayBackend]] = {
     ),
 }
 """In the order in which `auto` prefers them."""
-
-
-def able(asked: Collection[AskedLink], *, superframes: bool, bridged: bool) -> list[BackendName]:
-    """The backends that can do all that these links ask, the preferred first."""
-    return [name for name in BACKENDS if not _reasons(asked, name, superframes=superframes, bridged=bridged)]
-
-
-def refusals(
-    asked: Collection[AskedLink],
-    backend: BackendName,
-    *,
-    superframes: bool,
-    bridged: bool,
-    works: Callable[[BackendName], bool] = lambda _: True,
-) -> list[str]:
-    """Why the backend cannot do what the links ask, `key: reason`, with those that can and work; empty when it can."""
-    found = _reasons(asked, backend, superframes=superframes, bridged=bridged)
-    others = [name for name in able(asked, superframes=superframes, bridged=bridged) if works(name)]
-    instead = f"; link.backend={' or '.join(others)} can" if others else ""
-    return [f"{key}: {reason}{instead}" for key, reason in found.items()]
-
-
-def _reasons(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool, bridged: bool) -> dict[str, str]:
-    found: dict[str, str] = {}
-    if bridged and not BACKENDS[backend].sees_frames:
-        found["switch"] = f"{backend} delays packets that are routed and never sees what a bridge passes on; set routed"
-    for each in asked:
-        found |= {each.key(key): reason for key, reason in BACKENDS[backend].refusals(each.spec).items()}
-        if superframes and each.spec.draws and not BACKENDS[backend].cuts_superframes:
-            found["packet_mode"] = (
-                f"{backend} would draw once for a whole super-frame of some forty packets; set packet_mode: mtu"
-            )
-    return found

@@ -8,16 +8,16 @@ at 10 Gbit/s). The leaf is a byte queue: `pfifo` would count 64 KiB super-frames
 from dataclasses import dataclass
 from typing import Any, Final
 
+from testbed.experiment.link import MTU, SUPERFRAME_BYTES
 from testbed.system.netlink import TICK_S, HtbClass
+from transports.channels.tcp import Tcp
 
-MTU: Final = 1500
-"""Unless the spec says otherwise."""
-MAX_MTU: Final = 9000
-"""Jumbo frames, as switches and network cards commonly carry them."""
-SUPERFRAME_BYTES: Final = 65_536
-"""What the kernel makes of several packets of a flow, at most, unless an interface is told less."""
-MIN_GSO_BYTES: Final = 3000
-"""Two packets; a super-frame of one is none."""
+
+def goodput_fraction(mtu: int = MTU) -> float:
+    """TCP payload per byte that the shaper counts: 1448/1514 at MTU 1500."""
+    return Tcp().goodput_fraction(mtu)
+
+
 MIN_BURST_BYTES: Final = 15_000
 """Ten packets: below, the 4 ms timer tick of some kernels shows at low rates."""
 QUANTUM_BYTES: Final = 60_000

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from testbed.errors import SpecError
-from testbed.experiment.link import BackendName, GilbertElliott, LinkSpec
-from testbed.links.htb import MTU
+from testbed.experiment.link import MTU, BackendName, GilbertElliott, LinkSpec
 
 NETEM_HANDLE: Final = "20:"
 

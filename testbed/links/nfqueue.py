@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from testbed.experiment.link import BackendName, GilbertElliott, LinkSpec
-from testbed.links.htb import MTU
+from testbed.experiment.link import MTU, BackendName, GilbertElliott, LinkSpec
 from transports.units import format_time
 
 MIN_DELAY_S: Final = 200e-6

@@ -20,15 +20,15 @@ import numpy as np
 
 from testbed.calibration.cache import cache_directory, machine_digest
 from testbed.calibration.delays import one_way_delays_s
-from testbed.calibration.streams import Flow, goodput_fraction, goodputs_bps
+from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import EnvironmentLacksError
 from testbed.experiment.experiment import validate
-from testbed.experiment.link import BackendName
-from testbed.links.htb import MTU
+from testbed.experiment.link import MTU, BackendName
+from testbed.hosts.clean import owned_run
+from testbed.links.htb import goodput_fraction
 from testbed.measure.machine import MachineSample
 from testbed.plan.plan import Plan, make_plan
-from testbed.run.session import owned_run
 from testbed.system.kernel import realtime
 from testbed.system.run_state import new_run_id
 from transports.units import format_rate

@@ -25,11 +25,12 @@ from testbed.hosts.cgroups import available_controllers, cure, needed_controller
 from testbed.hosts.clean import FORGET_CURE, leftovers
 from testbed.hosts.docker_cli import CURE as DOCKER_CURE
 from testbed.hosts.docker_cli import docker_here
-from testbed.links.base import BACKENDS, refusals
+from testbed.links.base import BACKENDS
 from testbed.links.tap import port_argument, tap_stage
 from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan.plan import Plan, make_plan
+from testbed.plan.requested_links import refusals
 from testbed.system.kernel import has_sysctl
 from testbed.system.native import build
 from transports.channels.mptcp import Mptcp, require_mptcp

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from testbed.calibration.streams import goodput_fraction
 from testbed.deployment.deployment import Deployment
 from testbed.errors import EnvironmentLacksError
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Throttling
-from testbed.links.htb import CLASS_HANDLE
+from testbed.links.htb import CLASS_HANDLE, goodput_fraction
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor

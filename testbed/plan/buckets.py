@@ -5,10 +5,78 @@ from math import prod
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import fuse, merge
+from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
 from transports.collectives.cntk import Cntk
+from transports.collectives.parameter_server import ParameterServer
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Pattern, Shape
 from transports.errors import OptionError
+
+
+def fuse(gradient_counts: Sequence[int], limit_bytes: int) -> tuple[int, ...]:
+    """Elements per bucket as DistributedDataParallel forms them: gradients join in the order they become ready,
+    and a bucket closes when it has reached the limit (torch's `_compute_bucket_assignment_by_size`)."""
+    buckets: list[int] = []
+    filled = 0
+    for count in gradient_counts:
+        filled += count
+        if filled * GRADIENT_ELEMENT_BYTES >= limit_bytes:
+            buckets.append(filled)
+            filled = 0
+    return tuple([*buckets, filled] if filled else buckets)
+
+
+def merge(
+    layers: Sequence[int], backward_s: Sequence[float], *, startup_s: float, s_per_element: float
+) -> tuple[int, ...]:
+    """Elements per bucket, given those of each layer and how long its part of backward takes, both the last layer
+    first, when an all-reduce of n elements takes `startup_s` + n x `s_per_element`.
+
+    Shi, Chu, Li 2019, "MG-WFBP: Efficient Data Communication for Distributed Synchronous SGD Algorithms" (INFOCOM),
+    algorithm 1: a layer joins the next one if that one's gradient is there before its own all-reduce, which may have to
+    wait for those before it, is through its start-up.
+    """
+    ready_s = [sum(backward_s[: number + 1]) for number in range(len(layers))]
+    buckets: list[int] = []
+    free_s = 0.0  # when the all-reduce of the last closed bucket is over
+    filled = 0
+    for number, count in enumerate(layers):
+        filled += count
+        begins_s = max(free_s, ready_s[number])
+        if number + 1 < len(layers) and ready_s[number + 1] < begins_s + startup_s:
+            continue
+        buckets.append(filled)
+        free_s = begins_s + startup_s + filled * s_per_element
+        filled = 0
+    return tuple(buckets)
+
+
+def require_synchronisable(experiment: "Experiment") -> None:
+    """Raises SpecError where the rest of the spec does not go with the way workers synchronise."""
+    kind = experiment.synchronisation.kind
+    if kind == "every_iteration":
+        return
+    where = f"synchronisation: {kind}"
+    if reason := experiment.workload.synchronisation_refusal():
+        raise SpecError(f"{where} {reason}")
+    if experiment.compression.kind != "none":
+        raise SpecError(
+            f"{where} exchanges parameters, and compression {experiment.compression.kind} is made for gradients; leave "
+            "one of them out"
+        )
+    if kind == "local_sgd":
+        if experiment.fusion.by_engine:
+            raise SpecError(
+                f"{where} averages parameters when the optimizer has stepped, so that fusion {experiment.fusion.kind} "
+                "has nothing to order; allowed: size, layers, none"
+            )
+        return
+    collective = experiment.collective
+    if experiment.stack is not None or not isinstance(collective, ParameterServer) or not collective.num_servers:
+        raise SpecError(f"{where} needs servers of its own: write `collective: parameter_server`, and no stack")
+    if collective.pipelined:
+        raise SpecError(f"{where} answers a gradient that has come whole; leave collective.pipelined out")
+    if experiment.fusion.kind != "none":
+        raise SpecError(f"{where} pushes a gradient when backward has ended; write `fusion: none`")
 
 
 def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> tuple[int, ...]:

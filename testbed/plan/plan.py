@@ -10,14 +10,12 @@ from math import prod
 from typing import Any
 
 from testbed.errors import SpecError
-from testbed.experiment.changes import asked_over_time
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
 from testbed.experiment.link import MAX_RATE_BPS, BackendName
-from testbed.experiment.synchronisation import asynchronous_traffic, require_synchronisable
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
-from testbed.links.base import BACKENDS, DelayStage, able, refusals
+from testbed.links.base import BACKENDS, DelayStage
 from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port, ports_of, routed_addresses
 from testbed.plan.aggregators import (
@@ -28,14 +26,15 @@ from testbed.plan.aggregators import (
 )
 from testbed.plan.background import Flow, plan_flows
 from testbed.plan.bridging import bridged_addresses, bridged_ports
-from testbed.plan.buckets import buckets_of, exchanges, patterns
+from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable
 from testbed.plan.direction import Direction
 from testbed.plan.link_configuration import AskedLink, asked_links
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
-from testbed.plan.traffic import expected_loads, unknown_hops, wire_traffic
+from testbed.plan.requested_links import able, asked_over_time, refusals
+from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_hops, wire_traffic
 from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.compression.base import Exchange, Pattern

@@ -6,7 +6,6 @@ from typing import Final
 
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
-from testbed.experiment.synchronisation import asynchronous_time_s
 from testbed.experiment.topologies.base import participant_names
 from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
@@ -14,6 +13,17 @@ from transports.collectives.base import Collective, World
 from transports.collectives.cost import alpha_beta_time_s, bound_s
 from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
+
+
+def asynchronous_time_s(
+    num_elements: int, *, num_workers: int, num_servers: int, goodput_bps: float, alpha_s: float
+) -> tuple[float, float]:
+    """The least time for one iteration's push and pull, and the expected one: a worker by itself pushes, then pulls,
+    over its own link; all together they share the servers' links, which carry both directions at once."""
+    size_s = GRADIENT_ELEMENT_BYTES * num_elements * 8 / goodput_bps
+    alone_s = 2 * size_s + 2 * alpha_s
+    return max(2 * size_s, size_s * num_workers / num_servers), max(alone_s, size_s * num_workers / num_servers)
+
 
 HOST_LATENCY_S: Final = 50e-6
 """What a message costs beside propagation on one machine: two system calls and two wake-ups. The alpha of the

@@ -4,15 +4,33 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from testbed.experiment.experiment import Experiment
+from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
 from testbed.plan.aggregators import AggregatorPlan, shared_hops
 from testbed.plan.background import Flow, uncertain_hops
 from testbed.plan.paths import Hop, Path
 from transports.channels.base import Channel
+from transports.channels.framing import STALENESS_BYTES
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import sent_bytes
 from transports.collectives.in_network import InNetwork
+from transports.collectives.schedules.segments import parts
 from transports.compression.base import Exchange
+
+
+def asynchronous_traffic(
+    names: Sequence[str], num_workers: int, num_elements: int, channel: Channel, mtu: int
+) -> dict[tuple[str, str], int]:
+    """Wire bytes from participant to participant when each worker pushes and pulls once."""
+    traffic = {}
+    servers = names[num_workers:]
+    for server, (_, count) in zip(servers, parts(num_elements, len(servers)), strict=True):
+        shard_bytes = GRADIENT_ELEMENT_BYTES * count + channel.header_bytes
+        pulled_bytes = shard_bytes + STALENESS_BYTES + channel.header_bytes
+        for worker in names[:num_workers]:
+            traffic[worker, server] = channel.wire_bytes(shard_bytes, mtu).forward
+            traffic[server, worker] = channel.wire_bytes(pulled_bytes, mtu).forward
+    return traffic
 
 
 def wire_traffic(

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Final
 
+from testbed.record.number_text import percent_text, rate_text
 from testbed.record.writer import replace_text
 from testbed.report.page import inlined, template
 from testbed.report.plots import GREY, PALETTE, Figure, rounded
 from testbed.report.terminal.advice import REACH, fusion_text, headline, price
-from testbed.report.wording import percent_text, rate_text
 from testbed.theory.advise import ETHERNET_BPS, Advice, Setting, curve
 
 _POINTS_PER_DECADE: Final = 20

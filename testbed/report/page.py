@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.metrics.server import reopen_command
+from testbed.record import number_text
 from testbed.record.reader import Record
 from testbed.record.writer import replace_text
 from testbed.report import plots, wording
@@ -72,12 +73,12 @@ def template(name: str) -> Any:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        time=wording.time_text,
-        rate=wording.rate_text,
-        size=wording.size_text,
-        percent=wording.percent_text,
+        time=number_text.time_text,
+        rate=number_text.rate_text,
+        size=number_text.size_text,
+        percent=number_text.percent_text,
         change=wording.change_text,
-        digits=wording.digits,
+        digits=number_text.digits,
         breakable=_breakable,
         rate_held=wording.rate_held,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from testbed.record import number_text
 from testbed.record.frames import iteration_parts
 from testbed.record.reader import Record
 from testbed.record.summary import LinkSummary
@@ -262,7 +263,7 @@ def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
     wait_lanes = [waiting.take(row["enqueued_s"], row["started_s"]) for row in rows]
     service_height, wait_height = 0.18 / len(serving), 0.23 / len(waiting)
     for number, (row, service_lane, wait_lane) in enumerate(zip(rows, service_lanes, wait_lanes, strict=True)):
-        text = f"w{rank} bucket {number}, {wording.size_text(row['size_bytes'])}"
+        text = f"w{rank} bucket {number}, {number_text.size_text(row['size_bytes'])}"
         position = rank + 0.2 + wait_height * (wait_lane + 0.5)
         bars.add(
             "bucket waits", AMBER, position, 0.9 * wait_height, row["enqueued_s"], row["started_s"], f"{text}: waits"
@@ -320,7 +321,7 @@ class _Bars:
         trace["y"].append(rounded(position))
         trace["width"].append(rounded(height))
         trace["marker"]["color"].append(color)
-        trace["customdata"].append(f"{text} {wording.time_text(length_s)}, from {wording.time_text(base_s)}")
+        trace["customdata"].append(f"{text} {number_text.time_text(length_s)}, from {number_text.time_text(base_s)}")
 
 
 def _measured(record: Record) -> pl.DataFrame:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from testbed.experiment.link import UNSHAPED_BPS
 from transports.units import format_size
 
 if TYPE_CHECKING:  # the record's module imports polars, which showing progress does not need
@@ -26,6 +25,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         TenantSummary,
         WorkerSummary,
     )
+from testbed.record.number_text import DASH, percent_text, size_text, time_text
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
     "valid": "Bytes, rates and settings of every link hold, and the machine kept up.",
@@ -60,8 +60,6 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "predicted": "Alpha-beta model: latency of every round, then bytes at the goodput of those links; or the "
     "time the most loaded link that workers share needs, if that is longer.",
 }
-DASH: Final = "\u2013"
-"""Stands where a number is not known."""
 
 CHANCE: Final = 0.05
 """A share that is known less well is not shown."""
@@ -70,42 +68,6 @@ STRAGGLER_SHARE: Final = 0.05
 
 _NUM_AGES: Final = 6
 """Ages of gradients that are told one by one."""
-_TIME_UNITS: Final = ((600.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (0.0, 1e-6, "µs"))
-_RATE_UNITS: Final = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (0.0, "bit/s"))
-_SIZE_UNITS: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B"))
-
-
-def digits(value: float, num_digits: int = 3) -> str:
-    """Significant digits without an exponent: `0.0412`, `4.12`, `412`, `4120`."""
-    text = f"{value:.{num_digits}g}"
-    return f"{float(text):.0f}" if "e" in text and abs(value) >= 1 else text
-
-
-def time_text(time_s: float | None) -> str:
-    """`412 ms`; a dash for None."""
-    if time_s is None:
-        return DASH
-    if time_s == 0:
-        return "0 s"
-    scale, unit = next((scale, unit) for least, scale, unit in _TIME_UNITS if abs(time_s) >= least)
-    return f"{digits(time_s / scale)} {unit}"
-
-
-def rate_text(rate_bps: float | None) -> str:
-    """`95.68 Mbit/s`, four digits because links are held to 0.1 %; a dash for None."""
-    if rate_bps == UNSHAPED_BPS:
-        return "unshaped"
-    return DASH if rate_bps is None else _scaled(rate_bps, _RATE_UNITS, num_digits=4)
-
-
-def size_text(size_bytes: float | None) -> str:
-    """`4.19 MB` (powers of 1000, as link rates use); a dash for None."""
-    return DASH if size_bytes is None else _scaled(size_bytes, _SIZE_UNITS)
-
-
-def percent_text(share: float | None) -> str:
-    """`94.6 %`; a dash for None."""
-    return DASH if share is None else f"{100 * share:.1f} %"
 
 
 def deviation(link: "LinkSummary") -> float | None:
@@ -333,11 +295,6 @@ def command_text(command: "CommandSummary") -> str:
         return line
     asked = " and ".join(command.redirected) or "none"
     return f"{line}; process groups of {asked} made by {command.backend}"
-
-
-def _scaled(value: float, units: tuple[tuple[float, str], ...], *, num_digits: int = 3) -> str:
-    scale, unit = next((least or 1.0, unit) for least, unit in units if abs(value) >= least)
-    return f"{digits(value / scale, num_digits)} {unit}"
 
 
 def prometheus_text(seen: "PrometheusSummary") -> str:

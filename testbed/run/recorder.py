@@ -2,30 +2,26 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any, Final
 
 from testbed.control import control_pb2 as messages
+from testbed.control import endpoint_statistics
+from testbed.control.worker import SwitchStatistics
 from testbed.deployment.live_links import LiveLinks, Mark
 from testbed.experiment.changes import timeline
 from testbed.experiment.link import MAX_RATE_BPS
-from testbed.hosts.base import Throttling
-from testbed.hosts.cgroups import own_throttling
-from testbed.links.nfqueue import DelayCounters
 from testbed.measure.backlog import BacklogProbe
-from testbed.measure.connections import Connection
 from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.measure.settings import SettingChange
+from testbed.measure.snapshot import Snapshot
 from testbed.metrics.exporter import Exporter, IterationTimes
-from testbed.plan.background import FlowCounters
 from testbed.plan.plan import Plan
 from testbed.record.status import Progress
 from testbed.record.writer import RecordWriter
 from testbed.run.coordinator import Listener
-from testbed.verdict import retransmissions
-from testbed.verdict.aggregation import SwitchStatistics
 from transports.channels.base import PeerStatistics
 
 MEASURED: Final = "measured"
@@ -34,51 +30,6 @@ OnLine = Callable[[int, str, bool], None]
 _DURATIONS: Final = frozenset(
     {"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s", "encode_s", "decode_s", "forward_stall_s"}
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """Every counter at one border of the measured window, read while all workers wait in a barrier."""
-
-    samples: dict[tuple[str, str], LinkSample]
-    """By link and sending node."""
-    connections: dict[str, dict[tuple[tuple[str, int], tuple[str, int]], Connection]]
-    """By node, then by local and remote end."""
-    delay_counters: dict[tuple[str, str], DelayCounters]
-    """By link and sending node; only where a daemon makes the delay."""
-    machine: MachineSample
-    throttling: dict[str, Throttling]
-    """What the CPU quotas that the spec asks for have done, by worker."""
-    background: list[FlowCounters]
-    """Of each background flow of the plan."""
-    at_s: float
-    """time.monotonic() when the first counter was read."""
-    took_s: float
-    """From the first counter read to the last: what flows meanwhile is in one and not in the other."""
-    own_throttling: Throttling | None
-    """What a quota on the whole testbed, a container's say, has done; None where there is none."""
-
-    @classmethod
-    def take(cls, sampler: LinkSampler) -> "Snapshot":
-        """Read everything now; what background flows go on changing first, and close together."""
-        begun_s = time.monotonic()
-        samples, background = sampler.sample(), sampler.background_counters()
-        connections = sampler.connections()
-        took_s = time.monotonic() - begun_s
-        return cls(
-            samples={(sample.link, sample.node): sample for sample in samples},
-            connections={
-                node: {(connection.local, connection.remote): connection for connection in connections}
-                for node, connections in connections.items()
-            },
-            delay_counters=sampler.delay_counters(),
-            machine=MachineSample.take(),
-            throttling=sampler.throttling(),
-            own_throttling=own_throttling(),
-            background=background,
-            at_s=begun_s,
-            took_s=took_s,
-        )
 
 
 class Recorder(Listener):
@@ -201,7 +152,7 @@ class Recorder(Listener):
         """What a worker counted in the measured iterations: of a switch that adds, of its own endpoint."""
         if (switch := SwitchStatistics.parse(json)) is not None:
             self.switch_statistics[rank] = switch
-        if peers := retransmissions.parse(json):
+        if peers := endpoint_statistics.parse(json):
             self.endpoint_statistics[rank] = peers
 
     def on_line(self, rank: int, line: str, *, error: bool) -> None:

@@ -16,16 +16,17 @@ from typing import Any, Final
 from testbed.calibration.cache import CalibrationCache, Mode
 from testbed.calibration.calibrate import calibrate
 from testbed.calibration.tolerances import Calibration
+from testbed.control.worker import AsynchronousServer, ServerConfiguration
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks
-from testbed.errors import EnvironmentLacksError, Interrupted, RunFailedError, TestbedError
+from testbed.errors import RunFailedError
 from testbed.experiment.slowdowns.base import SLOWDOWNS
 from testbed.experiment.workloads.base import WorkerConfiguration
 from testbed.experiment.workloads.command import Command
 from testbed.experiment.workloads.training import Training
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime
-from testbed.hosts.clean import clean, clean_stale
+from testbed.hosts.clean import owned_run
 from testbed.hosts.spawn import log_tail
 from testbed.plan.aggregators import seats_of
 from testbed.plan.plan import Plan
@@ -33,7 +34,6 @@ from testbed.run.coordinator import Coordinator, Listener
 from testbed.run.link_client import SOCKET_NAME
 from testbed.run.user_command import Launch
 from testbed.system.run_state import RunState
-from testbed.worker.parameter_server import AsynchronousServer, ServerConfiguration
 from transports.collectives.base import COLLECTIVES
 
 _log: Final = logging.getLogger(__name__)
@@ -41,8 +41,6 @@ _log: Final = logging.getLogger(__name__)
 IMPORT_TIMEOUT_S: Final = 120.0
 REGISTER_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 2.0
-DAEMON_PATIENCE_S: Final = 30.0
-"""A Docker daemon that answered when the run began and does not at its end is likely being restarted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,34 +211,6 @@ class Workbench:
 
 def _ignore(_: Any) -> None:
     """No progress wanted."""
-
-
-@contextmanager
-def owned_run(run_id: str) -> Iterator[RunState]:
-    """The state of a run that begins here; before it what dead runs left is removed, after it everything of its own.
-
-    Raises EnvironmentLacksError when something of the run withstands, and then keeps its state; a run that has failed
-    raises its own error, and the log says what withstands.
-    """
-    clean_stale()
-    state = RunState.create(run_id)
-    failure: BaseException | None = None
-    try:
-        yield state
-    except BaseException as error:
-        failure = error
-        raise
-    finally:
-        # By id, whatever the unwinding inside could not do.
-        patience_s = 0.0 if isinstance(failure, Interrupted) else DAEMON_PATIENCE_S
-        if remaining := clean(run_id, patience_s=patience_s).remaining:
-            things = ", ".join(f"{left.kind} {left.what}" for left in remaining)
-            problems = "".join(f" ({text})" for text in dict.fromkeys(left.problem for left in remaining) if text)
-            text = f"could not remove {things}{problems}: run `testbed clean`"
-            if isinstance(failure, TestbedError):
-                _log.warning(text)
-            else:
-                raise EnvironmentLacksError(text)
 
 
 @contextmanager

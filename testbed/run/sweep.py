@@ -14,11 +14,11 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import PointErrors, Sweep, settings_text
 from testbed.machine.doctor import plan_here, require
 from testbed.plan.plan import Plan
+from testbed.record import number_text
 from testbed.record.reader import results_of
 from testbed.record.summary import Summary
-from testbed.report import wording
-from testbed.report.comparison.comparison import ComparedPoint, Comparison
 from testbed.report.comparison.page import write_sweep
+from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.run.run import RunStoppedError, require_iterations
 
 EXIT_FAILED: Final = 1
@@ -148,7 +148,9 @@ def _duration_text(duration_s: float) -> str:
 def _line(summary: Summary, took_s: float) -> Text:
     if summary.outcome not in ("valid", "degraded"):
         return Text.assemble("      ", (summary.outcome, "red"), f"  ({_duration_text(took_s)})  {summary.reasons[0]}")
-    numbers = [f"iteration {wording.time_text(summary.iteration_time_s.median)}"] if summary.iteration_time_s else []
-    numbers += [f"all-reduce {wording.time_text(summary.allreduce.time_s)}"] if summary.allreduce else []
+    numbers = (
+        [f"iteration {number_text.time_text(summary.iteration_time_s.median)}"] if summary.iteration_time_s else []
+    )
+    numbers += [f"all-reduce {number_text.time_text(summary.allreduce.time_s)}"] if summary.allreduce else []
     style = "green" if summary.outcome == "valid" else "yellow"
     return Text.assemble("      ", (summary.outcome, style), f"  ({_duration_text(took_s)})  {', '.join(numbers)}")

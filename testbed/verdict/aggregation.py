@@ -1,53 +1,16 @@
 """What switches that add did in a run, from what they and the workers counted. Pure."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
 from testbed.plan.aggregators import AggregatorPlan, workers_below
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from testbed.record.summary import AggregatorSummary, TenantSummary
 from testbed.worker.tenant import TenantReport
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SwitchStatistics:
-    """Of one worker, over the measured iterations; in chunks."""
-
-    repeated: int
-    """Done again by all workers because an exponent was guessed too low."""
-    sent_again: int
-    """Because no result came."""
-    received_again: int
-    """Results that were not awaited any more."""
-    partial: int
-    """Sums that came without somebody's contribution."""
-    frame_bytes: int
-    lost: str | None
-    """Why the switch adds no more."""
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """What a worker reports: SwitchReducer.statistics() `before` and `after`; None where no switch adds."""
-        found = json.loads(text)
-        if "before" not in found:
-            return None
-        before, after = found["before"], found["after"]
-
-        def between(*names: str) -> int:
-            return sum(int(after[name]) - int(before[name]) for name in names)
-
-        return cls(
-            repeated=between("repeated"),
-            sent_again=between("timeouts", "fast_retransmissions"),
-            received_again=between("duplicates"),
-            partial=between("partial"),
-            frame_bytes=after["frame_bytes"],
-            lost=after["lost"],
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from testbed.measure.snapshot import Snapshot
 from testbed.plan.background import FlowBytes, flow_bytes, on_hop
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from testbed.record.summary import BackgroundSummary
-from testbed.run.recorder import Snapshot
 from testbed.verdict.judge import BackgroundEvidence
 
 

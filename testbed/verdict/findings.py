@@ -9,12 +9,14 @@ from typing import Final
 import polars as pl
 
 from testbed.calibration.tolerances import Calibration
+from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
 from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import Throttling
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.capture import Captured
 from testbed.measure.sampler import wire_bytes
+from testbed.measure.snapshot import Snapshot
 from testbed.plan.aggregators import exchange_delay_s
 from testbed.plan.background import FlowBytes
 from testbed.plan.buckets import scaled
@@ -24,9 +26,9 @@ from testbed.plan.prediction import HOST_LATENCY_S, predict
 from testbed.record.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
 from testbed.record.writer import RecordWriter
 from testbed.report.terminal.setup import setup_text
-from testbed.run.recorder import Recorder, Snapshot
+from testbed.run.recorder import Recorder
 from testbed.verdict import retransmissions
-from testbed.verdict.aggregation import SwitchStatistics, aggregator_summaries, losses, switched_bytes, violations
+from testbed.verdict.aggregation import aggregator_summaries, losses, switched_bytes, violations
 from testbed.verdict.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from testbed.verdict.changes import change_notes, changed_directions
 from testbed.verdict.facts import (

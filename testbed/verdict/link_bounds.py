@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from testbed.experiment.link import MAX_RATE_BPS
+from testbed.record.number_text import digits, percent_text, time_text
 from testbed.record.summary import Summary
-from testbed.report.wording import digits, percent_text, time_text
 
 SPANS: Final = (1, 3, 10)
 """Of samples, over which sent bytes are compared: short ones find short changes, long ones small changes."""

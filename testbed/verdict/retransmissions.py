@@ -4,9 +4,8 @@ The kernel's counters (testbed.measure.connections) say of its TCP what was ackn
 that does this itself (`Channel.counts_itself`) only its ends know. Pure.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from testbed.plan.paths import Hop, Path
 from transports.channels.base import PeerStatistics
@@ -23,21 +22,6 @@ class Overheads:
     """On the wire."""
     retransmitted_bytes: int = 0
     """Payload."""
-
-
-def dump(before: Mapping[int, PeerStatistics], after: Mapping[int, PeerStatistics]) -> dict[str, dict[str, int]]:
-    """What a worker reports of the time between, as plain data."""
-    found = {}
-    for peer, counts in after.items():
-        earlier = asdict(before[peer])
-        found[str(peer)] = {name: count - earlier[name] for name, count in asdict(counts).items()}
-    return found
-
-
-def parse(text: str) -> dict[int, PeerStatistics]:
-    """Out of a worker's result; nothing where its channel leaves counting to the kernel."""
-    found = json.loads(text).get("peers") or {}
-    return {int(peer): PeerStatistics(**counts) for peer, counts in found.items()}
 
 
 def overheads(

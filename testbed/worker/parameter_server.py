@@ -6,37 +6,9 @@ workers have left, and a status other than 0 before that ends the run.
 
 import threading
 
-from pydantic import BaseModel, ConfigDict
-
+from testbed.control.worker import ServerConfiguration
 from testbed.experiment.workloads.base import ServedGroup
-from transports.channels.base import Group
-
-
-class AsynchronousServer(BaseModel):
-    """What a server does with each gradient that is pushed to it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    learning_rate: float
-    momentum: float
-    num_pushes: int
-    """Of each worker."""
-
-
-class ServerConfiguration(BaseModel):
-    """Everything a server is told."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    number: int
-    num_workers: int
-    address: str
-    groups: tuple[ServedGroup, ...]
-    timeout_s: float
-    store_path: str
-    """Of the workers' FileStore."""
-    asynchronous: AsynchronousServer | None = None
-    """None: servers add up, and workers step."""
+from transports.group import Group
 
 
 def main(configuration_json: str) -> None:

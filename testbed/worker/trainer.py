@@ -15,11 +15,10 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
-from testbed.control import control_pb2
+from testbed.control import control_pb2, endpoint_statistics
 from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.experiment.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
 from testbed.system.kernel import return_free_memory
-from testbed.verdict import retransmissions
 from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.datasets import DATASETS, Dataset, batches
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
@@ -111,7 +110,7 @@ class Trainer:
         if before.switch is not None:
             found |= {"before": before.switch, "after": after.switch}
         if before.peers is not None and after.peers is not None:
-            found["peers"] = retransmissions.dump(before.peers, after.peers)
+            found["peers"] = endpoint_statistics.dump(before.peers, after.peers)
         return found
 
     @contextmanager

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.threads import groups, run_threads
-from transports.channels.base import CHANNELS, Channel, Completion, Endpoint, Group, Header
+from transports.channels.base import CHANNELS, Channel, Completion, Endpoint, Header
 from transports.channels.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.group import Group
 
 KINDS = ("grpc", "grpc_bulk", "memory", "mptcp", "tcp", "tcp of 3 streams", "udp", "quic")
 UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")

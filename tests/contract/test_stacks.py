@@ -19,7 +19,7 @@ def _open(rank: Rank, name: str, traces: list[Any], timeout_s: float = 20.0) -> 
     from torch._C._distributed_c10d import FileStore
 
     from transports.bench.stacks import parse_stack
-    from transports.channels.base import Group
+    from transports.group import Group
 
     group = Group(
         name="bench",
@@ -194,8 +194,8 @@ def test_openmpi_takes_the_algorithm_and_tensors_of_any_shape() -> None:
 
 def test_gloo_refuses_a_store_that_is_not_torchs() -> None:
     from transports.bench.stacks import parse_stack
-    from transports.channels.base import Group
     from transports.channels.memory import MemoryStore
+    from transports.group import Group
 
     group = Group(name="bench", rank=0, size=1, address=ADDRESS, store=MemoryStore(), timeout_s=5.0)
     with pytest.raises(OptionError, match="FileStore"):

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
-from testbed.hosts.base import Limits, ProcessSpec
+from testbed.experiment.host import Limits
+from testbed.hosts.base import ProcessSpec
 from testbed.hosts.clean import clean, leftovers
 from testbed.hosts.container import ContainerHost, ContainerRuntime, ContainerSpec
 from testbed.hosts.docker_cli import RUN_LABEL

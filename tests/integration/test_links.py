@@ -15,12 +15,13 @@ import pytest
 from testbed.calibration.cache import Mode
 from testbed.calibration.calibrate import calibrate, delays_of, flow_of, rate_of
 from testbed.calibration.delays import one_way_delays_s
-from testbed.calibration.streams import goodput_fraction, receive_rate_bps, streaming
+from testbed.calibration.streams import receive_rate_bps, streaming
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError, SpecError
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.link import BackendName
 from testbed.links.base import BACKENDS
+from testbed.links.htb import goodput_fraction
 from testbed.machine.doctor import backend_lacks, plan_here, require
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.sampler import LinkSample, LinkSampler, wire_bytes

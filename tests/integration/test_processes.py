@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
-from testbed.hosts.base import Host, Limits, Process, ProcessSpec
+from testbed.experiment.host import Limits
+from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.clean import clean
 from testbed.hosts.fork_client import ForkServer
 from testbed.hosts.namespace import NamespaceHost

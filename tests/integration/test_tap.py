@@ -15,10 +15,10 @@ import pytest
 
 from testbed.calibration.calibrate import calibrate, measure_rate
 from testbed.calibration.delays import one_way_delays_s
-from testbed.calibration.streams import goodput_fraction
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.experiment.experiment import validate
+from testbed.links.htb import goodput_fraction
 from testbed.links.tap import RelayCounters, TapStage
 from testbed.machine.doctor import backend_lacks
 from testbed.measure.sampler import LinkSampler

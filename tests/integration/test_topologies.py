@@ -24,7 +24,7 @@ from testbed.system.kernel import has_sysctl
 from testbed.system.run_state import RunState, new_run_id
 from tests.threads import groups, run_threads
 from transports.channels._tcp.mesh import connect_mesh
-from transports.channels.base import Group
+from transports.group import Group
 
 pytestmark = pytest.mark.privileged
 

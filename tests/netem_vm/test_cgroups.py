@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from testbed.hosts.base import Limits
+from testbed.experiment.host import Limits
 from testbed.hosts.cgroups import ProcessCgroup, available_controllers
 from testbed.system.run_state import RunState, new_run_id
 

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Final
 
 from transports.baselines import _openmpi_slot
-from transports.channels.base import Group, published
 from transports.errors import OptionError, TransportError, UnsupportedError
-from transports.torch_backend.environment import interface_of_address
+from transports.group import Group, published
+from transports.interfaces import interface_of_address
 
 CURE: Final = "pip install 'ina-testbed[mpi]'"
 _POLL_S: Final = 0.05

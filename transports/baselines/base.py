@@ -5,8 +5,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
-from transports.channels.base import Group
 from transports.execution.trace import OperationTrace
+from transports.group import Group
 from transports.registry import Options, Registry
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack, WorkLike
-from transports.channels.base import Group
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.errors import OptionError
 from transports.execution.trace import OperationTrace
+from transports.group import Group
 
 if TYPE_CHECKING:
     import torch

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from transports.baselines._openmpi_launch import Job, library_path, mpirun_path
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack
-from transports.channels.base import Group
 from transports.errors import OptionError, TransportError
 from transports.execution.trace import OperationTrace
+from transports.group import Group
 
 if TYPE_CHECKING:
     import torch

@@ -124,7 +124,7 @@ def measure(
     from torch.distributed.rendezvous import rendezvous
 
     from transports.bench.timing import Operands, allowed_error, timed
-    from transports.channels.base import Group
+    from transports.group import Group
 
     store, rank, num_workers = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     chosen = getattr(torch, dtype)

@@ -7,11 +7,12 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace
-from transports.channels.base import CHANNELS, Channel, Group
+from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.collectives.in_network import DATA_PLANES
 from transports.compression.base import COMPRESSORS, Compressor
 from transports.errors import OptionError
+from transports.group import Group
 from transports.registry import OptionsT, Registry
 
 

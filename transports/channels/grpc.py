@@ -10,9 +10,10 @@ from pydantic import Field
 
 from transports.channels._rpc.endpoint import StreamEndpoint
 from transports.channels._rpc.grpc_streams import GrpcStreams
-from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group
+from transports.channels.base import CHANNELS, Channel, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
 from transports.channels.tcp import Tcp
+from transports.group import Group
 from transports.units import Size
 
 MAX_MESSAGE_BYTES: Final = 4 << 20

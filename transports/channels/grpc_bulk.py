@@ -5,8 +5,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from transports.channels._rpc.bulk_endpoint import BulkEndpoint
-from transports.channels.base import CHANNELS, Endpoint, Group
+from transports.channels.base import CHANNELS, Endpoint
 from transports.channels.tcp import Tcp
+from transports.group import Group
 
 
 @CHANNELS.register

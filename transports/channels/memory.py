@@ -14,19 +14,10 @@ from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
-from transports.channels.base import (
-    CHANNELS,
-    Channel,
-    Completion,
-    ForwardReverse,
-    Group,
-    Header,
-    PeerStatistics,
-    Token,
-    published,
-)
+from transports.channels.base import CHANNELS, Channel, Completion, ForwardReverse, Header, PeerStatistics, Token
 from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
 from transports.errors import PeerTimeoutError, TransportError
+from transports.group import Group, published
 
 
 class MemoryStore:
@@ -37,24 +28,24 @@ class MemoryStore:
         self._changed = threading.Condition()
 
     def set(self, key: str, value: str) -> None:
-        """See :class:`transports.channels.base.Store`."""
+        """See :class:`transports.group.Store`."""
         with self._changed:
             self._values[key] = value.encode()
             self._changed.notify_all()
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> None:
-        """See :class:`transports.channels.base.Store`. Raises TimeoutError."""
+        """See :class:`transports.group.Store`. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._values.keys() >= set(keys), timeout.total_seconds()):
                 raise TimeoutError(f"nobody has set {', '.join(keys)} within {timeout}")
 
     def check(self, keys: list[str], /) -> bool:
-        """See :class:`transports.channels.base.Store`."""
+        """See :class:`transports.group.Store`."""
         with self._changed:
             return self._values.keys() >= set(keys)
 
     def get(self, key: str) -> bytes:
-        """See :class:`transports.channels.base.Store`."""
+        """See :class:`transports.group.Store`."""
         with self._changed:
             return self._values[key]
 

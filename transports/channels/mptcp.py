@@ -14,10 +14,11 @@ from pydantic import Field
 from transports.channels._tcp.congestion import control
 from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels._tcp.mesh import Mesh, connect_mesh
-from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
+from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
 from transports.channels.tcp import ETHERNET_BYTES, SEGMENT_HEADER_BYTES
 from transports.errors import UnsupportedError
+from transports.group import Group
 
 IPPROTO_MPTCP: Final = 262
 SOL_MPTCP: Final = 284

@@ -8,8 +8,9 @@ from typing import ClassVar, Final, Literal
 
 from transports.channels._rpc.endpoint import StreamEndpoint
 from transports.channels._rpc.quic_streams import MAX_DATAGRAM_BYTES, QuicStreams, require_aioquic
-from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group
+from transports.channels.base import CHANNELS, Channel, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
+from transports.group import Group
 
 ETHERNET_IP_UDP_BYTES: Final = 14 + 20 + 8
 _OVERHEAD_BYTES: Final = 1 + 8 + 2 + 16 + 9

@@ -14,9 +14,10 @@ from transports.channels._tcp.congestion import control
 from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels._tcp.program import library
 from transports.channels._tcp.streams import StreamsEndpoint, connect_streams
-from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse, Group
+from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
 from transports.errors import UnsupportedError
+from transports.group import Group
 from transports.units import Size
 
 ETHERNET_BYTES: Final = 14

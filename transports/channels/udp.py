@@ -15,16 +15,17 @@ from pydantic import Field
 
 from switch_agg.driver import open_socket
 from switch_agg.window import AimdWindow, FixedWindow, Window
-from transports.channels._tcp.mesh import port_range, ports
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.endpoint import UdpEndpoint
 from transports.channels._udp.native import library
 from transports.channels._udp.pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.channels._udp.window import CompetingDelayWindow
 from transports.channels._udp.wire import ACKNOWLEDGEMENT, HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES, RANGE
-from transports.channels.base import CHANNELS, Channel, ForwardReverse, Group, published
+from transports.channels.base import CHANNELS, Channel, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
+from transports.channels.ports import port_range, ports
 from transports.errors import OptionError, PeerLostError, TransportError
+from transports.group import Group, published
 from transports.units import Rate, Time
 
 _INITIAL_PACKETS: Final = 16

@@ -21,8 +21,8 @@ from switch_agg.errors import AggregationError
 from switch_agg.errors import UnsupportedError as NoCompilerError
 from switch_agg.quantize import Floats
 from switch_agg.wire import PORTS
-from transports.channels.base import Group, published
 from transports.errors import OptionError, TransportError
+from transports.group import Group, published
 
 if TYPE_CHECKING:
     from transports.collectives.in_network import InNetwork

@@ -17,8 +17,8 @@ from transports.registry import Options, Registry
 from transports.units import Size
 
 if TYPE_CHECKING:
-    from transports.channels.base import Group
     from transports.collectives._switch_reducer import SwitchReducer
+    from transports.group import Group
 
 Operation = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter", "all_to_all"

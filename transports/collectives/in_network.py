@@ -22,8 +22,8 @@ from transports.errors import OptionError
 from transports.units import Size, Time
 
 if TYPE_CHECKING:
-    from transports.channels.base import Group
     from transports.collectives._switch_reducer import SwitchReducer
+    from transports.group import Group
 
 DataPlaneName = Literal["ebpf", "reference"]
 DATA_PLANES: Final[tuple[DataPlaneName, ...]] = get_args(DataPlaneName)

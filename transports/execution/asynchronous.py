@@ -17,12 +17,13 @@ from typing import Final
 
 import torch
 
-from transports.channels.base import Channel, Endpoint, Group, Header, Token
+from transports.channels.base import Channel, Endpoint, Header, Token
 from transports.channels.framing import DTYPES, POINT_TO_POINT, group_id
 from transports.collectives.schedules.segments import parts
 from transports.execution.operations import Transport
 from transports.execution.tensors import raw
 from transports.execution.trace import OperationTrace
+from transports.group import Group
 
 _BEGIN, _PUSH, _PULL, _STALENESS = range(4)
 """Tags."""

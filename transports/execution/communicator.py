@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import torch
 
-from transports.channels.base import Channel, Group, PeerStatistics
+from transports.channels.base import Channel, PeerStatistics
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
 from transports.errors import OptionError, TransportError
@@ -34,6 +34,7 @@ from transports.execution.operations import (
 )
 from transports.execution.pairs import Message, PointToPoint
 from transports.execution.trace import CodecAccount, OperationTrace
+from transports.group import Group
 
 Job = Callable[[Transport], None]
 Callback = Callable[[BaseException | None], None]

@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 
 import torch
 
-from transports.channels.base import Channel, Endpoint, Group
+from transports.channels.base import Channel, Endpoint
 from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, argument, group_id
 from transports.collectives._switch_reducer import SwitchReducer
 from transports.collectives.base import Buffer, Collective, Operation
@@ -19,6 +19,7 @@ from transports.errors import OptionError
 from transports.execution.executor import Executor, Reduction, Splits
 from transports.execution.tensors import flat, nothing
 from transports.execution.trace import CodecAccount
+from transports.group import Group
 
 ReduceOperation = Literal["sum", "product", "min", "max", "avg", "band", "bor", "bxor"]
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import torch
 
-from transports.channels.base import Channel, Endpoint, Group, Header, PeerStatistics, Store, Token
+from transports.channels.base import Channel, Endpoint, Header, PeerStatistics, Token
 from transports.channels.framing import DTYPES, POINT_TO_POINT, group_id
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError
 from transports.execution.point_to_point import (
@@ -32,6 +32,7 @@ from transports.execution.point_to_point import (
     Unmatched,
 )
 from transports.execution.tensors import flat, nothing, raw
+from transports.group import Group, Store
 
 LINGER_S: Final = 1.0
 """How long a member that leaves waits for a peer to say goodbye, too: what is on its way must not be cut off."""

@@ -12,12 +12,13 @@ from typing import get_args
 
 import torch
 
-from transports.channels.base import Channel, Group, Header
+from transports.channels.base import Channel, Header
 from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, describe, group_id
 from transports.collectives.base import Collective, Operation
 from transports.errors import FrameMismatchError
 from transports.execution.executor import Executor
 from transports.execution.operations import reduction_of
+from transports.group import Group
 
 
 def serve(collective: Collective, channel: Channel, group: Group, number: int) -> None:

@@ -1,9 +1,7 @@
 """What the torch backend reads from the environment when nobody configured it: see `torch_backend/process_group.py`."""
 
-import fcntl
 import json
 import socket
-import struct
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
@@ -11,10 +9,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from transports.errors import OptionError, UnsupportedError
+from transports.interfaces import address_of_interface
 from transports.registry import OptionsT, Registry
 
-_SIOCGIFADDR: Final = 0x8915  # linux/sockios.h
-_IFNAMSIZ: Final = 16  # linux/if.h
 _PREFIX: Final = "TESTBED_"
 _VARIABLES: Final = tuple(
     _PREFIX + name
@@ -91,33 +88,6 @@ def own_address(environment: Mapping[str, str]) -> str:
     if master := environment.get("MASTER_ADDR"):
         return address_towards(master)
     return _LOOPBACK
-
-
-def address_of_interface(interface: str) -> str:
-    """The first IPv4 address of the interface (netdevice(7)). Raises UnsupportedError when it has none."""
-    request = struct.pack(f"{_IFNAMSIZ}s{_IFNAMSIZ}x", interface.encode()[: _IFNAMSIZ - 1])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            reply = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-        except OSError as error:
-            raise UnsupportedError(
-                f"TESTBED_INTERFACE: {interface!r} has no IPv4 address ({error.strerror}); "
-                "`ip -4 address` lists those that have"
-            ) from None
-    # struct ifreq: the name, then a sockaddr_in whose address follows family and port.
-    return socket.inet_ntoa(reply[_IFNAMSIZ + 4 : _IFNAMSIZ + 8])
-
-
-def interface_of_address(address: str) -> str:
-    """The interface that has this IPv4 address. Raises UnsupportedError when none has."""
-    for _, interface in socket.if_nameindex():
-        try:
-            found = address_of_interface(interface)
-        except UnsupportedError:
-            continue
-        if found == address:
-            return interface
-    raise UnsupportedError(f"no interface has the address {address}; `ip -4 address` lists those there are")
 
 
 def address_towards(host: str) -> str:

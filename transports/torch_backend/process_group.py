@@ -54,13 +54,14 @@ from torch._C._distributed_c10d import PythonCallbackWork
 from torch.futures import Future
 
 from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
-from transports.channels.base import CHANNELS, Channel, Group, Store
+from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.compression.base import COMPRESSORS, Compressor, require_for_group
 from transports.errors import OptionError
 from transports.execution import sparse
 from transports.execution.communicator import Communicator, Work
 from transports.execution.operations import ReduceOperation, Transport
+from transports.group import Group, Store
 from transports.torch_backend.autoload import BACKEND
 from transports.torch_backend.environment import own_address, parsed_axis, rack_numbers, require_known
 from transports.torch_backend.monitored_barrier import MonitoredBarrier

@@ -98,7 +98,7 @@ class AllReduce(AgentWorkload):
 
         from testbed.control.control_pb2 import Event, Result
         from transports.bench.timing import Operands, allowed_error, timed
-        from transports.channels.base import Group
+        from transports.group import Group
 
         torch.set_num_threads(configuration.num_threads)
         store = FileStore(configuration.store_path, configuration.num_workers)

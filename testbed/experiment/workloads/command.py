@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from testbed.experiment.fusion import Fusion
+from testbed.experiment.host import Limits
 from testbed.experiment.workloads.base import WORKLOADS, Workload
-from testbed.hosts.base import Limits
 from transports.compression.base import Compressor, require_for_group
 from transports.errors import OptionError
 from transports.units import Time

@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from testbed.report import wording
+from testbed.record import number_text
 from testbed.report.comparison.axes import grouped, horizontal, point_name
 
 if TYPE_CHECKING:
-    from testbed.report.comparison.comparison import ComparedPoint, Comparison
+    from testbed.report.comparison.points import ComparedPoint, Comparison
 
 _NOTICEABLE: Final = 1.03
 """Times that are nearer to each other than this are called equal."""
@@ -59,12 +59,12 @@ def _along(path: str, times_s: Mapping[str, float], waiting: Mapping[str, float]
     if times_s[positions[-1]] > times_s[positions[0]]:
         positions.reverse()
     first, last = positions[0], positions[-1]
-    told = {position: wording.time_text(time_s) for position, time_s in times_s.items()}
+    told = {position: number_text.time_text(time_s) for position, time_s in times_s.items()}
     rest = f" At {last} {100 * waiting[last]:.0f} % of an iteration waits for communication." if last in waiting else ""
     if longest < _ENOUGH * shortest:
         return f"{path} hardly matters here: {told[first]} at {first}, {told[last]} at {last}.{rest}"
     enough = next(position for position in positions if times_s[position] <= _ENOUGH * shortest)
-    factor = wording.digits(times_s[first] / times_s[enough])
+    factor = number_text.digits(times_s[first] / times_s[enough])
     what = "an iteration" if waiting else "the command"
     beginning = f"From {first} to {enough} {what} becomes {factor} times as fast ({told[first]}, {told[enough]})"
     if enough == last:
@@ -76,16 +76,16 @@ def _fastest(times_s: Mapping[str, float]) -> str:
     """Of names: the fastest, against the first."""
     reference, *_ = times_s
     best = min(times_s, key=times_s.__getitem__)
-    told = f"{reference} ({wording.time_text(times_s[reference])})"
+    told = f"{reference} ({number_text.time_text(times_s[reference])})"
     faster = times_s[reference] / times_s[best]
     if faster >= _NOTICEABLE:
-        than = f"{wording.digits(faster)} times as fast as {told}"
-        return f"{best} is the fastest with {wording.time_text(times_s[best])}, {than}."
+        than = f"{number_text.digits(faster)} times as fast as {told}"
+        return f"{best} is the fastest with {number_text.time_text(times_s[best])}, {than}."
     slowest = max(times_s, key=times_s.__getitem__)
     slower = times_s[slowest] / times_s[reference]
     if slower < _NOTICEABLE:
         return f"All are as fast as {told}."
-    return f"Nothing is faster than {told}; {slowest} takes {wording.digits(slower)} times as long."
+    return f"Nothing is faster than {told}; {slowest} takes {number_text.digits(slower)} times as long."
 
 
 def _compared(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -121,7 +121,7 @@ def _best(reference: str, best: Mapping[str, tuple[str, float]]) -> str:
         if winner == reference:
             texts.append(f"at {_listed(at)} nothing is faster than {reference}")
         else:
-            times = _listed([wording.digits(factor) for factor in factors])
+            times = _listed([number_text.digits(factor) for factor in factors])
             texts.append(f"at {_listed(at)} {winner} is the fastest, {times} times as fast as {reference}")
     text = "; ".join(texts)
     return f"{text[0].upper()}{text[1:]}."
@@ -144,7 +144,7 @@ def _slower(times_s: Mapping[str, Mapping[str, float]]) -> str:
             along / times_s[reference][at] for at, along in times_s[other].items() if at in times_s[reference]
         )
         if factors:
-            ends = dict.fromkeys(wording.digits(factor) for factor in (factors[0], factors[-1]))
+            ends = dict.fromkeys(number_text.digits(factor) for factor in (factors[0], factors[-1]))
             texts.append(f"{other} takes {' to '.join(ends)} times as long")
     return f"{_listed(texts)}."
 

@@ -7,7 +7,7 @@ from testbed.experiment.sweep import value_text
 from transports.units import parse_fraction, parse_rate_bps, parse_size_bytes, parse_time_s
 
 if TYPE_CHECKING:
-    from testbed.report.comparison.comparison import ComparedPoint, Comparison
+    from testbed.report.comparison.points import ComparedPoint, Comparison
 
 
 def quantities(values: Sequence[Any]) -> list[float] | None:

@@ -8,7 +8,8 @@ from testbed.record.writer import replace_text
 from testbed.report import wording
 from testbed.report.comparison import plots
 from testbed.report.comparison.answer import answer
-from testbed.report.comparison.comparison import Comparison, columns, write_comparison
+from testbed.report.comparison.comparison import columns, write_comparison
+from testbed.report.comparison.points import Comparison
 from testbed.report.page import inlined, template
 from testbed.report.terminal.setup import SEPARATOR
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from testbed.report import wording
 from testbed.report.comparison.axes import grouped, horizontal, point_name
-from testbed.report.comparison.comparison import ComparedPoint, Comparison
+from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.report.plots import BLUE, GREY, PALETTE, RED, Figure, rounded
 
 _LOG_RATIO: Final = 8

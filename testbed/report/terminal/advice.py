@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from testbed.report.wording import digits, percent_text, rate_text, size_text, time_text
+from testbed.record.number_text import digits, percent_text, rate_text, size_text, time_text
 from testbed.theory.advise import Advice, Change, Setting
 from testbed.traces.table import LayerTable
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.machine.budget import NUM_WORKERS, PROBED_DELAY, Budget, Lateness
-from testbed.report.wording import rate_text, time_text
+from testbed.record.number_text import rate_text, time_text
 
 BUSY_SHARE: Final = 0.2
 """Of the cores by other programs: more, and the numbers are theirs as well."""

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.experiment.link import UNSHAPED_BPS
-from testbed.report import wording
+from testbed.record import number_text
 from transports.units import parse_rate_bps
 
 
@@ -25,11 +25,11 @@ def render_links(run_id: str, rows: Sequence[Mapping[str, Any]], console: Consol
             f"{row['from']} → {row['to']}",
             "[red]down[/]" if row["down"] else "unshaped" if rate_bps == UNSHAPED_BPS else asked["rate"],
             asked["delay"],
-            wording.percent_text(asked["loss"]) if isinstance(asked["loss"], int | float) else "bursts",
+            number_text.percent_text(asked["loss"]) if isinstance(asked["loss"], int | float) else "bursts",
             asked["queue"],
-            wording.rate_text(row["used_bps"]),
-            wording.percent_text(None if rate_bps == UNSHAPED_BPS else row["used_bps"] / rate_bps),
-            wording.size_text(row["backlog_bytes"]),
+            number_text.rate_text(row["used_bps"]),
+            number_text.percent_text(None if rate_bps == UNSHAPED_BPS else row["used_bps"] / rate_bps),
+            number_text.size_text(row["backlog_bytes"]),
             f"{row['drops']:,}",
         )
     console.print(table)

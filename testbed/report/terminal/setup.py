@@ -7,7 +7,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion import Fusion
 from testbed.experiment.link import LinkSpec
 from testbed.experiment.workloads.command import Command
-from testbed.report import wording
+from testbed.record import number_text
 from transports.registry import Options
 from transports.units import format_size
 
@@ -64,8 +64,8 @@ def _parts(experiment: Experiment) -> Iterator[str]:
 
 
 def _link(link: LinkSpec) -> str:
-    told = [wording.rate_text(link.rate_bps)]
-    told += [wording.time_text(link.delay_s)] if link.delay_s > 0 else []
+    told = [number_text.rate_text(link.rate_bps)]
+    told += [number_text.time_text(link.delay_s)] if link.delay_s > 0 else []
     told += ["lossy"] if link.loss != 0 else []
     return ", ".join(told)
 
@@ -76,7 +76,7 @@ def _fusion(fusion: Fusion) -> str:
         case "size":
             return f"buckets of {size}"
         case "time":
-            return f"buckets of {wording.time_text(fusion.cycle_s)}, {size} at most"
+            return f"buckets of {number_text.time_text(fusion.cycle_s)}, {size} at most"
         case "priority":
             return f"front layers first, {size} at once"
         case "layers":

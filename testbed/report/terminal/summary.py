@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.metrics.server import DIRECTORY, reopen_command
+from testbed.record import number_text
 from testbed.report import wording
 
 if TYPE_CHECKING:  # the record's module imports polars, which progress does not need
@@ -70,31 +71,33 @@ def _numbers(summary: "Summary") -> Table:
     grid.add_column()
     time_s = summary.iteration_time_s
     if time_s is not None:
-        spread = f"p10 {wording.time_text(time_s.p10)}, p90 {wording.time_text(time_s.p90)}"
+        spread = f"p10 {number_text.time_text(time_s.p10)}, p90 {number_text.time_text(time_s.p90)}"
         asked = f"{summary.num_iterations} iterations of {summary.num_workers} workers"
         every = summary.synchronisation.every if summary.synchronisation else None
         what = f"mean over each {every} that average once, median of {asked}" if every else f"median of {asked}"
-        grid.add_row("Iteration", wording.time_text(time_s.median), f"{what}; {spread}")
+        grid.add_row("Iteration", number_text.time_text(time_s.median), f"{what}; {spread}")
         for name, part_s, color in (
             ("  compute", summary.compute_time_s, "blue"),
             ("  exposed communication", summary.exposed_communication_s, "red"),
             ("  other", summary.other_time_s, "bright_black"),
         ):
-            grid.add_row(Text(name, style="not bold"), wording.time_text(part_s), _share(part_s, time_s.median, color))
+            grid.add_row(
+                Text(name, style="not bold"), number_text.time_text(part_s), _share(part_s, time_s.median, color)
+            )
     if summary.command is not None:
-        grid.add_row("Command", wording.time_text(summary.command.time_s), wording.command_text(summary.command))
+        grid.add_row("Command", number_text.time_text(summary.command.time_s), wording.command_text(summary.command))
     if summary.samples_per_s is not None:
-        grid.add_row("Throughput", f"{wording.digits(summary.samples_per_s)}/s", "samples per second, all workers")
+        grid.add_row("Throughput", f"{number_text.digits(summary.samples_per_s)}/s", "samples per second, all workers")
     if summary.scaling_factor is not None:
         grid.add_row("Scaling factor", f"{summary.scaling_factor:.3f}", wording.scaling_definition(summary))
     if summary.allreduce is not None:
         took = summary.allreduce
         grid.add_row(
             wording.exchange_name(summary),
-            wording.time_text(took.time_s),
-            f"for {wording.size_text(took.size_bytes)}; {took.time_s / took.bound_s:.3f} x the bound "
-            f"({wording.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x "
-            f"{wording.prediction_name(took)} ({wording.time_text(took.predicted_s)})",
+            number_text.time_text(took.time_s),
+            f"for {number_text.size_text(took.size_bytes)}; {took.time_s / took.bound_s:.3f} x the bound "
+            f"({number_text.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x "
+            f"{wording.prediction_name(took)} ({number_text.time_text(took.predicted_s)})",
         )
     if summary.machine is not None:
         idle, text = wording.machine_text(summary.machine)
@@ -108,13 +111,15 @@ def _numbers(summary: "Summary") -> Table:
     if (worker := wording.straggler(summary)) is not None:
         slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
         last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"
-        grid.add_row("Straggler", wording.time_text(worker.held_up_s), f"per iteration that everyone waited for {last}")
+        grid.add_row(
+            "Straggler", number_text.time_text(worker.held_up_s), f"per iteration that everyone waited for {last}"
+        )
     for aggregator in summary.aggregators:
         grid.add_row("Switch adds", f"{aggregator.chunks:,}", wording.aggregator_text(aggregator))
     for flow in summary.background:
-        grid.add_row("Background", wording.rate_text(flow.received_bps), wording.background_text(flow))
+        grid.add_row("Background", number_text.rate_text(flow.received_bps), wording.background_text(flow))
     if summary.compression is not None:
-        ratio = wording.percent_text(summary.compression.payload_ratio)
+        ratio = number_text.percent_text(summary.compression.payload_ratio)
         grid.add_row("Compression", ratio, wording.compression_text(summary.compression))
     if summary.synchronisation is not None:
         mean = f"{summary.synchronisation.staleness_mean:.3g}"
@@ -157,15 +162,15 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
     for group in _groups(links):
         cells = [
             _ways(group),
-            wording.rate_text(group[0].rate_bps),
-            _span([link.measured_rate_bps for link in group], wording.rate_text),
-            wording.time_text(group[0].delay_s),
-            _span([link.measured_delay_s for link in group], wording.time_text),
-            *([_span([link.bytes for link in group], wording.size_text)] if wide else []),
+            number_text.rate_text(group[0].rate_bps),
+            _span([link.measured_rate_bps for link in group], number_text.rate_text),
+            number_text.time_text(group[0].delay_s),
+            _span([link.measured_delay_s for link in group], number_text.time_text),
+            *([_span([link.bytes for link in group], number_text.size_text)] if wide else []),
             _span([wording.deviation(link) for link in group], wording.deviation_text),
-            _span([link.utilization_mean for link in group], wording.percent_text),
-            *([_span([link.utilization_busy for link in group], wording.percent_text)] if busy else []),
-            *([_span([link.background_utilization for link in group], wording.percent_text)] if shared else []),
+            _span([link.utilization_mean for link in group], number_text.percent_text),
+            *([_span([link.utilization_busy for link in group], number_text.percent_text)] if busy else []),
+            *([_span([link.background_utilization for link in group], number_text.percent_text)] if shared else []),
             _span([link.drops for link in group], lambda drops: f"{drops or 0:,.0f}"),
         ]
         table.add_row(*cells)
@@ -349,7 +354,7 @@ class LiveProgress:
         if self._links:
             parts.append(f"links {sum(used for _, used in self._links) / len(self._links) * 100:.0f} %")
         if position.iteration_s is not None:
-            parts.append(f"{wording.time_text(position.iteration_s)} each")
+            parts.append(f"{number_text.time_text(position.iteration_s)} each")
             parts.append(f"{(position.total - position.number) * position.iteration_s:.0f} s to go")
         return ", ".join(parts)
 

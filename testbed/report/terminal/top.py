@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.experiment.link import UNSHAPED_BPS
+from testbed.record import number_text
 from testbed.record.status import RunStatus
-from testbed.report import wording
 from testbed.report.terminal.status import title
 from transports.units import parse_rate_bps, parse_time_s
 
@@ -104,8 +104,8 @@ def _totals(links: Sequence[LinkView]) -> Text:
     used_bps, most = sum(link.used_bps for link in links), max(links, key=lambda link: link.share)
     drops, marks = sum(link.drops_per_s for link in links), sum(link.marks_per_s for link in links)
     return Text(
-        f"{len(links)} directions carry {wording.rate_text(used_bps)}; busiest {most.name} at "
-        f"{wording.percent_text(most.share)}; {drops:.0f} drops/s, {marks:.0f} marks/s"
+        f"{len(links)} directions carry {number_text.rate_text(used_bps)}; busiest {most.name} at "
+        f"{number_text.percent_text(most.share)}; {drops:.0f} drops/s, {marks:.0f} marks/s"
     )
 
 
@@ -121,11 +121,11 @@ def _table(links: Sequence[LinkView]) -> Table:
     for link in links:
         table.add_row(
             link.name,
-            Text("down", style="bold red") if link.down else wording.rate_text(link.rate_bps),
-            wording.time_text(link.delay_s) if link.delay_s else wording.DASH,
-            wording.rate_text(link.used_bps),
-            *((wording.DASH, "") if link.rate_bps == UNSHAPED_BPS else _meter(link.share)),
-            wording.size_text(link.backlog_bytes) if link.backlog_bytes else wording.DASH,
+            Text("down", style="bold red") if link.down else number_text.rate_text(link.rate_bps),
+            number_text.time_text(link.delay_s) if link.delay_s else number_text.DASH,
+            number_text.rate_text(link.used_bps),
+            *((number_text.DASH, "") if link.rate_bps == UNSHAPED_BPS else _meter(link.share)),
+            number_text.size_text(link.backlog_bytes) if link.backlog_bytes else number_text.DASH,
             *_counter(link.drops, link.drops_per_s, "red"),
             *_counter(link.marks, link.marks_per_s, "yellow"),
         )
@@ -139,4 +139,4 @@ def _meter(share: float) -> tuple[str, ProgressBar]:
 
 def _counter(count: int, per_s: float, color: str) -> tuple[Text, Text]:
     style = color if per_s else ""
-    return Text(f"{count:,}", style=style), Text(f"{per_s:.0f}" if per_s else wording.DASH, style=style)
+    return Text(f"{count:,}", style=style), Text(f"{per_s:.0f}" if per_s else number_text.DASH, style=style)

@@ -14,9 +14,10 @@ from typing import Final
 
 from transports.channels._rpc.grpc_streams import GRACE_S, SILENT_TOKEN, GrpcStreams, Outgoing, Stream
 from transports.channels._tcp.endpoint import TcpEndpoint
-from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Header, PeerStatistics, Token
 from transports.channels.framing import GOODBYE, HEADER_BYTES, POINT_TO_POINT, describe, left, mismatch, pack, unpack
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.group import Group
 
 _NOTHING: Final = memoryview(b"")
 

@@ -10,7 +10,7 @@ from threading import Condition, Lock
 from typing import Protocol
 
 from transports.channels._rpc.grpc_streams import GRACE_S, Outgoing, Stream
-from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Header, PeerStatistics, Token
 from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
@@ -23,6 +23,7 @@ from transports.channels.framing import (
     unpack,
 )
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.group import Group
 
 
 class Streams(Protocol):

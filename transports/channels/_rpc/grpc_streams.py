@@ -24,10 +24,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from transports.channels._tcp.congestion import congestion_of
-from transports.channels._tcp.mesh import hello, port_range, ports, rank_of
-from transports.channels.base import Group, Header, Token, published
+from transports.channels._tcp.mesh import hello, rank_of
+from transports.channels.base import Header, Token
 from transports.channels.framing import GOODBYE, HEADER_BYTES, group_id, pack
+from transports.channels.ports import port_range, ports
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
+from transports.group import Group, published
 
 if TYPE_CHECKING:
     import grpc

@@ -24,10 +24,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from transports.channels._rpc.grpc_streams import SILENT_TOKEN, Outgoing, Stream
-from transports.channels._tcp.mesh import hello, port_range, ports, rank_of
-from transports.channels.base import Group, Header, Token, published
+from transports.channels._tcp.mesh import hello, rank_of
+from transports.channels.base import Header, Token
 from transports.channels.framing import GOODBYE, HEADER_BYTES, group_id, pack, unpack
+from transports.channels.ports import port_range, ports
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
+from transports.group import Group, published
 
 if TYPE_CHECKING:
     from aioquic.asyncio.protocol import QuicConnectionProtocol

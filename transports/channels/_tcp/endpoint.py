@@ -23,7 +23,7 @@ from transports.channels._tcp import program as native
 from transports.channels._tcp.congestion import congestion_of
 from transports.channels._tcp.mesh import Mesh
 from transports.channels._tcp.program import LaneName, TcpProgram
-from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Header, PeerStatistics, Token
 from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
@@ -38,6 +38,7 @@ from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
 from transports.channels.tcp_info import read_tcp_info
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.group import Group
 
 _log: Final = logging.getLogger(__name__)
 

@@ -10,25 +10,20 @@ group is then connected all the same, and only its paths may differ.
 """
 
 import errno
-import hashlib
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
 
-from transports.channels.base import Group, Header, published
+from transports.channels.base import Header
 from transports.channels.framing import HEADER_BYTES, HELLO, group_id, pack, unpack
+from transports.channels.ports import port_range, ports
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.group import Group, published
 
 Configure = Callable[[socket.socket], None]
-
-_NUM_DRAWS: Final = 16
-_DEFAULT_PORT_RANGE: Final = (32768, 60999)
-"""Where the kernel's own range cannot be read."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,27 +80,6 @@ def rank_of(said: bytes, group: Group) -> int | None:
         return None
     ours = header.operation == HELLO and header.group == group_id(group.name) and header.count == group.size
     return header.phase if ours else None
-
-
-def ports(group: str, rank: int, peer: int | None, allowed: tuple[int, int]) -> Iterator[int]:
-    """The ports to try, in this order, for the member's connection to the peer (None: to listen on); at last 0, any.
-
-    They lie in the range from which the kernel takes such ports itself, so that firewalls that allow those allow these.
-    """
-    first, last = allowed
-    for draw in range(_NUM_DRAWS):
-        digest = hashlib.blake2s(f"{group} {rank} {peer} {draw}".encode(), digest_size=8).digest()
-        yield first + int.from_bytes(digest) % (last - first + 1)
-    yield 0
-
-
-def port_range() -> tuple[int, int]:
-    """Of the calling thread's network namespace: ip_local_port_range in ip(7)."""
-    try:
-        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    except OSError:
-        return _DEFAULT_PORT_RANGE
-    return int(first), int(last)
 
 
 def _bind(bound: socket.socket, group: Group, peer: int | None) -> None:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels._tcp.mesh import Configure, Mesh, connect_mesh
 from transports.channels._tcp.program import LaneName, TcpProgram
-from transports.channels.base import Group, Header, Token
+from transports.channels.base import Header, Token
+from transports.group import Group
 
 
 class StreamsEndpoint(TcpEndpoint):

@@ -18,11 +18,12 @@ from weakref import WeakSet
 
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
-from transports.channels.base import Completion, Group, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Header, PeerStatistics, Token
 from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
+from transports.group import Group
 
 COPY_BYTES: Final = 64 * 1024
 """Messages up to this length are copied, and may be changed as soon as they are posted..."""

@@ -9,7 +9,6 @@ import pytest
 from testbed.calibration.cache import Mode
 from testbed.calibration.losses import LossMeasurement
 from testbed.calibration.queues import QueueMeasurement
-from testbed.calibration.streams import goodput_fraction
 from testbed.calibration.tolerances import (
     Calibration,
     ClassMeasurement,
@@ -20,6 +19,7 @@ from testbed.calibration.tolerances import (
     link_class,
 )
 from testbed.experiment.experiment import validate
+from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan, make_plan
 
 DATED = Dated(measured_at="2026-01-01T00:00:00+00:00", direction="w0 -> s0", from_cache=False)

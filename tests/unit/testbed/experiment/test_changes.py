@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
-from testbed.experiment.changes import LinkChange, asked_over_time, timeline
+from testbed.experiment.changes import LinkChange, timeline
 from testbed.experiment.experiment import Experiment, load, validate
 from testbed.plan.plan import make_plan
+from testbed.plan.requested_links import asked_over_time
 
 
 def experiment(*changes: object, **keys: object) -> Experiment:

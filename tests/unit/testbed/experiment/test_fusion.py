@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
-from testbed.experiment.fusion import Fusion, fuse, merge
+from testbed.experiment.fusion import Fusion
+from testbed.plan.buckets import fuse, merge
 
 
 def fusion(value: object) -> Fusion:

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import EnvironmentLacksError
-from testbed.hosts.base import Limits, Throttling
+from testbed.experiment.host import Limits, core_list
+from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import (
     Controller,
     ProcessCgroup,
-    core_list,
     find_controller,
     needed_controllers,
     parse_throttling,

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from testbed.hosts.base import Limits
+from testbed.experiment.host import Limits
 from testbed.hosts.container import ContainerSpec, run_arguments, update_arguments
 
 SPEC = ContainerSpec(image="my/train:1", mounts=("/data",), environment={"HF_HOME": "/data"}, names={"w0": "10.0.0.2"})

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from testbed.experiment.link import BackendName, LinkSpec
-from testbed.links.base import BACKENDS, able, refusals
+from testbed.links.base import BACKENDS
 from testbed.plan.link_configuration import AskedLink
+from testbed.plan.requested_links import able, refusals
 
 
 def asked(keys: dict[str, str] | None = None, **link: Any) -> list[AskedLink]:

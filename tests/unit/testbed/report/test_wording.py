@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from testbed.record import number_text
 from testbed.record.reader import Record
 from testbed.record.summary import BacklogSummary, DelayLine, LinkSummary
 from testbed.report import wording
@@ -17,7 +18,7 @@ from testbed.report import wording
     ],
 )  # fmt: skip
 def test_times(time_s: float | None, text: str) -> None:
-    assert wording.time_text(time_s) == text
+    assert number_text.time_text(time_s) == text
 
 
 @pytest.mark.parametrize(
@@ -25,14 +26,14 @@ def test_times(time_s: float | None, text: str) -> None:
     [(None, "\u2013"), (95.678e6, "95.68 Mbit/s"), (100e6, "100 Mbit/s"), (1e9, "1 Gbit/s"), (0.0, "0 bit/s")],
 )
 def test_rates(rate_bps: float | None, text: str) -> None:
-    assert wording.rate_text(rate_bps) == text
+    assert number_text.rate_text(rate_bps) == text
 
 
 def test_sizes_and_plain_numbers_have_no_exponent() -> None:
-    assert wording.size_text(4_456_448) == "4.46 MB"
-    assert wording.size_text(999) == "999 B"
-    assert wording.digits(12_345.0) == "12300"
-    assert wording.digits(0.0412) == "0.0412"
+    assert number_text.size_text(4_456_448) == "4.46 MB"
+    assert number_text.size_text(999) == "999 B"
+    assert number_text.digits(12_345.0) == "12300"
+    assert number_text.digits(0.0412) == "0.0412"
 
 
 def test_deviation_never_shows_a_negative_zero(record: Callable[..., Record]) -> None:

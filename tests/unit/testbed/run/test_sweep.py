@@ -14,7 +14,7 @@ from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import Sweep, expand
 from testbed.record.summary import Outcome, Quantiles, Summary
-from testbed.report.comparison.comparison import Comparison
+from testbed.report.comparison.points import Comparison
 from testbed.run.run import RunStoppedError
 from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
 

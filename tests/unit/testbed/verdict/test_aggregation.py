@@ -6,17 +6,11 @@ from typing import Any
 import pytest
 
 from switch_agg.aggregator import Stragglers
+from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import Plan, make_plan
-from testbed.verdict.aggregation import (
-    SwitchedBytes,
-    SwitchStatistics,
-    aggregator_summaries,
-    losses,
-    switched_bytes,
-    violations,
-)
+from testbed.verdict.aggregation import SwitchedBytes, aggregator_summaries, losses, switched_bytes, violations
 from testbed.worker.tenant import TenantReport
 
 

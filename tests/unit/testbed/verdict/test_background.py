@@ -8,9 +8,9 @@ import pytest
 
 from testbed.experiment.experiment import validate
 from testbed.measure.connections import Connection
+from testbed.measure.snapshot import Snapshot
 from testbed.plan.background import FlowCounters, TrafficCounters
 from testbed.plan.plan import Plan, make_plan
-from testbed.run.recorder import Snapshot
 from testbed.verdict.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
 from transports.channels.tcp_info import TcpInfo
 

@@ -2,9 +2,10 @@
 
 import json
 
+from testbed.control.endpoint_statistics import dump, parse
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
-from testbed.verdict.retransmissions import dump, overheads, parse
+from testbed.verdict.retransmissions import overheads
 from transports.channels.base import PeerStatistics
 
 

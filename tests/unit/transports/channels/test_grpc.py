@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
 from transports.channels._tcp.congestion import congestion_of
-from transports.channels.base import CHANNELS, Group, Header, published
+from transports.channels.base import CHANNELS, Header
 from transports.channels.framing import HELLO, OPERATIONS, group_id, pack
 from transports.channels.grpc import Grpc
 from transports.channels.tcp import Tcp
 from transports.errors import FrameMismatchError, PeerLostError, TransportError, UnsupportedError
+from transports.group import Group, published
 
 METHOD = "/testbed.Transport/Exchange"
 ALL_REDUCE = OPERATIONS.index("all_reduce")

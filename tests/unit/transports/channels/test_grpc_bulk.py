@@ -4,8 +4,9 @@ import time
 from contextlib import closing
 
 from tests.threads import groups, run_threads
-from transports.channels.base import CHANNELS, Group, Header, PeerStatistics
+from transports.channels.base import CHANNELS, Header, PeerStatistics
 from transports.channels.framing import HEADER_BYTES, OPERATIONS
+from transports.group import Group
 
 
 def test_payloads_travel_over_the_side_channel_and_many_are_under_way_at_once() -> None:

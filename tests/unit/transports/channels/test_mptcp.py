@@ -7,9 +7,10 @@ from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
 from transports.channels._tcp.mesh import Mesh
-from transports.channels.base import CHANNELS, Group
+from transports.channels.base import CHANNELS
 from transports.channels.mptcp import IPPROTO_MPTCP, Mptcp, num_subflows, require_mptcp
 from transports.errors import UnsupportedError
+from transports.group import Group
 
 
 def test_subflows_that_do_not_come_are_told_with_the_cure() -> None:

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 
 from tests.threads import groups, run_threads
 from transports.channels._rpc.quic_streams import QuicStreams
-from transports.channels.base import Group, Header
+from transports.channels.base import Header
 from transports.channels.framing import OPERATIONS
 from transports.channels.quic import Quic
 from transports.errors import PeerLostError, TransportError, UnsupportedError
+from transports.group import Group
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 

@@ -21,11 +21,13 @@ from tests.threads import groups, run_threads
 from transports.channels._tcp import mesh
 from transports.channels._tcp.congestion import congestion_of
 from transports.channels._tcp.endpoint import TcpEndpoint
-from transports.channels._tcp.mesh import Mesh, connect_mesh, ports
-from transports.channels.base import CHANNELS, ForwardReverse, Group, Header, published
+from transports.channels._tcp.mesh import Mesh, connect_mesh
+from transports.channels.base import CHANNELS, ForwardReverse, Header
 from transports.channels.framing import GOODBYE, HEADER_BYTES, HELLO, OPERATIONS, group_id, pack
+from transports.channels.ports import ports
 from transports.channels.tcp import Tcp
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
+from transports.group import Group, published
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 

@@ -12,10 +12,11 @@ from switch_agg.driver import open_socket
 from tests.threads import groups, run_threads
 from transports.channels._udp.endpoint import UdpEndpoint
 from transports.channels._udp.wire import Kind, pack
-from transports.channels.base import CHANNELS, Endpoint, Group, Header
+from transports.channels.base import CHANNELS, Endpoint, Header
 from transports.channels.framing import DTYPES, OPERATIONS
 from transports.channels.udp import Udp
 from transports.errors import OptionError, PeerLostError, TransportError
+from transports.group import Group
 
 FOREVER_S = 30.0
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from transports.channels.base import Group
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.in_network import InNetwork
 from transports.collectives.ring import Ring
 from transports.errors import OptionError
+from transports.group import Group
 
 
 def in_network(**options: object) -> InNetwork:

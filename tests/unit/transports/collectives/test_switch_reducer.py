@@ -14,10 +14,11 @@ from switch_agg.job import Job
 from switch_agg.wire import PORTS
 from tests.loopback import own_address
 from tests.threads import groups, run_threads
-from transports.channels.base import CHANNELS, Group
+from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 from transports.errors import TransportError
 from transports.execution.communicator import Communicator
+from transports.group import Group
 
 AGGREGATOR = own_address(0)
 SIZE = 3

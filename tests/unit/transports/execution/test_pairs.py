@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from tests.threads import groups, run_communicators, run_threads
-from transports.channels.base import CHANNELS, Group
+from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError
 from transports.execution.communicator import Communicator
 from transports.execution.point_to_point import EAGER_BYTES, WINDOW_BYTES
 from transports.execution.trace import OperationTrace
+from transports.group import Group
 
 CHANNEL_KINDS = ("memory", "tcp")
 LONG = EAGER_BYTES  # elements, of four bytes: four times what is sent unasked

@@ -9,7 +9,7 @@ import pytest
 from testbed.record.reader import Record
 from testbed.record.summary import Summary
 from testbed.report.comparison.answer import answer
-from testbed.report.comparison.comparison import ComparedPoint, Comparison
+from testbed.report.comparison.points import ComparedPoint, Comparison
 
 
 @pytest.fixture

@@ -12,13 +12,8 @@ from rich.console import Console
 from testbed.errors import EnvironmentLacksError
 from testbed.record.reader import Record
 from testbed.record.summary import CommandSummary, Outcome, Summary
-from testbed.report.comparison.comparison import (
-    ComparedPoint,
-    Comparison,
-    render_comparison,
-    render_points,
-    write_comparison,
-)
+from testbed.report.comparison.comparison import render_comparison, render_points, write_comparison
+from testbed.report.comparison.points import ComparedPoint, Comparison
 
 
 @pytest.fixture

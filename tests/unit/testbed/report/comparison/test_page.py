@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.record.reader import Record
-from testbed.report.comparison.comparison import ComparedPoint, Comparison
 from testbed.report.comparison.page import write_sweep
+from testbed.report.comparison.points import ComparedPoint, Comparison
 
 
 def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(

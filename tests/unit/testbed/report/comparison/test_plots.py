@@ -10,7 +10,7 @@ import pytest
 from testbed.record.reader import Record
 from testbed.record.summary import Summary
 from testbed.report.comparison import plots
-from testbed.report.comparison.comparison import ComparedPoint, Comparison
+from testbed.report.comparison.points import ComparedPoint, Comparison
 
 FIGURES = (plots.iteration, plots.allreduce, plots.scaling, plots.breakdown)
 RATES, COMPRESSIONS = ("10mbit", "1gbit", "100mbit"), ("none", {"kind": "top_k", "ratio": "1%"})

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from testbed.record import number_text
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
 from testbed.record.summary import PrometheusSummary
-from testbed.report import wording
 from testbed.report.terminal.summary import LiveProgress, render_summary
 from testbed.verdict.facts import CompressionFacts
 
@@ -64,7 +64,7 @@ def test_links_between_switches_are_groups_of_their_own_with_names_in_order(reco
     lines = stream.getvalue().splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith(" s0..s10 →"))
     assert lines[first + 1].startswith(" s0..s10 ")
-    assert wording.DASH in lines[first]
+    assert number_text.DASH in lines[first]
     assert any(line.startswith(" w0..w7 → s0 ") for line in lines)
 
 

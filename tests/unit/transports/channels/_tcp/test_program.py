@@ -18,7 +18,7 @@ from tests.threads import groups, run_communicators, run_threads
 from transports.channels import tcp
 from transports.channels._tcp import program
 from transports.channels._tcp.endpoint import TcpEndpoint
-from transports.channels.base import CHANNELS, Group, Header, published
+from transports.channels.base import CHANNELS, Header
 from transports.channels.framing import (
     DTYPES,
     GOODBYE,
@@ -34,6 +34,7 @@ from transports.channels.tcp import Tcp
 from transports.collectives.base import COLLECTIVES
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
 from transports.execution.operations import ReduceOperation, Transport
+from transports.group import Group, published
 
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 NUM_ELEMENTS = 100

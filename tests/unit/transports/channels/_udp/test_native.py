@@ -18,9 +18,9 @@ from transports.channels._udp.connection import Connection
 from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
 from transports.channels._udp.pacing import Pacer, WindowPace
 from transports.channels._udp.wire import Kind, pack, unpack, unpack_acknowledged
-from transports.channels.base import Group
 from transports.channels.framing import HEADER_BYTES
 from transports.channels.udp import _bound
+from transports.group import Group
 
 FRAME = bytes(range(HEADER_BYTES))
 

@@ -1,0 +1,60 @@
+"""What is requested of links, now and over time, and which delay backends can do all of it. Pure."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from testbed.experiment.changes import ScheduledChange, TracedChange, timeline
+from testbed.experiment.link import BackendName
+from testbed.links.base import BACKENDS
+from testbed.plan.link_configuration import AskedLink, changed_links
+
+
+def asked_over_time(
+    asked: Sequence[AskedLink], changes: Sequence[ScheduledChange | TracedChange], *, packet_bytes: int
+) -> list[AskedLink]:
+    """Everything that is ever asked of the directions, what holds at the start first.
+
+    Raises SpecError, naming the change, when one names no link or asks what cannot be.
+    """
+    now, ever = list(asked), list(asked)
+    seen: set[object] = set()
+    for change in timeline(changes, endless=False):
+        told = (change.key, frozenset(change.settings.named.items()))
+        if told in seen:
+            continue  # a trace returns to the same values again and again
+        seen.add(told)
+        before, now = now, changed_links(now, change.link, change.settings, change.key, packet_bytes=packet_bytes)
+        ever += [after for was, after in zip(before, now, strict=True) if was.spec != after.spec]
+    return ever
+
+
+def able(asked: Collection[AskedLink], *, superframes: bool, bridged: bool) -> list[BackendName]:
+    """The backends that can do all that these links ask, the preferred first."""
+    return [name for name in BACKENDS if not _reasons(asked, name, superframes=superframes, bridged=bridged)]
+
+
+def refusals(
+    asked: Collection[AskedLink],
+    backend: BackendName,
+    *,
+    superframes: bool,
+    bridged: bool,
+    works: Callable[[BackendName], bool] = lambda _: True,
+) -> list[str]:
+    """Why the backend cannot do what the links ask, `key: reason`, with those that can and work; empty when it can."""
+    found = _reasons(asked, backend, superframes=superframes, bridged=bridged)
+    others = [name for name in able(asked, superframes=superframes, bridged=bridged) if works(name)]
+    instead = f"; link.backend={' or '.join(others)} can" if others else ""
+    return [f"{key}: {reason}{instead}" for key, reason in found.items()]
+
+
+def _reasons(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool, bridged: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if bridged and not BACKENDS[backend].sees_frames:
+        found["switch"] = f"{backend} delays packets that are routed and never sees what a bridge passes on; set routed"
+    for each in asked:
+        found |= {each.key(key): reason for key, reason in BACKENDS[backend].refusals(each.spec).items()}
+        if superframes and each.spec.draws and not BACKENDS[backend].cuts_superframes:
+            found["packet_mode"] = (
+                f"{backend} would draw once for a whole super-frame of some forty packets; set packet_mode: mtu"
+            )
+    return found

@@ -1,0 +1,167 @@
+"""The points of a comparison: what each run of a sweep says, as plain data."""
+
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from testbed.experiment.sweep import settings_text, value_text
+from testbed.record.summary import Summary
+from testbed.report.comparison.answer import answer
+
+State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
+SCHEMA_VERSION: Final = 1
+_SEVERITY: Final[tuple[State, ...]] = ("valid", "degraded", "not run", "invalid", "unsupported", "failed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedPoint:
+    """One point of a sweep with what theory says of it and the runs that it has."""
+
+    settings: Mapping[str, Any]
+    spec_sha256: str
+    bound_s: float
+    """Of one iteration's all-reduces, as planned; `predicted_s` too."""
+    predicted_s: float
+    num_asked: int
+    """Runs that the sweep wants of it."""
+    runs: tuple[Summary, ...]
+
+    @property
+    def outcome(self) -> State:
+        """The worst of its runs; `not run` where runs are missing."""
+        found: list[State] = [run.outcome for run in self.runs]
+        if len(found) < self.num_asked:
+            found.append("not run")
+        return max(found, key=_SEVERITY.index)
+
+    @property
+    def usable(self) -> list[Summary]:
+        """Runs whose numbers stand."""
+        standing = [run for run in self.runs if run.outcome in ("valid", "degraded")]
+        return [run for run in standing if run.iteration_time_s or run.command]
+
+    def row(self) -> dict[str, float | int | str | None]:
+        """Its numbers; None where no run has them. Times in virtual seconds."""
+        runs = self.usable
+        times = [run.iteration_time_s for run in runs if run.iteration_time_s]
+        medians = [time.median for time in times]
+        theory = next((run.allreduce for run in runs if run.allreduce), None)  # with the latency that was measured
+        single = times[0] if len(times) == 1 else None
+        return {
+            **{path: value_text(value) for path, value in self.settings.items()},
+            "outcome": self.outcome,
+            "num_runs": len(runs),
+            "iteration_time_s": _median(medians),
+            "iteration_time_low_s": single.p10 if single else min(medians, default=None),
+            "iteration_time_high_s": single.p90 if single else max(medians, default=None),
+            "compute_only_time_s": _of(runs, lambda run: run.compute_only_time_s),
+            "exposed_communication_s": _of(runs, lambda run: run.exposed_communication_s),
+            "samples_per_s": _of(runs, lambda run: run.samples_per_s),
+            "scaling_factor": _of(runs, lambda run: run.scaling_factor),
+            "allreduce_time_s": _of(runs, lambda run: run.allreduce.time_s if run.allreduce else None),
+            "allreduce_predicted_s": self.predicted_s if theory is None else theory.predicted_s,
+            "allreduce_bound_s": self.bound_s if theory is None else theory.bound_s,
+            "utilization_mean": _of(runs, _utilization),
+            "payload_ratio": _of(runs, lambda run: run.compression.payload_ratio if run.compression else 1.0),
+            "codec_time_s": _of(runs, _codec_time_s),
+            "command_time_s": _of(runs, lambda run: run.command.time_s if run.command else None),
+            "loss": _of(runs, lambda run: run.loss.end if run.loss else None),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A sweep as far as it has come."""
+
+    name: str
+    axes: tuple[tuple[str, ...], ...]
+    """The paths of what varies; several where they vary together."""
+    points: tuple[ComparedPoint, ...]
+    directory: Path
+    """Of sweep.json and the others."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Everything that varies."""
+        return tuple(path for axis in self.axes for path in axis)
+
+    @property
+    def outcomes(self) -> set[State]:
+        """Of its points."""
+        return {point.outcome for point in self.points}
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why points are not valid: what differs only in its numbers is said once, as the worst of them has it."""
+        found: dict[str, list[tuple[ComparedPoint, Summary, str]]] = {}
+        for point in self.points:
+            for run in point.runs:
+                for reason in run.reasons if run.outcome != "valid" else ():
+                    found.setdefault(_kind_of(reason), []).append((point, run, reason))
+        texts = []
+        for alike in found.values():
+            worst, run, reason = max(alike, key=lambda each: _SEVERITY.index(each[1].outcome))
+            num_points = len({id(point) for point, *_ in alike})
+            among = f" (the worst of {num_points} points)" if num_points > 1 else ""
+            texts.append(f"{settings_text(worst.settings)}: {run.outcome}{among}: {reason}")
+        return texts
+
+    def with_run(self, position: int, summary: Summary) -> "Comparison":
+        """One more run of the point there."""
+        points = list(self.points)
+        points[position] = replace(points[position], runs=(*points[position].runs, summary))
+        return replace(self, points=tuple(points))
+
+    def frame(self) -> pl.DataFrame:
+        """A row for each point, in the order of the sweep."""
+        return pl.DataFrame([point.row() for point in self.points], infer_schema_length=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """sweep.json, and what `testbed sweep --json` prints."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "varied": list(self.paths),
+            "directory": str(self.directory),
+            "answer": answer(self),
+            "points": [
+                {
+                    **{key: value for key, value in point.row().items() if key not in point.settings},
+                    "settings": dict(point.settings),
+                    "spec_sha256": point.spec_sha256,
+                    "runs": [
+                        {"run_id": run.run_id, "outcome": run.outcome, "reasons": run.reasons, "record": run.record}
+                        for run in point.runs
+                    ],
+                }
+                for point in self.points
+            ],
+        }
+
+
+def _kind_of(reason: str) -> str:
+    """A reason without its numbers and what is in brackets: what it has in common with others of its kind."""
+    return re.sub(r"\([^)]*\)|\d+", "", reason)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _of(runs: Sequence[Summary], value: Callable[[Summary], float | None]) -> float | None:
+    return _median([found for run in runs if (found := value(run)) is not None])
+
+
+def _codec_time_s(run: Summary) -> float | None:
+    """CPU time of encoding and decoding in one iteration, on each worker."""
+    return run.compression.encode_s + run.compression.decode_s if run.compression else None
+
+
+def _utilization(run: Summary) -> float | None:
+    known = [link.utilization_mean for link in run.links if link.utilization_mean is not None]
+    return statistics.fmean(known) if known else None
