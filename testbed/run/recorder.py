@@ -14,15 +14,14 @@ from testbed.experiment.changes import timeline
 from testbed.experiment.link import MAX_RATE_BPS
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
+from testbed.measure.observations import Observations
 from testbed.measure.sampler import LinkSample, LinkSampler
-from testbed.measure.settings import SettingChange
 from testbed.measure.snapshot import Snapshot
 from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.plan.plan import Plan
 from testbed.record.status import Progress
 from testbed.record.writer import RecordWriter
 from testbed.run.coordinator import Listener
-from transports.channels.base import PeerStatistics
 
 MEASURED: Final = "measured"
 OnLine = Callable[[int, str, bool], None]
@@ -44,28 +43,14 @@ class Recorder(Listener):
         exporter: Exporter,
         progress: Progress,
         links: LiveLinks,
+        observations: Observations,
         on_line: OnLine | None = None,
     ) -> None:
-        """`on_line` hears what a command's workers print."""
+        """`observations` are filled; `on_line` hears what a command's workers print."""
         self.sampler: LinkSampler | None = None
         self.watched: list[Callable[[], None]] = [links.check]
         """Called about ten times a second; each raises what has ended the run."""
-        self.window: dict[str, Snapshot] = {}
-        """At `measure` and at `done`."""
-        self.foreign_changes: list[SettingChange] = []
-        """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
-        self.parameters_sha256: list[str] = []
-        self.unshared_memory_bytes: list[int] = []
-        self.switch_statistics: dict[int, SwitchStatistics] = {}
-        """By rank, of workers whose gradients a switch adds."""
-        self.endpoint_statistics: dict[int, dict[int, PeerStatistics]] = {}
-        """By rank and peer, of channels that count themselves."""
-        self.first_iteration_s: float | None = None
-        """CLOCK_MONOTONIC when the first iteration of any phase began."""
-        self.exits: dict[int, tuple[int, float]] = {}
-        """By rank: how a command ended, and when (CLOCK_MONOTONIC)."""
-        self.hints: list[str] = []
-        """What a reader of the results should know of the command."""
+        self._observations = observations
         self._on_line = on_line
         self._plan = plan
         self._epoch_s = epoch_s
@@ -117,16 +102,16 @@ class Recorder(Listener):
             self._links.begin(timeline(experiment.changes), dilation=float(experiment.dilation))
             self.sampler.begin_background()
         if name in {"measure", "done"} and self.sampler is not None:
-            self.window[name] = Snapshot.take(self.sampler)
+            self._observations.window[name] = Snapshot.take(self.sampler)
         if name == "done" and self.sampler is not None:
-            self.foreign_changes = self.sampler.end_watching()
+            self._observations.foreign_changes = self.sampler.end_watching()
         if name == "measure" and self._plan.experiment.workload.judged_by_links_alone():
             self._progress.phase("command")
 
     def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
         """One row, and its buckets; the screen hears of it when every worker is through it."""
-        if self.first_iteration_s is None:
-            self.first_iteration_s = iteration.start_s
+        if self._observations.first_iteration_s is None:
+            self._observations.first_iteration_s = iteration.start_s
         self._writer.append_iterations([{"rank": rank, **self._scalars(iteration)}])
         key = {"rank": rank, "phase": iteration.phase, "index": iteration.index}
         self._writer.append_buckets([key | self._scalars(bucket) for bucket in iteration.buckets])
@@ -151,9 +136,9 @@ class Recorder(Listener):
     def on_result(self, rank: int, json: str) -> None:
         """What a worker counted in the measured iterations: of a switch that adds, of its own endpoint."""
         if (switch := SwitchStatistics.parse(json)) is not None:
-            self.switch_statistics[rank] = switch
+            self._observations.switch_statistics[rank] = switch
         if peers := endpoint_statistics.parse(json):
-            self.endpoint_statistics[rank] = peers
+            self._observations.endpoint_statistics[rank] = peers
 
     def on_line(self, rank: int, line: str, *, error: bool) -> None:
         """Both streams of all workers come on threads of their own."""
@@ -162,17 +147,17 @@ class Recorder(Listener):
 
     def on_exit(self, rank: int, status: int) -> None:
         """A command has no other last word."""
-        self.exits[rank] = (status, time.monotonic())
+        self._observations.exits[rank] = (status, time.monotonic())
 
     def on_hint(self, text: str) -> None:
         """For the verdict's notes."""
-        self.hints.append(text)
+        self._observations.hints.append(text)
 
     def on_finished(self, rank: int, finished: messages.Finished) -> None:  # noqa: ARG002
         """The worker's last word."""
         if finished.parameters_sha256:
-            self.parameters_sha256.append(finished.parameters_sha256)
-        self.unshared_memory_bytes.append(finished.unshared_memory_bytes)
+            self._observations.parameters_sha256.append(finished.parameters_sha256)
+        self._observations.unshared_memory_bytes.append(finished.unshared_memory_bytes)
 
     def on_tick(self) -> None:
         """A sampler that has died, or whatever else is watched, ends the run."""

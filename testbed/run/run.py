@@ -28,6 +28,7 @@ from testbed.record.status import RunStatus, StatusFile
 from testbed.record.summary import Outcome, Summary
 from testbed.record.writer import RecordWriter
 from testbed.report.page import write_report
+from testbed.report.terminal.setup import setup_text
 from testbed.report.terminal.summary import LiveProgress
 from testbed.run.recorder import OnLine, Recorder
 from testbed.run.session import Workbench, workbench
@@ -130,6 +131,7 @@ class _Run:
             epoch_s=time.monotonic(),
             writer=self.writer,
             calibration=Calibration(mode=calibration_mode),
+            setup=setup_text(experiment),
         )
         self.environment = environment.describe()
         self.told = StatusFile(self._status(), progress)
@@ -198,13 +200,14 @@ class _Run:
         self.writer.write_calibration(found.calibration.to_json())
         read_back = bench.deployment.read_back()
         runtime = bench.runtime.describe()
-        recorder = found.recorder = Recorder(
+        recorder = Recorder(
             self.plan,
             epoch_s=found.epoch_s,
             writer=self.writer,
             exporter=exporter,
             progress=self.told,
             links=bench.links,
+            observations=found.observations,
             on_line=self.on_line,
         )
         bench.links.accept(recorder.on_marks)
@@ -242,8 +245,8 @@ class _Run:
         found.captures = captures.results
         scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
         found.num_changes_not_reached = len(scheduled) - bench.links.num_scheduled_done
-        if recorder.first_iteration_s is not None:
-            found.overhead_s["start"] = recorder.first_iteration_s - begun_s
+        if found.observations.first_iteration_s is not None:
+            found.overhead_s["start"] = found.observations.first_iteration_s - begun_s
         found.aggregators = bench.deployment.aggregator_reports
         found.differences = bench.deployment.differences()
         self.writer.write_environment({**self.environment, "runtime": runtime, "read_back": read_back})

@@ -15,6 +15,7 @@ from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import Throttling
 from testbed.links.nfqueue import DelayCounters
 from testbed.measure.capture import Captured
+from testbed.measure.observations import Observations
 from testbed.measure.sampler import wire_bytes
 from testbed.measure.snapshot import Snapshot
 from testbed.plan.aggregators import exchange_delay_s
@@ -25,8 +26,6 @@ from testbed.plan.plan import Plan
 from testbed.plan.prediction import HOST_LATENCY_S, predict
 from testbed.record.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
 from testbed.record.writer import RecordWriter
-from testbed.report.terminal.setup import setup_text
-from testbed.run.recorder import Recorder
 from testbed.verdict import retransmissions
 from testbed.verdict.aggregation import aggregator_summaries, losses, switched_bytes, violations
 from testbed.verdict.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
@@ -60,8 +59,9 @@ class Findings:
     writer: RecordWriter
     """Of its frames."""
     calibration: Calibration
-    recorder: Recorder | None = None
-    """None: no worker was started."""
+    setup: str
+    """What workers run, in a line for a reader."""
+    observations: Observations = field(default_factory=Observations)
     redirected: list[str] = field(default_factory=list)
     """What process groups of a command were asked to be when ours took their place."""
     captures: Sequence[Captured] = ()
@@ -76,7 +76,7 @@ class Findings:
     @cached_property
     def links(self) -> list[LinkFacts]:
         """Each direction's facts over the measured window, once that is over."""
-        window = self.recorder.window if self.recorder else {}
+        window = self.observations.window
         if "measure" not in window or "done" not in window:
             return []
         start, end = window["measure"], window["done"]
@@ -85,30 +85,29 @@ class Findings:
     @cached_property
     def background(self) -> list[FlowBytes]:
         """What each background flow did over the measured window, once that is over."""
-        window = self.recorder.window if self.recorder else {}
+        window = self.observations.window
         return flows_between(self.plan, window["measure"], window["done"]) if "done" in window else []
 
     @property
     def _switch_statistics(self) -> Mapping[int, SwitchStatistics]:
-        return self.recorder.switch_statistics if self.recorder else {}
+        return self.observations.switch_statistics
 
     @property
     def _window_s(self) -> float:
-        window = self.recorder.window if self.recorder else {}
+        window = self.observations.window
         return window["done"].at_s - window["measure"].at_s if "done" in window else 0.0
 
     @property
     def _command_window(self) -> tuple[float, float] | None:
         """Seconds since the epoch at which a command's workers were started and had ended; None: it is no command."""
-        window = self.recorder.window if self.recorder else {}
+        window = self.observations.window
         if "done" not in window or not isinstance(self.plan.experiment.workload, Command):
             return None
         return window["measure"].at_s - self.epoch_s, window["done"].at_s - self.epoch_s
 
     def verdict(self) -> tuple[Outcome, list[str]]:
         """Whether the numbers can be trusted, and what a reader of them should know. Of a run that went to its end."""
-        assert self.recorder is not None
-        window = self.recorder.window
+        window = self.observations.window
         start, end = window["measure"].machine, window["done"].machine
         machine = machine_summary(
             *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")),
@@ -127,7 +126,7 @@ class Findings:
                 saturated_share=machine.saturated_share if machine else None,
                 softnet_drops=end.softnet_drops - start.softnet_drops,
                 read_back_differences=self.differences,
-                foreign_changes=[change.text for change in self.recorder.foreign_changes],
+                foreign_changes=[change.text for change in self.observations.foreign_changes],
                 impossible=self._impossible(),
                 throttling=self._throttling(),
                 background=evidence(self.background),
@@ -149,7 +148,7 @@ class Findings:
                 name=experiment.name,
                 run_id=self.run_id,
                 spec_sha256=experiment.sha256(),
-                setup=setup_text(experiment),
+                setup=self.setup,
                 started_at=self.started_at.isoformat(timespec="seconds"),
                 epoch_s=self.epoch_s,
                 outcome=outcome,
@@ -168,7 +167,7 @@ class Findings:
                 compression=self._compression(),
                 synchronisation=self._synchronisation(),
                 command=self._command(),
-                unshared_memory_bytes=self.recorder.unshared_memory_bytes if self.recorder else (),
+                unshared_memory_bytes=self.observations.unshared_memory_bytes,
                 overhead_s=self.overhead_s,
                 changes=self.writer.frame("changes"),
                 num_changes_not_reached=self.num_changes_not_reached,
@@ -182,9 +181,7 @@ class Findings:
                     )
                     for each in self.captures
                 ],
-                parameters_sha256=self.recorder.parameters_sha256
-                if self.recorder and experiment.compression.replicas_agree
-                else (),
+                parameters_sha256=self.observations.parameters_sha256 if experiment.compression.replicas_agree else (),
             )
         )
 
@@ -264,7 +261,7 @@ class Findings:
         attributed: there the link's bytes, which are not checked, contain acknowledgements.
         """
         own = retransmissions.overheads(
-            self.recorder.endpoint_statistics if self.recorder else {},
+            self.observations.endpoint_statistics,
             self.plan.paths,
             self.plan.participants,
             direction.hop,
@@ -311,7 +308,7 @@ class Findings:
                 f"how many bytes compression {compressor.kind} sends depends on the gradients: the links' bytes could "
                 "not be compared with a schedule"
             )
-        return notes + (self.recorder.hints if self.recorder else [])
+        return notes + self.observations.hints
 
     def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
         iterations, buckets = (
@@ -321,8 +318,7 @@ class Findings:
 
     def _throttling(self) -> list[ThrottlingEvidence]:
         """Each CPU quota over the measured window; the testbed's own, if it has one, first."""
-        assert self.recorder is not None
-        start, end = self.recorder.window["measure"], self.recorder.window["done"]
+        start, end = self.observations.window["measure"], self.observations.window["done"]
         found = []
         if start.own_throttling and end.own_throttling:
             found.append(_quota("the whole testbed", None, end.own_throttling.since(start.own_throttling), None))
@@ -370,7 +366,6 @@ class Findings:
         command, window = self.plan.experiment.workload, self._command_window
         if not isinstance(command, Command) or window is None:
             return None
-        assert self.recorder is not None
         return CommandFacts(
             argv=command.argv,
             backend=command.backend,
@@ -380,7 +375,7 @@ class Findings:
             end_s=window[1],
             exits=[
                 (f"w{rank}", status, at_s - self.epoch_s)
-                for rank, (status, at_s) in sorted(self.recorder.exits.items())
+                for rank, (status, at_s) in sorted(self.observations.exits.items())
             ],
         )
 

@@ -20,10 +20,12 @@ def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -
         epoch_s=7.0,
         writer=RecordWriter(tmp_path),
         calibration=Calibration(mode=Mode.CLASS),
+        setup="2 workers",
     )
     summary = found.summary("failed", ["a link is late"])
     assert (summary.outcome, summary.reasons) == ("failed", ["a link is late"])
     assert (summary.run_id, summary.started_at, summary.num_workers) == ("r1", "2026-01-02T03:04:05+00:00", 2)
     assert summary.spec_sha256 == plan.experiment.sha256()
+    assert summary.setup == "2 workers"
     assert summary.links == summary.background == summary.aggregators == []
     assert summary.allreduce is summary.compression is summary.machine is summary.iteration_time_s is None

@@ -1,0 +1,32 @@
+"""What a run observes of its workers and links: plain data that the recorder fills and the verdict reads."""
+
+from dataclasses import dataclass, field
+
+from testbed.control.worker import SwitchStatistics
+from testbed.measure.settings import SettingChange
+from testbed.measure.snapshot import Snapshot
+from transports.channels.base import PeerStatistics
+
+
+@dataclass(kw_only=True, slots=True)
+class Observations:
+    """Empty where no worker was started."""
+
+    window: dict[str, Snapshot] = field(default_factory=dict)
+    """The counters at the borders of the measured window: at `measure` and at `done`."""
+    foreign_changes: list[SettingChange] = field(default_factory=list)
+    """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
+    parameters_sha256: list[str] = field(default_factory=list)
+    """Of each worker that trained, when it finished."""
+    unshared_memory_bytes: list[int] = field(default_factory=list)
+    """Of each worker, when it finished."""
+    switch_statistics: dict[int, SwitchStatistics] = field(default_factory=dict)
+    """By rank, of workers whose gradients are aggregated in the network."""
+    endpoint_statistics: dict[int, dict[int, PeerStatistics]] = field(default_factory=dict)
+    """By rank and peer, of channels that count their own bytes."""
+    first_iteration_s: float | None = None
+    """CLOCK_MONOTONIC when the first iteration of any phase began."""
+    exits: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By rank: a command's exit status, and when it ended (CLOCK_MONOTONIC)."""
+    hints: list[str] = field(default_factory=list)
+    """What a reader of the results should know of the command."""
