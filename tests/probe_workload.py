@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from typing import ClassVar
 
 from testbed.control import control_pb2 as messages
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
@@ -24,6 +25,8 @@ At:
 
 @WORKLOADS.register
 class Probe(AgentWorkload):
+    entry: ClassVar[str] = "probe_workload:work"
+
     action: str = "finish"
     actor: int = 0
     """The rank that does it; the others wait in a barrier that never completes, or finish if it does."""
@@ -37,44 +40,46 @@ class Probe(AgentWorkload):
     def phase_lengths(self) -> dict[str, int]:
         return {"measured": self.num_iterations()}
 
-    def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-        control.barrier("ready")
-        sys.stdout.write(f"rank {configuration.rank} works\n")
-        for index in range(self.num_iterations()):
-            control.report(messages.Event(iteration=messages.Iteration(index=index, loss=0.5)))
-        if configuration.rank == self.actor:
-            self._act(configuration, control)
-        elif self.action == "hang_and_be_missed":
-            time.sleep(1.1)
-            raise PeerTimeoutError(self.actor, 1.0, "all_reduce")
-        elif self.action == "be_missed_by_gloo":
-            raise RuntimeError(GLOO_ERROR)
-        elif self.action == "die_and_be_missed":
-            time.sleep(0.05)
-            raise PeerLostError(self.actor, "connection reset")
-        control.barrier("end")
 
-    def _act(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-        if self.action == "raise":
-            raise ValueError("the probe was asked to raise")
-        if self.action == "be_missed_by_gloo":
-            time.sleep(0.15)  # late, so that its peers complain first
-            raise ValueError("the probe was asked to raise\nand to say a lot about it")
-        if self.action == "exit":
-            sys.exit(7)
-        if self.action == "vanish":
-            os._exit(0)
-        if self.action in {"die", "die_and_be_missed"}:
-            # Late, so that its peers complain first.
-            time.sleep(0.15 if self.action == "die_and_be_missed" else 0.0)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.action in {"hang", "hang_and_be_missed"}:
-            time.sleep(60)
-        if self.action == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if self.action == "report":
-            control.report(messages.Event(result=messages.Result(json='{"x": 1}')))
-            control.report(messages.Event(finished=messages.Finished(parameters_sha256="abc")))
+def work(probe: Probe, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+    control.barrier("ready")
+    sys.stdout.write(f"rank {configuration.rank} works\n")
+    for index in range(probe.num_iterations()):
+        control.report(messages.Event(iteration=messages.Iteration(index=index, loss=0.5)))
+    if configuration.rank == probe.actor:
+        _act(probe, configuration, control)
+    elif probe.action == "hang_and_be_missed":
+        time.sleep(1.1)
+        raise PeerTimeoutError(probe.actor, 1.0, "all_reduce")
+    elif probe.action == "be_missed_by_gloo":
+        raise RuntimeError(GLOO_ERROR)
+    elif probe.action == "die_and_be_missed":
+        time.sleep(0.05)
+        raise PeerLostError(probe.actor, "connection reset")
+    control.barrier("end")
+
+
+def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+    if probe.action == "raise":
+        raise ValueError("the probe was asked to raise")
+    if probe.action == "be_missed_by_gloo":
+        time.sleep(0.15)  # late, so that its peers complain first
+        raise ValueError("the probe was asked to raise\nand to say a lot about it")
+    if probe.action == "exit":
+        sys.exit(7)
+    if probe.action == "vanish":
+        os._exit(0)
+    if probe.action in {"die", "die_and_be_missed"}:
+        # Late, so that its peers complain first.
+        time.sleep(0.15 if probe.action == "die_and_be_missed" else 0.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if probe.action in {"hang", "hang_and_be_missed"}:
+        time.sleep(60)
+    if probe.action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if probe.action == "report":
+        control.report(messages.Event(result=messages.Result(json='{"x": 1}')))
+        control.report(messages.Event(finished=messages.Finished(parameters_sha256="abc")))
 
 
 def configurations(num_workers: int, run_id: str, **probe: object) -> list[WorkerConfiguration]:

@@ -4,12 +4,13 @@ gRPC is imported here after the fork, never in the fork server; everything else 
 imported before the fork and is then shared by all workers.
 """
 
+import importlib
 import os
 import queue
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -20,6 +21,7 @@ from testbed.system.kernel import return_free_memory
 if TYPE_CHECKING:
     from grpc import RpcError
 
+Work = Callable[[AgentWorkload, WorkerConfiguration, WorkerControl], None]
 _REGISTER_TIMEOUT_S: Final = 30.0
 _DELIVERY_TIMEOUT_S: Final = 10.0
 
@@ -34,13 +36,20 @@ def main(socket_path: str, rank: str) -> None:
         configuration = control.configuration
         workload = WORKLOADS.parse(configuration.workload)
         assert isinstance(workload, AgentWorkload), f"workload {workload.kind} has no work for an agent"
-        workload.work(configuration, control)
+        work_of(workload)(workload, configuration, control)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
         control.report(messages.Event(failure=messages.Failure(error=text, traceback=traceback.format_exc())))
         control.close()
         raise
     control.close()
+
+
+def work_of(workload: AgentWorkload) -> Work:
+    """The function that the workload's `entry` names, imported."""
+    module, _, function = workload.entry.partition(":")
+    work: Work = getattr(importlib.import_module(module), function)
+    return work
 
 
 class AgentControl(WorkerControl):

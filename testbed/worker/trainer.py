@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore
 from testbed.control import control_pb2, endpoint_statistics
 from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.experiment.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.training import Training
 from testbed.system.kernel import return_free_memory
 from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.datasets import DATASETS, Dataset, batches
@@ -35,9 +36,6 @@ from transports.execution.gradients import GradientCompression
 from transports.execution.trace import OperationTrace
 from transports.torch_backend import autoload, process_group
 
-if TYPE_CHECKING:
-    from testbed.experiment.workloads.training import Training
-
 _GLOO: Final = "gloo"
 _GLOO_THREADS: Final = "gloo"
 """Part of the name of the threads in which torch's gloo group runs collectives."""
@@ -52,10 +50,15 @@ class _Counted(NamedTuple):
     """What a channel counts that is not the kernel's."""
 
 
+def work(options: Training, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+    """Train. Raises what torch raises when a peer is lost, and ArithmeticError when a gradient is wrong."""
+    Trainer(options, configuration, control).run()
+
+
 class Trainer:
     """One worker; :meth:`run` is its whole life."""
 
-    def __init__(self, options: "Training", configuration: WorkerConfiguration, control: WorkerControl) -> None:
+    def __init__(self, options: Training, configuration: WorkerConfiguration, control: WorkerControl) -> None:
         self._options = options
         self._configuration = configuration
         self._control = control

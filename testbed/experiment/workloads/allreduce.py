@@ -1,15 +1,13 @@
 """All-reduce and nothing else: every size on every stack, interleaved on the same links, every result checked."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import ClassVar
 
 from pydantic import Field, field_validator
 
-from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, ServedGroup, WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, ServedGroup
 from transports.baselines.base import Stack
-from transports.bench.stacks import Composed, StackLike, parse_stack
+from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import Channel
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
@@ -20,6 +18,7 @@ from transports.units import Size
 class AllReduce(AgentWorkload):
     """The micro-benchmark behind `testbed bench allreduce`."""
 
+    entry: ClassVar[str] = "testbed.worker.allreduce:work"
     preload: ClassVar[Sequence[str]] = ("torch", "torch.distributed")
 
     sizes_bytes: tuple[Size, ...] = Field((25_000_000,), alias="sizes")
@@ -90,57 +89,3 @@ class AllReduce(AgentWorkload):
         """Those of the stacks."""
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack for stack in parsed if isinstance(stack, Stack)]
-
-    def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-        """Open every stack, then time them in turn; reports a Result for each sample as soon as it is there."""
-        import torch
-        from torch._C._distributed_c10d import FileStore, PrefixStore
-
-        from testbed.control.control_pb2 import Event, Result
-        from transports.bench.timing import Operands, allowed_error, timed
-        from transports.group import Group
-
-        torch.set_num_threads(configuration.num_threads)
-        store = FileStore(configuration.store_path, configuration.num_workers)
-        stacks = {name: _informed(parse_stack(name), configuration) for name in self.stacks}
-        communicators = {
-            name: stack.open(
-                Group(
-                    name=name,
-                    rank=configuration.rank,
-                    size=configuration.num_workers,
-                    address=configuration.address,
-                    store=PrefixStore(name, store),
-                    timeout_s=configuration.timeout_s,
-                    racks=configuration.racks,
-                )
-            )
-            for name, stack in stacks.items()
-        }
-        control.barrier("measure")
-        for size_bytes in self.sizes_bytes:
-            num_workers, num_elements = configuration.num_workers, size_bytes // 4
-            operands = Operands(
-                "all_reduce",
-                rank=configuration.rank,
-                num_workers=num_workers,
-                num_elements=num_elements,
-                seed=configuration.seed,
-            )
-            allowed = {
-                name: allowed_error(stack, dtype=torch.float32, num_workers=num_workers, num_elements=num_elements)
-                for name, stack in stacks.items()
-            }
-            for sample in timed(communicators, operands, allowed=allowed, num_warmup=1, num_samples=self.repeat):
-                control.report(Event(result=Result(json=json.dumps(asdict(sample)))))
-        control.barrier("done")
-        for communicator in communicators.values():
-            communicator.close()
-
-
-def _informed(stack: StackLike, configuration: WorkerConfiguration) -> StackLike:
-    """A stack whose collective wants to know the links is told them."""
-    if not isinstance(stack, Composed):
-        return stack
-    known = stack.collective.informed(latency_s=configuration.latency_s, rate_bps=configuration.goodput_bps)
-    return replace(stack, collective=known.served_by(configuration.aggregators))

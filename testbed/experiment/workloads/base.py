@@ -1,7 +1,8 @@
 """What workers do. A workload is an option set in the spec (read by the plan) and mostly an entry point in each worker.
 
 The plan reads it without torch: how big the gradients are, in which buckets, how many iterations. The worker calls
-:meth:`AgentWorkload.work` in a process forked from the fork server, which has imported `preload` already.
+function that :attr:`AgentWorkload.entry` names, in a process forked from the fork server, which has imported `preload`
+already.
 """
 
 from abc import abstractmethod
@@ -161,9 +162,9 @@ class Workload(Options):
 class AgentWorkload(Workload):
     """One that is a function of ours, called in each worker; the control plane keeps the workers in step."""
 
-    @abstractmethod
-    def work(self, configuration: WorkerConfiguration, control: "WorkerControl") -> None:
-        """The worker's whole life between registration and exit; runs in the worker's process."""
+    entry: ClassVar[str]
+    """`module:function`, called as function(workload, WorkerConfiguration, WorkerControl) in each worker's process: the
+    worker's whole life between registration and exit. Only there is the module imported."""
 
 
 class WorkerControl:

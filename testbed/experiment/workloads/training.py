@@ -22,8 +22,6 @@ from testbed.experiment.workloads.base import (
     ASSUMED_OPERATIONS_PER_S,
     WORKLOADS,
     AgentWorkload,
-    WorkerConfiguration,
-    WorkerControl,
 )
 from testbed.traces.networks import NetworkName
 from transports.compression.base import Compressor
@@ -56,6 +54,7 @@ class Training(AgentWorkload):
     they differ by more than 1e-6 (relative, L2). It gathers all gradients over the same links: times mean
     nothing then."""
 
+    entry: ClassVar[str] = "testbed.worker.trainer:work"
     preload: ClassVar[Sequence[str]] = (
         "torch",
         "torch.distributed",
@@ -142,10 +141,3 @@ class Training(AgentWorkload):
     def sends_only_gradients(self) -> bool:
         """Verifying gradients gathers them over the same links."""
         return not self.verify_gradients
-
-    def work(self, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-        """Train. Raises what torch raises when a peer is lost, and ArithmeticError when a gradient is
-        wrong."""
-        from testbed.worker.trainer import Trainer
-
-        Trainer(self, configuration, control).run()

@@ -11,6 +11,7 @@ import pytest
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl, Workload
 from testbed.plan.plan import make_plan
+from testbed.worker.agent import work_of
 from tests.ranks import ADDRESS, Rank, run_ranks
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _work(
     control = Listener(rank)
     workload = WORKLOADS.parse({"kind": "training", **options})
     assert isinstance(workload, AgentWorkload)
-    workload.work(_configuration(rank, stack, seed, compression, fusion, every), control)
+    work_of(workload)(workload, _configuration(rank, stack, seed, compression, fusion, every), control)
     iterations = [event.iteration for event in control.events if event.HasField("iteration")]
     (finished,) = (event.finished for event in control.events if event.HasField("finished"))
     return {
