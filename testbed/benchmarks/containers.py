@@ -9,6 +9,7 @@ from typing import Final
 from testbed.benchmarks.overheads import overhead_rows, quickstart_summary
 from testbed.benchmarks.targets import Benchmarks, Row, target_row
 from testbed.experiment.experiment import validate
+from testbed.hosts.base import runtime_driver
 from testbed.machine.doctor import plan_here
 
 NUM_PAIRS: Final = 3
@@ -19,7 +20,7 @@ _OVERHEADS_S: Final = {4: 20.0, 16: 60.0}
 def lacks() -> list[str]:
     """What this machine has not that containers need: a daemon, the image."""
     plan = plan_here(validate({"name": "bench-containers", "runtime": "docker"}))
-    return plan.experiment.runtime.lacks(plan)
+    return runtime_driver(plan).lacks()
 
 
 def same_rows() -> Iterator[Row]:

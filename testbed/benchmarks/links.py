@@ -22,6 +22,7 @@ from testbed.calibration.queues import measure_queue, num_drops
 from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.experiment.experiment import validate
+from testbed.hosts.base import runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.links.base import BACKENDS
 from testbed.links.htb import goodput_fraction
@@ -68,8 +69,8 @@ def deployed(*, workers: int = 2, runtime: Any = "namespace", **keys: Any) -> It
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-bench-")))
         state = stack.enter_context(owned_run(new_run_id()))
         hosts = None
-        if plan.experiment.runtime.contained(plan):
-            hosts = plan.experiment.runtime.start(plan, state, log_directory=logs)
+        if (driver := runtime_driver(plan)).contained():
+            hosts = driver.start(state, log_directory=logs)
             stack.callback(hosts.close)
         deployment = stack.enter_context(deploy(plan, state, log_directory=logs, runtime=hosts))
         if hosts is not None:

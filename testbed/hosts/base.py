@@ -1,16 +1,21 @@
 """A host runs processes: it enters, starts, streams, limits and stops them. Workers, servers and aggregators alike.
 
-A value on the runtime axis (testbed.experiment.runtimes) starts as a :class:`RunningRuntime`, which makes a
-:class:`Host` of every node.
+A value on the runtime axis (testbed.experiment.runtimes) names its :class:`RuntimeDriver`, which starts a
+:class:`RunningRuntime`, which makes a :class:`Host` of every node.
 """
 
+import importlib
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from testbed.experiment.host import Limits
+from testbed.experiment.runtimes.base import Runtime
+from testbed.plan.plan import Plan
+from testbed.system.run_state import RunState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,3 +177,34 @@ class RunningRuntime(Protocol):
 
     def close(self) -> None:
         """End it and everything that was started with it. Idempotent."""
+
+
+RuntimeT = TypeVar("RuntimeT", bound=Runtime)
+
+
+class RuntimeDriver(Generic[RuntimeT]):
+    """What a value on the runtime axis does for a plan."""
+
+    def __init__(self, options: RuntimeT, plan: Plan) -> None:
+        self.options = options
+        self.plan = plan
+
+    def contained(self) -> Mapping[str, Sequence[str]]:
+        """The nodes that get more than namespaces, each with the modules that it imports. Pure."""
+        return {}
+
+    @abstractmethod
+    def lacks(self) -> list[str]:
+        """What this needs and the machine does not have, each with its cure."""
+
+    @abstractmethod
+    def start(self, state: RunState, *, log_directory: Path) -> RunningRuntime:
+        """Start what the hosts of the plan are made of. Raises EnvironmentLacksError."""
+
+
+def runtime_driver(plan: Plan) -> RuntimeDriver[Runtime]:
+    """That of the plan's runtime, imported."""
+    runtime = plan.experiment.runtime
+    module, _, name = runtime.driver.partition(":")
+    driver: RuntimeDriver[Runtime] = getattr(importlib.import_module(module), name)(runtime, plan)
+    return driver

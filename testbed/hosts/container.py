@@ -6,6 +6,7 @@ container sees, imports what its workers need once, and forks or executes what t
 inside the image, and no daemon takes part once the container runs.
 """
 
+import logging
 import os
 import select
 import signal
@@ -21,7 +22,10 @@ from typing import Any, Final
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.experiment.host import Limits
-from testbed.hosts.base import ProcessSpec, Throttling
+from testbed.experiment.runtimes.docker import DEFAULT_IMAGE, DockerContainers
+from testbed.experiment.topologies.base import PARTICIPANTS
+from testbed.experiment.workloads.command import Command
+from testbed.hosts.base import ProcessSpec, RuntimeDriver, Throttling
 from testbed.hosts.cgroups import (
     Controller,
     available_controllers,
@@ -32,15 +36,18 @@ from testbed.hosts.cgroups import (
     parse_throttling,
     settings,
 )
-from testbed.hosts.docker_cli import RUN_LABEL, ContainerFacts, Docker
+from testbed.hosts.docker_cli import RUN_LABEL, ContainerFacts, Docker, docker_here
 from testbed.hosts.fork_client import AGENT, FORKING_ENVIRONMENT, ForkClient
 from testbed.hosts.fork_server import ForkRequest
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.naming import name_differences
 from testbed.hosts.spawn import Output, StartedProcess
+from testbed.system.native.libraries import build_libraries
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RunState
 from testbed.system.sources import sources_digest
+
+_log: Final = logging.getLogger(__name__)
 
 FORK_SOCKET: Final = "fork.sock"
 MOST_PROCESSES: Final = 4096
@@ -422,3 +429,64 @@ class ContainerRuntime:
             self._docker.remove([container.name for container in self._containers.values()])
         with ThreadPoolExecutor(len(self._containers) or 1) as pool:
             list(pool.map(Container.close, self._containers.values()))
+
+
+class ContainerDriver(RuntimeDriver[DockerContainers]):
+    """A container for each node that takes part; the others are namespaces."""
+
+    def contained(self) -> Mapping[str, Sequence[str]]:
+        """Participants, and aggregators whose data plane is a process."""
+        preload = self.plan.experiment.workload.preload
+        nodes: dict[str, Sequence[str]] = {node.name: preload for node in self.plan.nodes if node.role in PARTICIPANTS}
+        # The kernel's data plane is loaded by root, beside the containers.
+        return nodes | {each.name: () for each in self.plan.aggregators if each.collective.dataplane == "reference"}
+
+    def lacks(self) -> list[str]:
+        """The daemon, rootful, every mount, and the image where it is not to be fetched."""
+        options = self.options
+        missing = [
+            f"runtime.mounts: there is no {path} on this machine" for path in options.mounts if not Path(path).exists()
+        ]
+        try:
+            docker = docker_here()
+            facts = docker.facts()
+            if facts.has("rootless"):
+                missing.append(
+                    f"runtime: the Docker daemon at {docker.endpoint} is rootless: its containers live in a user "
+                    "namespace that the emulated links cannot be moved into; run with a rootful daemon "
+                    "(DOCKER_HOST=unix:///var/run/docker.sock), or runtime: namespace"
+                )
+            if options.pull == "never" and docker.image_id(options.image) is None:
+                missing.append(
+                    f"runtime.image: there is no image {options.image} here: "
+                    f"{'make image' if options.image == DEFAULT_IMAGE else 'build it, or runtime.pull: missing'}"
+                )
+        except EnvironmentLacksError as error:
+            missing.append(f"runtime: {error}; or runtime: namespace")
+        return missing
+
+    def _mounts(self) -> tuple[str, ...]:
+        """A command of the user's finds its files where it was typed."""
+        options = self.options
+        here = str(Path.cwd())
+        wanted = isinstance(self.plan.experiment.workload, Command) and here != "/"
+        return tuple(dict.fromkeys((*options.mounts, *([here] if wanted else []))))
+
+    def start(self, state: RunState, *, log_directory: Path) -> ContainerRuntime:
+        """Fetch the image where that is asked for, and start every container; each imports what the workload needs."""
+        options = self.options
+        if options.mounts:  # sources of this package among them are read-only there
+            build_libraries()
+        spec = ContainerSpec(
+            image=options.image,
+            python=options.python,
+            user=options.user,
+            mounts=self._mounts(),
+            environment=options.environment,
+            names=self.plan.host_names(),
+        )
+        docker = docker_here()
+        if options.pull == "always" or (options.pull == "missing" and docker.image_id(options.image) is None):
+            _log.info("fetching the image %s", options.image)
+            docker.pull(options.image)
+        return ContainerRuntime(docker, spec, self.contained(), state, log_directory=log_directory)

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from switch_agg.namespaces import in_network_of
 from testbed.errors import EnvironmentLacksError
-from testbed.hosts.base import ProcessSpec, Throttling
+from testbed.experiment.runtimes.namespace import Namespace
+from testbed.experiment.workloads.command import Command
+from testbed.hosts.base import ProcessSpec, RuntimeDriver, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
 from testbed.hosts.fork_client import ForkServer
 from testbed.hosts.fork_server import ForkRequest
@@ -219,3 +221,19 @@ class NamespaceRuntime:
     def close(self) -> None:
         """End the fork server and with it all its children. Idempotent."""
         self._fork_server.close()
+
+
+class NamespaceDriver(RuntimeDriver[Namespace]):
+    """One fork server for all namespaces."""
+
+    def lacks(self) -> list[str]:
+        """The program of a command."""
+        command = self.plan.experiment.workload
+        if not isinstance(command, Command):
+            return []
+        problem = problem_of(command.argv[0], {**os.environ, **command.environment})
+        return [] if problem is None else [f"workload.argv: {problem}"]
+
+    def start(self, state: RunState, *, log_directory: Path) -> NamespaceRuntime:
+        """Start importing what the workload needs."""
+        return NamespaceRuntime(state, self.plan.experiment.workload.preload, log_directory=log_directory)

@@ -21,6 +21,7 @@ from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.host import lacking_cores
 from testbed.experiment.link import BackendName, LinkSpec
+from testbed.hosts.base import runtime_driver
 from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
 from testbed.hosts.clean import FORGET_CURE, leftovers
 from testbed.hosts.docker_cli import CURE as DOCKER_CURE
@@ -426,7 +427,7 @@ def require(plan: Plan) -> None:
         )
     if plan.experiment.metrics.prometheus is not None and shutil.which(PROGRAM) is None:
         missing.append(f"metrics.prometheus: {PROGRAM} is missing: {CURE}; or run without it")
-    missing += plan.experiment.runtime.lacks(plan)
+    missing += runtime_driver(plan).lacks()
     controllers = available_controllers()
     missing += [
         f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {cure(name)}"

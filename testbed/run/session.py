@@ -25,7 +25,7 @@ from testbed.experiment.slowdowns.base import SLOWDOWNS
 from testbed.experiment.workloads.base import WorkerConfiguration
 from testbed.experiment.workloads.command import Command
 from testbed.experiment.workloads.training import Training
-from testbed.hosts.base import Process, ProcessSpec, RunningRuntime
+from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.hosts.spawn import log_tail
 from testbed.plan.aggregators import seats_of
@@ -231,7 +231,7 @@ def workbench(
     with owned_run(run_id) as state, ExitStack() as stack:
         on_phase("deploy")
         begun_s = time.monotonic()
-        runtime = plan.experiment.runtime.start(plan, state, log_directory=log_directory)
+        runtime = runtime_driver(plan).start(state, log_directory=log_directory)
         stack.callback(runtime.close)
         deployment = stack.enter_context(deploy(plan, state, log_directory=log_directory, runtime=runtime))
         links = LiveLinks(deployment)

@@ -7,6 +7,7 @@ from testbed.errors import EnvironmentLacksError
 from testbed.experiment.experiment import validate
 from testbed.experiment.runtimes.base import RUNTIMES
 from testbed.experiment.runtimes.docker import DEFAULT_IMAGE
+from testbed.hosts.base import runtime_driver
 from testbed.plan.plan import Plan, make_plan
 from testbed.system.run_state import RunState
 
@@ -20,7 +21,7 @@ def test_workers_and_servers_are_contained_and_switches_and_traffic_are_not() ->
         collective={"kind": "parameter_server", "placement": "dedicated"},
         hosts={"x0": {"at": "s0"}},
     )
-    contained = plan.experiment.runtime.contained(plan)
+    contained = runtime_driver(plan).contained()
     assert {"w0", "w1", "ps0"} == set(contained)
     assert all("torch" in modules for modules in contained.values())
 
@@ -28,21 +29,21 @@ def test_workers_and_servers_are_contained_and_switches_and_traffic_are_not() ->
 @pytest.mark.parametrize(("dataplane", "is_contained"), [("reference", True), ("ebpf", False)])
 def test_an_aggregator_is_contained_where_it_is_a_process(dataplane: str, is_contained: bool) -> None:
     plan = planned(collective={"kind": "in_network", "dataplane": dataplane})
-    assert ("a0" in plan.experiment.runtime.contained(plan)) == is_contained
+    assert ("a0" in runtime_driver(plan).contained()) == is_contained
 
 
 def test_a_command_sees_the_directory_that_it_was_typed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = planned({"kind": "docker", "mounts": "/data"}, workload={"kind": "command", "argv": ["true"]})
-    assert command.experiment.runtime._mounts(command) == ("/data", str(tmp_path))  # type: ignore[attr-defined]
+    assert runtime_driver(command)._mounts() == ("/data", str(tmp_path))  # type: ignore[attr-defined]
     training = planned({"kind": "docker", "mounts": "/data"})
-    assert training.experiment.runtime._mounts(training) == ("/data",)  # type: ignore[attr-defined]
+    assert runtime_driver(training)._mounts() == ("/data",)  # type: ignore[attr-defined]
 
 
 def test_what_the_machine_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     plan = planned({"kind": "docker", "mounts": ["/no/such/place"]})
-    mounts, daemon = plan.experiment.runtime.lacks(plan)
+    mounts, daemon = runtime_driver(plan).lacks()
     assert mounts == "runtime.mounts: there is no /no/such/place on this machine"
     assert "docker is missing" in daemon
     assert "or runtime: namespace" in daemon
@@ -65,7 +66,7 @@ def test_a_daemon_that_cannot_do_it_is_refused_with_the_cure(
     (tmp_path / "docker").write_text(script)
     (tmp_path / "docker").chmod(0o755)
     plan = planned()
-    (found,) = plan.experiment.runtime.lacks(plan)
+    (found,) = runtime_driver(plan).lacks()
     assert complaint in found
 
 
@@ -82,11 +83,11 @@ def test_the_image_is_fetched_when_hosts_start_and_not_when_it_is_asked_whether_
     (tmp_path / "docker").write_text(f'{script}case $3 in pull) echo "$@" >>{asked}; exit 1 ;; esac\nexit 0\n')
     (tmp_path / "docker").chmod(0o755)
     plan = planned({"kind": "docker", "pull": pull, "image": "my/train:1"})
-    assert plan.experiment.runtime.lacks(plan) == []
+    assert runtime_driver(plan).lacks() == []
     assert not asked.exists()
     state = RunState.create("r1", root=tmp_path)
     with pytest.raises(EnvironmentLacksError, match="docker pull: status 1"):
-        plan.experiment.runtime.start(plan, state, log_directory=tmp_path)
+        runtime_driver(plan).start(state, log_directory=tmp_path)
     assert len(asked.read_text().splitlines()) == 1
 
 

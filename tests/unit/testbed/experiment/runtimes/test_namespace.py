@@ -2,12 +2,13 @@ import os
 import sys
 
 from testbed.experiment.experiment import validate
+from testbed.hosts.base import runtime_driver
 from testbed.plan.plan import make_plan
 
 
 def lacks(program: str) -> list[str]:
     plan = make_plan(validate({"name": "a", "workers": 2, "workload": {"kind": "command", "argv": [program]}}))
-    return plan.experiment.runtime.lacks(plan)
+    return runtime_driver(plan).lacks()
 
 
 def test_a_program_that_is_not_there_is_refused_before_anything_is_made() -> None:
