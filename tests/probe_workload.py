@@ -11,7 +11,8 @@ import time
 from typing import ClassVar
 
 from testbed.control import control_pb2 as messages
-from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
+from testbed.control.worker import WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload
 from testbed.worker import agent
 from transports.errors import PeerLostError, PeerTimeoutError
 

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from testbed.control import control_pb2 as messages
+from testbed.control.worker import WorkerConfiguration
 from testbed.errors import RunFailedError
-from testbed.experiment.workloads.base import WorkerConfiguration
 from testbed.hosts.base import Process, RunningRuntime
 from testbed.hosts.spawn import log_tail
 from testbed.run.control_service import Arrival, Arrived, ControlService, Registered

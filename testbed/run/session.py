@@ -16,13 +16,12 @@ from typing import Any, Final
 from testbed.calibration.cache import CalibrationCache, Mode
 from testbed.calibration.calibrate import calibrate
 from testbed.calibration.tolerances import Calibration
-from testbed.control.worker import AsynchronousServer, ServerConfiguration
+from testbed.control.worker import AsynchronousServer, ServerConfiguration, WorkerConfiguration
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks
 from testbed.errors import RunFailedError
 from testbed.experiment.slowdowns.base import SLOWDOWNS
-from testbed.experiment.workloads.base import WorkerConfiguration
 from testbed.experiment.workloads.command import Command
 from testbed.experiment.workloads.training import Training
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from testbed.control import control_pb2 as messages
-from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl
+from testbed.control.worker import WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload
 from testbed.system.kernel import return_free_memory
 
 if TYPE_CHECKING:

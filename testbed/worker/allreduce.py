@@ -7,8 +7,8 @@ import torch
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from testbed.control.control_pb2 import Event, Result
+from testbed.control.worker import WorkerConfiguration, WorkerControl
 from testbed.experiment.workloads.allreduce import AllReduce
-from testbed.experiment.workloads.base import WorkerConfiguration, WorkerControl
 from transports.bench.stacks import Composed, StackLike, parse_stack
 from transports.bench.timing import Operands, allowed_error, timed
 from transports.group import Group

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed.experiment.workloads.base import GRADIENTS_GROUP, WorkerConfiguration
+from testbed.control.worker import WorkerConfiguration
+from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.experiment.workloads.training import Training
 from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck, GradientHook

@@ -16,8 +16,9 @@ from torch import nn
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from testbed.control import control_pb2, endpoint_statistics
+from testbed.control.worker import WorkerConfiguration, WorkerControl
 from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
-from testbed.experiment.workloads.base import GRADIENTS_GROUP, WorkerConfiguration, WorkerControl
+from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.experiment.workloads.training import Training
 from testbed.system.kernel import return_free_memory
 from testbed.worker.compute_pacer import ComputePacer

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from testbed.experiment.fusion import Fusion
-from testbed.experiment.synchronisation import Synchronisation
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
@@ -27,48 +26,6 @@ ASSUMED_OPERATIONS_PER_S: Final = 50e9
 """Of a worker in a backward pass that nobody has said the time of."""
 GRADIENTS_GROUP: Final = "gradients"
 """The name under which parameter servers know the group that exchanges gradients."""
-
-
-class WorkerConfiguration(BaseModel):
-    """Everything a worker is told when it registers. Plain data: JSON over the control plane."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    run_id: str
-    rank: int
-    num_workers: int
-    host: str
-    interface: str
-    """The emulated interface: `w0-eth0`."""
-    address: str
-    """Its IPv4 address."""
-    seed: int
-    workload: dict[str, object]
-    racks: tuple[int, ...] = ()
-    """For each rank, the number of its rack: those on one switch are in one."""
-    latency_s: float = 100e-6
-    """Of an empty message from worker to worker."""
-    goodput_bps: float = 1e9
-    """Of the slowest worker's link."""
-    collective: dict[str, object]
-    aggregators: dict[str, tuple[str, int]] = {}
-    """The address of the worker's own, and its number there, by `InNetwork.identity`."""
-    channel: dict[str, object]
-    compression: dict[str, object]
-    stack: dict[str, object] | None
-    """A whole stack (`gloo`) instead of collective x channel, or None."""
-    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
-    synchronisation: Synchronisation = Field(default_factory=lambda: Synchronisation.model_validate({}))
-    buckets: tuple[int, ...] = ()
-    """The plan's: elements in each."""
-    dilation: float
-    timeout_s: float
-    store_path: str
-    """A file for torch's FileStore; it lies in the run's directory, never on the emulated links."""
-    num_threads: int
-    """torch's intra-op threads."""
-    slowdown: dict[str, object] | None = None
-    """A value on the slowdown axis: this worker is a compute straggler."""
 
 
 class ServedGroup(BaseModel):
@@ -165,18 +122,6 @@ class AgentWorkload(Workload):
     entry: ClassVar[str]
     """`module:function`, called as function(workload, WorkerConfiguration, WorkerControl) in each worker's process: the
     worker's whole life between registration and exit. Only there is the module imported."""
-
-
-class WorkerControl:
-    """The worker's side of the control plane; implemented in `testbed/worker/agent.py`."""
-
-    @abstractmethod
-    def barrier(self, name: str) -> None:
-        """Return when every worker has come to the barrier of that name."""
-
-    @abstractmethod
-    def report(self, event: object) -> None:
-        """Queue one `control_pb2.Event` (its rank is filled in); returns at once."""
 
 
 WORKLOADS: Final[Registry[Workload]] = Registry("workload", "testbed.experiment.workloads")

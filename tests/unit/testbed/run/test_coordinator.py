@@ -17,8 +17,8 @@ import pytest
 
 from testbed.control import control_pb2 as messages
 from testbed.control.control_pb2_grpc import ControlStub
+from testbed.control.worker import WorkerConfiguration
 from testbed.errors import RunFailedError
-from testbed.experiment.workloads.base import WorkerConfiguration
 from testbed.hosts.spawn import Output, SpawnedProcess, spawn
 from testbed.run.coordinator import Coordinator, Listener
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from testbed.control.worker import WorkerConfiguration, WorkerControl
 from testbed.experiment.experiment import Experiment, validate
-from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, WorkerConfiguration, WorkerControl, Workload
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, Workload
 from testbed.plan.plan import make_plan
 from testbed.worker.agent import work_of
 from tests.ranks import ADDRESS, Rank, run_ranks
