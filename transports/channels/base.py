@@ -9,6 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from transports.group import Group
@@ -117,6 +118,8 @@ class Channel(Options):
     """Of the frame header that goes before each message's payload."""
     countable: ClassVar[bool] = True
     """Whether :meth:`wire_bytes` says all that a message costs, to within a hundredth, however short it is."""
+    native_sources: ClassVar[Sequence[Path]] = ()
+    """The C that its endpoints load: built ahead for containers, which have no compiler."""
     counts_itself: ClassVar[bool] = False
     """Whether acknowledgements and what is sent again are the channel's own, told by :meth:`Endpoint.statistics`, and
     not those of the kernel's TCP, which counts them."""

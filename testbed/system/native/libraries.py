@@ -9,14 +9,14 @@ from pathlib import Path
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import FOLDER, build
 from testbed.errors import EnvironmentLacksError
-from transports.channels._tcp import program
-from transports.channels._udp import native
+from transports.channels.base import CHANNELS
 
 
 def build_libraries() -> list[Path]:
     """Raises EnvironmentLacksError where there is no compiler, with the cure."""
+    sources = dict.fromkeys(source for channel in CHANNELS for source in channel.native_sources)
     try:
-        return [build(source, "library") for source in (FOLDER / "worker.c", program.SOURCE, native.SOURCE)]
+        return [build(source, "library") for source in (FOLDER / "worker.c", *sources)]
     except UnsupportedError as error:
         raise EnvironmentLacksError(str(error)) from error
 
