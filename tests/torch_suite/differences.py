@@ -39,11 +39,9 @@ def unexpected(results: Iterable[Result], differences: Iterable[Difference]) -> 
         if gloo.status == "passed" and testbed.status == "passed" and (test, size) in listed:
             complaints.append(f"{test} at world size {size}: passes with testbed, but is listed as one that does not")
         elif gloo.status == "passed" and testbed.status != "passed" and (test, size) not in listed:
-            complaints.append(f"{test} at world size {size}: {testbed.record.status} with testbed:\n{testbed.detail}")
+            complaints.append(f"{test} at world size {size}: {testbed.status} with testbed:\n{testbed.detail}")
         elif gloo.status in ("skipped", "not given") and testbed.status != gloo.status:
-            complaints.append(
-                f"{test} at world size {size}: {gloo.status} with gloo, {testbed.record.status} with testbed"
-            )
+            complaints.append(f"{test} at world size {size}: {gloo.status} with gloo, {testbed.status} with testbed")
     return complaints
 
 
@@ -77,7 +75,7 @@ def table(results: Sequence[Result], differences: Iterable[Difference]) -> str:
             # What gloo fails and testbed passes is in its own error's last line.
             last = [line for line in gloo.detail.splitlines() if "Error" in line]
             reason = reasons.get((test, size), last[-1] if gloo.status == "failed" and last else "**not listed**")
-            lines.append(f"| {size} | `{test}` | {gloo.status} | {testbed.record.status} | {reason} |")
+            lines.append(f"| {size} | `{test}` | {gloo.status} | {testbed.status} | {reason} |")
     return "\n".join(lines) + "\n"
 
 
