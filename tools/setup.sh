@@ -73,7 +73,7 @@ index=()
 [ -z "${TORCH_INDEX:-}" ] || index=(--extra-index-url "$TORCH_INDEX")
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "${index[@]}" -c constraints.txt -e '.[all,dev]' \
   || fail "pip could not install the packages of pyproject.toml; the lines above say which (TORCH_INDEX=<url> names an index for torch)"
-for folder in switch_agg testbed.links; do
+for folder in switch_agg testbed.system; do
   .venv/bin/python -m "$folder.native.build" || fail "the C sources of $folder could not be built"
 done
 .venv/bin/python -m testbed.system.native.libraries >/dev/null || fail "the C sources of the channels could not be built"
