@@ -202,26 +202,27 @@ class ShardedCodec(GatheredCodec):
         return values
 
     def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
-        """The payload of a shard's mean, finished. The values stay as they are."""
+        """The payload of a shard's mean, finished: of `weight` times its sum. The values stay as they are."""
         return self.encode(mean, layout)
 
     def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
-        """Add `weight` times what such a payload says to the total."""
+        """Add `weight` times what such a payload says to the total, which is then finished again: it may be without a
+        size that `finish` gives it."""
         self.add_decoded(payload, total, weight, layout)
 
     def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
         """One round; or two of every slice, as :func:`turns` has them. Beside each request goes what the next one needs
-        and the decoding of what has come back. Owners code means, whatever the weight."""
+        and the decoding of what has come back."""
         num_workers = self.place.num_workers
         values = self.coded(values, layout)
         shapes = [piece.shape for piece in layout]
         two_phase = self.options.pattern(shapes, num_workers) == "two_phase"
         slices = cut(tuple(map(prod, shapes)), num_workers, self.options.slices) if two_phase else ()
-        owed = self._owed(values, layout, slices) if self.options.error_feedback else None
+        owed = self._owed(values, layout, slices, weight) if self.options.error_feedback else None
         if not two_phase:
             yield from super().exchange(values, out, layout, weight)
             return
-        parts = [_Slice(self, shards, values, out, owed, weight * num_workers) for shards in slices]
+        parts = [_Slice(self, shards, weight, values, out, owed) for shards in slices]
         parts[0].encode()
         decoding: list[Callable[[], None]] = []
         for (number, phase), following in zip_longest(order := turns(len(parts)), order[1:]):
@@ -237,15 +238,15 @@ class ShardedCodec(GatheredCodec):
                 decoding.append(parts[number].decode)
         _each(decoding)
 
-    def _owed(self, values: Array, layout: Layout, slices: Sequence[Sequence[Shard]]) -> Array:
+    def _owed(self, values: Array, layout: Layout, slices: Sequence[Sequence[Shard]], weight: float) -> Array:
         """What this worker owes, (n,): nothing but of its shards. What it owes of others', for buckets are formed anew,
-        becomes part of what it sends: as many times as much as there are workers, for that is averaged."""
+        becomes part of what it sends, over `weight`: as many times as much as there are workers for a mean."""
         owed = self.owed.flat(layout)
         own = [(shards[self.place.rank].start, shards[self.place.rank].stop) for shards in slices]
         edges = [0, *chain.from_iterable(own), len(owed)]
         for start, stop in zip(edges[::2], edges[1::2], strict=True):
             if owed[start:stop].any():
-                values[start:stop] += owed[start:stop] * np.float32(self.place.num_workers)
+                values[start:stop] += owed[start:stop] * np.float32(1 / weight)
                 owed[start:stop] = 0
         return owed
 
@@ -257,19 +258,19 @@ class _Slice:
         self,
         codec: ShardedCodec,
         shards: Sequence[Shard],
+        weight: float,
         values: Array,
         out: Array,
         owed: Array | None,
-        means: float,
     ) -> None:
-        """`means`: how many times the mean is wanted."""
         self._codec = codec
         self._options: Final = codec.options
         self._shards = [shard for shard in shards if shard.lengths]
         """The last workers of a small bucket have none."""
+        self._weight = weight
         self._own = shards[codec.place.rank]
         self._row_bytes = codec.options.row_bytes(shards)
-        self._values, self._out, self._owed, self._means = values, out, owed, means
+        self._values, self._out, self._owed = values, out, owed
         self._payloads = np.zeros((len(shards), self._row_bytes[0]), np.uint8)
         self._mean_payload = np.zeros(self._row_bytes[1], np.uint8)
         self.answers: list[Any] = [None, None]
@@ -297,8 +298,8 @@ class _Slice:
         mean = np.zeros(own.stop - own.start, np.float32)
         damping, length = codec.damping(len(mean)), self._options.encoded_bytes(own.shapes)
         for payload in self.answers[0]:
-            codec.add_decoded(payload[:length], mean, damping / codec.place.num_workers, own.layout)
-        codec.finish(mean, 1 / codec.place.num_workers)
+            codec.add_decoded(payload[:length], mean, damping * self._weight, own.layout)
+        codec.finish(mean, self._weight)
         if self._owed is not None:
             mean += own.of(self._owed)
         payload = codec.encode_mean(mean, own.layout)
@@ -314,7 +315,8 @@ class _Slice:
             out = shard.of(self._out)
             out.fill(0.0)
             meant = payload[: self._options.mean_bytes(shard.shapes)]
-            self._codec.add_decoded_mean(meant, out, self._codec.damping(len(out)) * self._means, shard.layout)
+            self._codec.add_decoded_mean(meant, out, self._codec.damping(len(out)), shard.layout)
+            self._codec.finish(out, self._weight)
 
 
 def turns(num_slices: int) -> list[tuple[int, int]]:

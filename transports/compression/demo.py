@@ -51,8 +51,8 @@ class DecoupledMomentum(Gathered):
 
     stateful: ClassVar[bool] = True
     own_momentum: ClassVar[bool] = True
+    valid_range: ClassVar[Range] = Range(floor=2.0**-117, largest=2.0**112)
     no_feedback: ClassVar[str] = "what is not sent stays in its momentum"
-    valid_range: ClassVar[Range] = Range(largest=2.0**100)
 
     side: int = Field(64, ge=2, le=256)
     """Of a tile, at most; a vector is cut into runs of it."""
@@ -97,27 +97,27 @@ class _Codec(Codec):
 
     def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
         payloads: list[Bytes] = yield AllGather(self._encode(values, layout), varying=False)
+        scale = np.float32(weight)
         for start, stop, tiles, piece in self._pieces(layout):
             components = np.zeros((tiles.num_tiles, tiles.num_elements), np.float32)
             for payload in payloads:
                 chosen, sent = self._decoded(payload[piece], tiles)
-                np.put_along_axis(components, chosen, np.take_along_axis(components, chosen, 1) + sent, 1)
-            components *= np.float32(weight)
-            total = tiles.joined(transformed_back(components, tiles))
+                np.put_along_axis(components, chosen, np.take_along_axis(components, chosen, 1) + sent * scale, 1)
+            result = tiles.joined(transformed_back(components, tiles))
             if self.options.sign:
-                total = np.where(np.isfinite(total), np.sign(total), np.nan) * np.float32(
-                    weight * self.place.num_workers
-                )
-            out[start:stop] = total
+                signs = np.where(np.isfinite(result), np.sign(result), np.float32(np.nan))
+                result = signs * np.float32(self.place.num_workers * weight)
+            out[start:stop] = result
 
     def _encode(self, values: Array, layout: Layout) -> Bytes:
         momentum = self._momentum.flat(layout)
         momentum *= np.float32(self.options.decay)
-        momentum += limited(values, self.options.valid_range.largest)
+        momentum += values
+        given = limited(momentum, self.options.valid_range.largest)
         payload = np.empty(self.options.encoded_bytes(shapes_of(layout)), np.uint8)
         for start, stop, tiles, piece in self._pieces(layout):
             border, _ = self.options.ends(tiles)
-            components = transformed(tiles.cut(momentum[start:stop]), tiles)
+            components = transformed(tiles.cut(given[start:stop]), tiles)
             chosen = largest(components, min(self.options.kept, tiles.num_elements))
             sent = np.take_along_axis(components, chosen, 1)
             payload[piece][:border] = pack_indices(chosen, tiles)

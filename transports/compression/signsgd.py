@@ -85,15 +85,15 @@ class _Codec(ShardedCodec):
         elif payload[len(total) // 8] >> (7 - len(total) % 8) & 1:
             total.fill(np.nan)
         for start, stop in chunks(len(total), CHUNK):
-            decoded = np.unpackbits(payload[start // 8 : -(-stop // 8)])[: stop - start].astype(np.float32)
-            decoded *= -2 * scale
-            decoded += scale
-            total[start:stop] += decoded
+            signs = np.unpackbits(payload[start // 8 : -(-stop // 8)])[: stop - start].view(np.int8)
+            signs *= -2
+            signs += 1
+            total[start:stop] += signs * scale  # never twice the scale, for which there may be no room
 
     def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
         if self.options.scaled:
             return super().encode_mean(mean, layout)
-        return pack((np.nan_to_num(mean, nan=2.0) + 1).astype(np.uint8), 2)  # the fourth level is no number
+        return pack((np.nan_to_num(np.sign(mean), nan=2.0) + 1).astype(np.uint8), 2)  # the fourth level is no number
 
     def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         if self.options.scaled:

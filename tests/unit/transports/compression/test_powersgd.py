@@ -52,6 +52,32 @@ def test_a_gradient_of_zeros_does_not_stop_it() -> None:
     assert torch.allclose(total, 10 * _gradient(1), atol=1e-2)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1.0, 1e20, 1e30])
+def test_the_size_of_a_gradient_does_not_matter(scale: float) -> None:
+    """Q without orthogonal columns had the square of it: 9.8 times the residual at 1e-22, NaN at 1e20."""
+    workers = Workers({"kind": "powersgd", "rank": 2}, 2)
+    gradient = (scale * _gradient(3, rank=4).double()).float()
+    sent = torch.zeros(624, dtype=torch.float64)
+    for _ in range(30):
+        sent += workers.mean([gradient, gradient], LAYOUT)[0].double()
+    total = 30 * gradient.double()
+    kept = workers.errors(LAYOUT)[0].double()
+    assert (sent + kept - total).norm() < 1e-5 * total.norm()
+    assert kept.norm() < 3 * gradient.double().norm()
+
+
+def test_after_zeros_it_finds_a_direction_again() -> None:
+    """Also for a gradient that is zero in the first rows and columns, where factors of zero would be continued."""
+    workers = Workers({"kind": "powersgd", "rank": 2, "error_feedback": False}, 1)
+    layout = [Piece("weight", (20, 30))]
+    workers.mean([torch.zeros(600)], layout)
+    gradient = torch.zeros(20, 30)
+    gradient[10:, 15:] = torch.ones(10, 15)
+    for _ in range(3):
+        (result,) = workers.mean([gradient.flatten()], layout)
+    assert torch.allclose(result, gradient.flatten(), atol=1e-4)
+
+
 def test_the_first_iterations_are_exact_whatever_buckets_there_are() -> None:
     workers = Workers({"kind": "powersgd", "rank": 1, "start": 3}, 2)
     for round_, layout in enumerate([LAYOUT, LAYOUT[::-1], LAYOUT]):
@@ -115,29 +141,3 @@ def test_it_goes_as_torch_s_hook_from_the_same_start(tmp_path: Path) -> None:
             assert torch.allclose(ours, gradient, atol=1e-3) == (number < 2)
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1.0, 1e20, 1e30])
-def test_the_size_of_a_gradient_does_not_matter(scale: float) -> None:
-    """Q without orthogonal columns had the square of it: 9.8 times the residual at 1e-22, NaN at 1e20."""
-    workers = Workers({"kind": "powersgd", "rank": 2}, 2)
-    gradient = (scale * _gradient(3, rank=4).double()).float()
-    sent = torch.zeros(624, dtype=torch.float64)
-    for _ in range(30):
-        sent += workers.mean([gradient, gradient], LAYOUT)[0].double()
-    total = 30 * gradient.double()
-    kept = workers.errors(LAYOUT)[0].double()
-    assert (sent + kept - total).norm() < 1e-5 * total.norm()
-    assert kept.norm() < 3 * gradient.double().norm()
-
-
-def test_after_zeros_it_finds_a_direction_again() -> None:
-    """Also for a gradient that is zero in the first rows and columns, where factors of zero would be continued."""
-    workers = Workers({"kind": "powersgd", "rank": 2, "error_feedback": False}, 1)
-    layout = [Piece("weight", (20, 30))]
-    workers.mean([torch.zeros(600)], layout)
-    gradient = torch.zeros(20, 30)
-    gradient[10:, 15:] = torch.ones(10, 15)
-    for _ in range(3):
-        (result,) = workers.mean([gradient.flatten()], layout)
-    assert torch.allclose(result, gradient.flatten(), atol=1e-4)

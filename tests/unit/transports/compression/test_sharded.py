@@ -258,3 +258,45 @@ def test_a_vote_that_is_no_number_is_told_as_such() -> None:
     told = np.zeros(5, np.float32)
     codec.add_decoded_mean(codec.encode_mean(votes, layout), told, 1.0, layout)
     assert np.array_equal(told, votes, equal_nan=True)
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+@pytest.mark.parametrize(
+    "compressor",
+    [
+        sharded("int8", exchange="two_phase"),
+        sharded("natural", exchange="two_phase", slices=2),
+        sharded("signsgd", exchange="two_phase"),
+        sharded("onebit", exchange="two_phase"),
+    ],
+    ids=str,
+)
+def test_a_sum_is_as_many_times_the_mean_as_there_are_workers(compressor: Sharded, num_workers: int) -> None:
+    """Bit for bit, as that many is a power of two; with error feedback also where owners change."""
+    averaging, summing = (Workers(compressor, num_workers) for _ in range(2))
+    layout = [Piece(number, (length,)) for number, length in enumerate([100, 301, 102])]
+    for round_ in range(6):
+        values = gradients(num_workers, 503, round_)
+        turned = layout[:: 1 if round_ % 3 else -1]
+        means, sums = averaging.mean(values, turned), summing._reduced(values, turned, "sum")
+        assert all(torch.equal(each, num_workers * means[0]) for each in sums)
+
+
+@pytest.mark.parametrize("num_workers", [3, 5, 6])
+def test_the_sum_of_a_vote_is_as_many_times_the_vote(num_workers: int) -> None:
+    values = gradients(num_workers, 1003)
+    for exchange in ("gather", "two_phase"):
+        workers = Workers({"kind": "signsgd", "exchange": exchange}, num_workers)
+        votes = torch.stack([each.sign() for each in values]).sum(0).sign()
+        assert torch.equal(workers.sum(values)[0], num_workers * votes)
+
+
+@pytest.mark.parametrize("feeding", [False, True])
+def test_the_largest_scale_has_room_in_both_codings(*, feeding: bool) -> None:
+    compressor = sharded("signsgd", scaled=True, error_feedback=feeding, exchange="two_phase")
+    workers = Workers(compressor, 2)
+    values = torch.full((100,), 3e38)
+    for result in workers.mean([values, values]):
+        assert torch.allclose(result, values)
+    kept = workers.errors([Piece("parameter", (100,))])
+    assert not feeding or all(float(each.abs().max()) <= 1e-6 * 3e38 for each in kept)
