@@ -20,8 +20,8 @@ UDP destination port 0xBEE0 to 0xBEEF towards the aggregator, which answers from
 opaque to the original; here it counts up within an epoch, which keeps sums right when packets are reordered, and no two
 epochs have the same number, which keeps them right when packets come late (docs/protocol.md).
 
-Kind 1 is the original's own datagram, for jobs that serve its clients (`compatible`): no epoch, so the elements begin
-four bytes earlier, and its job_number has the whole second byte.
+Kind 1 is the original's own datagram, which `switch_agg/switchml` serves and no job of ours: no epoch, so the elements
+begin four bytes earlier, and its job_number has the whole second byte.
 """
 
 import struct
@@ -63,7 +63,7 @@ class Kind(IntEnum):
     """What a datagram is. To the aggregator, and what it answers."""
 
     DATA = 1
-    """p4app-switchML's: a contribution; the result. Of jobs that are `compatible` alone."""
+    """p4app-switchML's: a contribution; the result. Known here so that tools show it; no job of ours carries it."""
     JOIN = 2
     """`slot` is the worker's index, `chunk` a number that differs after every start, `contributions` counts the joins
     since then, so that the answer to an earlier one is known. The answer has both, and the epoch."""
