@@ -122,7 +122,7 @@ def test_a_process_is_inside_with_its_environment_and_streams(host: NamespaceHos
 
 
 def test_a_program_that_does_not_exist_is_refused(host: NamespaceHost) -> None:
-    with pytest.raises(EnvironmentLacksError, match="there is no no-such-program"):
+    with pytest.raises(EnvironmentLacksError, match="there is no program 'no-such-program'"):
         host.start(ProcessSpec(name="p", argv=("no-such-program",)))
 
 

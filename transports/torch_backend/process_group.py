@@ -561,7 +561,7 @@ def _raised_in_cpp(error: BaseException | None) -> object:
     An exception of Python's would not do: torch keeps what was thrown in the work's future, to be thrown again by
     everybody who looks, and pybind11 ends the process when one of Python's is thrown a second time.
     """
-    return _Message(f"the failure ({error})", (), {})()
+    return _Message(f"the failure ({type(error).__name__}: {error})", (), {})()
 
 
 class _Operation(PythonCallbackWork):

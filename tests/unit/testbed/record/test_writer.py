@@ -19,7 +19,15 @@ def link_row(at_s: float) -> dict[str, object]:
     numbers = dict.fromkeys(
         ["class_bytes", "class_packets", "drops", "overlimits", "backlog_bytes", "interface_bytes"], 7
     )
-    return {"at_s": at_s, "link": "w0-s0", "node": "w0", "port": "w0-eth0", "rate_bps": 1e8, **numbers}
+    return {
+        "at_s": at_s,
+        "read_from_s": at_s,
+        "link": "w0-s0",
+        "node": "w0",
+        "port": "w0-eth0",
+        "rate_bps": 1e8,
+        **numbers,
+    }
 
 
 def test_rows_reach_the_disk_before_the_run_ends(tmp_path: Path) -> None:
