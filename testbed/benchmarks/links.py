@@ -247,7 +247,7 @@ def _link_row(link: dict[str, str], repeat: int, runtime: str) -> list[Row]:
     with deployed(link=link, runtime=runtime) as deployment:
         plan = deployment.plan
         measured = [rate_of(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
-        delays_s = delays_of(deployment, plan.directions[:2])
+        delays = delays_of(deployment, plan.directions[:2])
     asked = plan.experiment.link
     goodput_bps = statistics.median(m.goodput_bps for m in measured)
     return [
@@ -261,7 +261,7 @@ def _link_row(link: dict[str, str], repeat: int, runtime: str) -> list[Row]:
             "expected_goodput_bps": asked.rate_bps * goodput_fraction(),
             "goodput_ratio": goodput_bps / (asked.rate_bps * goodput_fraction()),
             "measured_rate_bps": goodput_bps / goodput_fraction(),
-            "measured_delay_s": statistics.median(delays_s),
+            "measured_delay_s": statistics.median(measured.delay_s for measured in delays),
         }
     ]
 

@@ -9,14 +9,14 @@ Every setting of every link has been read back when this begins. Then
 Queue and loss take seconds, so they may come from a cache of what was measured for the same class, kernel, processor
 and code. What was measured on which link, when, and what came from the cache, is in the record (`calibration.json`).
 
-Other load on the machine moves a measurement both ways (a receiver that runs late makes a link look slow, and one
-that begins late finds a backlog and makes it look fast), so one that misses is repeated and the closest one counts: a
-link that is really wrong is wrong every time.
+Other load on the machine moves a measurement both ways, so one that misses is repeated and the median of five counts:
+see :mod:`testbed.calibration.attempts`.
 """
 
 import math
 import statistics
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict
@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from testbed.calibration.attempts import MAX_ATTEMPTS, Attempts, StealMeter
 from testbed.calibration.cache import CalibrationCache, Mode
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.losses import LossMeasurement, measure_loss, num_packets_for
@@ -34,6 +35,7 @@ from testbed.calibration.tolerances import (
     Calibration,
     ClassMeasurement,
     Dated,
+    DelayMeasurement,
     Measurement,
     RateMeasurement,
     delay_holds,
@@ -47,18 +49,12 @@ from testbed.deployment.deployment import Deployment
 from testbed.errors import CalibrationError
 from testbed.experiment.link import MTU, GilbertElliott
 from testbed.links.htb import goodput_fraction
-from testbed.measure.machine import MachineSample
 from testbed.plan.direction import Direction
 from transports.units import format_rate, format_time
 
 MIN_QUEUE_PACKETS: Final = 4 * QUEUE_TOLERANCE_PACKETS
 Z: Final = 3.89
 """99.99 % confidence: one link in ten thousand that is right is called wrong, and is then measured again."""
-NUM_ATTEMPTS: Final = 5
-DISTURBED_STEAL_SHARE: Final = 0.01
-MAX_DISTURBED: Final = 40
-"""While the hypervisor gives more than that share of the cores' time to others, a right link measures slow: such an
-attempt is not counted, so many times at most."""
 NUM_ECHOES: Final = 15
 MIN_WINDOW_S: Final = 0.25
 MIN_WINDOW_BYTES: Final = 1_500_000
@@ -113,39 +109,40 @@ def _slow_start_s(direction: Direction) -> float:
 def rate_of(
     deployment: Deployment, direction: Direction, *, stopping: threading.Event | None = None
 ) -> RateMeasurement:
-    """The rate of one direction, repeated while it is not what was asked; the closest counts."""
+    """The rate of one direction, repeated while it is not what was requested."""
     mtu = deployment.plan.experiment.mtu
-    asked_bps = direction.rate_bps * goodput_fraction(mtu)
-    goodput_bps, congestion, num_attempts = 0.0, "", 0
+    requested_bps = direction.rate_bps * goodput_fraction(mtu)
     # Chance keeps a TCP stream from filling the link, however often tried; without a rate there is nothing to meet.
-    max_attempts = 1 if direction.asked.draws or direction.asked.unshaped else NUM_ATTEMPTS
-    num_disturbed = 0
-    while num_attempts - num_disturbed < max_attempts and not rate_holds(goodput_bps, asked_bps):
-        num_attempts += 1
-        before = MachineSample.take()
-        measured_bps, congestion = measure_rate(deployment, direction, stopping=stopping)
-        stolen_share = MachineSample.take().steal_share_since(before)
-        num_disturbed += stolen_share > DISTURBED_STEAL_SHARE and num_disturbed < MAX_DISTURBED
-        goodput_bps = min(goodput_bps, measured_bps, key=lambda bps: abs(bps - asked_bps))
-    return RateMeasurement(goodput_bps=goodput_bps, congestion=congestion, num_attempts=num_attempts, mtu=mtu)
+    by_chance = direction.asked.draws or direction.asked.unshaped
+    attempts = Attempts[tuple[float, str]](
+        lambda measured: rate_holds(measured[0], requested_bps),
+        lambda measured: measured[0],
+        max_attempts=1 if by_chance else MAX_ATTEMPTS,
+    )
+    while not attempts.settled:
+        steal = StealMeter()
+        attempts.add(measure_rate(deployment, direction, stopping=stopping), steal_share=steal.share)
+        if not attempts.settled:
+            (stopping or threading.Event()).wait(attempts.pause_s)
+    goodput_bps, congestion = attempts.value
+    return RateMeasurement(
+        goodput_bps=goodput_bps,
+        congestion=congestion,
+        attempts_bps=tuple(measured_bps for measured_bps, _ in attempts.measured),
+        mtu=mtu,
+    )
 
 
-def delays_of(deployment: Deployment, directions: Sequence[Direction]) -> list[float]:
-    """Median one-way delay of each direction, repeated while it is not what was asked; the closest counts."""
-    closest_s = [math.inf] * len(directions)
-    for _ in range(NUM_ATTEMPTS):
-        missed = [index for index, direction in enumerate(directions) if not delay_holds(direction, closest_s[index])]
-        if not missed:
-            break
+def delays_of(deployment: Deployment, directions: Sequence[Direction]) -> list[DelayMeasurement]:
+    """Median one-way delay of each direction, repeated while it is not what was requested."""
+    everyone = [Attempts[float](partial(delay_holds, direction), float) for direction in directions]
+    while missed := [index for index, attempts in enumerate(everyone) if not attempts.settled]:
+        time.sleep(max((everyone[index].pause_s for index in missed if everyone[index].measured), default=0.0))
+        steal = StealMeter()
         measured = one_way_delays_s(deployment, [directions[index] for index in missed], num_packets=NUM_ECHOES)
         for index, delays_s in zip(missed, measured, strict=True):
-            both = closest_s[index], statistics.median(delays_s)
-            closest_s[index] = min(both, key=partial(_away_s, directions[index]))
-    return closest_s
-
-
-def _away_s(direction: Direction, delay_s: float) -> float:
-    return abs(delay_s - direction.delay_s)
+            everyone[index].add(statistics.median(delays_s), steal_share=steal.share)
+    return [DelayMeasurement(attempts.value, tuple(attempts.measured)) for attempts in everyone]
 
 
 class _Calibrator:
@@ -163,12 +160,12 @@ class _Calibrator:
             self._classes.setdefault(link_class(self._plan, direction), []).append(direction)
 
     def calibrate(self) -> Calibration:
-        delays_s = self._watched(lambda: delays_of(self._deployment, self._plan.directions))
+        delays = self._watched(lambda: delays_of(self._deployment, self._plan.directions))
         dated: dict[str, tuple[RateMeasurement, Dated]] = {}
         for name in self._classes:
             entry = self._cached(name, "rate") if self._mode is Mode.CACHED else None
             if entry is not None:
-                dated[name] = RateMeasurement(**entry["value"]), _dated(entry)
+                dated[name] = _rate(entry["value"]), _dated(entry)
         unknown = [members for name, members in self._classes.items() if name not in dated]
         # Of its directions the first stands for a class.
         chosen = {each.hop for members in unknown for each in (members if self._mode is Mode.FULL else members[:1])}
@@ -180,7 +177,7 @@ class _Calibrator:
                 if rate_holds(rate.goodput_bps, members[0].rate_bps * goodput_fraction(rate.mtu)):
                     self._keep(name, "rate", asdict(rate), dated[name][1])
         links = []
-        for direction, delay_s in zip(self._plan.directions, delays_s, strict=True):
+        for direction, delay in zip(self._plan.directions, delays, strict=True):
             name = link_class(self._plan, direction)
             rate = rates.get(direction.hop, dated[name][0])
             own = direction.hop in rates
@@ -190,12 +187,13 @@ class _Calibrator:
                     sender=direction.sender.node,
                     receiver=direction.receiver.node,
                     link_class=name,
-                    delay_s=delay_s,
+                    delay_s=delay.delay_s,
+                    delay_attempts_s=delay.attempts_s,
                     goodput_bps=rate.goodput_bps,
                     rate_bps=rate.rate_bps,
                     rate_of=direction.name if own else dated[name][1].direction,
                     congestion=rate.congestion,
-                    num_attempts=rate.num_attempts,
+                    rate_attempts_bps=rate.attempts_bps,
                 )
             )
         classes = [self._class(name, members, *dated[name]) for name, members in self._classes.items()]
@@ -206,6 +204,7 @@ class _Calibrator:
     ) -> ClassMeasurement:
         direction = members[0]
         not_measured: dict[str, str] = {}
+        attempts: dict[str, tuple[float, ...]] = {}
         loss, loss_dated = None, None
         if isinstance(direction.asked.loss, GilbertElliott):
             not_measured["loss"] = "losses come in bursts: a count says little about their probabilities"
@@ -219,6 +218,8 @@ class _Calibrator:
                 LossMeasurement,
                 lambda: measure_loss(self._deployment, direction, asked=asked, num_packets=num_packets, z=Z),
                 loss_holds,
+                lambda measured: measured.share,
+                attempts,
             )
         queue, queue_dated = None, None
         reason = _queue_unmeasured(direction)
@@ -232,6 +233,8 @@ class _Calibrator:
                 QueueMeasurement,
                 lambda: measure_queue(self._deployment, direction),
                 queue_holds,
+                lambda measured: measured.error,
+                attempts,
             )
         if queue is not None and queue.num_drops == 0:
             not_measured["queue"] = "this machine does not send UDP fast enough to fill it"
@@ -246,6 +249,7 @@ class _Calibrator:
             queue=queue,
             queue_dated=queue_dated,
             not_measured=not_measured,
+            attempts=attempts,
         )
 
     def _slow(
@@ -256,16 +260,20 @@ class _Calibrator:
         kind: Callable[..., Value],
         measure: Callable[[], Value],
         holds: Callable[[Value], bool],
+        key: Callable[[Value], float],
+        attempts_of: dict[str, tuple[float, ...]],
     ) -> tuple[Value, Dated]:
         entry = self._cached(name, quantity)
         if entry is not None:
             return kind(**entry["value"]), _dated(entry)
-        value = self._watched(measure)
-        for _ in range(NUM_ATTEMPTS - 1):
-            if holds(value):
-                break
-            value = self._watched(measure)
-        dated = _now(direction)
+        attempts = Attempts(holds, key)
+        while not attempts.settled:
+            steal = StealMeter()
+            attempts.add(self._watched(measure), steal_share=steal.share)
+            if not attempts.settled:
+                self._stopping.wait(attempts.pause_s)
+        attempts_of[quantity] = tuple(map(key, attempts.measured))
+        value, dated = attempts.value, _now(direction)
         if holds(value):
             self._keep(name, quantity, asdict(value), dated)
         self._on_link(direction.link)
@@ -327,6 +335,10 @@ def _now(direction: Direction) -> Dated:
 
 def _dated(entry: Mapping[str, Any]) -> Dated:
     return Dated(measured_at=entry["measured_at"], direction=entry["direction"], from_cache=True)
+
+
+def _rate(value: Mapping[str, Any]) -> RateMeasurement:
+    return RateMeasurement(**{**value, "attempts_bps": tuple(value["attempts_bps"])})
 
 
 def _queue_unmeasured(direction: Direction) -> str:

@@ -35,6 +35,11 @@ class LossMeasurement:
     high: float
 
     @property
+    def share(self) -> float:
+        """Of the packets sent."""
+        return self.num_lost / self.num_packets
+
+    @property
     def holds(self) -> bool:
         """Whether what was asked lies between the bounds."""
         return self.low <= self.asked <= self.high

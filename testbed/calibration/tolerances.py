@@ -5,7 +5,7 @@ Types and judgement alone: :mod:`testbed.calibration.calibrate` measures.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from testbed.calibration.cache import Mode
 from testbed.calibration.losses import LossMeasurement
@@ -34,13 +34,22 @@ class RateMeasurement:
     goodput_bps: float
     congestion: str
     """What the kernel used on the measuring stream."""
-    num_attempts: int
+    attempts_bps: tuple[float, ...]
+    """The goodput of every attempt: one where the first held, else `goodput_bps` is the median of the last five."""
     mtu: int = MTU
 
     @property
     def rate_bps(self) -> float:
         """The goodput as line rate: times 1514/1448 at MTU 1500."""
         return self.goodput_bps / goodput_fraction(self.mtu)
+
+
+class DelayMeasurement(NamedTuple):
+    """The one-way delay of one direction."""
+
+    delay_s: float
+    attempts_s: tuple[float, ...]
+    """The median delay of every attempt: one where the first held, else `delay_s` is the median of the last five."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +62,14 @@ class Measurement:
     link_class: str
     delay_s: float
     """One way, median; always measured here and now."""
+    delay_attempts_s: tuple[float, ...]
     goodput_bps: float
     """Of the direction itself, or of the one that stood for its class: see `rate_of`."""
     rate_bps: float
     rate_of: str
     """The direction whose rate was measured: `w0 -> s0`."""
     congestion: str
-    num_attempts: int
+    rate_attempts_bps: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +96,8 @@ class ClassMeasurement:
     queue_dated: Dated | None
     not_measured: Mapping[str, str]
     """Why not, by quantity."""
+    attempts: Mapping[str, tuple[float, ...]]
+    """Of `loss` and `queue`, where measured now, by attempt: share lost; relative error of a full queue's delay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

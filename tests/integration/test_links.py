@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import socket
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -50,12 +51,8 @@ def deployed(tmp_path: Path, planned: Callable[[Experiment], Plan] = make_plan, 
 def test_goodput_is_within_one_percent_of_what_was_asked(tmp_path: Path, rate: str) -> None:
     with deployed(tmp_path, link={"rate": rate}) as deployment:
         for direction in deployment.plan.directions[:2]:
-            # Other load on the machine may spoil a measurement, not a shaper: the closest of a few counts.
-            errors = [
-                abs(rate_of(deployment, direction).goodput_bps / (direction.rate_bps * goodput_fraction()) - 1)
-                for _ in range(3)
-            ]
-            assert min(errors) < 0.01
+            requested_bps = direction.rate_bps * goodput_fraction()
+            assert rate_of(deployment, direction).goodput_bps == pytest.approx(requested_bps, rel=0.01)
 
 
 def test_everything_reads_back_and_calibrates(tmp_path: Path) -> None:
@@ -234,18 +231,18 @@ def delayed(tmp_path: Path, delay: str, *, rate: str = "100mbit", **more: str) -
 def test_delay_is_what_was_asked_in_each_direction(tmp_path: Path, delay: str) -> None:
     with delayed(tmp_path, delay) as deployment:
         for direction in deployment.plan.directions[:2]:
-            # Waking up on a busy machine takes its time: the closest of a few counts, and it is never too early.
-            over_s = delays_of(deployment, [direction])[0] - direction.delay_s
-            assert 0 <= over_s < max(0.03 * direction.delay_s, 100e-6)
+            # Waking up on a busy machine takes its time, and it is never too early.
+            measured_s = [delays_of(deployment, [direction])[0].delay_s for _ in range(5)]
+            assert min(measured_s) >= direction.delay_s
+            assert statistics.median(measured_s) - direction.delay_s < max(0.03 * direction.delay_s, 100e-6)
 
 
 @pytest.mark.parametrize("rate", ["100mbit", "1gbit"])
 def test_rate_holds_through_a_delay(tmp_path: Path, rate: str) -> None:
     with delayed(tmp_path, "1ms", rate=rate) as deployment:
         direction = deployment.plan.directions[0]
-        asked_bps = direction.rate_bps * goodput_fraction()
-        errors = [abs(rate_of(deployment, direction).goodput_bps / asked_bps - 1) for _ in range(3)]
-        assert min(errors) < 0.01
+        requested_bps = direction.rate_bps * goodput_fraction()
+        assert rate_of(deployment, direction).goodput_bps == pytest.approx(requested_bps, rel=0.01)
 
 
 def test_a_round_trip_takes_at_least_the_sum_of_the_delays_on_its_path(tmp_path: Path) -> None:

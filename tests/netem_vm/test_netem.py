@@ -44,7 +44,7 @@ def test_delay_reads_back_and_is_measured_in_both_directions(tmp_path: Path) -> 
         assert deployment.differences() == []
         for direction in deployment.plan.directions[:2]:
             # An emulated processor adds some 0.5 ms to everything.
-            assert delays_of(deployment, [direction])[0] == pytest.approx(0.0205, abs=0.001)
+            assert delays_of(deployment, [direction])[0].delay_s == pytest.approx(0.0205, abs=0.001)
 
 
 def test_delay_does_not_cost_rate(tmp_path: Path) -> None:

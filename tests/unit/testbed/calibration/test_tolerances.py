@@ -33,7 +33,7 @@ def measured(**changes: Any) -> Measurement:
     told: Mapping[str, Any] = {
         "link": "w0-s0", "sender": "w0", "receiver": "s0", "link_class": "c", "delay_s": 20e-6,
         "goodput_bps": 100e6 * goodput_fraction(), "rate_bps": 100e6, "rate_of": "w0 -> s0", "congestion": "cubic",
-        "num_attempts": 1,
+        "delay_attempts_s": (20e-6,), "rate_attempts_bps": (100e6 * goodput_fraction(),),
     }  # fmt: skip
     return Measurement(**{**told, **changes})
 
@@ -42,7 +42,8 @@ def of_class(**changes: Any) -> Calibration:
     told: Mapping[str, Any] = {
         "link_class": "c", "num_directions": 2, "loss": None, "loss_dated": DATED, "queue": None,
         "queue_dated": DATED, "rate_dated": DATED, "not_measured": {},
-        "rate": RateMeasurement(goodput_bps=95e6, congestion="cubic", num_attempts=1),
+        "rate": RateMeasurement(goodput_bps=95e6, congestion="cubic", attempts_bps=(95e6,)),
+        "attempts": {},
     }  # fmt: skip
     return Calibration(mode=Mode.CLASS, classes=[ClassMeasurement(**{**told, **changes})])
 
