@@ -21,10 +21,10 @@ from testbed.calibration.losses import measure_loss
 from testbed.calibration.queues import measure_queue, num_drops
 from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.delay_backends.base import BACKENDS
 from testbed.experiment.experiment import validate
 from testbed.hosts.base import runtime_driver
 from testbed.hosts.clean import owned_run
-from testbed.links.base import BACKENDS
 from testbed.links.htb import goodput_fraction
 from testbed.machine.budget import ring_flows
 from testbed.machine.doctor import backend_lacks, plan_here, require

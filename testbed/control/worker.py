@@ -7,8 +7,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from testbed.experiment.fusion import Fusion
-from testbed.experiment.synchronisation import Synchronisation
+from testbed.experiment.fusion.base import Fusion
+from testbed.experiment.synchronisation.base import Synchronisation
 from testbed.experiment.workloads.base import ServedGroup
 
 

@@ -2,9 +2,15 @@
 
 from pathlib import Path
 
+from testbed.experiment.delay_backends.nfqueue import (
+    DelayCounters,
+    DelayParameters,
+    parse_counters,
+    parse_parameters,
+    parse_queues,
+)
 from testbed.hosts.base import Host
 from testbed.hosts.daemon import Daemon
-from testbed.links.nfqueue import DelayCounters, DelayParameters, parse_counters, parse_parameters, parse_queues
 from testbed.system.native.build import program
 
 

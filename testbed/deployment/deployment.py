@@ -23,15 +23,15 @@ from testbed.deployment.link_control import LinkController
 from testbed.deployment.read_back import answers, node_differences, read_node, sysctls_on_this_kernel
 from testbed.deployment.relay import LinkRelay
 from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.experiment.delay_backends.base import DelayStage
+from testbed.experiment.delay_backends.nfqueue import DelayCounters, NfqueueStage
+from testbed.experiment.delay_backends.tap import RelayCounters, RelayParameters, TapStage, port_argument
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Host, ProcessSpec, RunningRuntime, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.spawn import log_tail
-from testbed.links.base import DelayStage
 from testbed.links.bridge import Bridge
 from testbed.links.htb import CLASS_HANDLE, Shaper
-from testbed.links.nfqueue import DelayCounters, NfqueueStage
-from testbed.links.tap import RelayCounters, RelayParameters, TapStage, port_argument
 from testbed.plan.addressing import Port
 from testbed.plan.background import FlowCounters
 from testbed.plan.direction import Direction

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from testbed.experiment.delay_backends.tap import RelayCounters, parse_counters
 from testbed.hosts.base import Host
 from testbed.hosts.daemon import Daemon
-from testbed.links.tap import RelayCounters, parse_counters
 from testbed.system.native.build import program
 
 

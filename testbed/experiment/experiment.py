@@ -30,12 +30,12 @@ from testbed.experiment.background.base import BACKGROUNDS, Background
 from testbed.experiment.changes import Change
 from testbed.experiment.documents import load_document, read_document
 from testbed.experiment.explanations import explanations
-from testbed.experiment.fusion import Fusion, FusionName, parse_fusion
+from testbed.experiment.fusion.base import Fusion, FusionName, parse_fusion
 from testbed.experiment.host import HostSpec
 from testbed.experiment.link import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES, LinkOverride, LinkSpec
 from testbed.experiment.placements.base import PLACEMENTS, Placement
 from testbed.experiment.runtimes.base import RUNTIMES, Runtime
-from testbed.experiment.synchronisation import Synchronisation, SynchronisationKind, parse_synchronisation
+from testbed.experiment.synchronisation.base import Synchronisation, SynchronisationKind, parse_synchronisation
 from testbed.experiment.topologies.base import TOPOLOGIES, Topology
 from testbed.experiment.workers_per_host import WorkersPerHost, parse_workers_per_host
 from testbed.experiment.workloads.base import WORKLOADS, Workload

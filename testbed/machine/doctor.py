@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.experiment.delay_backends.base import BACKENDS
+from testbed.experiment.delay_backends.tap import port_argument, tap_stage
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.host import lacking_cores
 from testbed.experiment.link import BackendName, LinkSpec
@@ -26,8 +28,6 @@ from testbed.hosts.cgroups import available_controllers, cure, needed_controller
 from testbed.hosts.clean import FORGET_CURE, leftovers
 from testbed.hosts.docker_cli import CURE as DOCKER_CURE
 from testbed.hosts.docker_cli import docker_here
-from testbed.links.base import BACKENDS
-from testbed.links.tap import port_argument, tap_stage
 from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan.plan import Plan, make_plan

@@ -5,7 +5,7 @@ from math import prod
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from transports.collectives.cntk import Cntk
 from transports.collectives.parameter_server import ParameterServer
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Pattern, Shape

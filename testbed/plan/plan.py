@@ -10,12 +10,12 @@ from math import prod
 from typing import Any
 
 from testbed.errors import SpecError
+from testbed.experiment.delay_backends.base import BACKENDS, DelayStage
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
 from testbed.experiment.link import MAX_RATE_BPS, BackendName
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
-from testbed.links.base import BACKENDS, DelayStage
 from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port, ports_of, routed_addresses
 from testbed.plan.aggregators import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
 from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path

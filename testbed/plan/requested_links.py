@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 
 from testbed.experiment.changes import ScheduledChange, TracedChange, timeline
+from testbed.experiment.delay_backends.base import BACKENDS
 from testbed.experiment.link import BackendName
-from testbed.links.base import BACKENDS
 from testbed.plan.link_configuration import AskedLink, changed_links
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
 from testbed.plan.aggregators import AggregatorPlan, shared_hops
 from testbed.plan.background import Flow, uncertain_hops

@@ -11,9 +11,9 @@ import polars as pl
 from testbed.calibration.tolerances import Calibration
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
+from testbed.experiment.delay_backends.nfqueue import DelayCounters
 from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import Throttling
-from testbed.links.nfqueue import DelayCounters
 from testbed.measure.capture import Captured
 from testbed.measure.observations import Observations
 from testbed.measure.sampler import wire_bytes

@@ -19,9 +19,9 @@ import pytest
 from testbed.calibration.calibrate import measure_rate
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import RunFailedError
+from testbed.experiment.delay_backends.nfqueue import NfqueueStage, nfqueue_stage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
-from testbed.links.nfqueue import NfqueueStage, nfqueue_stage
 from testbed.plan.direction import Direction
 from testbed.plan.plan import make_plan
 from testbed.system.kernel import network_namespace, realtime

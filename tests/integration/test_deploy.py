@@ -14,10 +14,10 @@ import pytest
 from testbed.deployment.deployment import deploy
 from testbed.deployment.mininet_nodes import EmulatedNetwork
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.delay_backends.netem import netem_stage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
 from testbed.hosts.base import ProcessSpec
-from testbed.links.netem import netem_stage
 from testbed.plan.plan import make_plan
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import processes_of_run

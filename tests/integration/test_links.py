@@ -18,9 +18,9 @@ from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.streams import receive_rate_bps, streaming
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError, SpecError
+from testbed.experiment.delay_backends.base import BACKENDS
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.link import BackendName
-from testbed.links.base import BACKENDS
 from testbed.links.htb import goodput_fraction
 from testbed.machine.doctor import backend_lacks, plan_here, require
 from testbed.measure.backlog import BacklogProbe

@@ -21,9 +21,9 @@ from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks, Mark
 from testbed.errors import EnvironmentLacksError
 from testbed.experiment.changes import LinkChange
+from testbed.experiment.delay_backends.base import BACKENDS
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import BackendName, parse_override
-from testbed.links.base import BACKENDS
 from testbed.machine.doctor import backend_lacks, plan_here
 from testbed.plan.direction import Direction
 from testbed.run.link_client import SOCKET_NAME, change_links, show_links

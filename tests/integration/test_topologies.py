@@ -14,8 +14,8 @@ import pytest
 
 from testbed.calibration.calibrate import calibrate
 from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.delay_backends.base import BACKENDS
 from testbed.experiment.experiment import validate
-from testbed.links.base import BACKENDS
 from testbed.links.htb import CLASS_HANDLE
 from testbed.machine.doctor import backend_lacks
 from testbed.measure.sampler import LinkSampler

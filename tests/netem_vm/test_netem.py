@@ -13,9 +13,9 @@ import pytest
 
 from testbed.calibration.calibrate import delays_of, measure_rate
 from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.delay_backends.netem import NetemStage, netem_stage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
-from testbed.links.netem import NetemStage, netem_stage
 from testbed.machine.doctor import backend_lacks, require
 from testbed.plan.plan import make_plan
 from testbed.system.run_state import RunState, new_run_id

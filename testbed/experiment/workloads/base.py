@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import Fusion
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.host import Limits
 from testbed.experiment.workloads.base import WORKLOADS, Workload
 from transports.compression.base import Compressor, require_for_group

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.workloads._models import MODELS
 from testbed.experiment.workloads.base import (
     ASSUMED_OPERATIONS_PER_S,

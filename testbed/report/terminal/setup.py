@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.link import LinkSpec
 from testbed.experiment.workloads.command import Command
 from testbed.record import number_text

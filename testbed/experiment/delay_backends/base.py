@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from testbed.experiment.delay_backends.netem import netem_refusals, netem_stage
+from testbed.experiment.delay_backends.nfqueue import nfqueue_refusals, nfqueue_stage
+from testbed.experiment.delay_backends.tap import tap_refusals, tap_stage
 from testbed.experiment.link import BackendName, LinkSpec
-from testbed.links.netem import netem_refusals, netem_stage
-from testbed.links.nfqueue import nfqueue_refusals, nfqueue_stage
-from testbed.links.tap import tap_refusals, tap_stage
 
 
 class DelayStage(Protocol):

@@ -15,7 +15,7 @@ NETEM_HANDLE: Final = "20:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetemStage:
-    """One direction's delay, jitter, loss, duplicates and reordering; implements testbed.links.base.DelayStage."""
+    """One direction's delay, jitter, loss, duplicates and reordering; implements DelayStage."""
 
     backend: ClassVar[BackendName] = "netem"
     interface: str

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
-from testbed.experiment.synchronisation import Synchronisation
+from testbed.experiment.synchronisation.base import Synchronisation
 from testbed.plan.plan import Plan, make_plan
 from testbed.report.terminal.plan import render_plan
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
+from testbed.experiment.delay_backends.netem import NetemStage, netem_stage, redirects
 from testbed.experiment.link import LinkSpec
-from testbed.links.netem import NetemStage, netem_stage, redirects
 
 REDIRECTS = {"s0-eth0": ["ifb3"]}
 

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
+from testbed.experiment.delay_backends.tap import (
+    RelayParameters,
+    TapStage,
+    parse_counters,
+    port_argument,
+    tap_refusals,
+    tap_stage,
+)
 from testbed.experiment.link import LinkSpec
-from testbed.links.tap import RelayParameters, TapStage, parse_counters, port_argument, tap_refusals, tap_stage
 from testbed.system.native.build import program
 
 ASKED = {"rate": "1gbit", "delay": "10ms", "loss": "1%", "queue": "300kB", "ecn": "100kB", "duplicate": 0.001}

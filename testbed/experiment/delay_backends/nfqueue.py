@@ -64,7 +64,7 @@ _COUNTERS: Final = np.dtype(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NfqueueStage:
-    """One direction's delay, jitter, loss and reordering; implements testbed.links.base.DelayStage."""
+    """One direction's delay, jitter, loss and reordering; implements DelayStage."""
 
     backend: ClassVar[BackendName] = "nfqueue"
     interface: str

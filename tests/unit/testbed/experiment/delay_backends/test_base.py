@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from testbed.experiment.delay_backends.base import BACKENDS
 from testbed.experiment.link import BackendName, LinkSpec
-from testbed.links.base import BACKENDS
 from testbed.plan.link_configuration import AskedLink
 from testbed.plan.requested_links import able, refusals
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import Fusion
 from testbed.plan.buckets import fuse, merge
 
 

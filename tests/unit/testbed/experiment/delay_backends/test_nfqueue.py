@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.experiment.link import LinkSpec
-from testbed.links.nfqueue import (
+from testbed.experiment.delay_backends.nfqueue import (
     DelayCounters,
     NfqueueStage,
     nfqueue_stage,
@@ -16,6 +15,7 @@ from testbed.links.nfqueue import (
     parse_parameters,
     parse_queues,
 )
+from testbed.experiment.link import LinkSpec
 
 LINK = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms"})
 SERVED = "    2  31337     3 1     0     0     0      250  1\n"

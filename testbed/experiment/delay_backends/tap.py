@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
+from testbed.experiment.delay_backends.nfqueue import DelayCounters
 from testbed.experiment.link import BackendName, GilbertElliott, LinkSpec
-from testbed.links.nfqueue import DelayCounters
 from transports.units import format_time
 
 MIN_DELAY_S: Final = 200e-6
@@ -120,7 +120,7 @@ class RelayCounters:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TapStage:
-    """One direction of a link, all of it; implements testbed.links.base.DelayStage."""
+    """One direction of a link, all of it; implements DelayStage."""
 
     backend: ClassVar[BackendName] = "tap"
     interface: str
