@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from switch_agg.aggregator import NUM_GAPS, Aggregator, Counters, Stragglers
 from switch_agg.core import Address, Datagram
 from switch_agg.dataplanes._libbpf import BpfObject
+from switch_agg.dataplanes.base import DataPlane, DataPlaneKind, Program, register
 from switch_agg.driver import Service, open_socket
 from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError, UnsupportedError
@@ -507,13 +508,37 @@ def _defines(num_elements: int, payload: PayloadName) -> tuple[str, ...]:
     return f"NUM_ELEMENTS={num_elements}", f"LANES={lanes}"
 
 
-def loading_fails() -> str:
-    """Why the smallest program cannot be built or loaded here; empty when it can."""
-    try:
-        BpfObject(build(SOURCE, "bpf", _defines(32, "int32")), max_entries={"versions": 2}).close()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
+@register
+class Ebpf(DataPlaneKind):
+    """A tc program in the switch's kernel."""
+
+    in_kernel: ClassVar[bool] = True
+    max_values: ClassVar[int | None] = MAX_KERNEL_VALUES
+    needs: ClassVar[str] = "apt-get install --no-install-recommends clang libbpf-dev, and root"
+
+    @classmethod
+    def problem(cls) -> str:
+        """Of building and loading the smallest program."""
+        try:
+            BpfObject(build(SOURCE, "bpf", _defines(32, "int32")), max_entries={"versions": 2}).close()
+        except UnsupportedError as error:
+            return str(error)
+        return ""
+
+    @classmethod
+    def open(cls, local: Address, *, generation: int, epochs: Epochs | None, program: Program | None) -> DataPlane:
+        """See DataPlaneKind."""
+        assert program is not None, "a program in a switch is told which"
+        return EbpfDataPlane(
+            local,
+            generation=generation,
+            epochs=epochs,
+            num_elements=program.num_elements,
+            payload=program.payload,
+            num_slots=program.num_slots,
+            switch=program.switch,
+            interface=program.interface,
+        )
 
 
 def _who(job: int, host: str) -> ctypes.c_uint64:

@@ -3,12 +3,12 @@
 import json
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from testbed.experiment.fusion.base import Fusion
-from testbed.experiment.synchronisation.base import Synchronisation
+from testbed.experiment.fusion.base import FUSIONS, Fusion
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation
 from testbed.experiment.workloads.base import ServedGroup
 
 
@@ -40,8 +40,10 @@ class WorkerConfiguration(BaseModel):
     compression: dict[str, object]
     stack: dict[str, object] | None
     """A whole stack (`gloo`) instead of collective x channel, or None."""
-    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
-    synchronisation: Synchronisation = Field(default_factory=lambda: Synchronisation.model_validate({}))
+    fusion: Annotated[Fusion, *FUSIONS.field()] = Field(default_factory=lambda: FUSIONS.parse({}))
+    synchronisation: Annotated[Synchronisation, *SYNCHRONISATIONS.field()] = Field(
+        default_factory=lambda: SYNCHRONISATIONS.parse({})
+    )
     buckets: tuple[int, ...] = ()
     """The plan's: elements in each."""
     dilation: float

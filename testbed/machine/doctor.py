@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from switch_agg.dataplanes.base import data_plane, data_planes
 from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.experiment.delay_backends.base import BACKENDS
 from testbed.experiment.delay_backends.tap import port_argument, tap_stage
@@ -34,7 +35,6 @@ from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import refusals
 from testbed.system.kernel import has_sysctl
 from testbed.system.native import build
-from transports.channels.mptcp import Mptcp, require_mptcp
 from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
@@ -136,11 +136,9 @@ def backend_lacks(name: BackendName) -> str:
 
 
 @functools.cache
-def ebpf_lacks() -> str:
-    """What went wrong when the program that adds in a switch was built and loaded; empty when it works."""
-    from switch_agg.dataplanes.ebpf import loading_fails
-
-    return loading_fails()
+def data_plane_lacks(kind: str) -> str:
+    """What went wrong when the least of what adds in a switch was tried; empty when it works."""
+    return data_plane(kind).problem()
 
 
 def plan_here(experiment: Experiment) -> Plan:
@@ -182,9 +180,9 @@ def _transports_lack(plan: Plan) -> list[str]:
         for name, where in asked.items()
         if available and name not in available and not _is_module(name)
     ]
-    if any(isinstance(each, Mptcp) for each in (channel, *workload.channels(channel))):
+    for each in {type(each): each for each in (channel, *workload.channels(channel))}.values():
         try:
-            require_mptcp()
+            each.require_kernel()
         except UnsupportedError as error:
             missing.append(f"channel: {error}")
     return missing
@@ -263,12 +261,15 @@ def _kernel_checks() -> list[Check]:
             )
             for backend in BACKENDS.values()
         ),
-        Check(
-            name="sums in the switch by ebpf",
-            severity="optional",
-            ok=not ebpf_lacks(),
-            found=ebpf_lacks() or "works",
-            cure="apt-get install --no-install-recommends clang libbpf-dev, and root; or dataplane: reference",
+        *(
+            Check(
+                name=f"sums in the switch by {kind}",
+                severity="optional",
+                ok=not data_plane_lacks(kind),
+                found=data_plane_lacks(kind) or "works",
+                cure=f"{data_plane(kind).needs}; or another collective.dataplane",
+            )
+            for kind in data_planes()
         ),
         Check(
             name="congestion control",
@@ -379,7 +380,7 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
                 plan.ever,
                 other,
                 superframes=plan.experiment.packet_bytes > plan.experiment.mtu,
-                bridged=plan.experiment.switch == "bridged",
+                bridged=not plan.experiment.switch.routes,
                 works=lambda name: not backend_lacks(name),
             )
             lines += [f"  {other} works here, but {reason}" for reason in reasons]
@@ -420,11 +421,12 @@ def require(plan: Plan) -> None:
             missing.append(str(error))
     missing += _transports_lack(plan)
     missing += _delay_lacks(plan)
-    if any(each.collective.dataplane == "ebpf" for each in plan.aggregators) and (problem := ebpf_lacks()):
-        missing.append(
-            f"collective.dataplane: ebpf does not work here ({problem}); or a process adds: "
-            "--set collective.dataplane=reference"
-        )
+    missing += [
+        f"collective.dataplane: {kind} does not work here ({problem}); or a process adds: "
+        "--set collective.dataplane=reference"
+        for kind in dict.fromkeys(each.collective.dataplane for each in plan.aggregators)
+        if (problem := data_plane_lacks(kind))
+    ]
     if plan.experiment.metrics.prometheus is not None and shutil.which(PROGRAM) is None:
         missing.append(f"metrics.prometheus: {PROGRAM} is missing: {CURE}; or run without it")
     missing += runtime_driver(plan).lacks()

@@ -17,7 +17,7 @@ from testbed.experiment.host import HostSpec, resolve_hosts
 from testbed.experiment.link import MAX_RATE_BPS, BackendName
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
 from testbed.links.htb import Shaper, gso_max_segments
-from testbed.plan.addressing import Port, ports_of, routed_addresses
+from testbed.plan.addressing import Port
 from testbed.plan.aggregators import (
     AggregatorPlan,
     exchange_delay_s,
@@ -25,9 +25,9 @@ from testbed.plan.aggregators import (
     seats_of,
 )
 from testbed.plan.background import Flow, plan_flows
-from testbed.plan.bridging import bridged_addresses, bridged_ports
 from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable
 from testbed.plan.direction import Direction
+from testbed.plan.forwarding import forwarding
 from testbed.plan.link_configuration import AskedLink, asked_links
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
@@ -35,7 +35,6 @@ from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
 from testbed.plan.requested_links import able, asked_over_time, refusals
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_hops, wire_traffic
-from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.compression.base import Exchange, Pattern
 from transports.errors import OptionError
@@ -145,7 +144,7 @@ class Plan:
                 [asked],
                 stage.backend,
                 superframes=self.experiment.packet_bytes > self.experiment.mtu,
-                bridged=self.experiment.switch == "bridged",
+                bridged=not self.experiment.switch.routes,
             )
             if wrong:
                 raise SpecError("\n".join(wrong))
@@ -247,12 +246,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     delay_backend = _delay_backend(experiment, ever, works)
     staged = {each.hop for each in ever if each.spec.needs_delay_stage}
     hops = next_hops(network)
-    if experiment.switch == "bridged":
-        links = bridged_ports(network)
-        addresses = bridged_addresses(network, links)
-    else:
-        links = ports_of(network)
-        addresses = routed_addresses(network, links, hops)
+    links, addresses = forwarding(experiment.switch, network, hops)
     ways = paths(hops)
     aggregators = plan_aggregators(experiment, network, links)
     adding = [each for each in aggregators if each.collective == experiment.collective]
@@ -276,7 +270,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
 
     buckets = buckets_of(experiment, all_reduce_s)
     require_synchronisable(experiment)
-    if experiment.synchronisation.kind == "asynchronous":
+    if not experiment.synchronisation.in_step:
         names = participant_names(world.num_workers, world.num_servers)
         asked_for: tuple[Exchange, ...] = ()
         traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
@@ -319,7 +313,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 mtu=experiment.mtu,
                 cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in ever),
-                num_subflows=channel.subflows if isinstance(channel, Mptcp) else 1,
+                num_subflows=channel.num_subflows,
                 buffer_sysctls=buffer_sysctls(ever, exchange_delay_s(ways, traffic, adding, _longest_delays_s(ever))),
             )
             for node in network.nodes
@@ -372,7 +366,7 @@ def _exchanged_with(experiment: Experiment) -> Collective:
             f"stack: {stack.kind} is a whole stack over TCP and has no use for channel {experiment.channel.kind}; "
             "leave one of the two out (of channel tcp, `congestion` is for every stack)"
         )
-    if stack.enters_namespaces and experiment.runtime.kind != standard.runtime.kind:
+    if stack.enters_namespaces and not experiment.runtime.enters_hosts:
         raise SpecError(
             f"stack: {stack.kind} starts its ranks in the network namespaces of the hosts, and runtime "
             f"{experiment.runtime.kind} has processes that see their own alone; allowed: runtime namespace"
@@ -384,7 +378,7 @@ def _delay_backend(
     experiment: Experiment, asked: Iterable[AskedLink], works: Callable[[BackendName], bool]
 ) -> BackendName | None:
     """The one that makes the delays of all links; None where none is asked for. Raises SpecError when none can."""
-    superframes, bridged = experiment.packet_bytes > experiment.mtu, experiment.switch == "bridged"
+    superframes, bridged = experiment.packet_bytes > experiment.mtu, not experiment.switch.routes
     unshapely = [each for each in asked if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
     if experiment.link.backend == "tap":
         unshapely = list(asked)  # it makes rate and queue as well

@@ -25,9 +25,8 @@ from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.datasets import DATASETS, Dataset, batches
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
 from testbed.worker.run_queue import RunQueueClock, threads_named
-from testbed.worker.synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
+from testbed.worker.synchronisers import Alone, Situation, Synchroniser, optimizer_of, synchroniser
 from transports.baselines.base import STACKS, CommunicatorLike
-from transports.baselines.gloo import Gloo
 from transports.baselines.openmpi import OpenMpiCommunicator
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
@@ -96,7 +95,7 @@ class Trainer:
             self._control.barrier("done")
             if found := self._between(before, self._counted(group)):
                 self._control.report(control_pb2.Event(result=control_pb2.Result(json=json.dumps(found))))
-        alike = configuration.synchronisation.kind != "asynchronous"  # there everybody has what it pulled last
+        alike = configuration.synchronisation.in_step  # elsewhere everybody has what it pulled last
         self._control.report(control_pb2.Event(finished=_finished(model, alike=alike)))
 
     def _counted(self, group: dist.ProcessGroup) -> _Counted:
@@ -121,7 +120,7 @@ class Trainer:
     def _process_group(self) -> Iterator[dist.ProcessGroup]:
         configuration = self._configuration
         stack = None if configuration.stack is None else STACKS.parse(configuration.stack)
-        backend = _GLOO if isinstance(stack, Gloo) else "testbed"  # gloo as torch's users have it
+        backend = (stack and stack.torch_backend) or "testbed"  # gloo as torch's users have it
         store = FileStore(configuration.store_path, configuration.num_workers)
         if backend == _GLOO:
             os.environ["GLOO_SOCKET_IFNAME"] = configuration.interface
@@ -170,20 +169,22 @@ class Trainer:
 
     def _synchroniser(self, group: dist.ProcessGroup, model: nn.Module, check: GradientCheck | None) -> Synchroniser:
         return synchroniser(
-            model,
-            self._options,
-            group,
-            configuration=self._configuration,
-            recorder=self._recorder,
-            pacer=self._pacer,
-            compression=self._compression(),
-            check=check,
+            Situation(
+                model=model,
+                options=self._options,
+                group=group,
+                configuration=self._configuration,
+                recorder=self._recorder,
+                pacer=self._pacer,
+                compression=self._compression(),
+                check=check,
+            )
         )
 
     def _compression(self) -> GradientCompression | None:
         configuration = self._configuration
         compressor = COMPRESSORS.parse(configuration.compression)
-        if compressor.kind == "none":
+        if not compressor.compresses:
             return None
         return GradientCompression(
             compressor, rank=configuration.rank, num_workers=configuration.num_workers, seed=configuration.seed

@@ -85,6 +85,9 @@ class CommunicatorLike(Protocol):
 class Stack(Options):
     """A value on the stack axis."""
 
+    torch_backend: ClassVar[str | None] = None
+    """The name by which torch.distributed has it already, and DistributedDataParallel is given it; None: it takes the
+    place of our own transports below our backend."""
     enters_namespaces: ClassVar[bool] = False
     """Whether one member reaches into the others' namespaces to start."""
 

@@ -114,6 +114,8 @@ class Endpoint(Protocol):
 class Channel(Options):
     """A value on the channel axis."""
 
+    crosses_links: ClassVar[bool] = True
+    """Whether members may be on different hosts, or in different processes."""
     header_bytes: ClassVar[int]
     """Of the frame header that goes before each message's payload."""
     countable: ClassVar[bool] = True
@@ -129,8 +131,17 @@ class Channel(Options):
         """The kernel's congestion control to set on the route, or None for channels that are not the kernel's TCP."""
         return None
 
+    @property
+    def num_subflows(self) -> int:
+        """Of each connection; more than one where the hosts' path managers announce further ports."""
+        return 1
+
     def require(self) -> None:
         """Raises UnsupportedError, with the cure, where this machine lacks the library for it."""
+
+    def require_kernel(self) -> None:
+        """Raises UnsupportedError, with the cure, where this kernel lacks what it is made of: asked before a plan is
+        shown, too, so that nothing is imported for it."""
 
     @abstractmethod
     def open(self, group: Group) -> Endpoint:

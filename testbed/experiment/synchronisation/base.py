@@ -1,50 +1,61 @@
 """When workers tell each other what they have learned: in every iteration, now and then, or without waiting. Pure."""
 
-from typing import Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from transports.registry import Options, Registry
 
-SynchronisationKind = Literal["every_iteration", "local_sgd", "asynchronous"]
+if TYPE_CHECKING:
+    from testbed.experiment.experiment import Experiment
 
-_DEFAULT_EVERY = 8
 
+class Synchronisation(Options):
+    """A value on the synchronisation axis: how far workers' models may drift apart."""
 
-class Synchronisation(BaseModel):
-    """How far workers' models may drift apart."""
+    worker: ClassVar[str]
+    """`module:function` that makes the worker's side of it, called as testbed.worker.synchronisers.Maker; only in a
+    worker is the module imported."""
+    in_step: ClassVar[bool] = True
+    """Whether workers exchange at the same times, and with each other. If not, each pushes gradients to parameter
+    servers, which step at once, and pulls parameters, by itself."""
+    gradients_in_every_iteration: ClassVar[bool] = False
+    """Whether it is the mean gradient of every iteration that is exchanged, as everything else takes for granted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    @property
+    def interval(self) -> int | None:
+        """Iterations from one averaging of parameters to the next; None where nothing is averaged."""
+        return None
 
-    kind: SynchronisationKind = "every_iteration"
-    """`every_iteration`: the mean of all gradients, before each step.
-    `local_sgd`: workers step by themselves and average their parameters after every so many iterations (Stich 2019,
-    "Local SGD Converges Fast and Communicates Little"), and after the last one.
-    `asynchronous`: workers push gradients to parameter servers, which step at once, and pull parameters, without
-    waiting for each other (Dean et al. 2012, Downpour SGD). Needs `collective: parameter_server`. Each gradient is
-    applied at the whole learning rate: where training diverges, divide it by the number of workers."""
-    every: int | None = Field(
-        default_factory=lambda data: _DEFAULT_EVERY if data.get("kind") == "local_sgd" else None, ge=1, le=100_000
-    )
-    """Of `local_sgd`: iterations from one averaging to the next; 8 where nothing is said."""
+    @property
+    def text(self) -> str | None:
+        """In a few words, for whoever reads what was run; None: as everybody expects."""
+        return self.kind
 
-    @model_validator(mode="after")
-    def _every_where_it_means_something(self) -> Self:
-        if (self.kind == "local_sgd") != (self.every is not None):
-            raise ValueError(
-                "`local_sgd` averages `every` so many iterations; write a number"
-                if self.kind == "local_sgd"
-                else f"`{self.kind}` has no `every`; leave it out, or write `kind: local_sgd`"
-            )
-        return self
+    @property
+    def advice(self) -> str | None:
+        """What a reader of the plan should know, `{workers}` standing for how many there are; None: nothing."""
+        return None
 
     def num_exchanges(self, num_iterations: int) -> int:
         """In a phase of so many iterations, at whose end workers agree once more."""
-        return -(-num_iterations // (self.every or 1))
+        return -(-num_iterations // (self.interval or 1))
+
+    def misfit(self, experiment: "Experiment") -> str | None:  # noqa: ARG002 (others have some)
+        """What of the rest of the spec does not go with it, and the fix, as said after its name; None: all does."""
+        return None
 
 
-def parse_synchronisation(value: object) -> object:
-    """`"local_sgd"` stands for `{"kind": "local_sgd"}`. Raises ValueError for what is neither that nor a mapping."""
-    if isinstance(value, str):
-        return {"kind": value}
-    if isinstance(value, dict | Synchronisation):
-        return value
-    raise ValueError("a synchronisation is every_iteration, local_sgd, asynchronous, or {kind: local_sgd, every: 8}")
+def parameters_misfit(experiment: "Experiment") -> str | None:
+    """Of whatever exchanges parameters, and not gradients: see :meth:`Synchronisation.misfit`."""
+    if reason := experiment.workload.synchronisation_refusal():
+        return reason
+    if experiment.compression.compresses:
+        return (
+            f"exchanges parameters, and compression {experiment.compression.kind} is made for gradients; leave one of "
+            "them out"
+        )
+    return None
+
+
+SYNCHRONISATIONS: Final[Registry[Synchronisation]] = Registry(
+    "synchronisation", "testbed.experiment.synchronisation", default="every_iteration"
+)
