@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from testbed.experiment.delay_backends.nfqueue import DelayCounters
+from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import own_throttling
 from testbed.measure.connections import Connection

@@ -10,11 +10,11 @@ from math import prod
 from typing import Any
 
 from testbed.errors import SpecError
-from testbed.experiment.delay_backends.base import BACKENDS, DelayStage
+from testbed.experiment.delay_backends.base import DelayStage, delay_backends
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
-from testbed.experiment.link import MAX_RATE_BPS, BackendName
+from testbed.experiment.link import AUTO, MAX_RATE_BPS, BackendName
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
 from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port
@@ -148,7 +148,7 @@ class Plan:
             )
             if wrong:
                 raise SpecError("\n".join(wrong))
-            stage = BACKENDS[stage.backend].stage(
+            stage = delay_backends()[stage.backend].stage(
                 spec,
                 interface=stage.interface,
                 index=next(index for index, each in enumerate(self.directions) if each.hop == direction.hop),
@@ -380,17 +380,17 @@ def _delay_backend(
     """The one that makes the delays of all links; None where none is asked for. Raises SpecError when none can."""
     superframes, bridged = experiment.packet_bytes > experiment.mtu, not experiment.switch.routes
     unshapely = [each for each in asked if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
-    if experiment.link.backend == "tap":
+    if experiment.link.backend != AUTO and delay_backends()[experiment.link.backend].shapes:
         unshapely = list(asked)  # it makes rate and queue as well
     if not unshapely:
         return None
-    if experiment.link.backend != "auto":
+    if experiment.link.backend != AUTO:
         backend = experiment.link.backend
     else:
         candidates = able(unshapely, superframes=superframes, bridged=bridged)
         if not candidates:
             lines = ["no backend does all that the links ask"]
-            for name in BACKENDS:
+            for name in delay_backends():
                 lines += refusals(unshapely, name, superframes=superframes, bridged=bridged)
             raise SpecError("\n".join(lines))
         backend = next((name for name in candidates if works(name)), candidates[0])
@@ -423,9 +423,9 @@ def _direction(
     spec = asked.spec
     stage: DelayStage | None = None
     shaper: Shaper | None = None
-    if backend and (staged or BACKENDS[backend].shapes):
-        stage = BACKENDS[backend].stage(spec, interface=receiver.interface, index=index, seed=experiment.seed)
-    if not (backend and BACKENDS[backend].shapes):
+    if backend and (staged or delay_backends()[backend].shapes):
+        stage = delay_backends()[backend].stage(spec, interface=receiver.interface, index=index, seed=experiment.seed)
+    if not (backend and delay_backends()[backend].shapes):
         shaper = Shaper(interface=sender.interface, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
     return Direction(
         link=asked.link,

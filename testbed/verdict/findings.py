@@ -11,7 +11,7 @@ import polars as pl
 from testbed.calibration.tolerances import Calibration
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
-from testbed.experiment.delay_backends.nfqueue import DelayCounters
+from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.hosts.base import Throttling
 from testbed.measure.capture import Captured
 from testbed.measure.observations import Observations

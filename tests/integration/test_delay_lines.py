@@ -19,7 +19,7 @@ import pytest
 from testbed.calibration.calibrate import measure_rate
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import RunFailedError
-from testbed.experiment.delay_backends.nfqueue import NfqueueStage, nfqueue_stage
+from testbed.experiment.delay_backends.nfqueue import Nfqueue, NfqueueStage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
 from testbed.plan.direction import Direction
@@ -95,10 +95,10 @@ def first_stage(deployment: Deployment) -> NfqueueStage:
 
 def change(deployment: Deployment, **link: Any) -> None:
     """The first direction's line, in place."""
-    stage = nfqueue_stage(LinkSpec.model_validate(link), interface=first_stage(deployment).interface, index=0, seed=1)
+    stage = Nfqueue().stage(LinkSpec.model_validate(link), interface=first_stage(deployment).interface, index=0, seed=1)
     for argument in stage.daemon_arguments():
         deployment.delay_daemon("s0").change(argument)
-    assert stage.parameter_differences(deployment.delay_daemon("s0").parameters()[stage.queue]) == []
+    assert stage.parameter_differences(deployment.delay_daemon("s0").parameters()[stage.index]) == []
 
 
 def test_a_change_drops_nothing_and_keeps_the_order_of_what_waits(tmp_path: Path) -> None:

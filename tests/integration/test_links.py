@@ -18,7 +18,7 @@ from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.streams import receive_rate_bps, streaming
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError, SpecError
-from testbed.experiment.delay_backends.base import BACKENDS
+from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.link import BackendName
 from testbed.links.htb import goodput_fraction
@@ -134,7 +134,7 @@ def test_a_plan_the_machine_cannot_run_is_refused_with_the_cure(tmp_path: Path) 
         require(plan)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", delay_backends())
 def test_a_named_backend_delays_or_is_refused_with_one_that_works(tmp_path: Path, backend: BackendName) -> None:
     link = {"rate": "100mbit", "delay": "20ms", "backend": backend}
     if backend_lacks(backend):

@@ -21,7 +21,7 @@ from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks, Mark
 from testbed.errors import EnvironmentLacksError
 from testbed.experiment.changes import LinkChange
-from testbed.experiment.delay_backends.base import BACKENDS
+from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import BackendName, parse_override
 from testbed.machine.doctor import backend_lacks, plan_here
@@ -50,7 +50,7 @@ def by_hand(link: str, *, down: bool | None = None, **settings: str) -> LinkChan
     return LinkChange(at_s=0.0, link=link, settings=parse_override(settings), down=down, source="hand", key="link set")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", delay_backends())
 def test_what_is_asked_follows_every_change_and_the_kernel_agrees(tmp_path: Path, backend: BackendName) -> None:
     if backend_lacks(backend):
         return  # proven where the kernel has it
@@ -86,7 +86,7 @@ def num_arrived(taken: socket.socket, duration_s: float) -> int:
     return count
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", delay_backends())
 def test_a_stream_follows_the_rate_and_stops_while_its_link_is_down(tmp_path: Path, backend: BackendName) -> None:
     if backend_lacks(backend):
         return  # proven where the kernel has it

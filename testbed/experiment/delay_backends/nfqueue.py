@@ -5,21 +5,30 @@ has no bypass: without the program, or once its queue is full, packets are dropp
 chance decides anything of a packet, the kernel cuts super-frames into packets before they are queued.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from testbed.experiment.link import MTU, BackendName, GilbertElliott, LinkSpec
+from testbed.experiment.delay_backends.base import (
+    DELAY_BACKENDS,
+    NUM_BUCKETS,
+    VETH,
+    DelayBackend,
+    DelayCounters,
+    DelayProgram,
+    DelayStage,
+    ProgramReport,
+)
+from testbed.experiment.link import MTU, GilbertElliott, LinkSpec
 from transports.units import format_time
 
 MIN_DELAY_S: Final = 200e-6
 """Twice what the program may be late when it is woken on an idle machine; less would be mostly error."""
 COPY_META: Final = 1
 """NFQNL_COPY_META: the program is told of packets and never sees their contents."""
-_NUM_BUCKETS: Final = 896
 _NUM_SEED_BITS: Final = 53
 """What a double holds exactly."""
 
@@ -55,7 +64,7 @@ _COUNTERS: Final = np.dtype(
         ("lost", "=u8"),
         ("reordered", "=u8"),
         ("max_late_ns", "=u8"),
-        ("late", "=u8", (_NUM_BUCKETS,)),
+        ("late", "=u8", (NUM_BUCKETS,)),
         ("parameters", [(name, "=f8") for name in _PARAMETERS]),
     ]
 )
@@ -63,37 +72,21 @@ _COUNTERS: Final = np.dtype(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NfqueueStage:
-    """One direction's delay, jitter, loss and reordering; implements DelayStage."""
+class NfqueueStage(DelayStage):
+    """One direction's delay, jitter, loss and reordering."""
 
-    backend: ClassVar[BackendName] = "nfqueue"
     interface: str
-    queue: int
+    index: int
+    """The number of its queue, too."""
     parameters: DelayParameters
-
-    def ip_commands(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def tc_commands(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def tc_commands_if_known(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def firewall_rules(self) -> list[str]:
         """Lines for the mangle table of `iptables-restore`."""
-        return [f"-A PREROUTING -i {self.interface} -j NFQUEUE --queue-num {self.queue}"]
+        return [f"-A PREROUTING -i {self.interface} -j NFQUEUE --queue-num {self.index}"]
 
     def daemon_arguments(self) -> list[str]:
         """`QUEUE:NAME=VALUE,...`."""
-        return [self.parameters.argument(self.queue)]
-
-    def tc_changes(self, before: "NfqueueStage") -> tuple[str, ...]:  # noqa: ARG002 - no qdisc takes part
-        """None: the program takes its arguments on standard input, too."""
-        return ()
+        return [self.parameters.argument(self.index)]
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """What `iptables-save` and the kernel's table of queues say that was not asked for."""
@@ -103,9 +96,9 @@ class NfqueueStage:
             found.append(
                 f"{self.interface}: firewall rules are {rules or 'absent'}, asked for {self.firewall_rules()[0]}"
             )
-        queue = state["queues"].get(self.queue)
+        queue = state["queues"].get(self.index)
         if queue is None:
-            found.append(f"{self.interface}: nobody serves queue {self.queue}: every packet is dropped")
+            found.append(f"{self.interface}: nobody serves queue {self.index}: every packet is dropped")
         elif queue["copy_mode"] != COPY_META:
             found.append(f"{self.interface}: copy mode of its queue is {queue['copy_mode']}, asked for {COPY_META}")
         return found
@@ -118,87 +111,6 @@ class NfqueueStage:
             for name, value in asdict(parameters).items()
             if value != asked[name] and not (name == "max_packets" and value > asked[name])
         ]
-
-
-def nfqueue_refusals(link: LinkSpec) -> dict[str, str]:
-    """What this backend has not got."""
-    found = {}
-    if link.duplicate > 0:
-        found["duplicate"] = "nfqueue decides about packets and makes none"
-    if link.ecn_bytes is not None:
-        found["ecn"] = "nfqueue never sees the contents of a packet, so it cannot mark it"
-    if 0 < link.delay_s < MIN_DELAY_S and not link.best_effort:
-        found["delay"] = (
-            f"nfqueue honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
-            "below what a program can be woken for in time (best_effort: true takes what comes)"
-        )
-    return found
-
-
-def nfqueue_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NfqueueStage:
-    """The stage at the receiving `interface`; its queue holds twice the bandwidth-delay product."""
-    bursts = link.loss if isinstance(link.loss, GilbertElliott) else None
-    return NfqueueStage(
-        interface=interface,
-        queue=index,
-        parameters=DelayParameters(
-            max_packets=link.max_packets_in_flight(MTU),
-            delay_ns=round(link.delay_s * 1e9),
-            jitter_ns=round(link.jitter_s * 1e9),
-            uniform=float(link.jitter.distribution == "uniform"),
-            loss_good=bursts.loss_in_good if bursts else link.mean_loss,
-            loss_bad=bursts.loss_in_bad if bursts else 0.0,
-            good_to_bad=bursts.good_to_bad if bursts else 0.0,
-            bad_to_good=bursts.bad_to_good if bursts else 0.0,
-            reorder=link.reorder,
-            seed=(seed * 65_537 + index) % 2**_NUM_SEED_BITS,
-        ),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DelayCounters:
-    """What a delay line has done since it was made."""
-
-    num_packets: int
-    """A super-frame is one, except on links where packets have fates of their own."""
-    num_lost: int
-    """By the loss asked for."""
-    num_dropped: int
-    """Because the queue, or the program's buffer, was full: always an error."""
-    num_reordered: int = 0
-    """Let go at once, before those that wait."""
-    num_marked: int = 0
-    """By ECN; only where the program has the queue as well."""
-    late: npt.NDArray[np.uint64]
-    """Packets by how late they were let go: a histogram, see :func:`late_s`."""
-
-    def since(self, before: "DelayCounters") -> "DelayCounters":
-        """What has happened in between."""
-        return DelayCounters(
-            num_packets=self.num_packets - before.num_packets,
-            num_lost=self.num_lost - before.num_lost,
-            num_dropped=self.num_dropped - before.num_dropped,
-            num_reordered=self.num_reordered - before.num_reordered,
-            num_marked=self.num_marked - before.num_marked,
-            late=self.late - before.late,
-        )
-
-    def late_s(self, share: float) -> float | None:
-        """So late, at most, was that share of the packets (1: all); to 3 %. None without packets."""
-        total = int(self.late.sum())
-        if total == 0:
-            return None
-        index = int(np.searchsorted(np.cumsum(self.late), share * total))
-        return _upper_edge_s(min(index, _NUM_BUCKETS - 1))
-
-
-def _upper_edge_s(bucket: int) -> float:
-    """Inverse of bucket_of() of delay_nfqueue.c."""
-    if bucket < 64:
-        return (bucket + 1) * 1e-6
-    shift = bucket // 32 - 1
-    return float((bucket - shift * 32 + 1) << shift) * 1e-6
 
 
 def parse_counters(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict[int, DelayCounters]:
@@ -234,3 +146,68 @@ def parse_queues(text: str) -> dict[int, dict[str, int]]:
         queue, _, waiting, copy_mode, _, full, overrun, *_ = (int(field) for field in line.split())
         found[queue] = {"waiting": waiting, "copy_mode": copy_mode, "num_dropped": full + overrun}
     return found
+
+
+def _reports(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict[int, ProgramReport]:
+    counters, parameters = parse_counters(data, queues), parse_parameters(data)
+    return {queue: ProgramReport(delay=counters[queue], parameters=parameters[queue]) for queue in counters}
+
+
+@DELAY_BACKENDS.register
+class Nfqueue(DelayBackend):
+    """Netfilter's queues, where the kernel has no netem."""
+
+    preference: ClassVar[int] = 20
+    needs: ClassVar[str] = (
+        "iptables, a C compiler (apt-get install --no-install-recommends iptables gcc libc6-dev) and a kernel with "
+        "NFQUEUE: modprobe nfnetlink_queue xt_NFQUEUE"
+    )
+    cuts_superframes: ClassVar[bool] = True
+    program: ClassVar[DelayProgram | None] = DelayProgram(
+        name="delay_nfqueue",
+        serves="node",
+        consequence="packets on its links were lost, so the run ends",
+        reports=_reports,
+    )
+    tools: ClassVar[Sequence[str]] = ("iptables-restore", "iptables-save")
+
+    def refusals(self, link: LinkSpec) -> dict[str, str]:
+        """See :class:`DelayBackend`."""
+        found = {}
+        if link.duplicate > 0:
+            found["duplicate"] = "nfqueue decides about packets and makes none"
+        if link.ecn_bytes is not None:
+            found["ecn"] = "nfqueue never sees the contents of a packet, so it cannot mark it"
+        if 0 < link.delay_s < MIN_DELAY_S and not link.best_effort:
+            found["delay"] = (
+                f"nfqueue honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
+                "below what a program can be woken for in time (best_effort: true takes what comes)"
+            )
+        return found
+
+    def stage(self, link: LinkSpec, *, interface: str, index: int, seed: int) -> NfqueueStage:
+        """Its queue holds twice the bandwidth-delay product."""
+        bursts = link.loss if isinstance(link.loss, GilbertElliott) else None
+        return NfqueueStage(
+            interface=interface,
+            index=index,
+            parameters=DelayParameters(
+                max_packets=link.max_packets_in_flight(MTU),
+                delay_ns=round(link.delay_s * 1e9),
+                jitter_ns=round(link.jitter_s * 1e9),
+                uniform=float(link.jitter.distribution == "uniform"),
+                loss_good=bursts.loss_in_good if bursts else link.mean_loss,
+                loss_bad=bursts.loss_in_bad if bursts else 0.0,
+                good_to_bad=bursts.good_to_bad if bursts else 0.0,
+                bad_to_good=bursts.bad_to_good if bursts else 0.0,
+                reorder=link.reorder,
+                seed=(seed * 65_537 + index) % 2**_NUM_SEED_BITS,
+            ),
+        )
+
+    def trial(self, program: str, directory: str) -> Sequence[str]:
+        """A queue, and the program that serves it."""
+        smallest = self.stage(LinkSpec(), interface="v1", index=0, seed=1)
+        rules = "\\n".join(["*mangle", *smallest.firewall_rules(), "COMMIT", ""])
+        serve = shlex.join([program, "--try", f"{directory}/counters", *smallest.daemon_arguments()])
+        return [VETH, f"printf '{rules}' | iptables-restore --noflush --wait 10", serve]

@@ -6,20 +6,28 @@ A device takes a packet from its sender the moment it is sent, so TCP Small Queu
 port has a queue that fills and drops, as a switch port's has.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from testbed.experiment.delay_backends.nfqueue import DelayCounters
-from testbed.experiment.link import BackendName, GilbertElliott, LinkSpec
+from testbed.experiment.delay_backends.base import (
+    DELAY_BACKENDS,
+    NUM_BUCKETS,
+    DelayBackend,
+    DelayProgram,
+    DelayStage,
+    ProgramReport,
+    RelayCounters,
+    port_argument,
+)
+from testbed.experiment.link import GilbertElliott, LinkSpec
 from transports.units import format_time
 
 MIN_DELAY_S: Final = 200e-6
 """Twice what the program may be late when it is woken on an idle machine; less would be mostly error."""
-_NUM_BUCKETS: Final = 896
 _NUM_SEED_BITS: Final = 53
 """What a double holds exactly."""
 
@@ -69,7 +77,7 @@ _COUNTERS: Final = np.dtype(
                 "max_late_ns",
             )
         ),
-        ("late", "=u8", (_NUM_BUCKETS,)),
+        ("late", "=u8", (NUM_BUCKETS,)),
         ("parameters", [(field.name, "=f8") for field in fields(RelayParameters)]),
     ]
 )
@@ -77,79 +85,12 @@ _COUNTERS: Final = np.dtype(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RelayCounters:
-    """What the relay has done in one direction since it began; implements testbed.measure.sampler.LineCounters."""
+class TapStage(DelayStage):
+    """One direction of a link, all of it."""
 
-    num_bytes: int
-    """That occupied the line: frames as on a wire, the headers of every segment of a super-frame included."""
-    num_packets: int
-    """Segments, where the kernel sent super-frames."""
-    num_drops: int
-    """By the full queue."""
-    num_overlimits: int
-    """Always 0: the line is never asked for more than it has."""
-    backlog_bytes: int
-    num_lost: int
-    num_marked: int
-    num_duplicated: int
-    num_reordered: int
-    num_failed: int
-    """That the receiving device refused: always an error."""
-    late: npt.NDArray[np.uint64]
-    """Deliveries by lateness, as in :class:`DelayCounters`."""
-    parameters: RelayParameters
-    """In force."""
-
-    @property
-    def rate_bps(self) -> float:
-        """In force."""
-        return self.parameters.rate_bps
-
-    @property
-    def delay(self) -> DelayCounters:
-        """What it has done as a delay line."""
-        return DelayCounters(
-            num_packets=self.num_packets,
-            num_lost=self.num_lost,
-            num_dropped=self.num_failed,
-            num_reordered=self.num_reordered,
-            num_marked=self.num_marked,
-            late=self.late,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TapStage:
-    """One direction of a link, all of it; implements DelayStage."""
-
-    backend: ClassVar[BackendName] = "tap"
     interface: str
     index: int
     parameters: RelayParameters
-
-    def ip_commands(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def tc_commands(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def tc_commands_if_known(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def firewall_rules(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def daemon_arguments(self) -> tuple[str, ...]:
-        """None: one relay serves the whole run."""
-        return ()
-
-    def tc_changes(self, before: "TapStage") -> tuple[str, ...]:  # noqa: ARG002 - no qdisc takes part
-        """None: the relay takes its arguments on standard input, too."""
-        return ()
 
     def relay_argument(self) -> str:
         """What the relay is told of this direction."""
@@ -168,50 +109,16 @@ class TapStage:
         relayed: RelayParameters | None = state["relay"].get(self.index)
         if relayed is None:
             return [*found, f"{self.interface}: nobody relays to it"]
-        for field in fields(RelayParameters):
-            value, wanted = getattr(relayed, field.name), getattr(self.parameters, field.name)
-            if value != wanted:
-                found.append(f"{self.interface}: the relay's {field.name} is {value:g}, asked for {wanted:g}")
-        return found
+        return found + self.parameter_differences(relayed)
 
-
-def port_argument(interface: str, mac: str, namespace: str) -> str:
-    """What the relay is told of a device to make: the namespace as a path, `/proc/<pid>/ns/net`."""
-    return f"{interface},{mac},{namespace}"
-
-
-def tap_refusals(link: LinkSpec) -> dict[str, str]:
-    """What this backend has not got."""
-    if 0 < link.delay_s < MIN_DELAY_S and not link.best_effort:
-        return {
-            "delay": f"tap honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is below what "
-            "a program can be woken for in time (best_effort: true takes what comes)"
-        }
-    return {}
-
-
-def tap_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> TapStage:
-    """The stage that ends at the receiving `interface`."""
-    bursts = link.loss if isinstance(link.loss, GilbertElliott) else None
-    return TapStage(
-        interface=interface,
-        index=index,
-        parameters=RelayParameters(
-            rate_bps=link.rate_bps,
-            queue_bytes=link.queue_bytes,
-            mark_bytes=link.ecn_bytes or 0,
-            delay_ns=round(link.delay_s * 1e9),
-            jitter_ns=round(link.jitter_s * 1e9),
-            uniform=link.jitter.distribution == "uniform",
-            loss_good=bursts.loss_in_good if bursts else link.mean_loss,
-            loss_bad=bursts.loss_in_bad if bursts else 0,
-            good_to_bad=bursts.good_to_bad if bursts else 0,
-            bad_to_good=bursts.bad_to_good if bursts else 0,
-            duplicate=link.duplicate,
-            reorder=link.reorder,
-            seed=(seed * 65_537 + index) % 2**_NUM_SEED_BITS,
-        ),
-    )
+    def parameter_differences(self, parameters: RelayParameters) -> list[str]:
+        """What the relay has in force that was not asked for."""
+        asked = asdict(self.parameters)
+        return [
+            f"{self.interface}: the relay's {name} is {value:g}, asked for {asked[name]:g}"
+            for name, value in asdict(parameters).items()
+            if value != asked[name]
+        ]
 
 
 def parse_counters(data: bytes) -> dict[int, RelayCounters]:
@@ -235,3 +142,71 @@ def parse_counters(data: bytes) -> dict[int, RelayCounters]:
         )
         for index, row in enumerate(np.frombuffer(data, dtype=_COUNTERS))
     }
+
+
+def _reports(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict[int, ProgramReport]:  # noqa: ARG001
+    return {
+        index: ProgramReport(delay=each.delay, parameters=each.parameters, line=each)
+        for index, each in parse_counters(data).items()
+    }
+
+
+@DELAY_BACKENDS.register
+class Tap(DelayBackend):
+    """One program is every link of the run."""
+
+    preference: ClassVar[int] = 30
+    needs: ClassVar[str] = (
+        "/dev/net/tun (modprobe tun; in a container: --device /dev/net/tun) and a C compiler (apt-get install "
+        "--no-install-recommends gcc libc6-dev linux-libc-dev)"
+    )
+    cuts_superframes: ClassVar[bool] = True
+    shapes: ClassVar[bool] = True
+    sees_frames: ClassVar[bool] = True
+    program: ClassVar[DelayProgram | None] = DelayProgram(
+        name="relay_tap",
+        serves="run",
+        consequence="its links are gone, so the run ends",
+        reports=_reports,
+    )
+
+    def refusals(self, link: LinkSpec) -> dict[str, str]:
+        """See :class:`DelayBackend`."""
+        if 0 < link.delay_s < MIN_DELAY_S and not link.best_effort:
+            return {
+                "delay": f"tap honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is below "
+                "what a program can be woken for in time (best_effort: true takes what comes)"
+            }
+        return {}
+
+    def stage(self, link: LinkSpec, *, interface: str, index: int, seed: int) -> TapStage:
+        """The stage that ends at the receiving `interface`."""
+        bursts = link.loss if isinstance(link.loss, GilbertElliott) else None
+        return TapStage(
+            interface=interface,
+            index=index,
+            parameters=RelayParameters(
+                rate_bps=link.rate_bps,
+                queue_bytes=link.queue_bytes,
+                mark_bytes=link.ecn_bytes or 0,
+                delay_ns=round(link.delay_s * 1e9),
+                jitter_ns=round(link.jitter_s * 1e9),
+                uniform=link.jitter.distribution == "uniform",
+                loss_good=bursts.loss_in_good if bursts else link.mean_loss,
+                loss_bad=bursts.loss_in_bad if bursts else 0,
+                good_to_bad=bursts.good_to_bad if bursts else 0,
+                bad_to_good=bursts.bad_to_good if bursts else 0,
+                duplicate=link.duplicate,
+                reorder=link.reorder,
+                seed=(seed * 65_537 + index) % 2**_NUM_SEED_BITS,
+            ),
+        )
+
+    def trial(self, program: str, directory: str) -> Sequence[str]:
+        """A link of a millisecond."""
+        link = LinkSpec.model_validate({"delay": "1ms", "backend": "tap"})
+        ends: list[str] = []
+        for index, interface in enumerate(("tap0", "tap1")):
+            stage = self.stage(link, interface=interface, index=index, seed=0)
+            ends += [port_argument(interface, f"02:00:00:00:00:0{index}", "/proc/self/ns/net"), stage.relay_argument()]
+        return [shlex.join([program, "--try", f"{directory}/counters", *ends])]

@@ -9,8 +9,8 @@ import pytest
 
 from testbed.experiment.delay_backends.nfqueue import (
     DelayCounters,
+    Nfqueue,
     NfqueueStage,
-    nfqueue_stage,
     parse_counters,
     parse_parameters,
     parse_queues,
@@ -22,7 +22,7 @@ SERVED = "    2  31337     3 1     0     0     0      250  1\n"
 
 
 def stage(link: LinkSpec = LINK, *, seed: int = 1, index: int = 2) -> NfqueueStage:
-    return nfqueue_stage(link, interface="s0-eth1", index=index, seed=seed)
+    return Nfqueue().stage(link, interface="s0-eth1", index=index, seed=seed)
 
 
 def state(**changes: Any) -> dict[str, Any]:
