@@ -301,7 +301,8 @@ class Deployment:
             return None
         arguments: list[str] = []
         for direction in self.plan.directions:
-            port, told = direction.sender, direction.delay_stage and direction.delay_stage.relay_argument()
+            port, stage = direction.sender, direction.delay_stage
+            told = None if stage is None else stage.relay_argument()
             if told is not None:
                 namespace = f"/proc/{self.hosts[port.node].pid}/ns/net"
                 arguments += [port_argument(port.interface, port.mac, namespace), told]
