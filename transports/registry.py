@@ -37,7 +37,7 @@ class Registry(Generic[OptionsT]):
     def __init__(self, axis: str, package: str, *, default: str | None = None) -> None:
         """`default` is the kind of a mapping that names none; without it a mapping must."""
         self.axis = axis
-        self._package = package
+        self.package = package
         self._default = default
         self._classes: dict[str, type[OptionsT]] = {}
         self._loaded = False
@@ -52,10 +52,10 @@ class Registry(Generic[OptionsT]):
     def _load(self) -> None:
         if self._loaded:
             return
-        package = importlib.import_module(self._package)
+        package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__):
             if not module.name.startswith("_"):
-                importlib.import_module(f"{self._package}.{module.name}")
+                importlib.import_module(f"{self.package}.{module.name}")
         self._loaded = True
 
     def kinds(self) -> list[str]:

@@ -27,7 +27,6 @@ from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
 from testbed.worker.run_queue import RunQueueClock, threads_named
 from testbed.worker.synchronisers import Alone, Situation, Synchroniser, optimizer_of, synchroniser
 from transports.baselines.base import STACKS, CommunicatorLike
-from transports.baselines.openmpi import OpenMpiCommunicator
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
@@ -317,7 +316,7 @@ def _communicator(group: dist.ProcessGroup) -> CommunicatorLike | None:
 
 def _clock(group: dist.ProcessGroup) -> RunQueueClock:
     communicator = _communicator(group)
-    if isinstance(communicator, Communicator | OpenMpiCommunicator):
+    if communicator is not None and communicator.thread_id is not None:
         return RunQueueClock(frozenset({communicator.thread_id}))
     return RunQueueClock(threads_named(_GLOO_THREADS))
 

@@ -46,6 +46,10 @@ class CommunicatorLike(Protocol):
     def size(self) -> int:
         """The number of members."""
 
+    @property
+    def thread_id(self) -> int | None:
+        """The kernel's id of the thread that does its work; None where that is done by threads of a library's own."""
+
     def all_reduce(self, tensor: "torch.Tensor", op: "ReduceOperation" = "sum") -> WorkLike:
         """Every member's tensor becomes the reduction of all."""
 

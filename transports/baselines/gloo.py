@@ -100,6 +100,7 @@ class _GlooCommunicator:
         self._sequence = itertools.count()
         self.rank: Final = group.rank
         self.size: Final = group.size
+        self.thread_id: Final = None
 
     def all_reduce(self, tensor: "torch.Tensor", op: "ReduceOperation" = "sum") -> WorkLike:
         """Every member's tensor becomes the reduction of all."""
