@@ -37,8 +37,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/calibration/streams.py": "tests/integration/test_links.py",
     "testbed/cli.py": "tests/end_to_end/test_commands.py",
     "testbed/commands/options.py": "tests/end_to_end/test_commands.py",
-    "testbed/control/endpoint_statistics.py": "tests/unit/testbed/verdict/test_retransmissions.py",
-    "testbed/control/worker.py": "tests/unit/testbed/verdict/test_aggregation.py",
     "testbed/deployment/background.py": "tests/integration/test_background.py",
     "testbed/deployment/delay_daemon.py": "tests/integration/test_delay_lines.py",
     "testbed/deployment/deployment.py": "tests/integration/test_links.py",

@@ -25,6 +25,7 @@ from switch_agg.errors import JobError, UnsupportedError
 from switch_agg.faults import Faults, first_state
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.native.build import build
+from switch_agg.native.layout import layout_of
 from switch_agg.payload import MAX_KERNEL_VALUES, PAYLOADS, PayloadName
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, MAX_JOBS, PORTS, Packet
 
@@ -151,7 +152,7 @@ class EbpfDataPlane:
         self._next_generation = 1
         self._listed: list[_ListedKey] = []
         """Faults in the program's map, by name."""
-        object_file = build(SOURCE, "bpf", _defines(num_elements, payload))
+        object_file = _built(num_elements, payload)
         self._object = BpfObject(object_file, max_entries={"versions": 2 * num_slots})
         try:
             with switch():
@@ -405,7 +406,7 @@ class ProgramTrial:
         """Raises UnsupportedError as :class:`EbpfDataPlane`."""
         self._job = job
         self._num_epochs = 0
-        object_file = build(SOURCE, "bpf", _defines(job.num_elements, job.payload))
+        object_file = _built(job.num_elements, job.payload)
         self._object = BpfObject(object_file, max_entries={"versions": 2 * (job.first_slot + job.num_slots)})
         for index, host in enumerate(job.workers):
             self._object.set("worker_index", _who(job.number, host), index)
@@ -497,6 +498,21 @@ def _version_kind(num_elements: int, payload: PayloadName) -> type[ctypes.Struct
     return Version
 
 
+def _built(num_elements: int, payload: PayloadName) -> Path:
+    """The program's object file. Raises UnsupportedError where it cannot be built."""
+    layouts = (
+        layout_of("job", _Job),
+        layout_of("worker", _Worker),
+        layout_of("counters", _Counters),
+        layout_of("faults", _FaultRates),
+        layout_of("draw", _Draw),
+        layout_of("listed_key", _ListedKey),
+        layout_of("job_counters", _JobCounters),
+        layout_of("version", _version_kind(num_elements, payload)),
+    )
+    return build(SOURCE, "bpf", _defines(num_elements, payload), layouts=layouts)
+
+
 def _defines(num_elements: int, payload: PayloadName) -> tuple[str, ...]:
     """Raises UnsupportedError for chunks of more integers than the verifier walks through."""
     lanes = PAYLOADS[payload].lanes
@@ -520,7 +536,7 @@ class Ebpf(DataPlaneKind):
     def problem(cls) -> str:
         """Of building and loading the smallest program."""
         try:
-            BpfObject(build(SOURCE, "bpf", _defines(32, "int32")), max_entries={"versions": 2}).close()
+            BpfObject(_built(32, "int32"), max_entries={"versions": 2}).close()
         except UnsupportedError as error:
             return str(error)
         return ""

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
-from testbed.control import control_pb2, endpoint_statistics
-from testbed.control.worker import WorkerConfiguration, WorkerControl
+from testbed.control import control_pb2
+from testbed.control.worker import WorkerConfiguration, WorkerControl, WorkerResult
 from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.experiment.workloads.training import Training
@@ -106,14 +106,11 @@ class Trainer:
         return _Counted(communicator.reducer_statistics(), communicator.statistics() if own else None)
 
     @staticmethod
-    def _between(before: _Counted, after: _Counted) -> dict[str, Any]:
+    def _between(before: _Counted, after: _Counted) -> dict[str, object]:
         """As the coordinator is told it; nothing where there is nothing."""
-        found: dict[str, Any] = {}
-        if before.switch is not None:
-            found |= {"before": before.switch, "after": after.switch}
-        if before.peers is not None and after.peers is not None:
-            found["peers"] = endpoint_statistics.dump(before.peers, after.peers)
-        return found
+        switch = None if before.switch is None else (before.switch, after.switch)
+        peers = None if before.peers is None or after.peers is None else (before.peers, after.peers)
+        return WorkerResult.dump(switch, peers)
 
     @contextmanager
     def _process_group(self) -> Iterator[dist.ProcessGroup]:

@@ -7,7 +7,7 @@ posted header differs from the one that arrives raises FrameMismatchError naming
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol
@@ -120,8 +120,8 @@ class Channel(Options):
     """Of the frame header that goes before each message's payload."""
     countable: ClassVar[bool] = True
     """Whether :meth:`wire_bytes` says all that a message costs, to within a hundredth, however short it is."""
-    native_sources: ClassVar[Sequence[Path]] = ()
-    """The C that its endpoints load: built ahead for containers, which have no compiler."""
+    native_libraries: ClassVar[Sequence[Callable[[], Path]]] = ()
+    """What builds the C that its endpoints load, and says where it is: ahead for containers, which have no compiler."""
     counts_itself: ClassVar[bool] = False
     """Whether acknowledgements and what is sent again are the channel's own, told by :meth:`Endpoint.statistics`, and
     not those of the kernel's TCP, which counts them."""

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from testbed.system.native.layouts import NUM_BUCKETS
 from transports.registry import Options, Registry
 
 if TYPE_CHECKING:  # a link names its backend
     from testbed.experiment.link import LinkSpec
 
-NUM_BUCKETS: Final = 896
-"""Of the histogram of lateness that programs keep."""
 VETH: Final = "ip link add v0 type veth peer name v1"
 """A link to try something on, in a namespace of its own."""
 

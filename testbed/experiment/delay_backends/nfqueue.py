@@ -14,7 +14,6 @@ import numpy as np
 
 from testbed.experiment.delay_backends.base import (
     DELAY_BACKENDS,
-    NUM_BUCKETS,
     VETH,
     DelayBackend,
     DelayCounters,
@@ -23,6 +22,7 @@ from testbed.experiment.delay_backends.base import (
     ProgramReport,
 )
 from testbed.experiment.link import MTU, GilbertElliott, LinkSpec
+from testbed.system.native.layouts import DELAY_COUNTERS, DELAY_PARAMETERS
 from transports.units import format_time
 
 MIN_DELAY_S: Final = 200e-6
@@ -56,19 +56,7 @@ class DelayParameters:
         return f"{queue}:{values}"
 
 
-_PARAMETERS: Final = tuple(field.name for field in fields(DelayParameters))
-_COUNTERS: Final = np.dtype(
-    [
-        ("queue", "=u8"),
-        ("packets", "=u8"),
-        ("lost", "=u8"),
-        ("reordered", "=u8"),
-        ("max_late_ns", "=u8"),
-        ("late", "=u8", (NUM_BUCKETS,)),
-        ("parameters", [(name, "=f8") for name in _PARAMETERS]),
-    ]
-)
-"""struct counters of delay_nfqueue.c."""
+assert tuple(field.name for field in fields(DelayParameters)) == DELAY_PARAMETERS, "as struct parameters has them"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,15 +111,15 @@ def parse_counters(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict
             num_dropped=queues.get(int(row["queue"]), {}).get("num_dropped", 0),
             late=row["late"].copy(),
         )
-        for row in np.frombuffer(data, dtype=_COUNTERS)
+        for row in np.frombuffer(data, dtype=DELAY_COUNTERS)
     }
 
 
 def parse_parameters(data: bytes) -> dict[int, DelayParameters]:
     """What the program has in force, by queue, from its counters file."""
     return {
-        int(row["queue"]): DelayParameters(**{name: float(row["parameters"][name]) for name in _PARAMETERS})
-        for row in np.frombuffer(data, dtype=_COUNTERS)
+        int(row["queue"]): DelayParameters(**{name: float(row["parameters"][name]) for name in DELAY_PARAMETERS})
+        for row in np.frombuffer(data, dtype=DELAY_COUNTERS)
     }
 
 

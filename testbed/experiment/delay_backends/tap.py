@@ -15,7 +15,6 @@ import numpy as np
 
 from testbed.experiment.delay_backends.base import (
     DELAY_BACKENDS,
-    NUM_BUCKETS,
     DelayBackend,
     DelayProgram,
     DelayStage,
@@ -24,6 +23,7 @@ from testbed.experiment.delay_backends.base import (
     port_argument,
 )
 from testbed.experiment.link import GilbertElliott, LinkSpec
+from testbed.system.native.layouts import RELAY_COUNTERS, RELAY_PARAMETERS
 from transports.units import format_time
 
 MIN_DELAY_S: Final = 200e-6
@@ -59,29 +59,7 @@ class RelayParameters:
         return f"{index}:{values}"
 
 
-_COUNTERS: Final = np.dtype(
-    [
-        *(
-            (name, "=u8")
-            for name in (
-                "packets",
-                "bytes",
-                "dropped_packets",
-                "dropped_bytes",
-                "marked",
-                "lost",
-                "duplicated",
-                "reordered",
-                "failed",
-                "backlog_bytes",
-                "max_late_ns",
-            )
-        ),
-        ("late", "=u8", (NUM_BUCKETS,)),
-        ("parameters", [(field.name, "=f8") for field in fields(RelayParameters)]),
-    ]
-)
-"""struct counters of relay_tap.c."""
+assert tuple(field.name for field in fields(RelayParameters)) == RELAY_PARAMETERS, "as struct parameters has them"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +118,7 @@ def parse_counters(data: bytes) -> dict[int, RelayCounters]:
                 **{field.name: float(row["parameters"][field.name]) for field in fields(RelayParameters)}
             ),
         )
-        for index, row in enumerate(np.frombuffer(data, dtype=_COUNTERS))
+        for index, row in enumerate(np.frombuffer(data, dtype=RELAY_COUNTERS))
     }
 
 
