@@ -26,7 +26,7 @@ class Layout(NamedTuple):
     num_bytes: int
 
 
-def layout_of(struct: str, kind: "type[ctypes.Structure] | Any", renamed: Mapping[str, str] | None = None) -> Layout:
+def layout_of(struct: str, kind: Any, renamed: Mapping[str, str] | None = None) -> Layout:
     """Of what Python has as a ctypes structure or a numpy type; `renamed` has C's names where they differ.
 
     Fields that begin with `padding` are Python's alone.
@@ -34,8 +34,8 @@ def layout_of(struct: str, kind: "type[ctypes.Structure] | Any", renamed: Mappin
     is_ctypes = isinstance(kind, type) and issubclass(kind, ctypes.Structure)
     found = _ctypes_fields(kind) if is_ctypes else _numpy_fields(kind)
     fields = (field._replace(path=(renamed or {}).get(field.path, field.path)) for field in found)
-    size = ctypes.sizeof(kind) if is_ctypes else int(kind.itemsize)
-    return Layout(struct, tuple(field for field in fields if not field.path.startswith("padding")), size)
+    num_bytes = ctypes.sizeof(kind) if is_ctypes else kind.itemsize
+    return Layout(struct, tuple(field for field in fields if not field.path.startswith("padding")), num_bytes)
 
 
 def _ctypes_fields(kind: type[ctypes.Structure]) -> Iterator[Field]:

@@ -293,12 +293,12 @@ def test_a_program_that_was_stopped_does_not_take_old_packets_for_new_ones(tmp_p
         source = udp_socket(stack, deployment, "w0", deployment.plan.directions[0].sender.address)
         target = udp_socket(stack, deployment, "s0", deployment.plan.directions[0].receiver.address)
         target.settimeout(5)
-        before = daemon.counters()[first_stage(deployment).queue]
+        before = daemon.counters()[first_stage(deployment).index]
         os.kill(pid, signal.SIGSTOP)
         source.sendto(b"held", target.getsockname())
         time.sleep(1.5)
         os.kill(pid, signal.SIGCONT)
         assert target.recv(64) == b"held"
-        late_s = daemon.counters()[first_stage(deployment).queue].since(before).late_s(1.0)
+        late_s = daemon.counters()[first_stage(deployment).index].since(before).late_s(1.0)
         assert late_s is not None
         assert late_s > 1.4

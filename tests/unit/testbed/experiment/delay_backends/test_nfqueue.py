@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.experiment.delay_backends.nfqueue import (
-    DelayCounters,
     Nfqueue,
     NfqueueStage,
     parse_counters,

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from testbed.experiment.delay_backends.base import port_argument
 from testbed.experiment.delay_backends.tap import (
     RelayParameters,
     Tap,
     TapStage,
     parse_counters,
-    port_argument,
 )
 from testbed.experiment.link import LinkSpec
 from testbed.system.native.build import program
