@@ -66,6 +66,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/run/session.py": "tests/end_to_end/test_quickstart.py",
     "testbed/system/environment.py": "tests/end_to_end/test_quickstart.py",
     "testbed/system/kernel.py": "tests/integration/test_links.py",
+    "testbed/system/native/layouts.py": "tests/unit/testbed/experiment/delay_backends/test_tap.py",
     "testbed/system/native/build.py": "tests/unit/testbed/experiment/delay_backends/test_tap.py",
     "testbed/system/netlink.py": "tests/integration/test_links.py",
     "testbed/traces/table.py": "tests/unit/testbed/traces/formats/test_layers.py",
