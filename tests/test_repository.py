@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.axes import AXES, ROOT
 
@@ -172,3 +173,13 @@ def test_commands_in_the_readme_exist() -> None:
 def test_decisions_are_numbered_without_gaps() -> None:
     numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("*.md"))
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_what_runs_before_a_commit_and_on_a_push_is_there() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    for words in (hook["entry"].split() for hook in hooks):
+        assert (ROOT / words[0]).exists(), words
+        assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())
+    commands = "\n".join(step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"])
+    assert {"check", "test"} == set(re.findall(r"\bmake ([a-z-]+)", commands))
