@@ -14,7 +14,7 @@ from errno import EADDRINUSE, EADDRNOTAVAIL
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from pydantic import ValidationError
@@ -23,7 +23,7 @@ from rich.live import Live
 
 from switch_agg.control.service import ControlClient, served
 from switch_agg.core import Address
-from switch_agg.dataplanes.base import DataPlane
+from switch_agg.dataplanes.base import DataPlane, Program, data_plane, data_planes
 from switch_agg.epochs import Epochs
 from switch_agg.errors import AggregationError, JobError, UnsupportedError, explained
 from switch_agg.faults import Faults
@@ -55,7 +55,7 @@ def serve(
     listen: Annotated[str, typer.Option(help="ADDRESS or ADDRESS:PORT; ports 48864 (0xBEE0) to 48879.")],
     control: Control = DEFAULT_CONTROL,
     dataplane: Annotated[
-        Literal["reference", "ebpf"], typer.Option(help="What adds: this process, or the kernel.")
+        str, typer.Option(help=f"What adds, this process or the kernel: {', '.join(data_planes())}.")
     ] = "reference",
     metrics: Annotated[int | None, typer.Option(help="Port on 127.0.0.1 for Prometheus.")] = None,
     switch_pid: Annotated[int | None, typer.Option(help="ebpf: a process in the switch's network namespace.")] = None,
@@ -97,8 +97,9 @@ def serve(
     with ExitStack() as stack:
         plane: DataPlane
         if compatible:
-            if dataplane != "reference":
-                raise JobError(f"--compatible: the data plane {dataplane} does not serve it; reference does")
+            if not data_plane(dataplane).serves_switchml:
+                able = " or ".join(each for each in data_planes() if data_plane(each).serves_switchml)
+                raise JobError(f"--compatible: the data plane {dataplane} does not serve it; {able} does")
             plane = _compatible_plane(stack, listen, address, sessions, switch_mac)
         else:
             for name, given in (("--sessions", sessions), ("--switch-mac", switch_mac)):
@@ -260,31 +261,25 @@ def _plane(
     slots: int,
 ) -> DataPlane:
     generation = secrets.randbits(32)
+    plane, program = data_plane(kind), None
     try:
-        if kind == "reference":
-            from switch_agg.dataplanes.reference import ReferenceDataPlane
-
-            return ReferenceDataPlane(address, generation=generation, epochs=epochs)
-        from switch_agg.dataplanes.ebpf import EbpfDataPlane
-
-        if switch_pid is None or interface is None:
-            raise JobError("--dataplane ebpf needs --switch-pid and --interface: where the program is attached")
-        _require_interface(switch_pid, interface)
-        with _options_named():
-            try:
-                size_code(elements)
-            except ValueError as error:
-                raise JobError(f"num_elements: {error}") from error
-            return EbpfDataPlane(
-                address,
-                generation=generation,
-                epochs=epochs,
+        if plane.in_kernel:
+            if switch_pid is None or interface is None:
+                raise JobError(f"--dataplane {kind} needs --switch-pid and --interface: where the program is attached")
+            _require_interface(switch_pid, interface)
+            program = Program(
                 num_elements=elements,
                 payload=payload,
                 num_slots=slots,
                 switch=partial(in_network_of, switch_pid),
                 interface=interface,
             )
+        with _options_named():
+            try:
+                size_code(elements)
+            except ValueError as error:
+                raise JobError(f"num_elements: {error}") from error
+            return plane.open(address, generation=generation, epochs=epochs, program=program)
     except OSError as error:
         cure = _ADDRESS_CURES.get(error.errno or 0, "")
         raise UnsupportedError(f"--listen {address[0]}:{address[1]}: {error.strerror}{cure}") from error

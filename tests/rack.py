@@ -9,9 +9,7 @@ from functools import partial
 from typing import Any
 
 from switch_agg.client import Client
-from switch_agg.dataplanes.base import DataPlane
-from switch_agg.dataplanes.ebpf import EbpfDataPlane
-from switch_agg.dataplanes.reference import ReferenceDataPlane
+from switch_agg.dataplanes.base import DataPlane, Program, data_plane
 from switch_agg.epochs import Epochs
 from switch_agg.errors import AggregationError
 from switch_agg.job import Job
@@ -98,18 +96,14 @@ class Rack:
         """A data plane of that kind at an aggregator's address; not for two at once."""
         address = (f"10.9.{255 - number}.2", PORT)
         with in_network_of(self.aggregators[number]):
-            if kind == "reference":
-                return ReferenceDataPlane(address, generation=5, epochs=Epochs(first=0))
-            return EbpfDataPlane(
-                address,
-                generation=5,
-                epochs=Epochs(first=0),
+            program = Program(
                 num_elements=num_elements,
                 payload=payload,
                 num_slots=num_slots,
                 switch=partial(in_network_of, self.switch),
                 interface=f"agg{number}",
             )
+            return data_plane(kind).open(address, generation=5, epochs=Epochs(first=0), program=program)
 
     def client(self, job: Job, index: int, **keys: Any) -> Client:
         """Worker `index` of the job."""

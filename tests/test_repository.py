@@ -5,21 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-from testbed.experiment.background.base import BACKGROUNDS
-from testbed.experiment.placements.base import PLACEMENTS
-from testbed.experiment.runtimes.base import RUNTIMES
-from testbed.experiment.slowdowns.base import SLOWDOWNS
-from testbed.experiment.topologies.base import TOPOLOGIES
-from testbed.experiment.workloads.base import WORKLOADS
-from transports.baselines.base import STACKS
-from transports.channels.base import CHANNELS
-from transports.collectives.base import COLLECTIVES
-from transports.compression.base import COMPRESSORS
+from tests.axes import AXES, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "transports", "switch_agg", "experiments")
-AXES = (TOPOLOGIES, PLACEMENTS, RUNTIMES, SLOWDOWNS, BACKGROUNDS, WORKLOADS, STACKS, CHANNELS, COLLECTIVES, COMPRESSORS)
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -33,6 +23,98 @@ def test_every_unit_test_mirrors_a_source_file() -> None:
         name = mirrored.name.removeprefix("test_")
         candidates = [ROOT / mirrored.parent / name, ROOT / mirrored.parent / f"_{name}"]
         assert any(path.exists() for path in candidates), f"{test} tests no source file of its name"
+
+
+TESTED_ELSEWHERE: dict[str, str] = {
+    "switch_agg/core.py": "tests/unit/switch_agg/test_aggregator.py",
+    "switch_agg/namespaces.py": "tests/integration/test_dataplanes.py",
+    "testbed/__main__.py": "tests/end_to_end/test_commands.py",
+    "testbed/benchmarks/aggregation.py": "tests/unit/testbed/benchmarks/test_suite.py",
+    "testbed/benchmarks/links.py": "tests/unit/testbed/benchmarks/test_suite.py",
+    "testbed/benchmarks/transports.py": "tests/unit/testbed/benchmarks/test_suite.py",
+    "testbed/calibration/calibrate.py": "tests/integration/test_links.py",
+    "testbed/calibration/delays.py": "tests/integration/test_links.py",
+    "testbed/calibration/queues.py": "tests/integration/test_links.py",
+    "testbed/calibration/streams.py": "tests/integration/test_links.py",
+    "testbed/cli.py": "tests/end_to_end/test_commands.py",
+    "testbed/commands/options.py": "tests/end_to_end/test_commands.py",
+    "testbed/deployment/background.py": "tests/integration/test_background.py",
+    "testbed/deployment/delay_daemon.py": "tests/integration/test_delay_lines.py",
+    "testbed/deployment/deployment.py": "tests/integration/test_links.py",
+    "testbed/deployment/mininet_nodes.py": "tests/integration/test_deploy.py",
+    "testbed/errors.py": "tests/unit/testbed/experiment/test_experiment.py",
+    "testbed/hosts/base.py": "tests/integration/test_processes.py",
+    "testbed/hosts/daemon.py": "tests/integration/test_delay_lines.py",
+    "testbed/hosts/fork_client.py": "tests/integration/test_processes.py",
+    "testbed/hosts/fork_server.py": "tests/integration/test_processes.py",
+    "testbed/hosts/namespace.py": "tests/integration/test_processes.py",
+    "testbed/hosts/naming.py": "tests/integration/test_deploy.py",
+    "testbed/measure/observations.py": "tests/end_to_end/test_quickstart.py",
+    "testbed/measure/sampler.py": "tests/integration/test_links.py",
+    "testbed/measure/settings.py": "tests/integration/test_settings.py",
+    "testbed/measure/snapshot.py": "tests/integration/test_background.py",
+    "testbed/plan/addressing.py": "tests/unit/testbed/plan/test_plan.py",
+    "testbed/plan/direction.py": "tests/unit/testbed/plan/test_plan.py",
+    "testbed/plan/forwarding.py": "tests/unit/testbed/experiment/switch_modes/test_base.py",
+    "testbed/plan/nodes.py": "tests/integration/test_deploy.py",
+    "testbed/plan/requested_links.py": "tests/unit/testbed/experiment/delay_backends/test_base.py",
+    "testbed/record/number_text.py": "tests/unit/testbed/report/terminal/test_summary.py",
+    "testbed/report/comparison/points.py": "tests/unit/testbed/report/comparison/test_comparison.py",
+    "testbed/report/terminal/budget.py": "tests/end_to_end/test_commands.py",
+    "testbed/run/control_service.py": "tests/end_to_end/test_quickstart.py",
+    "testbed/run/recorder.py": "tests/end_to_end/test_quickstart.py",
+    "testbed/run/run.py": "tests/end_to_end/test_quickstart.py",
+    "testbed/run/session.py": "tests/end_to_end/test_quickstart.py",
+    "testbed/system/environment.py": "tests/end_to_end/test_quickstart.py",
+    "testbed/system/kernel.py": "tests/integration/test_links.py",
+    "testbed/system/native/layouts.py": "tests/unit/testbed/experiment/delay_backends/test_tap.py",
+    "testbed/system/native/build.py": "tests/unit/testbed/experiment/delay_backends/test_tap.py",
+    "testbed/system/netlink.py": "tests/integration/test_links.py",
+    "testbed/traces/table.py": "tests/unit/testbed/traces/formats/test_layers.py",
+    "testbed/verdict/facts.py": "tests/unit/testbed/verdict/test_summarize.py",
+    "testbed/worker/allreduce.py": "tests/end_to_end/test_in_network.py",
+    "testbed/worker/gradient_hook.py": "tests/unit/testbed/experiment/workloads/test_training.py",
+    "testbed/worker/parameter_server.py": "tests/integration/test_servers.py",
+    "testbed/worker/run_queue.py": "tests/end_to_end/test_quickstart.py",
+    "testbed/worker/synchronisers.py": "tests/end_to_end/test_training.py",
+    "testbed/worker/trainer.py": "tests/end_to_end/test_training.py",
+    "transports/channels/_rpc/bulk_endpoint.py": "tests/contract/test_channels.py",
+    "transports/channels/_rpc/endpoint.py": "tests/contract/test_channels.py",
+    "transports/channels/_rpc/grpc_streams.py": "tests/contract/test_channels.py",
+    "transports/channels/_rpc/quic_streams.py": "tests/contract/test_channels.py",
+    "transports/channels/_tcp/congestion.py": "tests/unit/transports/channels/test_tcp.py",
+    "transports/channels/_tcp/endpoint.py": "tests/unit/transports/channels/test_tcp.py",
+    "transports/channels/_tcp/mesh.py": "tests/unit/transports/channels/test_tcp.py",
+    "transports/channels/_tcp/streams.py": "tests/contract/test_channels.py",
+    "transports/channels/_udp/endpoint.py": "tests/unit/transports/channels/test_udp.py",
+    "transports/collectives/schedules/direct.py": "tests/contract/test_collectives.py",
+    "transports/errors.py": "tests/contract/test_channels.py",
+    "transports/execution/operations.py": "tests/contract/test_collectives.py",
+    "transports/execution/point_to_point.py": "tests/simulation/test_point_to_point.py",
+    "transports/execution/tensors.py": "tests/contract/test_collectives.py",
+    "transports/group.py": "tests/contract/test_channels.py",
+    "transports/interfaces.py": "tests/unit/transports/torch_backend/test_autoload.py",
+    "transports/torch_backend/process_group.py": "tests/contract/test_process_group.py",
+}
+"""Sources without a unit test of their own: what needs namespaces, processes or the kernel to mean anything, what is
+only reached through another face, and plain data. Each with the test that would notice a fault in it."""
+
+
+def test_every_source_file_has_a_unit_test_or_a_reason() -> None:
+    """The mirror's other side. A value on an axis is tested by what runs over its registry."""
+    folders = {*(axis.package.replace(".", "/") for axis in AXES), "switch_agg/dataplanes"}
+    lacking = []
+    for source in tracked("testbed/*.py", "transports/*.py", "switch_agg/*.py"):
+        path = source.relative_to(ROOT)
+        if path.name == "__init__.py" or "_pb2" in path.name or str(path.parent) in folders:
+            continue
+        names = {f"test_{path.name}", f"test_{path.name.removeprefix('_')}"}
+        if not any((ROOT / "tests" / "unit" / path.parent / name).exists() for name in names):
+            lacking.append(str(path))
+    unknown = [path for path in lacking if path not in TESTED_ELSEWHERE]
+    assert unknown == [], "write a unit test, or say where it is tested"
+    assert sorted(TESTED_ELSEWHERE) == sorted(lacking), "a reason that is no longer needed"
+    assert [test for test in TESTED_ELSEWHERE.values() if not (ROOT / test).exists()] == []
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.axis)
@@ -91,3 +173,13 @@ def test_commands_in_the_readme_exist() -> None:
 def test_decisions_are_numbered_without_gaps() -> None:
     numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("*.md"))
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_what_runs_before_a_commit_and_on_a_push_is_there() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    for words in (hook["entry"].split() for hook in hooks):
+        assert (ROOT / words[0]).exists(), words
+        assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())
+    commands = "\n".join(step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"])
+    assert {"check", "test"} == set(re.findall(r"\bmake ([a-z-]+)", commands))

@@ -6,8 +6,8 @@ Each value is a frozen pydantic model whose fields are its options in a spec. A 
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
@@ -18,6 +18,9 @@ class Options(BaseModel):
     """A value on an axis: frozen, its fields are its options, unknown options are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """Further words that a spec may say for this value, each with the options that it stands for."""
 
     @property
     def kind(self) -> str:
@@ -31,9 +34,11 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class Registry(Generic[OptionsT]):
     """Every value on one axis, by kind. Listing it imports the axis' folder, so files there import lightly."""
 
-    def __init__(self, axis: str, package: str) -> None:
+    def __init__(self, axis: str, package: str, *, default: str | None = None) -> None:
+        """`default` is the kind of a mapping that names none; without it a mapping must."""
         self.axis = axis
-        self._package = package
+        self.package = package
+        self._default = default
         self._classes: dict[str, type[OptionsT]] = {}
         self._loaded = False
 
@@ -47,10 +52,10 @@ class Registry(Generic[OptionsT]):
     def _load(self) -> None:
         if self._loaded:
             return
-        package = importlib.import_module(self._package)
+        package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__):
             if not module.name.startswith("_"):
-                importlib.import_module(f"{self._package}.{module.name}")
+                importlib.import_module(f"{self.package}.{module.name}")
         self._loaded = True
 
     def kinds(self) -> list[str]:
@@ -75,11 +80,40 @@ class Registry(Generic[OptionsT]):
             if isinstance(value, cls):
                 return value
         if isinstance(value, str):
-            value = {"kind": value}
-        if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-            raise OptionError(f"a {self.axis} is a name or a mapping with a `kind`; allowed: {', '.join(self.kinds())}")
+            value = self._presets().get(value, {"kind": value})
+        if not isinstance(value, dict) or not isinstance(value.get("kind", self._default), str):
+            raise OptionError(f"a {self.axis} is {self._shape}; allowed: {', '.join(self.words())}")
+        kind = value.get("kind", self._default)
+        if kind not in self._classes:
+            raise OptionError(f"{kind!r} is not a {self.axis}; allowed: {', '.join(self.words())}")
         options = {str(key): item for key, item in value.items() if key != "kind"}
-        return self[value["kind"]].model_validate(options)
+        return self[kind].model_validate(self._without_others(kind, options) if self._default else options)
+
+    def words(self) -> list[str]:
+        """What a spec may say in one word: the kinds and their presets, sorted."""
+        return sorted([*self.kinds(), *self._presets()])
+
+    @property
+    def _shape(self) -> str:
+        return f"a name or a mapping{'' if self._default else ' with a `kind`'}"
+
+    def _presets(self) -> dict[str, dict[str, object]]:
+        values = ((kind, self[kind]) for kind in self.kinds())
+        return {word: {"kind": kind, **options} for kind, cls in values for word, options in cls.presets.items()}
+
+    def _without_others(self, kind: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Where the kind may be left out: options that only other kinds have may be null, which is to leave them out.
+
+        Raises OptionError for one that is not, with the kinds that have it.
+        """
+        mine = option_names(self[kind])
+        kinds = self.kinds()
+        elsewhere = {option: [each for each in kinds if option in option_names(self[each])] for option in options}
+        for option in options.keys() - mine:
+            if elsewhere[option] and options[option] is not None:
+                others = " or ".join(f"`kind: {each}`" for each in elsewhere[option])
+                raise OptionError(f"`{kind}` has no `{option}`; leave it out, or write {others}")
+        return {option: item for option, item in options.items() if option in mine or not elsewhere[option]}
 
     def dump(self, value: OptionsT) -> dict[str, Any]:
         """The inverse of :meth:`parse`: every option spelled out."""
@@ -87,16 +121,14 @@ class Registry(Generic[OptionsT]):
 
     def json_schema(self) -> dict[str, Any]:
         """What a spec may write for this axis, as JSON schema."""
-        variants: list[dict[str, Any]] = [{"enum": self.kinds()}]
+        variants: list[dict[str, Any]] = [{"enum": self.words()}]
         for cls in self:
             schema = cls.model_json_schema()
             # The field's schema becomes a part of the spec's, which knows nothing of definitions inside it.
             schema = _inlined(schema, schema.pop("$defs", {}))
-            schema["properties"] = {
-                "kind": {"const": cls.__module__.rpartition(".")[2]},
-                **schema.get("properties", {}),
-            }
-            schema["required"] = ["kind", *schema.get("required", [])]
+            kind = cls.__module__.rpartition(".")[2]
+            schema["properties"] = {"kind": {"const": kind}, **schema.get("properties", {})}
+            schema["required"] = [*([] if kind == self._default else ["kind"]), *schema.get("required", [])]
             variants.append(schema)
         return {"anyOf": variants}
 
@@ -115,6 +147,11 @@ class Registry(Generic[OptionsT]):
             PlainSerializer(lambda value: None if value is None else self.dump(value)),
             WithJsonSchema({"anyOf": [{"type": "null"}, *self.json_schema()["anyOf"]]}),
         )
+
+
+def option_names(options: type[BaseModel]) -> set[str]:
+    """As a spec writes them."""
+    return {field.alias or name for name, field in options.model_fields.items()}
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -13,17 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from switch_agg.aggregator import NUM_GAPS, Aggregator, Counters, Stragglers
 from switch_agg.core import Address, Datagram
 from switch_agg.dataplanes._libbpf import BpfObject
+from switch_agg.dataplanes.base import DataPlane, DataPlaneKind, Program, register
 from switch_agg.driver import Service, open_socket
 from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError, UnsupportedError
 from switch_agg.faults import Faults, first_state
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.native.build import build
+from switch_agg.native.layout import layout_of
 from switch_agg.payload import MAX_KERNEL_VALUES, PAYLOADS, PayloadName
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, MAX_JOBS, PORTS, Packet
 
@@ -150,7 +152,7 @@ class EbpfDataPlane:
         self._next_generation = 1
         self._listed: list[_ListedKey] = []
         """Faults in the program's map, by name."""
-        object_file = build(SOURCE, "bpf", _defines(num_elements, payload))
+        object_file = _built(num_elements, payload)
         self._object = BpfObject(object_file, max_entries={"versions": 2 * num_slots})
         try:
             with switch():
@@ -404,7 +406,7 @@ class ProgramTrial:
         """Raises UnsupportedError as :class:`EbpfDataPlane`."""
         self._job = job
         self._num_epochs = 0
-        object_file = build(SOURCE, "bpf", _defines(job.num_elements, job.payload))
+        object_file = _built(job.num_elements, job.payload)
         self._object = BpfObject(object_file, max_entries={"versions": 2 * (job.first_slot + job.num_slots)})
         for index, host in enumerate(job.workers):
             self._object.set("worker_index", _who(job.number, host), index)
@@ -496,6 +498,21 @@ def _version_kind(num_elements: int, payload: PayloadName) -> type[ctypes.Struct
     return Version
 
 
+def _built(num_elements: int, payload: PayloadName) -> Path:
+    """The program's object file. Raises UnsupportedError where it cannot be built."""
+    layouts = (
+        layout_of("job", _Job),
+        layout_of("worker", _Worker),
+        layout_of("counters", _Counters),
+        layout_of("faults", _FaultRates),
+        layout_of("draw", _Draw),
+        layout_of("listed_key", _ListedKey),
+        layout_of("job_counters", _JobCounters),
+        layout_of("version", _version_kind(num_elements, payload)),
+    )
+    return build(SOURCE, "bpf", _defines(num_elements, payload), layouts=layouts)
+
+
 def _defines(num_elements: int, payload: PayloadName) -> tuple[str, ...]:
     """Raises UnsupportedError for chunks of more integers than the verifier walks through."""
     lanes = PAYLOADS[payload].lanes
@@ -507,13 +524,37 @@ def _defines(num_elements: int, payload: PayloadName) -> tuple[str, ...]:
     return f"NUM_ELEMENTS={num_elements}", f"LANES={lanes}"
 
 
-def loading_fails() -> str:
-    """Why the smallest program cannot be built or loaded here; empty when it can."""
-    try:
-        BpfObject(build(SOURCE, "bpf", _defines(32, "int32")), max_entries={"versions": 2}).close()
-    except UnsupportedError as error:
-        return str(error)
-    return ""
+@register
+class Ebpf(DataPlaneKind):
+    """A tc program in the switch's kernel."""
+
+    in_kernel: ClassVar[bool] = True
+    max_values: ClassVar[int | None] = MAX_KERNEL_VALUES
+    needs: ClassVar[str] = "apt-get install --no-install-recommends clang libbpf-dev, and root"
+
+    @classmethod
+    def problem(cls) -> str:
+        """Of building and loading the smallest program."""
+        try:
+            BpfObject(_built(32, "int32"), max_entries={"versions": 2}).close()
+        except UnsupportedError as error:
+            return str(error)
+        return ""
+
+    @classmethod
+    def open(cls, local: Address, *, generation: int, epochs: Epochs | None, program: Program | None) -> DataPlane:
+        """See DataPlaneKind."""
+        assert program is not None, "a program in a switch is told which"
+        return EbpfDataPlane(
+            local,
+            generation=generation,
+            epochs=epochs,
+            num_elements=program.num_elements,
+            payload=program.payload,
+            num_slots=program.num_slots,
+            switch=program.switch,
+            interface=program.interface,
+        )
 
 
 def _who(job: int, host: str) -> ctypes.c_uint64:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from switch_agg.aggregator import Aggregator, Counters, Stragglers
 from switch_agg.core import Address, Core, Datagram
+from switch_agg.dataplanes.base import DataPlane, DataPlaneKind, Program, register
 from switch_agg.driver import Service, open_socket
 from switch_agg.epochs import Epochs
 from switch_agg.faults import Direction, Fate, FaultInjector, Faults
@@ -165,3 +166,23 @@ class ReferenceDataPlane:
     def close(self) -> None:
         """See DataPlane."""
         self._service.close()
+
+
+@register
+class Reference(DataPlaneKind):
+    """A process beside the switch."""
+
+    has_clock: ClassVar[bool] = True
+    serves_switchml: ClassVar[bool] = True
+
+    @classmethod
+    def open(
+        cls,
+        local: Address,
+        *,
+        generation: int,
+        epochs: Epochs | None,
+        program: Program | None,  # noqa: ARG003 (it is no program)
+    ) -> DataPlane:
+        """See DataPlaneKind."""
+        return ReferenceDataPlane(local, generation=generation, epochs=epochs)

@@ -8,10 +8,12 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from switch_agg.errors import UnsupportedError
+from switch_agg.native.layout import Layout, assertions
 
 Form = Literal["program", "library", "bpf"]
 FOLDER: Final = Path(__file__).resolve().parent
@@ -29,15 +31,16 @@ _CURES: Final[dict[Form, str]] = {
 }
 
 
-def build(source: Path, form: Form, defines: tuple[str, ...] = ()) -> Path:
+def build(source: Path, form: Form, defines: tuple[str, ...] = (), *, layouts: Sequence[Layout] = ()) -> Path:
     """What the compiler makes of the source, in the folder `build` beside it; made if there is none of this source yet.
 
-    `defines` are macros, as NAME=VALUE. Raises UnsupportedError when it has to be built and there is no compiler, or
-    the compiler refuses.
+    `defines` are macros, as NAME=VALUE, `layouts` those of structures that Python shares. Raises UnsupportedError when
+    it has to be built and there is no compiler, or the compiler refuses: a layout that is not the source's, say.
     """
     flags, libraries = (*_flags(form), *(f"-D{define}" for define in defines)), _LIBRARIES[form]
     sources = [source, *sorted(source.parent.glob("*.h"))]
-    contents = b"".join(path.read_bytes() for path in sources) + " ".join((*flags, *libraries)).encode()
+    asserted = assertions(layouts)
+    contents = b"".join(path.read_bytes() for path in sources) + " ".join((*flags, *libraries, asserted)).encode()
     digest = hashlib.sha256(contents).hexdigest()[:12]
     built = source.parent / "build" / f"{source.stem}-{digest}{_SUFFIXES[form]}"
     if not built.exists():
@@ -47,7 +50,7 @@ def build(source: Path, form: Form, defines: tuple[str, ...] = ()) -> Path:
                 # Of many workers that need it one compiles: if all did, they would keep each other waiting for cores.
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not built.exists():
-                    _compile(source, built, form, flags)
+                    _compile(source, built, form, flags, asserted)
         except OSError as error:
             raise UnsupportedError(f"cannot write {built}: {error}; make it writable or build it as root") from error
     return built
@@ -60,21 +63,26 @@ def _flags(form: Form) -> tuple[str, ...]:
     return (*_FLAGS[form], f"-I/usr/include/{os.uname().machine}-linux-gnu")
 
 
-def _compile(source: Path, built: Path, form: Form, flags: tuple[str, ...]) -> None:
+def _compile(source: Path, built: Path, form: Form, flags: tuple[str, ...], asserted: str) -> None:
     names = ("clang",) if form == "bpf" else ("cc", "gcc")
     compiler = next((found for found in map(shutil.which, names) if found), None)
     if compiler is None:
         raise UnsupportedError(f"no {' or '.join(names)} to build {source.name} with: {_CURES[form]}")
     partial = built.with_name(f".{built.name}")  # until it is whole: others look for it without the lock
+    whole = built.with_name(f".{built.name}.c")
     try:
-        argv = [compiler, *flags, "-o", str(partial), str(source), *_LIBRARIES[form]]
+        whole.write_text(f'#include "{source}"\n{asserted}')
+        argv = [compiler, *flags, "-o", str(partial), str(whole), *_LIBRARIES[form]]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UnsupportedError(f"{compiler} cannot build {source.name} ({_CURES[form]}):\n{done.stderr.strip()}")
         partial.replace(built)
     finally:
         partial.unlink(missing_ok=True)
+        whole.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    build(FOLDER / "worker.c", "library")
+    from switch_agg.native.worker import library  # which knows the layouts
+
+    library()

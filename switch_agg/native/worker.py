@@ -2,12 +2,14 @@
 
 import ctypes
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from switch_agg.native.build import FOLDER, build
+from switch_agg.native.layout import layout_of
 from switch_agg.payload import INT32, Payload
 from switch_agg.quantize import Blocks, Exponents, Floats, Rows
 from switch_agg.wire import Elements
@@ -77,10 +79,15 @@ class NativeReduction(ctypes.Structure):
     )
 
 
+def build_library() -> Path:
+    """Where it is, built if need be. Raises UnsupportedError where it cannot be."""
+    return build(FOLDER / "worker.c", "library", layouts=(layout_of("reduction", NativeReduction),))
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The functions, built if need be. Raises UnsupportedError without a C compiler."""
-    found = ctypes.CDLL(str(build(FOLDER / "worker.c", "library")))
+    found = ctypes.CDLL(str(build_library()))
     pointer, u32, u64, i32 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32
     found.reduce.argtypes = (ctypes.POINTER(NativeReduction),)
     found.exponents_of.argtypes = (pointer, u64, u32, pointer)

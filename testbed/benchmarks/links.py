@@ -21,10 +21,10 @@ from testbed.calibration.losses import measure_loss
 from testbed.calibration.queues import measure_queue, num_drops
 from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.experiment import validate
 from testbed.hosts.base import runtime_driver
 from testbed.hosts.clean import owned_run
-from testbed.links.base import BACKENDS
 from testbed.links.htb import goodput_fraction
 from testbed.machine.budget import ring_flows
 from testbed.machine.doctor import backend_lacks, plan_here, require
@@ -116,7 +116,7 @@ def delay_rows(made: Made) -> Iterator[Row]:
 
     The value is the median of the batches': one interruption of the machine delays many packets of one batch.
     """
-    for backend in BACKENDS:
+    for backend in delay_backends():
         if backend_lacks(backend):
             continue
         constant_s = statistics.median(statistics.median(batch_s) for batch_s in _late_s(made, backend, "1ms"))
@@ -141,7 +141,7 @@ def _late_s(made: Made, backend: str, delay: str) -> list[list[float]]:
 
 def through_delay_rows(made: Made) -> Iterator[Row]:
     """One TCP stream through 1 ms under a shaper of 10 Gbit/s."""
-    for backend in BACKENDS:
+    for backend in delay_backends():
         if backend_lacks(backend):
             continue
         link = {"rate": "10gbit", "delay": "1ms", "queue": "10MB", "backend": backend}
@@ -157,7 +157,7 @@ def through_delay_rows(made: Made) -> Iterator[Row]:
 
 def loss_rows(made: Made) -> Iterator[Row]:
     """50,000 single packets: how many standard deviations from the loss asked for; 99 % of true links stay below."""
-    for backend in BACKENDS:
+    for backend in delay_backends():
         if backend_lacks(backend):
             continue
         for loss in _LOSSES:
@@ -208,7 +208,7 @@ def _incast_flows(plan: Plan) -> list[Flow]:
 
 def change_rows(made: Made) -> Iterator[Row]:
     """`testbed link set` under a TCP stream, 100 to 50 to 100 Mbit/s twice: until the new rate is there, and drops."""
-    for backend in BACKENDS:
+    for backend in delay_backends():
         if backend_lacks(backend):
             continue
         # The queue holds more than TCP may have under way: nothing but a change can drop a packet.

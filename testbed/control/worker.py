@@ -2,14 +2,16 @@
 
 import json
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from testbed.experiment.fusion import Fusion
-from testbed.experiment.synchronisation import Synchronisation
+from testbed.experiment.fusion.base import FUSIONS, Fusion
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation
 from testbed.experiment.workloads.base import ServedGroup
+from transports.channels.base import PeerStatistics
 
 
 class WorkerConfiguration(BaseModel):
@@ -40,8 +42,10 @@ class WorkerConfiguration(BaseModel):
     compression: dict[str, object]
     stack: dict[str, object] | None
     """A whole stack (`gloo`) instead of collective x channel, or None."""
-    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}))
-    synchronisation: Synchronisation = Field(default_factory=lambda: Synchronisation.model_validate({}))
+    fusion: Annotated[Fusion, *FUSIONS.field()] = Field(default_factory=lambda: FUSIONS.parse({}))
+    synchronisation: Annotated[Synchronisation, *SYNCHRONISATIONS.field()] = Field(
+        default_factory=lambda: SYNCHRONISATIONS.parse({})
+    )
     buckets: tuple[int, ...] = ()
     """The plan's: elements in each."""
     dilation: float
@@ -110,9 +114,8 @@ class SwitchStatistics:
     """Why the switch adds no more."""
 
     @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """What a worker reports: SwitchReducer.statistics() `before` and `after`; None where no switch adds."""
-        found = json.loads(text)
+    def of_result(cls, found: Mapping[str, Any]) -> Self | None:
+        """Of SwitchReducer.statistics() `before` and `after`; None where no switch adds."""
         if "before" not in found:
             return None
         before, after = found["before"], found["after"]
@@ -128,3 +131,41 @@ class SwitchStatistics:
             frame_bytes=after["frame_bytes"],
             lost=after["lost"],
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerResult:
+    """What a worker of a training counted in the measured iterations: the JSON of its `control_pb2.Result`."""
+
+    switch: SwitchStatistics | None
+    """None where no switch adds."""
+    peers: dict[int, PeerStatistics]
+    """Of its own endpoint, by peer; empty where the channel leaves counting to the kernel."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The only place where that JSON is read."""
+        found = json.loads(text)
+        peers = found.get("peers") or {}
+        return cls(
+            switch=SwitchStatistics.of_result(found),
+            peers={int(peer): PeerStatistics(**counts) for peer, counts in peers.items()},
+        )
+
+    @staticmethod
+    def dump(
+        switch: tuple[object, object] | None,
+        peers: tuple[Mapping[int, PeerStatistics], Mapping[int, PeerStatistics]] | None,
+    ) -> dict[str, object]:
+        """As a worker reports it, of what each counted before and after; empty where there is nothing to report."""
+        found: dict[str, object] = {}
+        if switch is not None:
+            found |= {"before": switch[0], "after": switch[1]}
+        if peers is not None:
+            found["peers"] = {str(peer): _between(peers[0][peer], counts) for peer, counts in peers[1].items()}
+        return found
+
+
+def _between(before: PeerStatistics, after: PeerStatistics) -> dict[str, int]:
+    earlier = asdict(before)
+    return {name: count - earlier[name] for name, count in asdict(after).items()}

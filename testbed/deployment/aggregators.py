@@ -62,7 +62,7 @@ class RunningAggregator:
             title=plan.title,
             consequence="nobody answers for the switch any more",
             listens=True,
-            of_laboratory=plan.collective.dataplane == "ebpf",  # it loads programs into the kernel
+            of_laboratory=plan.collective.plane.in_kernel,  # it loads programs into the kernel
         )
         self._tenants = [
             [

@@ -1,45 +1,54 @@
-"""The delay daemon of one node, while a run goes on: started, watched, read, changed."""
+"""A program that serves delay stages, while a run goes on: started, watched, read, changed."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from testbed.experiment.delay_backends.base import DelayCounters, DelayProgram, ProgramReport
+from testbed.experiment.delay_backends.nfqueue import parse_queues
 from testbed.hosts.base import Host
 from testbed.hosts.daemon import Daemon
-from testbed.links.nfqueue import DelayCounters, DelayParameters, parse_counters, parse_parameters, parse_queues
 from testbed.system.native.build import program
 
 
 class DelayDaemon(Daemon):
-    """A running delay_nfqueue; ready when every queue is bound. A change lets packets that wait keep their time."""
+    """Ready when every queue, or every device, is there. A change lets packets that wait keep their time."""
 
-    def __init__(self, host: Host, arguments: tuple[str, ...], *, counters_path: Path) -> None:
-        """Raises EnvironmentLacksError with what the daemon said."""
+    def __init__(self, host: Host, served_by: DelayProgram, arguments: Sequence[str], *, counters_path: Path) -> None:
+        """Raises EnvironmentLacksError with what the program said."""
         self._host = host
+        self._program = served_by
         self._counters_path = counters_path
+        of_run = served_by.serves == "run"
         super().__init__(
             host,
-            f"delay-{host.name}",
-            program("delay_nfqueue"),
+            "relay" if of_run else f"delay-{host.name}",
+            program(served_by.name),
             (str(counters_path), *arguments),
-            title=f"the delay daemon of {host.name}",
-            consequence="packets on its links were lost, so the run ends",
+            title="the relay of the links" if of_run else f"the delay daemon of {host.name}",
+            consequence=served_by.consequence,
             listens=True,
         )
 
     def restart_draws(self) -> None:
-        """Every queue draws anew from its seed. Raises RunFailedError when the program does not answer."""
+        """Every direction draws anew from its seed. Raises RunFailedError when the program does not answer."""
         self.change("restart")
 
     def queues(self) -> dict[int, dict[str, int]]:
-        """The node's queues as the kernel knows them."""
+        """The node's netfilter queues as the kernel knows them."""
         return queues_of(self._host)
 
-    def parameters(self) -> dict[int, DelayParameters]:
-        """In force, by queue."""
-        return parse_parameters(self._counters_path.read_bytes())
+    def reports(self) -> Mapping[int, ProgramReport]:
+        """What it says of each stage that it serves, by the stage's index."""
+        return self._program.reports(self._counters_path.read_bytes(), self.queues())
+
+    def parameters(self) -> dict[int, Any]:
+        """In force, by the stages' index."""
+        return {index: report.parameters for index, report in self.reports().items()}
 
     def counters(self) -> dict[int, DelayCounters]:
-        """By queue."""
-        return parse_counters(self._counters_path.read_bytes(), self.queues())
+        """Of the delay, by the stages' index."""
+        return {index: report.delay for index, report in self.reports().items()}
 
 
 def queues_of(host: Host) -> dict[int, dict[str, int]]:

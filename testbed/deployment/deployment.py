@@ -21,17 +21,22 @@ from testbed.deployment.background import BackgroundTraffic
 from testbed.deployment.delay_daemon import DelayDaemon
 from testbed.deployment.link_control import LinkController
 from testbed.deployment.read_back import answers, node_differences, read_node, sysctls_on_this_kernel
-from testbed.deployment.relay import LinkRelay
 from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.experiment.delay_backends.base import (
+    DelayCounters,
+    DelayProgram,
+    DelayStage,
+    ProgramReport,
+    RelayCounters,
+    delay_backends,
+    port_argument,
+)
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Host, ProcessSpec, RunningRuntime, Throttling
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.spawn import log_tail
-from testbed.links.base import DelayStage
 from testbed.links.bridge import Bridge
 from testbed.links.htb import CLASS_HANDLE, Shaper
-from testbed.links.nfqueue import DelayCounters, NfqueueStage
-from testbed.links.tap import RelayCounters, RelayParameters, TapStage, port_argument
 from testbed.plan.addressing import Port
 from testbed.plan.background import FlowCounters
 from testbed.plan.direction import Direction
@@ -67,7 +72,7 @@ class Deployment:
         self._aggregators: list[RunningAggregator] = []
         self.aggregator_reports: list[AggregatorReport] = []
         """Of each aggregator, once :meth:`read_aggregators` has been called."""
-        self.relay: LinkRelay | None = None
+        self.relay: DelayDaemon | None = None
         """Carries all links; None where the kernel does."""
         self._controls: dict[str, tuple[LinkController, dict[str, int]]] = {}
 
@@ -163,24 +168,33 @@ class Deployment:
 
     def delay_counters(self) -> dict[tuple[str, str], DelayCounters]:
         """What each delay line that a daemon serves has done; by link and sending node."""
-        counters = {node: daemon.counters() for node, daemon in self._daemons.items()}
-        delayed = {
-            (direction.link, direction.sender.node): counters[direction.receiver.node][direction.delay_stage.queue]
-            for direction in self.plan.directions
-            if isinstance(direction.delay_stage, NfqueueStage)
-        }
-        return delayed | {key: counters.delay for key, counters in self.relay_counters().items()}
+        return {key: report.delay for key, report in self._reports(self.plan.directions).items()}
 
     def relay_counters(self) -> dict[tuple[str, str], RelayCounters]:
         """What the relay has done in each direction that it carries; by link and sending node."""
         if self.relay is None:
             return {}
-        counters = self.relay.counters()
-        return {
-            (direction.link, direction.sender.node): counters[direction.delay_stage.index]
-            for direction in self.plan.directions
-            if isinstance(direction.delay_stage, TapStage)
-        }
+        found = self._reports(self.plan.directions)
+        return {key: report.line for key, report in found.items() if report.line is not None}
+
+    def _program_of(self, direction: Direction) -> DelayDaemon | None:
+        """What serves the direction's stage; None where the kernel does, or where there is none."""
+        stage = direction.delay_stage
+        program = None if stage is None else delay_backends()[stage.backend].program
+        if program is None:
+            return None
+        return self.relay if program.serves == "run" else self._daemons[direction.receiver.node]
+
+    def _reports(self, directions: Iterable[Direction]) -> dict[tuple[str, str], ProgramReport]:
+        """Of what programs serve; by link and sending node. Each program is read once."""
+        read: dict[DelayDaemon, Mapping[int, ProgramReport]] = {}
+        found: dict[tuple[str, str], ProgramReport] = {}
+        for direction in directions:
+            daemon, stage = self._program_of(direction), direction.delay_stage
+            if daemon is not None and stage is not None:
+                read[daemon] = reports = read.get(daemon) or daemon.reports()
+                found[direction.link, direction.sender.node] = reports[stage.index]
+        return found
 
     def is_down(self, direction: Direction) -> bool:
         """Whether everything sent into it is lost."""
@@ -196,7 +210,7 @@ class Deployment:
             if direction.shaper is not None and direction.shaper != before.shaper:
                 self._change_shaper(direction.sender, direction.shaper)
             if direction.delay_stage and before.delay_stage and direction.delay_stage != before.delay_stage:
-                self._change_stage(direction.receiver.node, before.delay_stage, direction.delay_stage)
+                self._change_stage(direction, before.delay_stage, direction.delay_stage)
             if down != (hop in self._down):
                 control, index = self._control(direction.receiver)
                 (control.cut if down else control.mend)(index)
@@ -257,22 +271,18 @@ class Deployment:
         if found:
             raise EnvironmentLacksError(f"the kernel did not take a change: {'; '.join(found)}")
 
-    def _change_stage(self, node: str, before: DelayStage, stage: DelayStage) -> None:
+    def _change_stage(self, direction: Direction, before: DelayStage, stage: DelayStage) -> None:
+        node = direction.receiver.node
         host, found = self.hosts[node], []
         commands = stage.tc_changes(before)
         if commands:
             host.execute(["tc", "-batch", "-"], stdin="\n".join([*commands, ""]))
             found += stage.differences(self._state(self.plan.node(node)))
-        if isinstance(stage, NfqueueStage):
-            daemon = self.delay_daemon(node)
-            for argument in stage.daemon_arguments():
+        daemon, relayed = self._program_of(direction), stage.relay_argument()
+        if daemon is not None:
+            for argument in (*stage.daemon_arguments(), *([] if relayed is None else [relayed])):
                 daemon.change(argument)
-            found += stage.parameter_differences(daemon.parameters()[stage.queue])
-        if isinstance(stage, TapStage):
-            assert self.relay is not None
-            self.relay.change(stage.relay_argument())
-            if self.relay.counters()[stage.index].parameters != stage.parameters:
-                found.append(f"{stage.interface}: the relay has other parameters than it was told")
+            found += stage.parameter_differences(daemon.reports()[stage.index].parameters)
         if found:
             raise EnvironmentLacksError(f"the kernel did not take a change: {'; '.join(found)}")
 
@@ -284,19 +294,24 @@ class Deployment:
             if node.addresses.bridge:
                 self._wait_forwarding(node.addresses.bridge, self.hosts[node.name])
 
-    def _start_relay(self) -> LinkRelay | None:
+    def _start_relay(self) -> DelayDaemon | None:
         """One relay for all links, in the first switch: the program enters each node's namespace itself."""
+        program = self._program()
+        if program is None or program.serves != "run":
+            return None
         arguments: list[str] = []
         for direction in self.plan.directions:
-            if isinstance(direction.delay_stage, TapStage):
-                port = direction.sender
+            port, stage = direction.sender, direction.delay_stage
+            told = None if stage is None else stage.relay_argument()
+            if told is not None:
                 namespace = f"/proc/{self.hosts[port.node].pid}/ns/net"
-                arguments += [port_argument(port.interface, port.mac, namespace)]
-                arguments += [direction.delay_stage.relay_argument()]
-        if not arguments:
-            return None
+                arguments += [port_argument(port.interface, port.mac, namespace), told]
         switch = next(node.name for node in self.plan.nodes if node.role == "switch")
-        return LinkRelay(self.hosts[switch], tuple(arguments), counters_path=self._counters_directory / "relay")
+        return DelayDaemon(self.hosts[switch], program, arguments, counters_path=self._counters_directory / "relay")
+
+    def _program(self) -> DelayProgram | None:
+        """What serves the plan's stages; None where the kernel does, or where there are none."""
+        return None if self.plan.delay_backend is None else delay_backends()[self.plan.delay_backend].program
 
     def _for_each_node(self, do: Callable[[NodePlan], Result]) -> list[Result]:
         # Each is a few short processes in its own namespace; a small pool hides their start-up.
@@ -322,9 +337,9 @@ class Deployment:
             host.execute(["bridge", "-batch", "-"], stdin="\n".join(node.bridge_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
         _run_if_known(host, node.tc_commands_if_known)
-        if node.daemon_arguments:
+        if node.daemon_arguments and (program := self._program()) is not None:
             path = self._counters_directory / f"delay-{node.name}"
-            self._daemons[node.name] = DelayDaemon(host, node.daemon_arguments, counters_path=path)
+            self._daemons[node.name] = DelayDaemon(host, program, node.daemon_arguments, counters_path=path)
         if node.firewall_rules:
             rules = "\n".join(["*mangle", *node.firewall_rules, "COMMIT"]) + "\n"
             host.execute(["iptables-restore", "--noflush", "--wait", "10"], stdin=rules)
@@ -338,13 +353,13 @@ class Deployment:
     def _state(self, node: NodePlan) -> dict[str, Any]:
         return {**read_node(node, self.hosts[node.name]), "relay": self._relay_parameters(node.name)}
 
-    def _relay_parameters(self, node: str) -> dict[int, RelayParameters]:
+    def _relay_parameters(self, node: str) -> dict[int, Any]:
         """In force in the directions that end at the node; by their index."""
-        counters = self.relay.counters() if self.relay else {}
+        parameters = self.relay.parameters() if self.relay else {}
         return {
-            direction.delay_stage.index: counters[direction.delay_stage.index].parameters
+            direction.delay_stage.index: parameters[direction.delay_stage.index]
             for direction in self.plan.directions
-            if isinstance(direction.delay_stage, TapStage) and direction.receiver.node == node
+            if self.relay and direction.delay_stage and direction.receiver.node == node
         }
 
     def _differences(self, node: NodePlan) -> list[str]:
@@ -358,10 +373,12 @@ class Deployment:
             mtu=self.plan.experiment.mtu,
             congestion=self.plan.congestion,
         )
-        for direction in self.directions.values():
-            if direction.receiver.node == node.name and isinstance(direction.delay_stage, NfqueueStage):
-                parameters = self.delay_daemon(node.name).parameters()[direction.delay_stage.queue]
-                found += direction.delay_stage.parameter_differences(parameters)
+        if daemon := self._daemons.get(node.name):
+            parameters = daemon.parameters()
+            for direction in self.directions.values():
+                if direction.receiver.node == node.name and direction.delay_stage:
+                    stage = direction.delay_stage
+                    found += stage.parameter_differences(parameters[stage.index])
         if node.path_manager:
             limits = host.execute(["ip", "mptcp", "limits", "show"])
             endpoints = json.loads(host.execute(["ip", "-j", "mptcp", "endpoint", "show"]))

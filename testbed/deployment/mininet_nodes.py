@@ -22,6 +22,7 @@ from mininet.node import Host, Node, Switch
 from mininet.topo import Topo
 
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.delay_backends.base import makes_ports
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.naming import NamingThread
 from testbed.plan.plan import Plan
@@ -239,7 +240,7 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
             f"link add name {first.interface} address {first.mac} netns {self.get(first.node).pid} type veth "
             f"peer name {second.interface} address {second.mac} netns {self.get(second.node).pid}"
             for first, second in self.plan.links
-            if self.plan.delay_backend != "tap"  # its relay makes both ends
+            if not makes_ports(self.plan.delay_backend)
         ]
         done = subprocess.run(
             ["ip", "-batch", "-"], input="\n".join([*lines, ""]), capture_output=True, text=True, check=False

@@ -7,8 +7,8 @@ from typing import Any, Final
 from switch_agg.offloads import UDP_SEGMENTATION, is_on
 from testbed.deployment.delay_daemon import queues_of
 from testbed.deployment.link_control import LinkController
+from testbed.experiment.delay_backends.netem import redirects
 from testbed.hosts.base import Host
-from testbed.links.netem import redirects
 from testbed.plan.direction import Direction
 from testbed.plan.nodes import NodePlan
 from testbed.plan.paths import Hop

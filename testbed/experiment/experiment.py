@@ -30,12 +30,13 @@ from testbed.experiment.background.base import BACKGROUNDS, Background
 from testbed.experiment.changes import Change
 from testbed.experiment.documents import load_document, read_document
 from testbed.experiment.explanations import explanations
-from testbed.experiment.fusion import Fusion, FusionName, parse_fusion
+from testbed.experiment.fusion.base import FUSIONS, Fusion
 from testbed.experiment.host import HostSpec
 from testbed.experiment.link import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES, LinkOverride, LinkSpec
 from testbed.experiment.placements.base import PLACEMENTS, Placement
 from testbed.experiment.runtimes.base import RUNTIMES, Runtime
-from testbed.experiment.synchronisation import Synchronisation, SynchronisationKind, parse_synchronisation
+from testbed.experiment.switch_modes.base import SWITCH_MODES, SwitchMode
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation
 from testbed.experiment.topologies.base import TOPOLOGIES, Topology
 from testbed.experiment.workers_per_host import WorkersPerHost, parse_workers_per_host
 from testbed.experiment.workloads.base import WORKLOADS, Workload
@@ -140,7 +141,7 @@ class Experiment(BaseModel):
     bytes."""
     mtu: int = Field(MTU, ge=MTU, le=MAX_MTU)
     """The largest IP packet that links carry; above 1500, jumbo frames. Every byte count and bound follows it."""
-    switch: Literal["routed", "bridged"] = "routed"
+    switch: Annotated[SwitchMode, *SWITCH_MODES.field()] = Field(default_factory=lambda: SWITCH_MODES.parse("routed"))
     """Switches forward at layer 3 (`routed`): queues and incast behave as they do in reality; or at layer 2
     (`bridged`), without loops, where the sender's own limits reach into the switches' queues."""
     runtime: Annotated[Runtime, *RUNTIMES.field()] = Field(default_factory=lambda: RUNTIMES.parse("namespace"))
@@ -150,15 +151,12 @@ class Experiment(BaseModel):
     channel: Annotated[Channel, *CHANNELS.field()] = Field(default_factory=lambda: CHANNELS.parse("tcp"))
     compression: Annotated[Compressor, *COMPRESSORS.field()] = Field(default_factory=lambda: COMPRESSORS.parse("none"))
     """What of a gradient is sent, and as which bytes: `top_k`, or `{kind: top_k, ratio: 1%}`."""
-    fusion: Annotated[Fusion, BeforeValidator(parse_fusion, json_schema_input_type=FusionName | Fusion)] = Field(
-        default_factory=lambda: Fusion.model_validate({})
-    )
+    fusion: Annotated[Fusion, *FUSIONS.field()] = Field(default_factory=lambda: FUSIONS.parse({}))
     """How gradients are joined into buckets and in which order these go: `{bytes: 1MiB}`, `layers` (each tensor by
     itself), `merged`, `horovod_5ms`, `priority`, or `none` (all at once, when backward has ended)."""
-    synchronisation: Annotated[
-        Synchronisation,
-        BeforeValidator(parse_synchronisation, json_schema_input_type=SynchronisationKind | Synchronisation),
-    ] = Field(default_factory=lambda: Synchronisation.model_validate({}))
+    synchronisation: Annotated[Synchronisation, *SYNCHRONISATIONS.field()] = Field(
+        default_factory=lambda: SYNCHRONISATIONS.parse({})
+    )
     """When workers tell each other what they have learned: `every_iteration`, `{kind: local_sgd, every: 8}`, or
     `asynchronous`, through parameter servers."""
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
@@ -195,9 +193,9 @@ class Experiment(BaseModel):
     @field_validator("channel")
     @classmethod
     def _crosses_links(cls, channel: Channel) -> Channel:
-        if channel.kind == "memory":
-            others = ", ".join(kind for kind in CHANNELS.kinds() if kind != "memory")
-            raise ValueError(f"`memory` joins ranks of one process and cannot cross a link; allowed: {others}")
+        if not channel.crosses_links:
+            others = ", ".join(cls.model_construct().kind for cls in CHANNELS if cls.crosses_links)
+            raise ValueError(f"`{channel.kind}` joins ranks of one process and cannot cross a link; allowed: {others}")
         return channel
 
     @model_validator(mode="after")

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -18,8 +20,10 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import CoreSchema
 
 from testbed.errors import SpecError
+from testbed.experiment.delay_backends.base import DELAY_BACKENDS
 from transports.units import Fraction, Rate, Size, Time, format_size, parse_fraction, parse_size_bytes
 
 MTU: Final = 1500
@@ -32,7 +36,8 @@ MIN_GSO_BYTES: Final = 3000
 """Two packets; a super-frame of one is none."""
 
 
-BackendName = Literal["netem", "nfqueue", "tap"]
+BackendName = str
+"""The kind of a delay backend."""
 Distribution = Literal["normal", "uniform"]
 MIN_PACKETS: Final = 1000
 """So many packets every delay line can hold."""
@@ -203,10 +208,26 @@ class LinkOverride(LinkSettings):
         return {key: value for key, value in serialize(self).items() if key in named}
 
 
+AUTO: Final = "auto"
+
+
+def _known_backend(backend: str) -> str:
+    if backend != AUTO and backend not in DELAY_BACKENDS.kinds():
+        raise ValueError(f"allowed: {', '.join([AUTO, *DELAY_BACKENDS.kinds()])}")
+    return backend
+
+
+class _BackendSchema:
+    """The kinds are listed when a schema is asked for: each backend's file imports this one."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": [AUTO, *DELAY_BACKENDS.kinds()]}
+
+
 class LinkSpec(LinkSettings):
     """One class of link, per direction."""
 
-    backend: Literal["auto", BackendName] = "auto"
+    backend: Annotated[BackendName, AfterValidator(_known_backend), _BackendSchema()] = "auto"
     """What makes delay, jitter and loss: `auto` takes the first that can do what is asked and works here."""
 
     @model_validator(mode="after")

@@ -24,7 +24,6 @@ from testbed.errors import EnvironmentLacksError, RunFailedError
 from testbed.experiment.host import Limits
 from testbed.experiment.runtimes.docker import DEFAULT_IMAGE, DockerContainers
 from testbed.experiment.topologies.base import PARTICIPANTS
-from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import ProcessSpec, RuntimeDriver, Throttling
 from testbed.hosts.cgroups import (
     Controller,
@@ -439,7 +438,7 @@ class ContainerDriver(RuntimeDriver[DockerContainers]):
         preload = self.plan.experiment.workload.preload
         nodes: dict[str, Sequence[str]] = {node.name: preload for node in self.plan.nodes if node.role in PARTICIPANTS}
         # The kernel's data plane is loaded by root, beside the containers.
-        return nodes | {each.name: () for each in self.plan.aggregators if each.collective.dataplane == "reference"}
+        return nodes | {each.name: () for each in self.plan.aggregators if not each.collective.plane.in_kernel}
 
     def lacks(self) -> list[str]:
         """The daemon, rootful, every mount, and the image where it is not to be fetched."""
@@ -469,7 +468,7 @@ class ContainerDriver(RuntimeDriver[DockerContainers]):
         """A command of the user's finds its files where it was typed."""
         options = self.options
         here = str(Path.cwd())
-        wanted = isinstance(self.plan.experiment.workload, Command) and here != "/"
+        wanted = self.plan.experiment.workload.command is not None and here != "/"
         return tuple(dict.fromkeys((*options.mounts, *([here] if wanted else []))))
 
     def start(self, state: RunState, *, log_directory: Path) -> ContainerRuntime:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from switch_agg.namespaces import in_network_of
 from testbed.errors import EnvironmentLacksError
 from testbed.experiment.runtimes.namespace import Namespace
-from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import ProcessSpec, RuntimeDriver, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
 from testbed.hosts.fork_client import ForkServer
@@ -228,8 +227,8 @@ class NamespaceDriver(RuntimeDriver[Namespace]):
 
     def lacks(self) -> list[str]:
         """The program of a command."""
-        command = self.plan.experiment.workload
-        if not isinstance(command, Command):
+        command = self.plan.experiment.workload.command
+        if command is None:
             return []
         problem = problem_of(command.argv[0], {**os.environ, **command.environment})
         return [] if problem is None else [f"workload.argv: {problem}"]

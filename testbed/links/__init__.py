@@ -1,1 +1,1 @@
-"""What makes a link behave: htb, the delay backends (a file for each) and bridges."""
+"""What makes a link behave beside its delay: htb and bridges."""

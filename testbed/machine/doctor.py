@@ -6,7 +6,6 @@ Works without root: what needs root is then tried inside an unprivileged user na
 import functools
 import importlib.metadata
 import os
-import shlex
 import shutil
 import socket
 import subprocess
@@ -17,24 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from switch_agg.dataplanes.base import data_plane, data_planes
 from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.experiment.delay_backends.base import VETH, delay_backends
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.host import lacking_cores
-from testbed.experiment.link import BackendName, LinkSpec
+from testbed.experiment.link import BackendName
 from testbed.hosts.base import runtime_driver
 from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
 from testbed.hosts.clean import FORGET_CURE, leftovers
 from testbed.hosts.docker_cli import CURE as DOCKER_CURE
 from testbed.hosts.docker_cli import docker_here
-from testbed.links.base import BACKENDS
-from testbed.links.tap import port_argument, tap_stage
 from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import refusals
 from testbed.system.kernel import has_sysctl
 from testbed.system.native import build
-from transports.channels.mptcp import Mptcp, require_mptcp
 from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
@@ -83,64 +81,32 @@ def _try_in_namespace(commands: Sequence[str]) -> str:
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1]
 
 
-_VETH: Final = "ip link add v0 type veth peer name v1"
 _HTB: Final = (
     "tc qdisc add dev v0 root handle 1: htb default 1",
     "tc class add dev v0 parent 1: classid 1:1 htb rate 100mbit burst 15000 quantum 60000",
     "tc qdisc add dev v0 parent 1:1 handle 10: bfifo limit 1000000",
 )
-_IFB: Final = (
-    "ip link add ifb9 type ifb",
-    "tc qdisc add dev v0 handle ffff: ingress",
-    "tc filter add dev v0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb9",
-)
-
-
-def _try_netem() -> str:
-    return _try_in_namespace([_VETH, *_IFB, "tc qdisc add dev ifb9 root netem delay 1ms"])
-
-
-def _try_nfqueue() -> str:
-    missing = [name for name in ("iptables-restore", "iptables-save") if shutil.which(name) is None]
-    if missing:
-        return f"{missing[0]} is missing"
-    try:
-        daemon = build.program("delay_nfqueue")
-    except EnvironmentLacksError as error:
-        return str(error)
-    rule = "*mangle\\n-A PREROUTING -i v1 -j NFQUEUE --queue-num 0\\nCOMMIT\\n"
-    with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as directory:
-        smallest = BACKENDS["nfqueue"].stage(LinkSpec(), interface="v1", index=0, seed=1).daemon_arguments()
-        serve = shlex.join([str(daemon), "--try", f"{directory}/counters", *smallest])
-        return _try_in_namespace([_VETH, f"printf '{rule}' | iptables-restore --noflush --wait 10", serve])
-
-
-def _try_tap() -> str:
-    try:
-        relay = build.program("relay_tap")
-    except EnvironmentLacksError as error:
-        return str(error)
-    link = LinkSpec.model_validate({"delay": "1ms", "backend": "tap"})
-    ends = []
-    for index, interface in enumerate(("tap0", "tap1")):
-        stage = tap_stage(link, interface=interface, index=index, seed=0)
-        ends += [port_argument(interface, f"02:00:00:00:00:0{index}", "/proc/self/ns/net"), stage.relay_argument()]
-    with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as directory:
-        return _try_in_namespace([shlex.join([str(relay), "--try", f"{directory}/counters", *ends])])
 
 
 @functools.cache
 def backend_lacks(name: BackendName) -> str:
     """What went wrong when the smallest delay was made with it in a throw-away namespace; empty when it works."""
-    return {"netem": _try_netem, "nfqueue": _try_nfqueue, "tap": _try_tap}[name]()
+    backend = delay_backends()[name]
+    missing = [tool for tool in backend.tools if shutil.which(tool) is None]
+    if missing:
+        return f"{missing[0]} is missing"
+    try:
+        program = "" if backend.program is None else str(build.program(backend.program.name))
+    except EnvironmentLacksError as error:
+        return str(error)
+    with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as directory:
+        return _try_in_namespace(backend.trial(program, directory))
 
 
 @functools.cache
-def ebpf_lacks() -> str:
-    """What went wrong when the program that adds in a switch was built and loaded; empty when it works."""
-    from switch_agg.dataplanes.ebpf import loading_fails
-
-    return loading_fails()
+def data_plane_lacks(kind: str) -> str:
+    """What went wrong when the least of what adds in a switch was tried; empty when it works."""
+    return data_plane(kind).problem()
 
 
 def plan_here(experiment: Experiment) -> Plan:
@@ -182,9 +148,9 @@ def _transports_lack(plan: Plan) -> list[str]:
         for name, where in asked.items()
         if available and name not in available and not _is_module(name)
     ]
-    if any(isinstance(each, Mptcp) for each in (channel, *workload.channels(channel))):
+    for each in {type(each): each for each in (channel, *workload.channels(channel))}.values():
         try:
-            require_mptcp()
+            each.require_kernel()
         except UnsupportedError as error:
             missing.append(f"channel: {error}")
     return missing
@@ -242,7 +208,7 @@ def examine() -> list[Check]:
 
 
 def _kernel_checks() -> list[Check]:
-    shaping = _try_in_namespace([_VETH, *_HTB])
+    shaping = _try_in_namespace([VETH, *_HTB])
     available = congestion_controls()
     default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return [
@@ -251,24 +217,27 @@ def _kernel_checks() -> list[Check]:
             severity="needed",
             ok=not shaping,
             found=shaping or "works",
-            cure="a kernel with CONFIG_VETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
+            cure="a kernel with CONFIGVETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
         ),
         *(
             Check(
-                name=f"delay by {backend.name}",
+                name=f"delay by {backend.kind}",
                 severity="optional",
-                ok=not backend_lacks(backend.name),
-                found=backend_lacks(backend.name) or "works",
+                ok=not backend_lacks(backend.kind),
+                found=backend_lacks(backend.kind) or "works",
                 cure=f"needs {backend.needs}",
             )
-            for backend in BACKENDS.values()
+            for backend in delay_backends().values()
         ),
-        Check(
-            name="sums in the switch by ebpf",
-            severity="optional",
-            ok=not ebpf_lacks(),
-            found=ebpf_lacks() or "works",
-            cure="apt-get install --no-install-recommends clang libbpf-dev, and root; or dataplane: reference",
+        *(
+            Check(
+                name=f"sums in the switch by {kind}",
+                severity="optional",
+                ok=not data_plane_lacks(kind),
+                found=data_plane_lacks(kind) or "works",
+                cure=f"{data_plane(kind).needs}; or another collective.dataplane",
+            )
+            for kind in data_planes()
         ),
         Check(
             name="congestion control",
@@ -353,7 +322,7 @@ def measure(*, on_step: Callable[[str], None]) -> "Budget":
     """What this machine carries, kept for `testbed plan`. Raises EnvironmentLacksError."""
     from testbed.machine.budget import keep, measure_budget
 
-    budget = measure_budget({name: backend_lacks(name) for name in BACKENDS}, on_step=on_step)
+    budget = measure_budget({name: backend_lacks(name) for name in delay_backends()}, on_step=on_step)
     keep(budget)
     return budget
 
@@ -372,14 +341,14 @@ def _delay_lacks(plan: Plan) -> list[str]:
 
 def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     """Why there is no such delay here, how to get it, and why no other backend that works here makes it."""
-    lines = [f"link: delay by {backend} does not work here ({problem}); it needs {BACKENDS[backend].needs}"]
-    for other in BACKENDS:
+    lines = [f"link: delay by {backend} does not work here ({problem}); it needs {delay_backends()[backend].needs}"]
+    for other in delay_backends():
         if other != backend and not backend_lacks(other):
             reasons = refusals(
                 plan.ever,
                 other,
                 superframes=plan.experiment.packet_bytes > plan.experiment.mtu,
-                bridged=plan.experiment.switch == "bridged",
+                bridged=not plan.experiment.switch.routes,
                 works=lambda name: not backend_lacks(name),
             )
             lines += [f"  {other} works here, but {reason}" for reason in reasons]
@@ -420,11 +389,12 @@ def require(plan: Plan) -> None:
             missing.append(str(error))
     missing += _transports_lack(plan)
     missing += _delay_lacks(plan)
-    if any(each.collective.dataplane == "ebpf" for each in plan.aggregators) and (problem := ebpf_lacks()):
-        missing.append(
-            f"collective.dataplane: ebpf does not work here ({problem}); or a process adds: "
-            "--set collective.dataplane=reference"
-        )
+    missing += [
+        f"collective.dataplane: {kind} does not work here ({problem}); or a process adds: "
+        "--set collective.dataplane=reference"
+        for kind in dict.fromkeys(each.collective.dataplane for each in plan.aggregators)
+        if (problem := data_plane_lacks(kind))
+    ]
     if plan.experiment.metrics.prometheus is not None and shutil.which(PROGRAM) is None:
         missing.append(f"metrics.prometheus: {PROGRAM} is missing: {CURE}; or run without it")
     missing += runtime_driver(plan).lacks()

@@ -4,9 +4,11 @@ Both directions of a link are seen at its first end (a worker's, where it has on
 captured before it waits in the queue, what arrives after it has been on the link and before the delay line.
 """
 
+import mmap
 import re
 import shutil
 import signal
+import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,12 @@ _POLL_S: Final = 0.02
 _COUNTS: Final = re.compile(r"Packets received/dropped on interface '[^']*': ([0-9]+)/([0-9]+)")
 
 
+_BLOCK: Final = struct.Struct("=II")
+"""Type and length of a block."""
+_MIN_BLOCK_BYTES: Final = 12
+_PACKET_BLOCKS: Final = (3, 6)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Captured:
     """What one capture holds."""
@@ -33,9 +41,9 @@ class Captured:
     link: str
     path: Path
     num_packets: int
-    """A super-frame is one."""
+    """In the file; a super-frame is one."""
     num_dropped: int
-    """Missed because dumpcap or the disk did not keep up."""
+    """Not in it: missed because dumpcap or the disk did not keep up, or received and not written before the end."""
 
 
 def captured_links(links: Sequence[tuple[Port, Port]], names: Sequence[str]) -> dict[str, Port]:
@@ -63,6 +71,22 @@ def counts_of(output: str) -> tuple[int, int]:
     if match is None:
         raise ValueError("dumpcap did not say how many packets it received")
     return int(match[1]), int(match[2])
+
+
+def packets_in(path: Path) -> int:
+    """How many packets a pcapng file holds: blocks of type Enhanced Packet and Simple Packet that are whole (IETF draft
+    pcapng, 4.3 and 4.4), of this machine's byte order. 0 where there is no file."""
+    if not path.exists() or path.stat().st_size < _BLOCK.size:
+        return 0
+    count, at = 0, 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        while at + _BLOCK.size <= len(data):
+            kind, num_bytes = _BLOCK.unpack_from(data, at)
+            if num_bytes < _MIN_BLOCK_BYTES or at + num_bytes > len(data):
+                break  # cut off in the middle
+            count += kind in _PACKET_BLOCKS
+            at += num_bytes
+    return count
 
 
 class _Capture:
@@ -115,7 +139,9 @@ class _Capture:
             num_packets, num_dropped = counts_of(said)
         except ValueError as error:
             raise RunFailedError(f"the capture of {self._link} (status {status}): {error}: {said}") from None
-        return Captured(link=self._link, path=self._path, num_packets=num_packets, num_dropped=num_dropped)
+        num_written = packets_in(self._path)
+        missing = max(0, num_packets - num_written)
+        return Captured(link=self._link, path=self._path, num_packets=num_written, num_dropped=num_dropped + missing)
 
 
 class Captures:

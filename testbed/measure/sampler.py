@@ -9,10 +9,10 @@ from typing import Protocol, Self
 
 from testbed.deployment.deployment import Deployment
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Throttling
 from testbed.links.htb import CLASS_HANDLE, goodput_fraction
-from testbed.links.nfqueue import DelayCounters
 from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor
 from testbed.measure.settings import SettingChange, SettingsMonitor

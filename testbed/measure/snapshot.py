@@ -3,9 +3,9 @@
 import time
 from dataclasses import dataclass
 
+from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import own_throttling
-from testbed.links.nfqueue import DelayCounters
 from testbed.measure.connections import Connection
 from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample, LinkSampler

@@ -24,7 +24,7 @@ from testbed.metrics.families import Family
 
 if TYPE_CHECKING:  # these import mininet's nodes
     from testbed.deployment.live_links import Mark
-    from testbed.links.nfqueue import DelayCounters
+    from testbed.experiment.delay_backends.base import DelayCounters
     from testbed.measure.backlog import BacklogProbe
     from testbed.measure.machine import MachineSample
     from testbed.measure.sampler import LinkSample

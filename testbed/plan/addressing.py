@@ -129,6 +129,12 @@ def routed_addresses(network: Network, links: Sequence[tuple[Port, Port]], hops:
     return {node.name: _node(node.name, links, hops) for node in network.nodes}
 
 
+def routed(network: Network, hops: NextHops) -> tuple[tuple[tuple[Port, Port], ...], dict[str, NodeAddresses]]:
+    """See testbed.plan.forwarding.Layout."""
+    links = ports_of(network)
+    return links, routed_addresses(network, links, hops)
+
+
 def _node(name: str, links: Sequence[tuple[Port, Port]], hops: NextHops) -> NodeAddresses:
     own = [(near, far) for link in links for near, far in (link, link[::-1]) if near.node == name]
     return NodeAddresses(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from switch_agg.job import MAX_WORKERS, Job
-from switch_agg.payload import MAX_KERNEL_VALUES, PAYLOADS
+from switch_agg.payload import PAYLOADS
 from switch_agg.wire import MAX_SLOTS, SIZES, frame_bytes
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
@@ -95,7 +95,7 @@ class AggregatorPlan:
     @property
     def idle_hops(self) -> tuple[Hop, ...]:
         """Those that no gradient crosses although paths lead over them: the program takes packets off before."""
-        if self.collective.dataplane != "ebpf":
+        if not self.collective.plane.in_kernel:
             return ()
         return (self.port.node, self.switch_port.node), (self.switch_port.node, self.port.node)
 
@@ -105,7 +105,7 @@ def used_collectives(experiment: Experiment) -> list[InNetwork]:
     if experiment.stack is not None:
         return []
     used = dict.fromkeys(experiment.workload.collectives(experiment.collective))
-    found = [collective for collective in used if isinstance(collective, InNetwork)]
+    found = [each.aggregation for each in used if each.aggregation is not None]
     for collective in found:
         _require_possible(experiment, collective)
     return found
@@ -122,17 +122,18 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
             "or a larger `mtu`"
         )
     lanes = PAYLOADS[collective.payload].lanes
-    if collective.dataplane == "ebpf" and collective.num_values > MAX_KERNEL_VALUES:
+    plane = collective.plane
+    if plane.max_values is not None and collective.num_values > plane.max_values:
         raise SpecError(
-            f"collective.num_elements: the program in the kernel adds at most {MAX_KERNEL_VALUES // lanes} elements of "
-            f"{collective.payload} at a time; allowed: at most {MAX_KERNEL_VALUES // lanes}, or dataplane: reference"
+            f"collective.num_elements: the data plane {plane.kind} adds at most {plane.max_values // lanes} elements "
+            f"of {collective.payload} at a time; allowed: at most {plane.max_values // lanes}, or dataplane: reference"
         )
     if collective.payload != "int32" and collective.tenants:
         raise SpecError(
             f"collective.payload: other jobs check that their sums are exact, and {collective.payload} rounds; leave "
             "collective.tenants out, or say payload: int32"
         )
-    if collective.partial_after_s is not None and collective.dataplane != "reference":
+    if collective.partial_after_s is not None and not plane.has_clock:
         raise SpecError(
             f"collective.partial_after: the data plane {collective.dataplane} has no clock; say dataplane: reference"
         )
@@ -140,7 +141,7 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
         raise SpecError(
             f"workers: a switch adds for at most {MAX_WORKERS} workers, not {experiment.workers}; use fewer, or a ring"
         )
-    if experiment.switch == "bridged":
+    if not experiment.switch.routes:
         raise SpecError("switch: in_network needs switches that route to the aggregator; allowed: routed")
 
 

@@ -9,6 +9,7 @@ from testbed.errors import SpecError
 from testbed.experiment.background.base import Background
 from testbed.plan.addressing import Port
 from testbed.plan.paths import Hop, Path
+from testbed.system.native.layouts import FLOW_COUNTERS
 
 FIRST_PORT: Final = 5201
 """Of the first flow's sink; below the ports that the kernel gives to connections."""
@@ -104,8 +105,10 @@ class TrafficCounters:
     @classmethod
     def parse(cls, data: bytes) -> Self:
         """The whole of a counters file."""
-        names = [field.name for field in fields(cls)]
-        return cls(**dict(zip(names, struct.unpack(f"={len(names)}Q", data), strict=True)))
+        return cls(**dict(zip(FLOW_COUNTERS, struct.unpack(f"={len(FLOW_COUNTERS)}Q", data), strict=True)))
+
+
+assert tuple(field.name for field in fields(TrafficCounters)) == FLOW_COUNTERS, "as struct counters has them"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,6 +68,15 @@ def bridged_addresses(network: Network, links: Sequence[tuple[Port, Port]]) -> d
     return {name: _node(name, own, macs, addresses, hops) for name, own in ports.items()}
 
 
+def bridged(
+    network: Network,
+    hops: NextHops,  # noqa: ARG001 (bridges have paths to switches, too)
+) -> tuple[tuple[tuple[Port, Port], ...], dict[str, NodeAddresses]]:
+    """See testbed.plan.forwarding.Layout. Raises SpecError for a loop."""
+    links = bridged_ports(network)
+    return links, bridged_addresses(network, links)
+
+
 def _mac(port: Port, number: int) -> str:
     return port.mac if port.bridge is None else f"02:00:01:{number >> 8:02x}:{number & 255:02x}:00"
 

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from testbed.experiment.delay_backends.base import DelayStage
 from testbed.experiment.link import LinkSpec
-from testbed.links.base import DelayStage
 from testbed.links.htb import Shaper
 from testbed.plan.addressing import Port
 from testbed.plan.paths import Hop

@@ -10,14 +10,14 @@ from math import prod
 from typing import Any
 
 from testbed.errors import SpecError
+from testbed.experiment.delay_backends.base import DelayStage, delay_backends
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
-from testbed.experiment.link import MAX_RATE_BPS, BackendName
+from testbed.experiment.link import AUTO, MAX_RATE_BPS, BackendName
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
-from testbed.links.base import BACKENDS, DelayStage
 from testbed.links.htb import Shaper, gso_max_segments
-from testbed.plan.addressing import Port, ports_of, routed_addresses
+from testbed.plan.addressing import Port
 from testbed.plan.aggregators import (
     AggregatorPlan,
     exchange_delay_s,
@@ -25,9 +25,9 @@ from testbed.plan.aggregators import (
     seats_of,
 )
 from testbed.plan.background import Flow, plan_flows
-from testbed.plan.bridging import bridged_addresses, bridged_ports
 from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable
 from testbed.plan.direction import Direction
+from testbed.plan.forwarding import forwarding
 from testbed.plan.link_configuration import AskedLink, asked_links
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
@@ -35,7 +35,6 @@ from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
 from testbed.plan.requested_links import able, asked_over_time, refusals
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_hops, wire_traffic
-from transports.channels.mptcp import Mptcp
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.compression.base import Exchange, Pattern
 from transports.errors import OptionError
@@ -145,11 +144,11 @@ class Plan:
                 [asked],
                 stage.backend,
                 superframes=self.experiment.packet_bytes > self.experiment.mtu,
-                bridged=self.experiment.switch == "bridged",
+                bridged=not self.experiment.switch.routes,
             )
             if wrong:
                 raise SpecError("\n".join(wrong))
-            stage = BACKENDS[stage.backend].stage(
+            stage = delay_backends()[stage.backend].stage(
                 spec,
                 interface=stage.interface,
                 index=next(index for index, each in enumerate(self.directions) if each.hop == direction.hop),
@@ -247,12 +246,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     delay_backend = _delay_backend(experiment, ever, works)
     staged = {each.hop for each in ever if each.spec.needs_delay_stage}
     hops = next_hops(network)
-    if experiment.switch == "bridged":
-        links = bridged_ports(network)
-        addresses = bridged_addresses(network, links)
-    else:
-        links = ports_of(network)
-        addresses = routed_addresses(network, links, hops)
+    links, addresses = forwarding(experiment.switch, network, hops)
     ways = paths(hops)
     aggregators = plan_aggregators(experiment, network, links)
     adding = [each for each in aggregators if each.collective == experiment.collective]
@@ -276,7 +270,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
 
     buckets = buckets_of(experiment, all_reduce_s)
     require_synchronisable(experiment)
-    if experiment.synchronisation.kind == "asynchronous":
+    if not experiment.synchronisation.in_step:
         names = participant_names(world.num_workers, world.num_servers)
         asked_for: tuple[Exchange, ...] = ()
         traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
@@ -319,7 +313,7 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 mtu=experiment.mtu,
                 cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in ever),
-                num_subflows=channel.subflows if isinstance(channel, Mptcp) else 1,
+                num_subflows=channel.num_subflows,
                 buffer_sysctls=buffer_sysctls(ever, exchange_delay_s(ways, traffic, adding, _longest_delays_s(ever))),
             )
             for node in network.nodes
@@ -372,7 +366,7 @@ def _exchanged_with(experiment: Experiment) -> Collective:
             f"stack: {stack.kind} is a whole stack over TCP and has no use for channel {experiment.channel.kind}; "
             "leave one of the two out (of channel tcp, `congestion` is for every stack)"
         )
-    if stack.enters_namespaces and experiment.runtime.kind != standard.runtime.kind:
+    if stack.enters_namespaces and not experiment.runtime.enters_hosts:
         raise SpecError(
             f"stack: {stack.kind} starts its ranks in the network namespaces of the hosts, and runtime "
             f"{experiment.runtime.kind} has processes that see their own alone; allowed: runtime namespace"
@@ -384,19 +378,19 @@ def _delay_backend(
     experiment: Experiment, asked: Iterable[AskedLink], works: Callable[[BackendName], bool]
 ) -> BackendName | None:
     """The one that makes the delays of all links; None where none is asked for. Raises SpecError when none can."""
-    superframes, bridged = experiment.packet_bytes > experiment.mtu, experiment.switch == "bridged"
+    superframes, bridged = experiment.packet_bytes > experiment.mtu, not experiment.switch.routes
     unshapely = [each for each in asked if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
-    if experiment.link.backend == "tap":
+    if experiment.link.backend != AUTO and delay_backends()[experiment.link.backend].shapes:
         unshapely = list(asked)  # it makes rate and queue as well
     if not unshapely:
         return None
-    if experiment.link.backend != "auto":
+    if experiment.link.backend != AUTO:
         backend = experiment.link.backend
     else:
         candidates = able(unshapely, superframes=superframes, bridged=bridged)
         if not candidates:
             lines = ["no backend does all that the links ask"]
-            for name in BACKENDS:
+            for name in delay_backends():
                 lines += refusals(unshapely, name, superframes=superframes, bridged=bridged)
             raise SpecError("\n".join(lines))
         backend = next((name for name in candidates if works(name)), candidates[0])
@@ -429,9 +423,9 @@ def _direction(
     spec = asked.spec
     stage: DelayStage | None = None
     shaper: Shaper | None = None
-    if backend and (staged or BACKENDS[backend].shapes):
-        stage = BACKENDS[backend].stage(spec, interface=receiver.interface, index=index, seed=experiment.seed)
-    if not (backend and BACKENDS[backend].shapes):
+    if backend and (staged or delay_backends()[backend].shapes):
+        stage = delay_backends()[backend].stage(spec, interface=receiver.interface, index=index, seed=experiment.seed)
+    if not (backend and delay_backends()[backend].shapes):
         shaper = Shaper(interface=sender.interface, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
     return Direction(
         link=asked.link,

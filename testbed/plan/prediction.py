@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
 from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import alpha_beta_time_s, bound_s
-from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
 
 
@@ -92,7 +91,7 @@ def predict(
         )
         for exchange in exchanges
     )
-    if experiment.synchronisation.kind == "asynchronous":
+    if not experiment.synchronisation.in_step:
         least_s, alone_s = asynchronous_time_s(
             sum(buckets),
             num_workers=world.num_workers,
@@ -127,8 +126,11 @@ def exchange_time_s(
     collective: Collective, world: World, exchange: Exchange, *, alpha_s: float, goodput_bps: float, rate_bps: float
 ) -> float:
     """One exchange by itself, on links of that goodput and rate."""
-    if isinstance(collective, InNetwork) and collective.adds(exchange.operation, exchange.element_bytes):
-        return collective.time_s(exchange.num_elements, rate_bps=rate_bps, alpha_s=alpha_s)
+    own_s = collective.exchange_s(
+        exchange.operation, exchange.num_elements, exchange.element_bytes, rate_bps=rate_bps, alpha_s=alpha_s
+    )
+    if own_s is not None:
+        return own_s
     return alpha_beta_time_s(
         collective,
         exchange.operation,

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 
 from testbed.experiment.changes import ScheduledChange, TracedChange, timeline
+from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.link import BackendName
-from testbed.links.base import BACKENDS
 from testbed.plan.link_configuration import AskedLink, changed_links
 
 
@@ -29,7 +29,7 @@ def asked_over_time(
 
 def able(asked: Collection[AskedLink], *, superframes: bool, bridged: bool) -> list[BackendName]:
     """The backends that can do all that these links ask, the preferred first."""
-    return [name for name in BACKENDS if not _reasons(asked, name, superframes=superframes, bridged=bridged)]
+    return [name for name in delay_backends() if not _reasons(asked, name, superframes=superframes, bridged=bridged)]
 
 
 def refusals(
@@ -49,11 +49,11 @@ def refusals(
 
 def _reasons(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool, bridged: bool) -> dict[str, str]:
     found: dict[str, str] = {}
-    if bridged and not BACKENDS[backend].sees_frames:
+    if bridged and not delay_backends()[backend].sees_frames:
         found["switch"] = f"{backend} delays packets that are routed and never sees what a bridge passes on; set routed"
     for each in asked:
-        found |= {each.key(key): reason for key, reason in BACKENDS[backend].refusals(each.spec).items()}
-        if superframes and each.spec.draws and not BACKENDS[backend].cuts_superframes:
+        found |= {each.key(key): reason for key, reason in delay_backends()[backend].refusals(each.spec).items()}
+        if superframes and each.spec.draws and not delay_backends()[backend].cuts_superframes:
             found["packet_mode"] = (
                 f"{backend} would draw once for a whole super-frame of some forty packets; set packet_mode: mtu"
             )

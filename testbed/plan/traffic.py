@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
 from testbed.plan.aggregators import AggregatorPlan, shared_hops
 from testbed.plan.background import Flow, uncertain_hops
@@ -13,7 +13,6 @@ from transports.channels.base import Channel
 from transports.channels.framing import STALENESS_BYTES
 from transports.collectives.base import Collective, World
 from transports.collectives.cost import sent_bytes
-from transports.collectives.in_network import InNetwork
 from transports.collectives.schedules.segments import parts
 from transports.compression.base import Exchange
 
@@ -45,9 +44,10 @@ def wire_traffic(
     names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
     for operation, count, element_bytes, _ in asked_for:
-        if isinstance(collective, InNetwork) and collective.adds(operation, element_bytes):
+        link_bytes = collective.link_bytes(operation, count, element_bytes)
+        if link_bytes is not None:
             for pair in (pair for each in aggregators for pair in each.pairs):
-                totals[pair] = totals.get(pair, 0) + collective.wire_bytes(count)
+                totals[pair] = totals.get(pair, 0) + link_bytes
             continue
         counts = sent_bytes(collective, operation, world, count, element_bytes)
         for (sender, receiver), traffic in counts.items():

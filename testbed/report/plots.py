@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record import number_text
 from testbed.record.frames import iteration_parts
 from testbed.record.reader import Record
@@ -283,7 +284,7 @@ def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
 
 def _in_step(record: Record) -> bool:
     asked = record.summary.synchronisation
-    return asked is None or asked.kind != "asynchronous"
+    return asked is None or SYNCHRONISATIONS[asked.kind].in_step
 
 
 def median_iteration(record: Record) -> int | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         TenantSummary,
         WorkerSummary,
     )
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record.number_text import DASH, percent_text, size_text, time_text
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
@@ -88,7 +89,8 @@ def prediction_name(allreduce: "AllReduceSummary") -> str:
 
 def exchange_name(summary: "Summary") -> str:
     """What the time of exchanging is the time of."""
-    return "Push, pull" if summary.synchronisation and summary.synchronisation.kind == "asynchronous" else "All-reduce"
+    found = summary.synchronisation
+    return "All-reduce" if found is None or SYNCHRONISATIONS[found.kind].in_step else "Push, pull"
 
 
 def staleness_text(synchronisation: "SynchronisationSummary") -> str:

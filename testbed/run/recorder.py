@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from testbed.control import control_pb2 as messages
-from testbed.control import endpoint_statistics
-from testbed.control.worker import SwitchStatistics
+from testbed.control.worker import WorkerResult
 from testbed.deployment.live_links import LiveLinks, Mark
 from testbed.experiment.changes import timeline
 from testbed.experiment.link import MAX_RATE_BPS
@@ -135,10 +134,11 @@ class Recorder(Listener):
 
     def on_result(self, rank: int, json: str) -> None:
         """What a worker counted in the measured iterations: of a switch that adds, of its own endpoint."""
-        if (switch := SwitchStatistics.parse(json)) is not None:
-            self._observations.switch_statistics[rank] = switch
-        if peers := endpoint_statistics.parse(json):
-            self._observations.endpoint_statistics[rank] = peers
+        result = WorkerResult.parse(json)
+        if result.switch is not None:
+            self._observations.switch_statistics[rank] = result.switch
+        if result.peers:
+            self._observations.endpoint_statistics[rank] = result.peers
 
     def on_line(self, rank: int, line: str, *, error: bool) -> None:
         """Both streams of all workers come on threads of their own."""

@@ -13,7 +13,6 @@ from testbed.calibration.tolerances import Calibration
 from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
 from testbed.experiment.changes import ScheduledChange
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.workloads.command import Command
 from testbed.machine.doctor import plan_here, require
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
 from testbed.measure.sampler import LinkSampler
@@ -176,7 +175,7 @@ class _Run:
         return RunStatus(
             run_id=self.run_id,
             name=experiment.name,
-            workload=f"{workload.kind}: {workload.text}" if isinstance(workload, Command) else workload.kind,
+            workload=f"{workload.kind}: {workload.command.text}" if workload.command is not None else workload.kind,
             num_workers=experiment.workers,
             num_links=len(self.plan.directions),
             started_at=now,

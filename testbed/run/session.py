@@ -22,8 +22,6 @@ from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks
 from testbed.errors import RunFailedError
 from testbed.experiment.slowdowns.base import SLOWDOWNS
-from testbed.experiment.workloads.command import Command
-from testbed.experiment.workloads.training import Training
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.hosts.spawn import log_tail
@@ -61,7 +59,7 @@ class Workbench:
 
         Rank 0 of a command reads from the descriptor `stdin`, if there is one.
         """
-        if isinstance(self.plan.experiment.workload, Command):
+        if self.plan.experiment.workload.command is not None:
             self._launch(listener, stdin)
             return
         plan = self.plan
@@ -166,14 +164,12 @@ class Workbench:
 
     def _asynchronous_server(self) -> AsynchronousServer | None:
         experiment = self.plan.experiment
-        workload = experiment.workload
-        if experiment.synchronisation.kind != "asynchronous":
+        steps = experiment.workload.steps()
+        if experiment.synchronisation.in_step:
             return None
-        assert isinstance(workload, Training), "the plan refuses others"
+        assert steps is not None, "the plan refuses others"
         return AsynchronousServer(
-            learning_rate=workload.learning_rate,
-            momentum=workload.momentum,
-            num_pushes=workload.warmup + workload.iterations,
+            learning_rate=steps.learning_rate, momentum=steps.momentum, num_pushes=steps.num_steps
         )
 
     def _configuration(self, rank: int) -> WorkerConfiguration:

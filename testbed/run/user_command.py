@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.errors import Interrupted, RunFailedError
-from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 from testbed.plan.plan import Plan
@@ -69,8 +68,8 @@ def worker_environment(
 ) -> dict[str, str]:
     """The variables that a worker's command has beside those it inherits; a launcher has none that say who it is among
     the workers. Pure."""
-    command, experiment = plan.experiment.workload, plan.experiment
-    assert isinstance(command, Command)
+    command, experiment = plan.experiment.workload.command, plan.experiment
+    assert command is not None
     world = experiment.workers
     cores = plan.host(rank).pinned_cores
     threads = max(1, min(num_cores // world, len(cores) or num_cores))
@@ -143,8 +142,8 @@ class Launch:
         """`watch` is called about twenty times a second and raises what has ended the run; process groups that were
         redirected are written to `redirected`, what a launcher is to find to `directory`; `stdin` is a descriptor for
         rank 0 to read from."""
-        command = plan.experiment.workload
-        assert isinstance(command, Command)
+        command = plan.experiment.workload.command
+        assert command is not None
         self._command = command
         self._directory = directory
         self._stdin = stdin

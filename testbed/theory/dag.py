@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
-from testbed.plan.buckets import merge
+from testbed.experiment.fusion.merged import merge
 from testbed.traces.table import LayerTable
 
 Resource = Literal["input", "device", "network"]

@@ -11,9 +11,8 @@ import polars as pl
 from testbed.calibration.tolerances import Calibration
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
-from testbed.experiment.workloads.command import Command
+from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.hosts.base import Throttling
-from testbed.links.nfqueue import DelayCounters
 from testbed.measure.capture import Captured
 from testbed.measure.observations import Observations
 from testbed.measure.sampler import wire_bytes
@@ -101,7 +100,7 @@ class Findings:
     def _command_window(self) -> tuple[float, float] | None:
         """Seconds since the epoch at which a command's workers were started and had ended; None: it is no command."""
         window = self.observations.window
-        if "done" not in window or not isinstance(self.plan.experiment.workload, Command):
+        if "done" not in window or self.plan.experiment.workload.command is None:
             return None
         return window["measure"].at_s - self.epoch_s, window["done"].at_s - self.epoch_s
 
@@ -281,8 +280,8 @@ class Findings:
 
     def _unused_backend(self) -> str | None:
         """Why the backend that the spec asks for may not be what the numbers are of."""
-        command = self.plan.experiment.workload
-        if not isinstance(command, Command) or command.backend is None or self.redirected:
+        command = self.plan.experiment.workload.command
+        if command is None or command.backend is None or self.redirected:
             return None
         return (
             f"workload.backend: no process group was made by {command.backend}: the command uses no torch.distributed, "
@@ -363,8 +362,8 @@ class Findings:
         return scaled(planned, payload_bytes=found_bytes, num_workers=experiment.workers)
 
     def _command(self) -> CommandFacts | None:
-        command, window = self.plan.experiment.workload, self._command_window
-        if not isinstance(command, Command) or window is None:
+        command, window = self.plan.experiment.workload.command, self._command_window
+        if command is None or window is None:
             return None
         return CommandFacts(
             argv=command.argv,
@@ -381,7 +380,7 @@ class Findings:
 
     def _compression(self) -> CompressionFacts | None:
         experiment, plan = self.plan.experiment, self.plan
-        if experiment.compression.kind == "none":
+        if not experiment.compression.compresses:
             return None
         senders = {sender for sender, _ in plan.traffic}
         sent_bytes = sum(facts.bytes for facts in self.links if facts.from_ in senders)
@@ -394,13 +393,13 @@ class Findings:
 
     def _synchronisation(self) -> SynchronisationFacts | None:
         asked = self.plan.experiment.synchronisation
-        if asked.kind == "every_iteration":
+        if asked.gradients_in_every_iteration:
             return None
-        in_step = asked.kind != "asynchronous"
+        in_step = asked.in_step
         num_iterations = self.plan.experiment.workload.num_iterations()
         return SynchronisationFacts(
             kind=asked.kind,
-            every=asked.every,
+            every=asked.interval,
             num_exchanges=asked.num_exchanges(num_iterations) if in_step else None,
             in_step=in_step,
         )

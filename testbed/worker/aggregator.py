@@ -16,13 +16,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from switch_agg.dataplanes.base import DataPlane
+from switch_agg.dataplanes.base import DataPlane, Program, data_plane
 from switch_agg.errors import JobError
 from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
 from switch_agg.status import status_of, to_json
 from switch_agg.wire import PORTS
-from transports.collectives.in_network import DataPlaneName
 
 GENERATION_BITS = 32
 CHECK_INTERVAL_S = 0.5
@@ -33,7 +32,7 @@ class AggregatorConfiguration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataplane: DataPlaneName
+    dataplane: str
     address: str
     jobs: tuple[Job, ...]
     """All with chunks of the same size, and slots of their own."""
@@ -48,23 +47,18 @@ class AggregatorConfiguration(BaseModel):
 def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
     """Serving its jobs. Raises what the data plane raises."""
     local, generation = (configuration.address, PORTS.start), secrets.randbits(GENERATION_BITS)
-    plane: DataPlane
-    if configuration.dataplane == "reference":
-        from switch_agg.dataplanes.reference import ReferenceDataPlane
-
-        plane = ReferenceDataPlane(local, generation=generation)
-    else:
-        from switch_agg.dataplanes.ebpf import EbpfDataPlane
-
-        plane = EbpfDataPlane(
-            local,
-            generation=generation,
+    plane = data_plane(configuration.dataplane).open(
+        local,
+        generation=generation,
+        epochs=None,
+        program=Program(
             num_elements=configuration.jobs[0].num_elements,
             payload=configuration.jobs[0].payload,
             num_slots=max(job.first_slot + job.num_slots for job in configuration.jobs),
             switch=partial(in_network_of, configuration.switch_pid),
             interface=configuration.switch_interface,
-        )
+        ),
+    )
     for job in configuration.jobs:
         plane.configure(job)
     return plane

@@ -3,10 +3,12 @@
 The trainer runs one iteration after the other and calls these at the same places; what differs is where they wait.
 """
 
+import importlib
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -268,28 +270,61 @@ class Stalls:
         self._pacer.begin()
 
 
-def synchroniser(
-    model: nn.Module,
-    options: Training,
-    group: dist.ProcessGroup,
-    *,
-    configuration: WorkerConfiguration,
-    recorder: BucketRecorder,
-    pacer: ComputePacer,
-    compression: GradientCompression | None,
-    check: GradientCheck | None,
-) -> Synchroniser:
-    """The one that the spec asks for. With a check every local gradient is kept there."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """What a synchroniser is made of."""
+
+    model: nn.Module
+    options: Training
+    group: dist.ProcessGroup
+    configuration: WorkerConfiguration
+    recorder: BucketRecorder
+    pacer: ComputePacer
+    compression: GradientCompression | None
+    check: GradientCheck | None
+    """If there is one, every local gradient is kept there."""
+
+
+Maker = Callable[[Situation], Synchroniser]
+"""What `Synchronisation.worker` names."""
+
+
+def synchroniser(situation: Situation) -> Synchroniser:
+    """The one that the spec requests."""
+    module, _, name = situation.configuration.synchronisation.worker.partition(":")
+    make: Maker = getattr(importlib.import_module(module), name)
+    return make(situation)
+
+
+def by_averaging(situation: Situation) -> Synchroniser:
+    """Of parameters, now and then."""
+    interval = situation.configuration.synchronisation.interval
+    assert interval is not None
+    return Local(
+        situation.model,
+        optimizer_of(list(situation.model.parameters()), situation.options),
+        situation.group,
+        situation.recorder,
+        situation.pacer,
+        buckets=situation.configuration.buckets,
+        every=interval,
+    )
+
+
+def by_servers(situation: Situation) -> Synchroniser:
+    """That step with each gradient that is pushed to them."""
+    group = situation.group
+    assert isinstance(group, TestbedProcessGroup), "a plan refuses whole stacks"
+    servers = COLLECTIVES.parse(situation.configuration.collective).num_servers
+    return Asynchronous(situation.model, group, situation.recorder, situation.pacer, servers=servers)
+
+
+def by_gradients(situation: Situation) -> Synchroniser:
+    """Of every iteration, fused as the spec says."""
+    model, options, group = situation.model, situation.options, situation.group
+    fusion, buckets = situation.configuration.fusion, situation.configuration.buckets
+    recorder, pacer, check = situation.recorder, situation.pacer, situation.check
     parameters = list(model.parameters())
-    fusion, buckets, synchronisation = configuration.fusion, configuration.buckets, configuration.synchronisation
-    if synchronisation.kind == "local_sgd":
-        assert synchronisation.every is not None
-        optimizer = optimizer_of(parameters, options)
-        return Local(model, optimizer, group, recorder, pacer, buckets=buckets, every=synchronisation.every)
-    if synchronisation.kind == "asynchronous":
-        assert isinstance(group, TestbedProcessGroup), "a plan refuses whole stacks"
-        servers = COLLECTIVES.parse(configuration.collective).num_servers
-        return Asynchronous(model, group, recorder, pacer, servers=servers)
     if not fusion.by_engine:
         hook = GradientHook(
             group,
@@ -297,7 +332,7 @@ def synchroniser(
             pacer,
             group_traces=isinstance(group, TestbedProcessGroup),
             check=check,
-            compression=compression,
+            compression=situation.compression,
         )
         return Parallel(model, optimizer_of(parameters, options), group, hook, bucket_bytes=fusion.limit_bytes)
     if check is not None:
@@ -313,7 +348,7 @@ def synchroniser(
         parameters,
         group,
         fusion.order(buckets),
-        compression=compression,
+        compression=situation.compression,
         on_trace=recorder.completed,
         before_ready=before_ready,
         around_wait=stalls.around,

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore, PrefixStore
 
-from testbed.control import control_pb2, endpoint_statistics
-from testbed.control.worker import WorkerConfiguration, WorkerControl
+from testbed.control import control_pb2
+from testbed.control.worker import WorkerConfiguration, WorkerControl, WorkerResult
 from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.experiment.workloads.training import Training
@@ -25,10 +25,8 @@ from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.datasets import DATASETS, Dataset, batches
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
 from testbed.worker.run_queue import RunQueueClock, threads_named
-from testbed.worker.synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
+from testbed.worker.synchronisers import Alone, Situation, Synchroniser, optimizer_of, synchroniser
 from transports.baselines.base import STACKS, CommunicatorLike
-from transports.baselines.gloo import Gloo
-from transports.baselines.openmpi import OpenMpiCommunicator
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
@@ -96,7 +94,7 @@ class Trainer:
             self._control.barrier("done")
             if found := self._between(before, self._counted(group)):
                 self._control.report(control_pb2.Event(result=control_pb2.Result(json=json.dumps(found))))
-        alike = configuration.synchronisation.kind != "asynchronous"  # there everybody has what it pulled last
+        alike = configuration.synchronisation.in_step  # elsewhere everybody has what it pulled last
         self._control.report(control_pb2.Event(finished=_finished(model, alike=alike)))
 
     def _counted(self, group: dist.ProcessGroup) -> _Counted:
@@ -108,20 +106,17 @@ class Trainer:
         return _Counted(communicator.reducer_statistics(), communicator.statistics() if own else None)
 
     @staticmethod
-    def _between(before: _Counted, after: _Counted) -> dict[str, Any]:
+    def _between(before: _Counted, after: _Counted) -> dict[str, object]:
         """As the coordinator is told it; nothing where there is nothing."""
-        found: dict[str, Any] = {}
-        if before.switch is not None:
-            found |= {"before": before.switch, "after": after.switch}
-        if before.peers is not None and after.peers is not None:
-            found["peers"] = endpoint_statistics.dump(before.peers, after.peers)
-        return found
+        switch = None if before.switch is None else (before.switch, after.switch)
+        peers = None if before.peers is None or after.peers is None else (before.peers, after.peers)
+        return WorkerResult.dump(switch, peers)
 
     @contextmanager
     def _process_group(self) -> Iterator[dist.ProcessGroup]:
         configuration = self._configuration
         stack = None if configuration.stack is None else STACKS.parse(configuration.stack)
-        backend = _GLOO if isinstance(stack, Gloo) else "testbed"  # gloo as torch's users have it
+        backend = (stack and stack.torch_backend) or "testbed"  # gloo as torch's users have it
         store = FileStore(configuration.store_path, configuration.num_workers)
         if backend == _GLOO:
             os.environ["GLOO_SOCKET_IFNAME"] = configuration.interface
@@ -170,20 +165,22 @@ class Trainer:
 
     def _synchroniser(self, group: dist.ProcessGroup, model: nn.Module, check: GradientCheck | None) -> Synchroniser:
         return synchroniser(
-            model,
-            self._options,
-            group,
-            configuration=self._configuration,
-            recorder=self._recorder,
-            pacer=self._pacer,
-            compression=self._compression(),
-            check=check,
+            Situation(
+                model=model,
+                options=self._options,
+                group=group,
+                configuration=self._configuration,
+                recorder=self._recorder,
+                pacer=self._pacer,
+                compression=self._compression(),
+                check=check,
+            )
         )
 
     def _compression(self) -> GradientCompression | None:
         configuration = self._configuration
         compressor = COMPRESSORS.parse(configuration.compression)
-        if compressor.kind == "none":
+        if not compressor.compresses:
             return None
         return GradientCompression(
             compressor, rank=configuration.rank, num_workers=configuration.num_workers, seed=configuration.seed
@@ -316,7 +313,7 @@ def _communicator(group: dist.ProcessGroup) -> CommunicatorLike | None:
 
 def _clock(group: dist.ProcessGroup) -> RunQueueClock:
     communicator = _communicator(group)
-    if isinstance(communicator, Communicator | OpenMpiCommunicator):
+    if communicator is not None and communicator.thread_id is not None:
         return RunQueueClock(frozenset({communicator.thread_id}))
     return RunQueueClock(threads_named(_GLOO_THREADS))
 

@@ -16,7 +16,7 @@ from transports.channels.framing import DTYPE_BYTES, DTYPES, OPERATIONS
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
-KINDS = ("grpc", "grpc_bulk", "memory", "mptcp", "tcp", "tcp of 3 streams", "udp", "quic")
+KINDS = (*CHANNELS.kinds(), "tcp of 3 streams")
 UINT8, FLOAT32 = DTYPES.index("uint8"), DTYPES.index("float32")
 ALL_REDUCE, BROADCAST = OPERATIONS.index("all_reduce"), OPERATIONS.index("broadcast")
 FOREVER_S = 30.0

@@ -19,9 +19,9 @@ import pytest
 from testbed.calibration.calibrate import measure_rate
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import RunFailedError
+from testbed.experiment.delay_backends.nfqueue import Nfqueue, NfqueueStage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
-from testbed.links.nfqueue import NfqueueStage, nfqueue_stage
 from testbed.plan.direction import Direction
 from testbed.plan.plan import make_plan
 from testbed.system.kernel import network_namespace, realtime
@@ -95,10 +95,10 @@ def first_stage(deployment: Deployment) -> NfqueueStage:
 
 def change(deployment: Deployment, **link: Any) -> None:
     """The first direction's line, in place."""
-    stage = nfqueue_stage(LinkSpec.model_validate(link), interface=first_stage(deployment).interface, index=0, seed=1)
+    stage = Nfqueue().stage(LinkSpec.model_validate(link), interface=first_stage(deployment).interface, index=0, seed=1)
     for argument in stage.daemon_arguments():
         deployment.delay_daemon("s0").change(argument)
-    assert stage.parameter_differences(deployment.delay_daemon("s0").parameters()[stage.queue]) == []
+    assert stage.parameter_differences(deployment.delay_daemon("s0").parameters()[stage.index]) == []
 
 
 def test_a_change_drops_nothing_and_keeps_the_order_of_what_waits(tmp_path: Path) -> None:
@@ -293,12 +293,12 @@ def test_a_program_that_was_stopped_does_not_take_old_packets_for_new_ones(tmp_p
         source = udp_socket(stack, deployment, "w0", deployment.plan.directions[0].sender.address)
         target = udp_socket(stack, deployment, "s0", deployment.plan.directions[0].receiver.address)
         target.settimeout(5)
-        before = daemon.counters()[first_stage(deployment).queue]
+        before = daemon.counters()[first_stage(deployment).index]
         os.kill(pid, signal.SIGSTOP)
         source.sendto(b"held", target.getsockname())
         time.sleep(1.5)
         os.kill(pid, signal.SIGCONT)
         assert target.recv(64) == b"held"
-        late_s = daemon.counters()[first_stage(deployment).queue].since(before).late_s(1.0)
+        late_s = daemon.counters()[first_stage(deployment).index].since(before).late_s(1.0)
         assert late_s is not None
         assert late_s > 1.4

@@ -14,10 +14,10 @@ import pytest
 from testbed.deployment.deployment import deploy
 from testbed.deployment.mininet_nodes import EmulatedNetwork
 from testbed.errors import EnvironmentLacksError
+from testbed.experiment.delay_backends.netem import Netem
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
 from testbed.hosts.base import ProcessSpec
-from testbed.links.netem import netem_stage
 from testbed.plan.plan import make_plan
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import processes_of_run
@@ -143,7 +143,7 @@ def test_all_processes_of_all_nodes_are_told_to_end_at_once(tmp_path: Path) -> N
 
 
 def test_where_filters_send_what_arrives_is_read_back(tmp_path: Path) -> None:
-    stage = netem_stage(LinkSpec.model_validate({"delay": "1ms"}), interface="w0-eth0", index=0, seed=1)
+    stage = Netem().stage(LinkSpec.model_validate({"delay": "1ms"}), interface="w0-eth0", index=0, seed=1)
     with owned(tmp_path) as state:
         plan = make_plan(validate({"name": "t", "workers": 2}))
         with deploy(plan, state, log_directory=tmp_path) as deployment:

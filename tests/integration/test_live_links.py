@@ -23,11 +23,11 @@ from testbed.errors import EnvironmentLacksError
 from testbed.experiment.changes import LinkChange
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import BackendName, parse_override
-from testbed.links.base import BACKENDS
-from testbed.machine.doctor import backend_lacks, plan_here
+from testbed.machine.doctor import plan_here
 from testbed.plan.direction import Direction
 from testbed.run.link_client import SOCKET_NAME, change_links, show_links
 from testbed.system.run_state import RunState, new_run_id
+from tests.backends import HERE
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
 
@@ -50,10 +50,8 @@ def by_hand(link: str, *, down: bool | None = None, **settings: str) -> LinkChan
     return LinkChange(at_s=0.0, link=link, settings=parse_override(settings), down=down, source="hand", key="link set")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HERE)
 def test_what_is_asked_follows_every_change_and_the_kernel_agrees(tmp_path: Path, backend: BackendName) -> None:
-    if backend_lacks(backend):
-        return  # proven where the kernel has it
     link = {"delay": "1ms", "backend": backend}
     with live(tmp_path, link=link, packet_mode="mtu") as (links, deployment, run_id, _):
         links.change(by_hand("w1-s0", rate="20mbit", queue="300kB"))
@@ -86,10 +84,8 @@ def num_arrived(taken: socket.socket, duration_s: float) -> int:
     return count
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HERE)
 def test_a_stream_follows_the_rate_and_stops_while_its_link_is_down(tmp_path: Path, backend: BackendName) -> None:
-    if backend_lacks(backend):
-        return  # proven where the kernel has it
     with live(tmp_path, link={"delay": "1ms", "backend": backend}) as (links, deployment, _, _marks):
         direction = deployment.plan.directions[0]
         with streaming(deployment, [flow_of(direction)], timeout_s=10) as (stream,):

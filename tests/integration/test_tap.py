@@ -17,9 +17,10 @@ from testbed.calibration.calibrate import calibrate, measure_rate
 from testbed.calibration.delays import one_way_delays_s
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.experiment.delay_backends.base import RelayCounters
+from testbed.experiment.delay_backends.tap import TapStage
 from testbed.experiment.experiment import validate
 from testbed.links.htb import goodput_fraction
-from testbed.links.tap import RelayCounters, TapStage
 from testbed.machine.doctor import backend_lacks
 from testbed.measure.sampler import LinkSampler
 from testbed.plan.direction import Direction

@@ -14,8 +14,8 @@ import pytest
 
 from testbed.calibration.calibrate import calibrate
 from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.experiment import validate
-from testbed.links.base import BACKENDS
 from testbed.links.htb import CLASS_HANDLE
 from testbed.machine.doctor import backend_lacks
 from testbed.measure.sampler import LinkSampler
@@ -164,7 +164,7 @@ def test_the_senders_limits_reach_through_a_bridge_and_not_through_a_router(tmp_
 
 
 def test_a_delay_behind_a_bridge_is_there(tmp_path: Path) -> None:
-    backend = next(name for name, each in BACKENDS.items() if each.sees_frames and not backend_lacks(name))
+    backend = next(name for name, each in delay_backends().items() if each.sees_frames and not backend_lacks(name))
     link = {"delay": "2ms", "backend": backend}
     with deployed(tmp_path, workers=2, switch="bridged", link=link) as deployment:
         assert all(measured.delay_s >= 2e-3 for measured in calibrate(deployment).links)

@@ -13,9 +13,9 @@ import pytest
 
 from testbed.calibration.calibrate import delays_of, measure_rate
 from testbed.deployment.deployment import Deployment, deploy
+from testbed.experiment.delay_backends.netem import Netem, NetemStage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
-from testbed.links.netem import NetemStage, netem_stage
 from testbed.machine.doctor import backend_lacks, require
 from testbed.plan.plan import make_plan
 from testbed.system.run_state import RunState, new_run_id
@@ -102,7 +102,7 @@ def test_everything_drawn_reads_back_and_changes_in_place(tmp_path: Path) -> Non
         stage = direction.delay_stage
         assert isinstance(stage, NetemStage)
         calmer = LinkSpec.model_validate({"delay": "10ms", "jitter": {"deviation": "1ms"}, "loss": "1%"})
-        changed = netem_stage(calmer, interface=stage.interface, index=0, seed=1)
+        changed = Netem().stage(calmer, interface=stage.interface, index=0, seed=1)
         host = deployment.hosts[direction.receiver.node]
         host.execute(["tc", "-batch", "-"], stdin="\n".join(changed.tc_changes(stage)) + "\n")
         state = deployment.read_back()[direction.receiver.node]

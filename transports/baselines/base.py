@@ -46,6 +46,10 @@ class CommunicatorLike(Protocol):
     def size(self) -> int:
         """The number of members."""
 
+    @property
+    def thread_id(self) -> int | None:
+        """The kernel's id of the thread that does its work; None where that is done by threads of a library's own."""
+
     def all_reduce(self, tensor: "torch.Tensor", op: "ReduceOperation" = "sum") -> WorkLike:
         """Every member's tensor becomes the reduction of all."""
 
@@ -85,6 +89,9 @@ class CommunicatorLike(Protocol):
 class Stack(Options):
     """A value on the stack axis."""
 
+    torch_backend: ClassVar[str | None] = None
+    """The name by which torch.distributed has it already, and DistributedDataParallel is given it; None: it takes the
+    place of our own transports below our backend."""
     enters_namespaces: ClassVar[bool] = False
     """Whether one member reaches into the others' namespaces to start."""
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace, Stack, WorkLike
 from transports.collectives.base import COLLECTIVES, Collective
@@ -27,6 +27,8 @@ _NUM_THREADS: Final = 2
 @STACKS.register
 class Gloo(Stack):
     """https://github.com/pytorch/gloo: ring all-reduce in C++ over TCP, two threads per group."""
+
+    torch_backend: ClassVar[str | None] = "gloo"
 
     @property
     def schedule(self) -> Collective:
@@ -98,6 +100,7 @@ class _GlooCommunicator:
         self._sequence = itertools.count()
         self.rank: Final = group.rank
         self.size: Final = group.size
+        self.thread_id: Final = None
 
     def all_reduce(self, tensor: "torch.Tensor", op: "ReduceOperation" = "sum") -> WorkLike:
         """Every member's tensor becomes the reduction of all."""

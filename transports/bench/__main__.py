@@ -80,14 +80,14 @@ def parse_stacks(text: str, compression: str | None, *, operation: Operation, dt
     for name, stack in stacks.items():
         if not isinstance(stack, Composed):
             continue
-        if stack.channel.kind == "memory":
+        if not stack.channel.crosses_links:
             raise OptionError(f"{name!r} joins ranks of one process, and these are several")
         if stack.collective.num_servers:
             raise OptionError(
                 f"{name!r}: dedicated servers are processes of their own, which `testbed bench allreduce` starts; "
                 "allowed here: `placement=co_located`"
             )
-        if stack.compression.kind == "none":
+        if not stack.compression.compresses:
             continue
         if operation != "all_reduce" or getattr(torch, dtype) not in COMPRESSIBLE:
             raise OptionError(

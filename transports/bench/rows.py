@@ -14,7 +14,6 @@ from transports.channels.framing import DTYPE_BYTES, DTYPES
 from transports.channels.tcp import Tcp
 from transports.collectives.base import Operation, World
 from transports.collectives.cost import bound_s, bus_factor, sent_bytes
-from transports.collectives.in_network import InNetwork
 from transports.compression.base import Exchange
 from transports.units import format_size
 
@@ -72,7 +71,7 @@ def wire_bytes_per_rank(
     if not isinstance(parsed, Composed) or parsed.compression.data_dependent:
         return None
     asked_for: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
-    if parsed.compression.kind != "none":
+    if parsed.compression.compresses:
         asked_for = parsed.compression.exchanges([matrix_shape(num_elements)], num_workers)
         if parsed.compression.own_type:
             asked_for = [exchange._replace(element_bytes=element_bytes(dtype)) for exchange in asked_for]
@@ -80,8 +79,9 @@ def wire_bytes_per_rank(
     world = collective.world(num_workers)
     sent = [0] * world.size
     for exchange in asked_for:
-        if isinstance(collective, InNetwork) and collective.adds(exchange.operation, exchange.element_bytes):
-            sent = [each + collective.wire_bytes(exchange.num_elements) for each in sent]
+        link_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
+        if link_bytes is not None:
+            sent = [each + link_bytes for each in sent]
             continue
         counts = sent_bytes(collective, exchange.operation, world, exchange.num_elements, exchange.element_bytes)
         for (sender, _), count in counts.items():
@@ -99,8 +99,9 @@ def least_s(
     size_bytes, world = num_elements * element_bytes(dtype), World(num_workers=num_workers)
     if isinstance(parsed, Composed):
         world = parsed.collective.world(num_workers)
-        if isinstance(parsed.collective, InNetwork) and parsed.collective.adds(operation, element_bytes(dtype)):
-            return parsed.collective.wire_bytes(num_elements) * 8 / rate_bps
+        link_bytes = parsed.collective.link_bytes(operation, num_elements, element_bytes(dtype))
+        if link_bytes is not None:
+            return link_bytes * 8 / rate_bps
     goodput_bps = rate_bps * Tcp().goodput_fraction(mtu)
     return bound_s(operation, world=world, size_bytes=size_bytes, goodput_bps=goodput_bps)
 

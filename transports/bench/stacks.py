@@ -6,10 +6,10 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
+from switch_agg.dataplanes.base import data_planes
 from transports.baselines.base import STACKS, CommunicatorLike, OnTrace
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
-from transports.collectives.in_network import DATA_PLANES
 from transports.compression.base import COMPRESSORS, Compressor
 from transports.errors import OptionError
 from transports.group import Group
@@ -46,7 +46,7 @@ def parse_stack(text: str) -> StackLike:
     collective, slash, below = text.partition("/")
     if slash:
         channel, _, compression = below.partition("/")
-        if collective.partition(":")[0] == "in_network" and channel in DATA_PLANES:
+        if collective.partition(":")[0] == "in_network" and channel in data_planes():
             collective, channel = f"{collective}:dataplane={channel}", "tcp"
         compressor = _with_options(COMPRESSORS, compression or "none")
         if compressor.settled_after:

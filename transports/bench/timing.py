@@ -10,7 +10,6 @@ from transports.baselines.base import CommunicatorLike, WorkLike
 from transports.bench.rows import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.bench.stacks import Composed, StackLike
 from transports.collectives.base import Operation
-from transports.collectives.in_network import InNetwork
 
 _SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
 _GATHERED: Final = ("all_gather", "gather")
@@ -114,9 +113,9 @@ def allowed_error(stack: StackLike, *, dtype: torch.dtype, num_workers: int, num
     if not dtype.is_floating_point:
         return 0.0
     allowed = max(num_workers, 16) * _UNIT_ROUNDOFF.get(dtype, _BFLOAT16_ROUNDOFF)
-    if isinstance(stack, Composed) and isinstance(stack.collective, InNetwork) and stack.collective.payload != "int32":
-        allowed = max(num_workers, 16) * stack.collective.unit_roundoff
-    if isinstance(stack, Composed) and stack.compression.kind != "none":
+    if isinstance(stack, Composed) and (roundoff := stack.collective.sum_roundoff) is not None:
+        allowed = max(num_workers, 16) * roundoff
+    if isinstance(stack, Composed) and stack.compression.compresses:
         lost = stack.compression.lost(num_elements, num_workers)
         return allowed + (num_workers * lost if lost is not None else float("inf"))
     return allowed

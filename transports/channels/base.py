@@ -7,7 +7,7 @@ posted header differs from the one that arrives raises FrameMismatchError naming
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol
@@ -114,12 +114,14 @@ class Endpoint(Protocol):
 class Channel(Options):
     """A value on the channel axis."""
 
+    crosses_links: ClassVar[bool] = True
+    """Whether members may be on different hosts, or in different processes."""
     header_bytes: ClassVar[int]
     """Of the frame header that goes before each message's payload."""
     countable: ClassVar[bool] = True
     """Whether :meth:`wire_bytes` says all that a message costs, to within a hundredth, however short it is."""
-    native_sources: ClassVar[Sequence[Path]] = ()
-    """The C that its endpoints load: built ahead for containers, which have no compiler."""
+    native_libraries: ClassVar[Sequence[Callable[[], Path]]] = ()
+    """What builds the C that its endpoints load, and says where it is: ahead for containers, which have no compiler."""
     counts_itself: ClassVar[bool] = False
     """Whether acknowledgements and what is sent again are the channel's own, told by :meth:`Endpoint.statistics`, and
     not those of the kernel's TCP, which counts them."""
@@ -129,8 +131,17 @@ class Channel(Options):
         """The kernel's congestion control to set on the route, or None for channels that are not the kernel's TCP."""
         return None
 
+    @property
+    def num_subflows(self) -> int:
+        """Of each connection; more than one where the hosts' path managers announce further ports."""
+        return 1
+
     def require(self) -> None:
         """Raises UnsupportedError, with the cure, where this machine lacks the library for it."""
+
+    def require_kernel(self) -> None:
+        """Raises UnsupportedError, with the cure, where this kernel lacks what it is made of: asked before a plan is
+        shown, too, so that nothing is imported for it."""
 
     @abstractmethod
     def open(self, group: Group) -> Endpoint:

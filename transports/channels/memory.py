@@ -203,6 +203,7 @@ class MemoryEndpoint:
 class Memory(Channel):
     """Queues between threads of one process; nothing touches a network."""
 
+    crosses_links: ClassVar[bool] = False
     header_bytes: ClassVar[int] = 0
 
     def open(self, group: Group) -> MemoryEndpoint:

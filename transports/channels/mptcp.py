@@ -47,6 +47,15 @@ class Mptcp(Channel):
         """See :class:`Channel`."""
         return self.congestion
 
+    @property
+    def num_subflows(self) -> int:
+        """See :class:`Channel`."""
+        return self.subflows
+
+    def require_kernel(self) -> None:
+        """See :class:`Channel`."""
+        require_mptcp()
+
     def open(self, group: Group) -> Endpoint:
         """See :class:`Channel`. Raises UnsupportedError where the kernel has no Multipath TCP or not that congestion
         control, or when fewer subflows than asked for have come within the group's timeout."""

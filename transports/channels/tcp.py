@@ -5,7 +5,7 @@ connection that has another one than was asked for, as on a cluster, is given it
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from transports.channels._tcp.congestion import control
 from transports.channels._tcp.endpoint import TcpEndpoint
-from transports.channels._tcp.program import SOURCE, library
+from transports.channels._tcp.program import build_library, library
 from transports.channels._tcp.streams import StreamsEndpoint, connect_streams
 from transports.channels.base import CHANNELS, Channel, Endpoint, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
@@ -36,7 +36,7 @@ class Tcp(Channel):
     """TCP connections between every two members; never Nagle's algorithm, which would hold short messages back."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES
-    native_sources: ClassVar[Sequence[Path]] = (SOURCE,)
+    native_libraries: ClassVar[Sequence[Callable[[], Path]]] = (build_library,)
 
     streams: int = Field(default=1, ge=1, le=MAX_STREAMS, description="connections per pair, taken in turn by messages")
     congestion: str | None = Field(

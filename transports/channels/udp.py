@@ -8,7 +8,7 @@ import errno
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar, Final, Literal
@@ -19,7 +19,7 @@ from switch_agg.driver import open_socket
 from switch_agg.window import AimdWindow, FixedWindow, Window
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.endpoint import UdpEndpoint
-from transports.channels._udp.native import SOURCE, library
+from transports.channels._udp.native import build_library, library
 from transports.channels._udp.pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.channels._udp.window import CompetingDelayWindow
 from transports.channels._udp.wire import ACKNOWLEDGEMENT, HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES, RANGE
@@ -43,7 +43,7 @@ class Udp(Channel):
 
     header_bytes: ClassVar[int] = HEADER_BYTES
     counts_itself: ClassVar[bool] = True
-    native_sources: ClassVar[Sequence[Path]] = (SOURCE,)
+    native_libraries: ClassVar[Sequence[Callable[[], Path]]] = (build_library,)
 
     rate: Rate | None = Field(
         default=None, gt=0, description="wire rate of all that a member sends; null: each connection discovers its own"

@@ -18,6 +18,7 @@ from transports.units import Size
 
 if TYPE_CHECKING:
     from transports.collectives._switch_reducer import SwitchReducer
+    from transports.collectives.in_network import InNetwork
     from transports.group import Group
 
 Operation = Literal[
@@ -130,6 +131,42 @@ class Collective(Options):
     def reducer(self, group: "Group") -> "SwitchReducer | None":  # noqa: ARG002 (for those who have one)
         """What sums floats in the schedule's stead, opened for that member; None: the schedule does."""
         return None
+
+    @property
+    def aggregation(self) -> "InNetwork | None":
+        """What it asks of the aggregators that a run makes for it; None: it needs none."""
+        return None
+
+    def link_bytes(self, operation: Operation, num_elements: int, element_bytes: int) -> int | None:  # noqa: ARG002
+        """What each worker's link carries each way in such an exchange where something on the way does it; None: the
+        participants do, by the schedule (`cost.sent_bytes`)."""
+        return None
+
+    def exchange_s(
+        self,
+        operation: Operation,  # noqa: ARG002 (for those who are not a schedule)
+        num_elements: int,  # noqa: ARG002
+        element_bytes: int,  # noqa: ARG002
+        *,
+        rate_bps: float,  # noqa: ARG002
+        alpha_s: float,  # noqa: ARG002
+    ) -> float | None:
+        """Of the same on links of that rate, when an empty packet takes `alpha_s`; None: as long as the schedule does
+        (`cost.alpha_beta_time_s`)."""
+        return None
+
+    @property
+    def sum_roundoff(self) -> float | None:
+        """The unit roundoff of its sums where it adds floats in a narrower form than theirs; None: it does not."""
+        return None
+
+    def buckets_misfit(self, buckets: Sequence[int]) -> str | None:  # noqa: ARG002 (for those who care)
+        """Why it cannot reduce gradients in buckets of so many elements: the key of a spec, the reason and the fix."""
+        return None
+
+    def pushes_misfit(self) -> str | None:
+        """Why servers of its own cannot take single workers' gradients, and the fix; None: they can."""
+        return "needs servers of its own: write `collective: parameter_server`, and no stack"
 
     def of_further_group(self) -> "Collective":
         """What a process' groups after the first one use: the same, unless what it needs is there once."""

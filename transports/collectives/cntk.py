@@ -41,6 +41,20 @@ class Cntk(Collective):
         """See :class:`Collective`."""
         return self.model_copy(update={"tensors": self.tensors or tensors})
 
+    def buckets_misfit(self, buckets: Sequence[int]) -> str | None:
+        """It takes the whole gradient apart into tensors; what is not all of them would be one tensor."""
+        if len(buckets) > 1:
+            return (
+                f"collective: cntk sums tensor by tensor when backward has ended, and the fusion makes {len(buckets)} "
+                "buckets; write `fusion: none`"
+            )
+        if buckets and self.tensors and sum(self.tensors) != buckets[0]:
+            return (
+                f"collective.tensors: {sum(self.tensors):,} elements, and the workload's gradients have "
+                f"{buckets[0]:,}; leave it out for the tensors of the workload"
+            )
+        return None
+
     def schedule(
         self,
         operation: Operation,  # noqa: ARG002 (there is one)

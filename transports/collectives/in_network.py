@@ -7,10 +7,11 @@ and so do the floats once the aggregator is lost.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from switch_agg.dataplanes.base import DataPlaneKind, data_plane, data_planes
 from switch_agg.job import MAX_WORKERS, Job
 from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.round_trip import MIN_TIMEOUT_S
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from transports.collectives._switch_reducer import SwitchReducer
     from transports.group import Group
 
-DataPlaneName = Literal["ebpf", "reference"]
-DATA_PLANES: Final[tuple[DataPlaneName, ...]] = get_args(DataPlaneName)
 SUMMED_BYTES: Final = (2, 4)
 """Of the element types that the switch adds: float16, bfloat16, float32."""
 
@@ -43,6 +42,12 @@ class Window(WindowPolicy):
 def _parse_window(value: object) -> object:
     """`aimd` stands for `{kind: aimd}`."""
     return {"kind": value} if isinstance(value, str) else value
+
+
+def _data_plane(kind: str) -> str:
+    if kind not in data_planes():
+        raise ValueError(f"allowed: {', '.join(data_planes())}")
+    return kind
 
 
 def _power_of_two(value: int) -> int:
@@ -68,7 +73,9 @@ class Tenant(BaseModel):
 class InNetwork(Ring):
     """Sums of floats are a switch's; the rest is a ring."""
 
-    dataplane: DataPlaneName = "ebpf"
+    dataplane: Annotated[
+        str, AfterValidator(_data_plane), WithJsonSchema({"enum": data_planes(), "type": "string"})
+    ] = "ebpf"
     """What adds: a program in the switch's kernel, or a process beside the switch, readable and slower."""
     num_elements: int = 256
     """Of a chunk, which is one packet: words of 32 bits; from 512 on it needs jumbo frames."""
@@ -153,6 +160,33 @@ class InNetwork(Ring):
     def identity(self) -> str:
         """Of the aggregator that it needs: what a spec says of it."""
         return self.model_copy(update={"aggregator": None, "aggregator_index": None}).model_dump_json(by_alias=True)
+
+    @property
+    def plane(self) -> type[DataPlaneKind]:
+        """What adds."""
+        return data_plane(self.dataplane)
+
+    @property
+    def aggregation(self) -> "InNetwork | None":
+        """See :class:`Collective`."""
+        return self
+
+    def link_bytes(self, operation: Operation, num_elements: int, element_bytes: int) -> int | None:
+        """See :class:`Collective`."""
+        return self.wire_bytes(num_elements) if self.adds(operation, element_bytes) else None
+
+    def exchange_s(
+        self, operation: Operation, num_elements: int, element_bytes: int, *, rate_bps: float, alpha_s: float
+    ) -> float | None:
+        """See :class:`Collective`."""
+        if not self.adds(operation, element_bytes):
+            return None
+        return self.time_s(num_elements, rate_bps=rate_bps, alpha_s=alpha_s)
+
+    @property
+    def sum_roundoff(self) -> float | None:
+        """See :class:`Collective`."""
+        return None if self.payload == "int32" else self.unit_roundoff
 
     def served_by(self, seats: Mapping[str, Seat]) -> Self:
         """The same, told by its `identity` which aggregator is the member's and which number it has there."""

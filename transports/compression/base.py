@@ -148,6 +148,8 @@ class Compressor(Options):
     Where a worker's gradient has an element that is not finite, the mean that every worker gets has one, too.
     """
 
+    compresses: ClassVar[bool] = True
+    """Whether anything becomes of gradients at all; if not, they go as they are, without a codec."""
     summable: ClassVar[bool]
     """Whether payloads add up: decoding the sum is the sum of what is decoded. They are reduced; others gathered."""
     data_dependent: ClassVar[bool] = False

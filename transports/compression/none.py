@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class Uncompressed(Summed):
     """Everything is sent."""
 
+    compresses: ClassVar[bool] = False
     own_type: ClassVar[bool] = True
     no_feedback: ClassVar[str] = "nothing is left out that could be fed back"
 

@@ -435,7 +435,7 @@ class Communicator:
 
 
 def _compression(compressor: Compressor | None, group: Group) -> GradientCompression | None:
-    if compressor is None or compressor.kind == "none":
+    if compressor is None or not compressor.compresses:
         return None
     seed = zlib.crc32(group.name.encode())
     return GradientCompression(compressor, rank=group.rank, num_workers=group.size, seed=seed)

@@ -14,6 +14,9 @@ class Runtime(Options):
     """`module:class`: the testbed.hosts.base.RuntimeDriver that says what is missing and starts the hosts; only where
     that is wanted is it imported."""
 
+    enters_hosts: ClassVar[bool] = False
+    """Whether a process of one host can enter the namespaces of the others, as a launcher wants to."""
+
     @abstractmethod
     def text(self) -> str:
         """For `testbed plan`: where imports happen, and what workers run in."""

@@ -42,7 +42,7 @@ class AllReduce(AgentWorkload):
     def _known(cls, stacks: tuple[str, ...]) -> tuple[str, ...]:
         for stack in stacks:
             parsed = parse_stack(stack)
-            if isinstance(parsed, Composed) and parsed.channel.kind == "memory":
+            if isinstance(parsed, Composed) and not parsed.channel.crosses_links:
                 raise ValueError(f"{stack!r} joins ranks of one process and cannot cross a link")
         return stacks
 

@@ -8,11 +8,11 @@ already.
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import Fusion
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
@@ -21,6 +21,7 @@ from transports.registry import Options, Registry
 
 if TYPE_CHECKING:
     from testbed.experiment.experiment import Experiment
+    from testbed.experiment.workloads.command import Command
 
 ASSUMED_OPERATIONS_PER_S: Final = 50e9
 """Of a worker in a backward pass that nobody has said the time of."""
@@ -36,6 +37,15 @@ class ServedGroup(BaseModel):
     name: str
     collective: Annotated[Collective, *COLLECTIVES.field()]
     channel: Annotated[Channel, *CHANNELS.field()]
+
+
+class Steps(NamedTuple):
+    """Stochastic gradient descent."""
+
+    learning_rate: float
+    momentum: float
+    num_steps: int
+    """Of each worker, from the first that communicates."""
 
 
 class Workload(Options):
@@ -54,6 +64,15 @@ class Workload(Options):
         """Of the same tensors' gradients, in the order in which they become ready: DistributedDataParallel forms its
         buckets so from the second iteration on. Where a workload does not say, it is the reverse, in one dimension."""
         return [(count,) for count in reversed(self.parameter_counts())]
+
+    @property
+    def command(self) -> "Command | None":
+        """The program of the user's that it is; None: it is a function of ours."""
+        return None
+
+    def steps(self) -> "Steps | None":
+        """How a server is to step in the workers' place; None: it has no optimizer."""
+        return None
 
     def judged_by_links_alone(self) -> bool:
         """Whether a run of it has a verdict though it reports no iterations."""

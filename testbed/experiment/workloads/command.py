@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import FUSIONS
 from testbed.experiment.host import Limits
 from testbed.experiment.workloads.base import WORKLOADS, Workload
 from transports.compression.base import Compressor, require_for_group
@@ -48,6 +48,11 @@ class Command(Workload):
         if not argv[0] or any("\0" in argument for argument in argv):
             raise ValueError("a command begins with the name of a program, and no argument holds a NUL")
         return argv
+
+    @property
+    def command(self) -> "Command":
+        """See :class:`Workload`."""
+        return self
 
     @property
     def text(self) -> str:
@@ -90,7 +95,7 @@ class Command(Workload):
                 f"stack: a command names its backend itself; leave `stack: {experiment.stack.kind}` out, or say "
                 "`workload.backend: testbed` to replace what it names"
             )
-        if experiment.fusion != Fusion.model_validate({}):
+        if experiment.fusion != FUSIONS.parse({}):
             found.append(
                 "fusion: a command forms its own buckets (DistributedDataParallel's bucket_cap_mb); leave it out"
             )
@@ -112,7 +117,7 @@ class Command(Workload):
     def _launcher_misfits(experiment: "Experiment") -> list[str]:
         """What goes with processes that the testbed starts itself, and not with those of a launcher."""
         found = []
-        if experiment.runtime.kind != "namespace":
+        if not experiment.runtime.enters_hosts:
             found.append(
                 f"workload.launcher: it enters the hosts' namespaces from one of them, which processes of runtime "
                 f"{experiment.runtime.kind} may not; allowed: runtime: namespace"

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from testbed.experiment.fusion import Fusion
+from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.workloads._models import MODELS
 from testbed.experiment.workloads.base import (
     ASSUMED_OPERATIONS_PER_S,
     WORKLOADS,
     AgentWorkload,
+    Steps,
 )
 from testbed.traces.networks import NetworkName
 from transports.compression.base import Compressor
@@ -102,12 +103,16 @@ class Training(AgentWorkload):
         operations = 4.0 * self.batch_size
         return [operations * count / ASSUMED_OPERATIONS_PER_S for count in MODELS[self.model].layer_multiplications()]
 
+    def steps(self) -> Steps:
+        """Those of warm-up included."""
+        return Steps(self.learning_rate, self.momentum, self.warmup + self.iterations)
+
     def fusion_refusal(self, fusion: Fusion) -> str | None:
         """What leaves nothing to compare."""
-        if self.verify_gradients and fusion.kind == "priority":
+        if self.verify_gradients and fusion.steps_in_forward:
             return (
-                "priority steps each layer in the next forward pass, and workload.verify_gradients compares all of "
-                "them after backward; leave one of them out"
+                f"{fusion.kind} steps each layer in the next forward pass, and workload.verify_gradients compares all "
+                "of them after backward; leave one of them out"
             )
         return None
 
@@ -119,7 +124,7 @@ class Training(AgentWorkload):
 
     def refusal(self, compressor: Compressor) -> str | None:
         """What would be applied twice, or compared with what it cannot equal."""
-        if self.verify_gradients and compressor.kind != "none":
+        if self.verify_gradients and compressor.compresses:
             return (
                 f"{compressor.kind} changes gradients and workload.verify_gradients allows 1e-6; leave one of them out"
             )

@@ -118,15 +118,15 @@ def render_plan(plan: Plan, console: Console) -> None:
             for count, chosen in dict(zip(plan.buckets, plan.chosen, strict=True)).items()
         )
         console.print(f"\n[bold]{plan.collective.kind}[/] picks {picked}", highlight=False)
-    every = experiment.synchronisation.every
+    every = experiment.synchronisation.interval
     often = f"averaging of parameters, every {every} iterations" if every else "iteration"
-    exchange = "push and pull" if experiment.synchronisation.kind == "asynchronous" else "all-reduce"
+    exchange = "all-reduce" if experiment.synchronisation.in_step else "push and pull"
     console.print(f"\n[bold]prediction[/], per {often}", highlight=False)
     console.print(
         f"  gradient {prediction.gradient_bytes:,} bytes in {len(plan.buckets)} buckets ({sizes})",
         highlight=False,
     )
-    if experiment.compression.kind != "none":
+    if experiment.compression.compresses:
         about = "about " if experiment.compression.data_dependent else ""
         share = f"{100 * prediction.payload_bytes / prediction.gradient_bytes:.2f} %"
         carried = f"{100 * sum(plan.traffic.values()) / plan.uncompressed_bytes:.2f} %"
@@ -147,12 +147,8 @@ def render_plan(plan: Plan, console: Console) -> None:
         f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
         highlight=False,
     )
-    if experiment.synchronisation.kind == "asynchronous":
-        console.print(
-            f"  servers apply each worker's gradient at the whole learning rate, {experiment.workers} steps where "
-            f"others make one; where training diverges, divide workload.learning_rate by {experiment.workers}",
-            highlight=False,
-        )
+    if experiment.synchronisation.advice is not None:
+        console.print(f"  {experiment.synchronisation.advice.format(workers=experiment.workers)}", highlight=False)
 
 
 def _expected(direction: Direction) -> str:

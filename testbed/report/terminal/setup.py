@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion import Fusion
 from testbed.experiment.link import LinkSpec
-from testbed.experiment.workloads.command import Command
 from testbed.record import number_text
 from transports.registry import Options
 from transports.units import format_size
@@ -46,20 +44,18 @@ def _parts(experiment: Experiment) -> Iterator[str]:
     workload = experiment.workload
     if workload.gradient_shapes():
         yield exchange_text(experiment)
-        yield _fusion(experiment.fusion)
-    elif isinstance(workload, Command) and workload.backend is not None:
+        yield experiment.fusion.text
+    elif workload.command is not None and workload.command.backend is not None:
         yield exchange_text(experiment)
-    if experiment.compression.kind != "none":
+    if experiment.compression.compresses:
         yield f"compressed by {value_text(experiment.compression)}"
-    if experiment.synchronisation.kind == "local_sgd":
-        yield f"local_sgd, every {experiment.synchronisation.every} iterations"
-    elif experiment.synchronisation.kind != "every_iteration":
-        yield experiment.synchronisation.kind
+    if experiment.synchronisation.text is not None:
+        yield experiment.synchronisation.text
     if experiment.changes:
         yield "links change"
     if experiment.background:
         yield "background traffic"
-    if experiment.runtime.kind != "namespace":
+    if experiment.runtime != Experiment.model_fields["runtime"].get_default(call_default_factory=True):
         yield value_text(experiment.runtime)
 
 
@@ -68,20 +64,3 @@ def _link(link: LinkSpec) -> str:
     told += [number_text.time_text(link.delay_s)] if link.delay_s > 0 else []
     told += ["lossy"] if link.loss != 0 else []
     return ", ".join(told)
-
-
-def _fusion(fusion: Fusion) -> str:
-    size = "" if fusion.bucket_bytes is None else format_size(fusion.bucket_bytes)
-    match fusion.kind:
-        case "size":
-            return f"buckets of {size}"
-        case "time":
-            return f"buckets of {number_text.time_text(fusion.cycle_s)}, {size} at most"
-        case "priority":
-            return f"front layers first, {size} at once"
-        case "layers":
-            return "layer by layer"
-        case "merged":
-            return "merged layers"
-        case "none":
-            return "all after backward"

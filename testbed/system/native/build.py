@@ -9,6 +9,7 @@ from typing import Final
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
 from testbed.errors import EnvironmentLacksError
+from testbed.system.native.layouts import LAYOUTS
 
 _FOLDER: Final = Path(__file__).resolve().parent
 
@@ -19,7 +20,7 @@ def program(name: str) -> Path:
     Raises EnvironmentLacksError when it has to be built and there is no compiler, or the compiler refuses.
     """
     try:
-        return build(_FOLDER / f"{name}.c", "program")
+        return build(_FOLDER / f"{name}.c", "program", layouts=LAYOUTS[name])
     except UnsupportedError as error:
         raise EnvironmentLacksError(str(error)) from error
 

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 from switch_agg.errors import UnsupportedError
-from switch_agg.native.build import FOLDER, build
+from switch_agg.native.worker import build_library
 from testbed.errors import EnvironmentLacksError
 from transports.channels.base import CHANNELS
 
 
 def build_libraries() -> list[Path]:
     """Raises EnvironmentLacksError where there is no compiler, with the cure."""
-    sources = dict.fromkeys(source for channel in CHANNELS for source in channel.native_sources)
+    builders = dict.fromkeys(builder for channel in CHANNELS for builder in channel.native_libraries)
     try:
-        return [build(source, "library") for source in (FOLDER / "worker.c", *sources)]
+        return [builder() for builder in (build_library, *builders)]
     except UnsupportedError as error:
         raise EnvironmentLacksError(str(error)) from error
 

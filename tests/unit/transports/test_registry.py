@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from testbed.experiment.fusion.base import FUSIONS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES, Collective
 from transports.errors import OptionError
@@ -95,9 +96,38 @@ def test_an_axis_is_a_field_of_a_model() -> None:
 def test_listing_an_axis_does_not_import_torch() -> None:
     code = """
 import sys
+from testbed.experiment.fusion.base import FUSIONS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 assert CHANNELS.kinds() and COLLECTIVES.kinds()
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_where_a_kind_may_be_left_out_options_of_others_are_told_from_unknown_ones() -> None:
+    assert FUSIONS.parse({}) == FUSIONS.parse("size")
+    assert FUSIONS.parse({"kind": "layers", "bytes": None, "cycle": None}) == FUSIONS.parse("layers")
+    with pytest.raises(OptionError, match="`size` has no `cycle`; leave it out, or write `kind: time`"):
+        FUSIONS.parse({"cycle": "5ms"})
+    with pytest.raises(ValidationError):
+        FUSIONS.parse({"cycles": None})
+    with pytest.raises(ValidationError):
+        COLLECTIVES.parse({"kind": "ring", "servers": None})
+
+
+def test_a_preset_stands_for_a_kind_and_its_options_and_is_listed() -> None:
+    assert FUSIONS.parse("horovod_1ms") == FUSIONS.parse({"kind": "time", "bytes": "128MiB", "cycle": "1ms"})
+    assert "horovod_1ms" in FUSIONS.json_schema()["anyOf"][0]["enum"]
+    with pytest.raises(OptionError, match="'horovod_2ms' is not a fusion; allowed: horovod_1ms, horovod_5ms, layers"):
+        FUSIONS.parse("horovod_2ms")
+
+
+def test_the_schema_asks_for_a_kind_where_a_spec_must_name_one() -> None:
+    required = {
+        variant["properties"]["kind"]["const"]: variant["required"]
+        for variant in FUSIONS.json_schema()["anyOf"]
+        if "properties" in variant
+    }
+    assert required["size"] == []
+    assert required["time"] == ["kind"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
+from switch_agg.native.layout import layout_of
 from transports.channels.framing import HEADER_BYTES
 from transports.collectives.base import Buffer, Step
 from transports.collectives.schedules.dependencies import Dependencies
@@ -101,11 +102,17 @@ class Run(ctypes.Structure):
     )
 
 
+def build_library() -> Path:
+    """Where it is, built if need be. Raises UnsupportedError where it cannot be."""
+    layouts = (layout_of("step", _STEP), layout_of("lane", Lane), layout_of("run", Run))
+    return build(SOURCE, "library", layouts=layouts)
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """The functions, built if need be; None, and a word in the log, where there is no C compiler."""
     try:
-        found = ctypes.CDLL(str(build(SOURCE, "library")))
+        found = ctypes.CDLL(str(build_library()))
     except UnsupportedError as error:
         _log.warning("collectives over tcp take more of the processor's time than they need to: %s", error)
         return None

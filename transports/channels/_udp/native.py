@@ -11,6 +11,7 @@ import numpy as np
 
 from switch_agg.errors import UnsupportedError as CannotBuildError
 from switch_agg.native.build import build
+from switch_agg.native.layout import layout_of
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.incoming import Arrival
 from transports.channels._udp.outgoing import Run
@@ -68,11 +69,17 @@ class _Reception(ctypes.Structure):
     )
 
 
+def build_library() -> Path:
+    """Where it is, built if need be. Raises UnsupportedError of switch_agg where it cannot be."""
+    layouts = (layout_of("target", _Target), layout_of("run", _Run), layout_of("reception", _Reception))
+    return build(SOURCE, "library", layouts=layouts)
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The functions, built if need be. Raises UnsupportedError without a C compiler."""
     try:
-        found = ctypes.CDLL(str(build(SOURCE, "library")))
+        found = ctypes.CDLL(str(build_library()))
     except CannotBuildError as error:
         raise UnsupportedError(str(error)) from error
     pointer, u32, u64, i32 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32

@@ -51,6 +51,6 @@ def test_a_kernel_without_multipath_tcp_is_told_when_planning(
     def refuse() -> None:
         raise UnsupportedError("this kernel has no Multipath TCP: sysctl net.mptcp.enabled=1")
 
-    monkeypatch.setattr(doctor, "require_mptcp", refuse)
+    monkeypatch.setattr("transports.channels.mptcp.require_mptcp", refuse)
     with pytest.raises(EnvironmentLacksError, match=r"channel: .*net\.mptcp\.enabled=1"):
         doctor.plan_here(validate({"name": "t", **keys}))

@@ -20,7 +20,7 @@ from switch_agg.metrics import Scraped
 from switch_agg.status import JobStatus, Status
 from testbed.deployment.live_links import Mark
 from testbed.errors import EnvironmentLacksError
-from testbed.links.nfqueue import DelayCounters
+from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample

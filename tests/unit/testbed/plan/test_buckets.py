@@ -6,7 +6,8 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
-from testbed.plan.buckets import scaled, shapes_of
+from testbed.experiment.fusion.base import shapes_of
+from testbed.plan.buckets import scaled
 from testbed.plan.plan import Plan, make_plan
 from transports.compression.base import COMPRESSORS, Exchange
 

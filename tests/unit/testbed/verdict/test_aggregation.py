@@ -1,6 +1,5 @@
 """What is made of the counters."""
 
-import json
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ def statistics(lost: str | None = None) -> SwitchStatistics:
     before: dict[str, Any] = dict.fromkeys(("repeated", "timeouts", "fast_retransmissions", "duplicates", "partial"), 1)
     after = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5, "partial": 7}
     common = {"frame_bytes": 1080, "lost": lost}
-    told = SwitchStatistics.parse(json.dumps({"before": before | common, "after": after | common}))
+    told = SwitchStatistics.of_result({"before": before | common, "after": after | common})
     assert told is not None
     return told
 

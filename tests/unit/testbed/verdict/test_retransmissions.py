@@ -1,8 +1,5 @@
 """A worker's own counts find the directions that they crossed."""
 
-import json
-
-from testbed.control.endpoint_statistics import dump, parse
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
 from testbed.verdict.retransmissions import overheads
@@ -11,12 +8,6 @@ from transports.channels.base import PeerStatistics
 
 def counts(sent: int, acknowledged: int, again: int) -> PeerStatistics:
     return PeerStatistics(payload_bytes_sent=sent, acknowledgement_bytes_sent=acknowledged, retransmitted_bytes=again)
-
-
-def test_what_a_worker_reports_is_the_time_between() -> None:
-    reported = dump({1: counts(10, 5, 1)}, {1: counts(110, 25, 4)})
-    assert parse(json.dumps({"peers": reported})) == {1: counts(100, 20, 3)}
-    assert parse(json.dumps({"before": {}, "after": {}})) == {}
 
 
 def test_counts_belong_to_every_direction_of_the_path() -> None:

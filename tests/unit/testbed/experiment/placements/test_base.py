@@ -2,10 +2,17 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.experiment.placements.base import PLACEMENTS
+
+
+@pytest.mark.parametrize("kind", PLACEMENTS.kinds())
+def test_as_many_hosts_as_places_take_them_all(kind: str) -> None:
+    places = ["s0", "s0", "s1", "s2"]
+    assert Counter(PLACEMENTS.parse(kind).attach(places, 4, seed=3)) == Counter(places)
 
 
 @settings(max_examples=50)

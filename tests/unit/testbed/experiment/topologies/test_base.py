@@ -31,10 +31,16 @@ SPECS: list[dict[str, Any]] = [
     {"kind": "torus", "dims": [2, 3, 4]},
     FILE,
 ]
+SPECS += [{"kind": kind} for kind in TOPOLOGIES.kinds() if kind not in {spec["kind"] for spec in SPECS}]
+"""Whatever else there is, as it is by default."""
 
 
-def test_every_kind_is_tried() -> None:
-    assert {spec["kind"] for spec in SPECS} == set(TOPOLOGIES.kinds())
+@pytest.mark.parametrize("kind", TOPOLOGIES.kinds())
+def test_every_worker_has_a_place_and_every_trunk_two_switches(kind: str) -> None:
+    fabric = made(next(spec for spec in SPECS if spec["kind"] == kind), 2)
+    assert len(fabric.places) >= 2
+    assert set(fabric.places) <= set(fabric.switches)
+    assert {end for trunk in fabric.trunks for end in (trunk.first, trunk.second)} <= set(fabric.switches)
 
 
 def made(spec: dict[str, Any], num_workers: int) -> Fabric:

@@ -20,7 +20,7 @@ STAR = "star · 100 Mbit/s · "
         ({"collective": {"kind": "parameter_server", "pipelined": True}}, "parameter_server (pipelined true) over tcp"),
         ({"stack": "gloo", "fusion": "none"}, STAR + "gloo · all after backward"),
         ({"compression": {"kind": "top_k", "ratio": "5%"}}, "compressed by top_k (ratio 0.05)"),
-        ({"fusion": "horovod_1ms"}, "buckets of 1 ms, 128MiB at most"),
+        ({"fusion": "horovod_1ms"}, "buckets of 1ms, 128MiB at most"),
         ({"fusion": "priority"}, "front layers first, 1MiB at once"),
         ({"fusion": "merged"}, "merged layers"),
         ({"synchronisation": "local_sgd"}, "local_sgd, every 8 iterations"),

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import SpecError
+from testbed.experiment.delay_backends.netem import Netem, NetemStage, redirects
 from testbed.experiment.link import LinkSpec
-from testbed.links.netem import NetemStage, netem_stage, redirects
 
 REDIRECTS = {"s0-eth0": ["ifb3"]}
 
@@ -26,7 +26,7 @@ def test_filters_that_send_all_packets_somewhere_are_told_from_others() -> None:
 
 def test_the_stage_lies_at_the_receiver_and_holds_twice_the_bandwidth_delay_product() -> None:
     link = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms", "jitter": "1ms", "loss": "0.5%"})
-    stage = netem_stage(link, interface="s0-eth0", index=0, seed=1)
+    stage = Netem().stage(link, interface="s0-eth0", index=0, seed=1)
     assert stage.ip_commands() == ["link add ifb0 type ifb", "link set ifb0 up"]
     assert stage.max_packets == int(1e9 / 8 * (2 * 0.014 + 0.02) / 1500)
     assert stage.tc_commands()[-1] == (
@@ -38,7 +38,7 @@ def test_the_stage_lies_at_the_receiver_and_holds_twice_the_bandwidth_delay_prod
 
 def test_read_back_notices_what_differs() -> None:
     link = LinkSpec.model_validate({"rate": "100mbit", "delay": "10ms", "loss": "1%"})
-    stage = netem_stage(link, interface="s0-eth0", index=3, seed=1)
+    stage = Netem().stage(link, interface="s0-eth0", index=3, seed=1)
     root: dict[str, Any] = {
         "kind": "netem",
         "dev": "ifb3",
@@ -63,7 +63,7 @@ def test_read_back_notices_what_differs() -> None:
 
 
 def stage(**link: Any) -> NetemStage:
-    return netem_stage(LinkSpec.model_validate(link), interface="s0-eth0", index=3, seed=1)
+    return Netem().stage(LinkSpec.model_validate(link), interface="s0-eth0", index=3, seed=1)
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from testbed.errors import SpecError
-from testbed.experiment.link import MTU, BackendName, GilbertElliott, LinkSpec
+from testbed.experiment.delay_backends.base import DELAY_BACKENDS, VETH, DelayBackend, DelayStage
+from testbed.experiment.link import MTU, GilbertElliott, LinkSpec
 
 NETEM_HANDLE: Final = "20:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NetemStage:
-    """One direction's delay, jitter, loss, duplicates and reordering; implements testbed.links.base.DelayStage."""
+class NetemStage(DelayStage):
+    """One direction's delay, jitter, loss, duplicates and reordering."""
 
-    backend: ClassVar[BackendName] = "netem"
     interface: str
+    index: int
     device: str
     """The IFB that carries netem."""
     asked: LinkSpec
@@ -84,14 +85,6 @@ class NetemStage:
         jitter = self.asked.jitter
         return jitter.deviation_s if jitter.distribution == "normal" else jitter.greatest_s
 
-    def firewall_rules(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def daemon_arguments(self) -> tuple[str, ...]:
-        """None: the kernel does it."""
-        return ()
-
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """What `tc -j qdisc show` of the node, and its ports' filters, say that was not asked for."""
         ways = state["redirects"].get(self.interface, [])
@@ -139,25 +132,43 @@ def redirects(filters: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def netem_refusals(link: LinkSpec) -> dict[str, str]:
-    """What this backend has not got."""
-    if link.ecn_bytes is not None:
-        return {"ecn": "netem marks instead of losing, not by the length of a queue"}
-    return {}
+@DELAY_BACKENDS.register
+class Netem(DelayBackend):
+    """The kernel's own, exact to a few microseconds."""
 
-
-def netem_stage(link: LinkSpec, *, interface: str, index: int, seed: int) -> NetemStage:
-    """The stage at the receiving `interface`.
-
-    The limit holds twice the bandwidth-delay product in full-sized packets, so netem never drops by itself.
-    """
-    return NetemStage(
-        interface=interface,
-        device=f"ifb{index}",
-        asked=link,
-        max_packets=link.max_packets_in_flight(MTU),
-        seed=seed * 65_537 + index,
+    preference: ClassVar[int] = 10
+    needs: ClassVar[str] = (
+        "a kernel with netem: modprobe sch_netem ifb act_mirred; on RHEL install kernel-modules-extra; WSL2's kernel "
+        "has none"
     )
+    sees_frames: ClassVar[bool] = True
+
+    def refusals(self, link: LinkSpec) -> dict[str, str]:
+        """See :class:`DelayBackend`."""
+        if link.ecn_bytes is not None:
+            return {"ecn": "netem marks instead of losing, not by the length of a queue"}
+        return {}
+
+    def stage(self, link: LinkSpec, *, interface: str, index: int, seed: int) -> NetemStage:
+        """The limit holds twice the bandwidth-delay product in full-sized packets, so netem never drops by itself."""
+        return NetemStage(
+            interface=interface,
+            index=index,
+            device=f"ifb{index}",
+            asked=link,
+            max_packets=link.max_packets_in_flight(MTU),
+            seed=seed * 65_537 + index,
+        )
+
+    def trial(self, program: str, directory: str) -> Sequence[str]:  # noqa: ARG002 (the kernel does it)
+        """A millisecond on an IFB."""
+        return [
+            VETH,
+            "ip link add ifb9 type ifb",
+            "tc qdisc add dev v0 handle ffff: ingress",
+            "tc filter add dev v0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb9",
+            "tc qdisc add dev ifb9 root netem delay 1ms",
+        ]
 
 
 def _percent(share: float) -> str:

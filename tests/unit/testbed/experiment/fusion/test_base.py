@@ -1,13 +1,14 @@
 """Fusion as a spec says it, and the buckets that come of it; real DistributedDataParallel's are in test_training.py."""
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
-from testbed.experiment.fusion import Fusion
-from testbed.plan.buckets import fuse, merge
+from testbed.experiment.fusion.base import FUSIONS, Fusion, Gradients, fuse, shapes_of
 
 
 def fusion(value: object) -> Fusion:
@@ -59,6 +60,42 @@ def test_a_spec_says_when_a_bucket_is_closed(value: object, limit_bytes: int) ->
     assert fusion(value).limit_bytes == limit_bytes
 
 
+@pytest.mark.parametrize("kind", FUSIONS.kinds())
+@pytest.mark.parametrize("sizes", [[], [7], [64, 1, 300_000, 5, 2], [1] * 20])
+def test_every_fusion_puts_each_element_into_one_bucket_whose_tensors_it_knows(kind: str, sizes: list[int]) -> None:
+    gradients = Gradients(
+        tensors=[(size,) for size in sizes], layers=[[(size,)] for size in sizes], backward_s=[1e-3] * len(sizes)
+    )
+    made = FUSIONS.parse(kind)
+    buckets = made.buckets(gradients, lambda num_elements: 1e-4 + 1e-8 * num_elements)
+    assert sum(buckets) == sum(sizes)
+    assert all(bucket > 0 for bucket in buckets)
+    shapes = list(made.bucket_shapes(gradients, buckets))
+    assert [sum(map(prod, each)) for each in shapes] == list(buckets)
+    assert made.text
+
+
+@pytest.mark.parametrize("kind", FUSIONS.kinds())
+def test_what_the_engine_sends_is_ordered_and_the_rest_has_a_limit(kind: str) -> None:
+    made = FUSIONS.parse(kind)
+    if made.by_engine:
+        items = made.order((30, 12)).items((30, 12))
+        assert (items[0].start, items[-1].stop) == (0, 42)
+        return
+    assert made.limit_bytes > 0
+    with pytest.raises(ValueError, match="DistributedDataParallel"):
+        made.order((30, 12))
+
+
+def test_what_an_earlier_version_wrote_down_is_read() -> None:
+    """With every option of every kind spelled out, null where it had no meaning."""
+    assert fusion({"kind": "layers", "bytes": None, "cycle": None, "backward": None}) == fusion("layers")
+
+
+def test_shapes_are_cut_where_buckets_end() -> None:
+    assert list(shapes_of([(2, 3), (4,), (5,)], (10, 5))) == [[(2, 3), (4,)], [(5,)]]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -82,61 +119,25 @@ def test_the_limit_without_limit_is_exact_as_torch_takes_it() -> None:
     assert int(limit_bytes / 2**20 * 1024 * 1024) == limit_bytes
 
 
-def _iteration_s(
-    groups: tuple[int, ...], layers: list[int], backward_s: list[float], startup_s: float, s_per_element: float
-) -> float:
-    """From the beginning of backward until the last all-reduce is over."""
-    free_s, ready_s, layer, filled = 0.0, 0.0, 0, 0
-    for group in groups:
-        while filled < group:
-            ready_s += backward_s[layer]
-            filled += layers[layer]
-            layer += 1
-        free_s = max(free_s, ready_s) + startup_s + group * s_per_element
-        filled = 0
-    return free_s
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 1000), st.floats(1e-4, 1.0)), min_size=1, max_size=9),
-    st.floats(1e-4, 1.0),
-    st.floats(1e-5, 1e-2),
-)
-def test_merged_groups_are_never_worse_than_layers_or_one_bucket(
-    layers: list[tuple[int, float]], startup_s: float, s_per_element: float
-) -> None:
-    counts, backward_s = [count for count, _ in layers], [time_s for _, time_s in layers]
-    groups = merge(counts, backward_s, startup_s=startup_s, s_per_element=s_per_element)
-    found_s = _iteration_s(groups, counts, backward_s, startup_s, s_per_element)
-    for others in (tuple(counts), (sum(counts),)):
-        assert found_s <= _iteration_s(others, counts, backward_s, startup_s, s_per_element) * (1 + 1e-9)
-
-
-def test_a_layer_joins_the_next_whose_gradient_is_there_before_its_own_start_up_is_over() -> None:
-    """By hand: the second is ready at 1.5, within the first one's start-up; the third at 2.5, when theirs is over."""
-    assert merge([1, 1, 1], [1.0, 0.5, 1.0], startup_s=1.0, s_per_element=0.0) == (2, 1)
-    assert merge([1, 1, 1], [1.0, 0.5, 0.9], startup_s=1.0, s_per_element=0.0) == (3,)
-    assert merge([1, 1, 1], [1.0, 1.0, 1.0], startup_s=0.5, s_per_element=0.1) == (1, 1, 1)
-    assert merge([5, 1, 1], [1.0, 1.0, 1.0], startup_s=0.5, s_per_element=1.0) == (5, 2)
-    assert merge([], [], startup_s=1.0, s_per_element=1.0) == ()
-
-
 @pytest.mark.parametrize(
     ("value", "words"),
     [
         (
             "layer",
-            "fusion: allowed: horovod_1ms, horovod_5ms, layers, merged, none, priority, size, time, or a mapping",
+            "fusion: 'layer' is not a fusion; allowed: horovod_1ms, horovod_5ms, layers, merged, none, priority, size",
         ),
-        ({"kind": "layers", "bytes": "1MiB"}, "fusion: `layers` joins nothing by size; leave `bytes` out"),
-        ({"bytes": None}, "fusion: `size` needs a size; write one as `bytes`"),
-        ({"kind": "merged", "bytes": "1MiB"}, "fusion: `merged` joins nothing by size; leave `bytes` out"),
-        ({"cycle": "5ms"}, "fusion: `size` has no cycle; leave `cycle` out"),
+        ({"kind": "layers", "bytes": "1MiB"}, "fusion: `layers` has no `bytes`; leave it out, or write `kind: pr"),
+        ({"bytes": None}, "fusion.bytes: None is not a size"),
+        ({"kind": "merged", "bytes": "1MiB"}, "fusion: `merged` has no `bytes`; leave it out"),
+        ({"cycle": "5ms"}, "fusion: `size` has no `cycle`; leave it out, or write `kind: time`"),
         ({"kind": "time", "cycle": "1us"}, "fusion.cycle: allowed: at least 0.0001"),
-        ({"kind": "priority", "backward": "1s"}, "fusion: `priority` asks nothing of backward's time"),
+        (
+            {"kind": "priority", "backward": "1s"},
+            "fusion: `priority` has no `backward`; leave it out, or write `kind: merged`",
+        ),
         ({"bytes": "1B"}, "fusion.bytes: allowed: at least 1,024"),
         ({"size": "1MiB"}, "fusion.size: unknown key; allowed: backward, bytes, cycle"),
-        (None, "fusion: allowed: horovod_1ms, horovod_5ms, layers,"),
+        (None, "fusion: a fusion is a name or a mapping; allowed: horovod_1ms, horovod_5ms, layers,"),
     ],
 )
 def test_what_is_no_fusion_is_refused_with_what_is(value: object, words: str) -> None:

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
+from testbed.experiment.delay_backends.base import port_argument
+from testbed.experiment.delay_backends.tap import (
+    RelayParameters,
+    Tap,
+    TapStage,
+    parse_counters,
+)
 from testbed.experiment.link import LinkSpec
-from testbed.links.tap import RelayParameters, TapStage, parse_counters, port_argument, tap_refusals, tap_stage
 from testbed.system.native.build import program
 
 ASKED = {"rate": "1gbit", "delay": "10ms", "loss": "1%", "queue": "300kB", "ecn": "100kB", "duplicate": 0.001}
@@ -17,7 +23,7 @@ NUM_BUCKETS = 896
 
 
 def stage(link: dict[str, Any] | None = None, *, seed: int = 1, index: int = 2) -> TapStage:
-    return tap_stage(LinkSpec.model_validate(link or ASKED), interface="s0-eth1", index=index, seed=seed)
+    return Tap().stage(LinkSpec.model_validate(link or ASKED), interface="s0-eth1", index=index, seed=seed)
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -53,8 +59,8 @@ def test_every_direction_and_every_seed_draws_otherwise() -> None:
 
 @pytest.mark.parametrize(("delay", "refused"), [("0s", False), ("199us", True), ("200us", False), ("1s", False)])
 def test_a_delay_that_a_program_cannot_be_woken_for_is_refused(delay: str, refused: bool) -> None:
-    assert bool(tap_refusals(LinkSpec.model_validate({"delay": delay}))) is refused
-    assert not tap_refusals(LinkSpec.model_validate({"delay": delay, "best_effort": True}))
+    assert bool(Tap().refusals(LinkSpec.model_validate({"delay": delay}))) is refused
+    assert not Tap().refusals(LinkSpec.model_validate({"delay": delay, "best_effort": True}))
 
 
 def test_nothing_but_the_relay_is_needed() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.link import BackendName, LinkSpec
-from testbed.links.base import BACKENDS
 from testbed.plan.link_configuration import AskedLink
 from testbed.plan.requested_links import able, refusals
 
@@ -46,7 +46,7 @@ def test_nothing_that_draws_for_whole_super_frames_is_taken() -> None:
 
 
 @pytest.mark.parametrize("link", [{"delay": "200us"}, {"delay": "1s"}, {"loss": "1%"}, {"delay": "5ms", "loss": "5%"}])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", delay_backends())
 def test_delay_and_loss_are_had_from_all(link: dict[str, Any], backend: BackendName) -> None:
     assert refusals(asked(**link), backend, superframes=False, bridged=False) == []
 

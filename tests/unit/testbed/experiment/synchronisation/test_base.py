@@ -1,12 +1,13 @@
 """Synchronisation as a spec says it, what does not go with it, and the bytes and times that come of it."""
 
+import importlib
 from typing import Any
 
 import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment, validate
-from testbed.experiment.synchronisation import Synchronisation
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation
 from testbed.plan.plan import Plan, make_plan
 from testbed.report.terminal.plan import render_plan
 
@@ -27,6 +28,15 @@ def test_it_survives_being_written_and_read(value: object) -> None:
     assert Experiment.model_validate(made.dump()) == made
 
 
+@pytest.mark.parametrize("kind", SYNCHRONISATIONS.kinds())
+def test_every_kind_says_how_often_and_has_a_function_in_the_worker(kind: str) -> None:
+    made = SYNCHRONISATIONS.parse(kind)
+    assert 1 <= made.num_exchanges(30) <= 30
+    module, _, name = made.worker.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+    assert (made.text is None) == made.gradients_in_every_iteration
+
+
 def test_workers_agree_at_the_end_of_a_phase_as_well() -> None:
     local = synchronisation({"kind": "local_sgd", "every": 8})
     assert [local.num_exchanges(number) for number in (1, 8, 9, 30)] == [1, 1, 2, 4]
@@ -36,7 +46,10 @@ def test_workers_agree_at_the_end_of_a_phase_as_well() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"synchronisation": "never"}, "synchronisation.kind: allowed: 'every_iteration', 'local_sgd' or 'asyn"),
+        (
+            {"synchronisation": "never"},
+            "synchronisation: 'never' is not a synchronisation; allowed: asynch",
+        ),
         ({"synchronisation": {"kind": "local_sgd", "every": 0}}, "synchronisation.every: allowed: at least 1"),
         ({"synchronisation": {"every": 3}}, "synchronisation: `every_iteration` has no `every`"),
         ({"synchronisation": {"kind": "local_sgd", "h": 3}}, "synchronisation.h: unknown key; allowed: every"),

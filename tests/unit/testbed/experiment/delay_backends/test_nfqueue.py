@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.experiment.link import LinkSpec
-from testbed.links.nfqueue import (
-    DelayCounters,
+from testbed.experiment.delay_backends.base import DelayCounters
+from testbed.experiment.delay_backends.nfqueue import (
+    Nfqueue,
     NfqueueStage,
-    nfqueue_stage,
     parse_counters,
     parse_parameters,
     parse_queues,
 )
+from testbed.experiment.link import LinkSpec
 
 LINK = LinkSpec.model_validate({"rate": "1gbit", "delay": "10ms"})
 SERVED = "    2  31337     3 1     0     0     0      250  1\n"
 
 
 def stage(link: LinkSpec = LINK, *, seed: int = 1, index: int = 2) -> NfqueueStage:
-    return nfqueue_stage(link, interface="s0-eth1", index=index, seed=seed)
+    return Nfqueue().stage(link, interface="s0-eth1", index=index, seed=seed)
 
 
 def state(**changes: Any) -> dict[str, Any]:

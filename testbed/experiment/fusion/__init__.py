@@ -1,0 +1,1 @@
+"""Fusion: one file per way of joining gradients into buckets."""

@@ -1,0 +1,1 @@
+"""The switch axis: one file per way of forwarding."""

@@ -1,0 +1,1 @@
+"""Synchronisation: one file per way of keeping workers together."""

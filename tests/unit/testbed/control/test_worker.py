@@ -1,0 +1,31 @@
+"""What a worker counted comes out of its report as it went in."""
+
+import json
+
+from testbed.control.worker import WorkerResult
+from transports.channels.base import PeerStatistics
+
+
+def test_the_endpoints_counts_are_those_of_the_time_between() -> None:
+    before = {1: PeerStatistics(payload_bytes_sent=10), 2: PeerStatistics()}
+    after = {1: PeerStatistics(payload_bytes_sent=30, retransmitted_bytes=5), 2: PeerStatistics()}
+    told = json.dumps(WorkerResult.dump(None, (before, after)))
+    found = WorkerResult.parse(told)
+    assert found.switch is None
+    assert found.peers == {1: PeerStatistics(payload_bytes_sent=20, retransmitted_bytes=5), 2: PeerStatistics()}
+
+
+def test_a_switchs_counts_are_what_happened_between() -> None:
+    counts = {
+        "repeated": 1, "timeouts": 2, "fast_retransmissions": 3, "duplicates": 4, "partial": 0, "frame_bytes": 1070,
+        "lost": None,
+    }  # fmt: skip
+    later = counts | {"repeated": 4, "timeouts": 3, "lost": "it ended"}
+    found = WorkerResult.parse(json.dumps(WorkerResult.dump((counts, later), None)))
+    assert found.peers == {}
+    assert found.switch is not None
+    assert (found.switch.repeated, found.switch.sent_again, found.switch.lost) == (3, 1, "it ended")
+
+
+def test_nothing_to_report_is_nothing() -> None:
+    assert WorkerResult.dump(None, None) == {}
