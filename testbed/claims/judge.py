@@ -1,7 +1,8 @@
 """Whether a claim holds, of what was measured: the paper's number, the model's and ours side by side. Pure.
 
 A claim is only as good as the runs below it. One run that is invalid, has failed or is not there, and the claim is not
-judged; one that is degraded, and it says so.
+judged. One that is degraded, and a claim that holds is degraded, too; one that does not hold is not judged, because it
+may be the machine's fault.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from testbed.claims.formulas import FormulaError, evaluate
 from testbed.claims.numbers import Numbers
 from testbed.experiment.claims import Claim, Row, matches
 
-State = Literal["holds", "fails", "not judged", "out of reach"]
+State = Literal["holds", "degraded", "fails", "not judged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +50,13 @@ class Judgement:
     model: float | None
     """The same of what the model's formula says; None: the claim has no model."""
     reason: str
-    """Why it does not hold, or is not judged; else which of its runs are degraded; or nothing."""
+    """Why it does not hold, or is not judged; else how many of its points are degraded; or nothing."""
     points: tuple[PointValue, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does, be it on runs that are degraded."""
+        return self.state in ("holds", "degraded")
 
 
 def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
@@ -78,11 +84,12 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         model = None if claim.model is None else _number(claim, mine, claim.model)
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
-    degraded = [point.text for point in mine if point.outcome == "degraded"]
+    num_degraded = sum(point.outcome == "degraded" for point in mine)
     holds = claim.expect.holds(measured, model)
     reasons = [] if holds else [f"expected {claim.expect.text}"]
-    reasons += [f"{len(degraded)} of {len(mine)} points degraded"] if degraded else []
-    return judged("holds" if holds else "fails", "; ".join(reasons), measured, model)
+    reasons += [f"{num_degraded} of {len(mine)} points degraded"] if num_degraded else []
+    states: tuple[State, State] = ("degraded", "not judged") if num_degraded else ("holds", "fails")
+    return judged(states[0 if holds else 1], "; ".join(reasons), measured, model)
 
 
 def values_at(claim: Claim, points: Sequence[Point]) -> list[PointValue]:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan
 from testbed.record.summary import Summary
@@ -25,7 +26,7 @@ def planned_numbers(plan: Plan) -> dict[str, float | None]:
     return {
         "W": float(experiment.workers),
         "P": float(plan.world.num_servers),
-        "S": float(plan.uncompressed_bytes),
+        "S": float(GRADIENT_ELEMENT_BYTES * sum(experiment.workload.parameter_counts())),
         "B": experiment.link.rate_bps / 8 * goodput_fraction(experiment.mtu),
         "a": plan.latency_s,
     }

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from testbed.record.summary import Summary
 
 commands: Final = typer.Typer()
+VALID: Final = ("valid",)
+STANDING: Final = ("valid", "degraded")
 
 
 @commands.command(epilog=EPILOG, short_help="Run what papers claim and judge it: paper, model, emulated side by side.")
@@ -68,7 +70,8 @@ def reproduce(
         for paper in shipped_papers():
             standard_output().print(f"[bold]{paper.name}[/]  {paper.authors}: {paper.title}", highlight=False)
         return
-    reproductions = prepare(what, quick=quick, output=output, force=force)
+    # What stands is judged; what is only degraded is tried again.
+    reproductions = prepare(what, quick=quick, output=output, outcomes=STANDING if dry_run else () if force else VALID)
     if not dry_run:
         require(reproductions)
     errors = Console(stderr=True, quiet=as_json)

@@ -1,6 +1,6 @@
 """What papers claim, run and judged: each part's sweep, one after another, and its claims on what was found."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.papers import FILE, Paper, load_paper, shipped_papers
 from testbed.experiment.sweep import Sweep, load_sweep
 from testbed.plan.plan import Plan
-from testbed.record.summary import Summary
+from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
 from testbed.run.sweep import found, plan_points, require_points, run_sweep
 
@@ -73,7 +73,7 @@ class Reproduction:
     @property
     def holds(self) -> bool:
         """Whether every claim within reach does."""
-        return all(judgement.state == "holds" for judgement in self.judgements)
+        return all(judgement.holds for judgement in self.judgements)
 
 
 def papers_called(name: str) -> list[Paper]:
@@ -88,8 +88,8 @@ def papers_called(name: str) -> list[Paper]:
     return chosen
 
 
-def prepare(name: str, *, quick: bool, output: Path, force: bool) -> list[Reproduction]:
-    """Everything planned and what has a valid result found, before anything runs.
+def prepare(name: str, *, quick: bool, output: Path, outcomes: Container[Outcome]) -> list[Reproduction]:
+    """Everything planned and results of such outcomes found below `output`, before anything runs.
 
     `name` is a spec's path, a paper's folder or name, or `all`. Raises SpecError, EnvironmentLacksError.
     """
@@ -100,7 +100,9 @@ def prepare(name: str, *, quick: bool, output: Path, force: bool) -> list[Reprod
             raise SpecError(f"{path}: it claims nothing; write `claims`, or use `testbed sweep`")
         _require_meaning(path, sweep.claims, sweep)
         plans = plan_points(sweep)
-        return Part(path=path, sweep=sweep, plans=plans, comparison=found(sweep, plans, output=output, force=force))
+        return Part(
+            path=path, sweep=sweep, plans=plans, comparison=found(sweep, plans, output=output, outcomes=outcomes)
+        )
 
     if Path(name).is_file():
         parts = [part(Path(name))]

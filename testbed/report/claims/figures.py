@@ -36,7 +36,7 @@ def claim_figure(judgement: Judgement) -> Figure | None:
             "name": "emulated",
             "x": [places[index] for index in order],
             "y": [_scaled(points[index].measured, scale) for index in order],
-            "marker": {"color": BLUE if judgement.state == "holds" else RED, "size": 9},
+            "marker": {"color": BLUE if judgement.holds else RED, "size": 9},
         }
     )
     over = next(iter(judgement.claim.take.formulas()), None)

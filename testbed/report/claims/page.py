@@ -75,4 +75,4 @@ def write_index(pages: Sequence[tuple[str, Sequence[Judgement], str]], *, folder
     return folder / INDEX
 
 
-_COUNTED: Final = ("holds", "fails", "not judged")
+_COUNTED: Final = ("holds", "degraded", "fails", "not judged")

@@ -71,7 +71,7 @@ def claims_json(name: str, paper: Paper | None, judgements: Sequence[Judgement])
         "paper": paper.model_dump(mode="json", include={"title", "authors", "venue", "url", "basis"})
         if paper
         else None,
-        "holds": all(judgement.state == "holds" for judgement in judgements),
+        "holds": all(judgement.holds for judgement in judgements),
         "claims": [
             *(_claim_json(judgement) for judgement in judgements),
             *(
@@ -94,7 +94,7 @@ def _claim_json(judgement: Judgement) -> Mapping[str, Any]:
         "expected": claim.expect.text,
         "why": claim.why,
         "state": judgement.state,
-        "holds": judgement.state == "holds",
+        "holds": judgement.holds,
         "reason": judgement.reason,
         "points": [point._asdict() for point in judgement.points],
     }

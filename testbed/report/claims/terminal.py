@@ -11,7 +11,7 @@ from testbed.claims.judge import Judgement
 from testbed.experiment.papers import Paper
 from testbed.report.claims.table import HEADERS, claim_rows
 
-_STYLES: Final = {"holds": "green", "fails": "bold red", "not judged": "yellow"}
+_STYLES: Final = {"holds": "green", "degraded": "yellow", "fails": "bold red", "not judged": "yellow"}
 
 
 def render_claims(name: str, paper: Paper | None, judgements: Sequence[Judgement], console: Console) -> None:
