@@ -28,6 +28,7 @@ from pydantic import (
 from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS, Background
 from testbed.experiment.changes import Change
+from testbed.experiment.claims import CLAIM_KEYS
 from testbed.experiment.documents import load_document, read_document
 from testbed.experiment.explanations import explanations
 from testbed.experiment.fusion.base import FUSIONS, Fusion
@@ -48,7 +49,7 @@ from transports.registry import Options
 from transports.units import Time, format_size, parse_size_bytes
 
 _NAME: Final = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
-SWEEP_KEYS: Final = ("sweep", "repeat")
+SWEEP_KEYS: Final = ("sweep", "repeat", *CLAIM_KEYS)
 """Keys of a spec that is many runs; `testbed.experiment.sweep` takes them out before what is left is an experiment."""
 
 
@@ -178,7 +179,7 @@ class Experiment(BaseModel):
         if isinstance(data, dict):
             for key in SWEEP_KEYS:
                 if key in data:
-                    raise ValueError(f"`{key}` makes several runs of one spec: use `testbed sweep`, or leave it out")
+                    raise ValueError(f"`{key}` is about several runs of one spec: use `testbed sweep`, or leave it out")
         return data
 
     @field_validator("name", mode="before")

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.errors import SpecError
+from testbed.experiment.claims import Claim, parse_claims
 from testbed.experiment.experiment import (
     SWEEP_KEYS,
     Experiment,
     anchor,
-    apply_override,
     naming,
     parse_override,
     read,
@@ -70,6 +70,8 @@ class Sweep:
     axes: tuple[Axis, ...]
     repeat: int
     points: tuple[Point, ...]
+    claims: tuple[Claim, ...] = ()
+    """What the spec says will be found."""
 
     @property
     def is_single_run(self) -> bool:
@@ -98,26 +100,34 @@ def value_text(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
+def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False) -> Sweep:
     """Read a YAML spec, with or without `sweep`, and apply overrides: `path=value`, or `sweep.path=[value, ...]`.
 
-    Raises SpecError that names the path and the value of every point that is no experiment.
+    With `quick` those that the spec lists under `quick` come first. Raises SpecError that names the path and the value
+    of every point that is no experiment.
     """
     data = read(path)
     swept = data.get("sweep")
     if isinstance(swept, dict):
         data["sweep"] = {key: _anchored(str(key), values, path.parent) for key, values in swept.items()}
-    for override in overrides:
-        key, value = parse_override(override)
+    for override, (key, value) in [*_quick(data, quick), *((text, parse_override(text)) for text in overrides)]:
         where, _, axis = key.partition(".")
         if where == "sweep" and axis:
             data["sweep"] = {**(data.get("sweep") or {}), axis: value}
             continue
         if any(key == varied or key.startswith(f"{varied}.") for varied in _paths_of(data.get("sweep"))):
             raise SpecError(f"--set {override}: {key} is varied by `sweep`; narrow it with --set 'sweep.PATH=[VALUE]'")
-        apply_override(data, override)
+        set_value(data, key, value)
     with naming(path):
         return expand(data)
+
+
+def _quick(data: Mapping[Any, Any], wanted: bool) -> list[tuple[str, tuple[str, Any]]]:
+    """What the spec says to set for fewer or shorter runs, as overrides. Raises SpecError."""
+    listed = data.get("quick", {})
+    if not isinstance(listed, Mapping) or not all(isinstance(key, str) for key in listed):
+        raise SpecError(f"quick: a mapping from paths to values, such as workload.iterations: 5 (got {listed!r})")
+    return [(f"quick.{key}", (key, value)) for key, value in listed.items()] if wanted else []
 
 
 def expand(data: Mapping[Any, Any]) -> Sweep:
@@ -148,7 +158,8 @@ def expand(data: Mapping[Any, Any]) -> Sweep:
     errors.raise_if_any()
     _refuse_twins(points)
     name = points[0].experiment.name
-    return Sweep(name=name, axes=axes, repeat=repeat, points=tuple(points))
+    claims = parse_claims(data.get("claims", []))
+    return Sweep(name=name, axes=axes, repeat=repeat, points=tuple(points), claims=claims)
 
 
 class PointErrors:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from testbed.machine.doctor import plan_here, require
 from testbed.plan.plan import Plan
 from testbed.record import number_text
 from testbed.record.reader import results_of
-from testbed.record.summary import Summary
+from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.run.run import RunStoppedError, require_iterations
@@ -56,13 +56,15 @@ def require_points(sweep: Sweep, plans: Sequence[Plan]) -> None:
             raise EnvironmentLacksError(f"{error}\n[{point.text}]") from None
 
 
-def found(sweep: Sweep, plans: Sequence[Plan], *, output: Path, force: bool = False) -> Comparison:
-    """The sweep with the newest valid results that its points already have below `output`; none with `force`."""
+def found(
+    sweep: Sweep, plans: Sequence[Plan], *, output: Path, force: bool = False, outcomes: Container[Outcome] = ("valid",)
+) -> Comparison:
+    """The sweep with the newest results of such outcomes that its points have below `output`; none with `force`."""
     points = []
     for point, plan in zip(sweep.points, plans, strict=True):
         experiment = point.experiment
         results = [] if force else results_of(output, name=experiment.name, spec_sha256=experiment.sha256())
-        valid = [summary for summary in results if summary.outcome == "valid"]
+        standing = [summary for summary in results if summary.outcome in outcomes]
         points.append(
             ComparedPoint(
                 settings=point.settings,
@@ -70,7 +72,7 @@ def found(sweep: Sweep, plans: Sequence[Plan], *, output: Path, force: bool = Fa
                 bound_s=plan.prediction.bound_s,
                 predicted_s=plan.prediction.alpha_beta_s,
                 num_asked=sweep.repeat,
-                runs=tuple(valid[-sweep.repeat :]),
+                runs=tuple(standing[-sweep.repeat :]),
             )
         )
     directory = output / f"{sweep.name}-sweep-{sweep.sha256()[:8]}"

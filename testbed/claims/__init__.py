@@ -1,0 +1,1 @@
+"""Claims about experiments, judged by what was measured: formulas, a run's numbers, the judgement. Pure."""

@@ -1,0 +1,122 @@
+"""Whether a claim holds, of what was measured: the paper's number, the model's and ours side by side. Pure.
+
+A claim is only as good as the runs below it. One run that is invalid, has failed or is not there, and the claim is not
+judged. One that is degraded, and a claim that holds is degraded, too; one that does not hold is not judged, because it
+may be the machine's fault.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from testbed.claims.formulas import FormulaError, evaluate
+from testbed.claims.numbers import Numbers
+from testbed.experiment.claims import Claim, Row, matches
+
+State = Literal["holds", "degraded", "fails", "not judged"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One point of a sweep as claims see it."""
+
+    settings: Mapping[str, Any]
+    text: str
+    """Its settings in few characters."""
+    outcome: str
+    """The worst of its runs: valid, degraded, invalid, failed, unsupported, not run."""
+    numbers: Numbers
+
+
+class PointValue(NamedTuple):
+    """What a claim looks at, at one point."""
+
+    text: str
+    """Its settings."""
+    over: float | None
+    """Where it lies on the claim's other axis; None: it has none."""
+    measured: float | None
+    model: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """What became of a claim."""
+
+    claim: Claim
+    state: State
+    measured: float | None
+    """The number, of what was emulated."""
+    model: float | None
+    """The same of what the model's formula says; None: the claim has no model."""
+    reason: str
+    """Why it does not hold, or is not judged; else how many of its points are degraded; or nothing."""
+    points: tuple[PointValue, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does, be it on runs that are degraded."""
+        return self.state in ("holds", "degraded")
+
+
+def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
+    """Of a sweep's points. Raises FormulaError where a formula cannot be right whatever is measured."""
+    mine = [point for point in points if matches(point.settings, claim.where)]
+
+    def judged(state: State, reason: str, measured: float | None = None, model: float | None = None) -> Judgement:
+        return Judgement(
+            claim=claim,
+            state=state,
+            measured=measured,
+            model=model,
+            reason=reason,
+            points=tuple(values_at(claim, mine)),
+        )
+
+    if not mine:
+        return judged("not judged", f"no point has {dict(claim.where)}")
+    bad = [point for point in mine if point.outcome not in ("valid", "degraded")]
+    if bad:
+        others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        return judged("not judged", f"{bad[0].text}: {bad[0].outcome}{others}")
+    try:
+        measured = _number(claim, mine, claim.of)
+        model = None if claim.model is None else _number(claim, mine, claim.model)
+    except (FormulaError, ValueError, ArithmeticError) as error:
+        return judged("not judged", str(error))
+    num_degraded = sum(point.outcome == "degraded" for point in mine)
+    holds = claim.expect.holds(measured, model)
+    reasons = [] if holds else [f"expected {claim.expect.text}"]
+    reasons += [f"{num_degraded} of {len(mine)} points degraded"] if num_degraded else []
+    states: tuple[State, State] = ("degraded", "not judged") if num_degraded else ("holds", "fails")
+    return judged(states[0 if holds else 1], "; ".join(reasons), measured, model)
+
+
+def values_at(claim: Claim, points: Sequence[Point]) -> list[PointValue]:
+    """What the claim looks at, at each of its points; None for what a point does not have."""
+    over = next(iter(claim.take.formulas()), None)
+    return [
+        PointValue(
+            text=point.text,
+            over=_or_none(over, point.numbers),
+            measured=_or_none(claim.of, point.numbers),
+            model=_or_none(claim.model, point.numbers),
+        )
+        for point in points
+    ]
+
+
+def _or_none(formula: str | None, numbers: Numbers) -> float | None:
+    try:
+        return None if formula is None else evaluate(formula, numbers)
+    except FormulaError:
+        return None
+
+
+def _number(claim: Claim, points: Sequence[Point], formula: str) -> float:
+    rows, values = [], []
+    for point in points:
+        numbers = {each: evaluate(each, point.numbers) for each in claim.take.formulas()}
+        rows.append(Row(settings=point.settings, numbers=numbers))
+        values.append(evaluate(formula, point.numbers))
+    return claim.take.number(rows, values)

@@ -1,0 +1,113 @@
+"""reproduce: what papers claim, run and judged."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+
+from testbed.calibration.cache import Mode
+from testbed.commands.options import EPILOG, Calibrate, Json, Output, Verbose, emit, set_up_logging
+from transports.bench.terminal import standard_output
+
+if TYPE_CHECKING:
+    from testbed.experiment.experiment import Experiment
+    from testbed.record.summary import Summary
+
+commands: Final = typer.Typer()
+VALID: Final = ("valid",)
+STANDING: Final = ("valid", "degraded")
+
+
+@commands.command(epilog=EPILOG, short_help="Run what papers claim and judge it: paper, model, emulated side by side.")
+def reproduce(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PAPER|SPEC|all]",
+            help="A paper by name, the folder of one of yours, a spec with `claims`, or all papers; without it, what "
+            "there is.",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer points and iterations, as each spec says under `quick`.")
+    ] = False,
+    output: Output = Path("results"),
+    calibration: Calibrate = Mode.CACHED,
+    force: Annotated[bool, typer.Option("--force", help="Run also what has a valid result below --output.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Judge what has been run already, without root; run nothing.")
+    ] = False,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run what papers claim and judge it: what the paper says, what a model says and what was emulated, side by side.
+
+    Every claim says what is computed of which runs, what is expected, and why that tolerance; it is only as good as the
+    runs below it: one that is invalid, and the claim is not judged. Points with a valid result below --output are not
+    run again. A page, Markdown, LaTeX and JSON go to OUTPUT/claims. Needs root.
+
+    Exit codes of their own: 1 if any claim within reach does not hold.
+
+    Examples:
+
+    \b
+      testbed reproduce
+      testbed reproduce alqahtani_2019 --quick
+      testbed reproduce all --quick --json
+    """
+    from testbed.experiment.papers import shipped_papers
+    from testbed.report.claims.page import write_claims, write_index
+    from testbed.report.claims.table import claims_json
+    from testbed.report.claims.terminal import render_claims
+    from testbed.report.terminal.summary import LiveProgress
+    from testbed.run.reproduce import Reproduction, prepare, require
+    from testbed.run.run import run_experiment
+
+    set_up_logging(verbose)
+    if what is None:
+        for paper in shipped_papers():
+            standard_output().print(f"[bold]{paper.name}[/]  {paper.authors}: {paper.title}", highlight=False)
+        return
+    # What stands is judged; what is only degraded is tried again.
+    reproductions = prepare(what, quick=quick, output=output, outcomes=STANDING if dry_run else () if force else VALID)
+    if not dry_run:
+        require(reproductions)
+    errors = Console(stderr=True, quiet=as_json)
+    folder = output / "claims"
+
+    def run_one(experiment: "Experiment") -> "Summary":
+        progress = LiveProgress(errors, enabled=not as_json)
+        try:
+            return run_experiment(experiment, output=output, progress=progress, calibration_mode=calibration)
+        finally:
+            progress.close()
+
+    done: list[Reproduction] = []
+    for reproduction in reproductions:
+        finished = reproduction
+        if not dry_run:
+            for number in range(len(reproduction.parts)):
+                finished = finished.with_part_run(number, run_one, errors)
+        done.append(finished)
+        page = write_claims(
+            finished.name,
+            finished.paper,
+            finished.judgements,
+            folder=folder,
+            sweeps=[part.comparison.directory for part in finished.parts],
+            command=f"testbed reproduce {what}{' --quick' if quick else ''}",
+        )
+        if not as_json:
+            render_claims(finished.name, finished.paper, finished.judgements, standard_output())
+            standard_output().print(f"[bold]Page[/]    {page}", highlight=False, soft_wrap=True)
+    if len(done) > 1:
+        titled = [
+            (each.paper.title if each.paper else each.name, each.judgements, f"{each.name}.html") for each in done
+        ]
+        write_index(titled, folder=folder)
+    if as_json:
+        emit({"papers": [claims_json(each.name, each.paper, each.judgements) for each in done]})
+    if not all(each.holds for each in done):
+        raise typer.Exit(1)

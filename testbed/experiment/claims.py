@@ -1,0 +1,334 @@
+"""What a spec claims of its points: the papers' statements as data that a run can refute. Pure.
+
+    claims:
+      - name: one server's time grows with the workers
+        feature: 1a
+        of: allreduce.time_s                       # of each point: a formula over its numbers (testbed.claims.numbers)
+        model: 2 * W * S / B                       # what theory says of the same point; optional
+        where: {collective: parameter_server}      # which points
+        take: {kind: slope, over: W}               # one number of all of them
+        expect: {within: 10%}                      # of the model's; or at_least, at_most, difference
+        why: headers and acknowledgements, which the formula leaves out, take 5 %
+        paper: {says: "2S/B per worker", evidence: reconstructed, source: section 2.2}
+
+`take` is computed of the measured numbers, and of the model's in the same way; `expect` compares them.
+"""
+
+import itertools
+import math
+import statistics
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from testbed.errors import SpecError
+from transports.units import parse_fraction
+
+CLAIM_KEYS: Final = ("claims", "quick")
+"""Keys of a spec, beside those of a sweep, that belong to no single run."""
+
+Evidence = Literal["abstract", "figure", "code", "public", "computed", "reconstructed", "unverified"]
+"""How what a paper says is known: stated in its abstract; read off its own figure; read in its authors' code or
+data; in another public text; computed from public data; rebuilt from the standard theory; not checked. `reconstructed`
+and `unverified` are never shown as the paper's own words."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Share = Annotated[float, BeforeValidator(lambda value: parse_fraction(value) if isinstance(value, str) else value)]
+
+
+class PaperSays(_Part):
+    """What the paper says about a claim, and how that is known."""
+
+    says: str = Field(min_length=1)
+    evidence: Evidence
+    source: str = ""
+    """Where: page, figure, table, file."""
+    value: float | None = None
+    """As a number of the claim's kind, for the table and the figures."""
+
+
+class Numbers(_Part):
+    """What one number is taken from: `of` at each of the claim's points, in the order of the sweep."""
+
+    @abstractmethod
+    def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
+        """Of the values, one for each row. Raises ValueError where they are too few or alike."""
+
+    def formulas(self) -> Sequence[str]:
+        """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
+        return ()
+
+
+class Row(BaseModel):
+    """A point as an aggregate sees it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    settings: Mapping[str, Any]
+    numbers: Mapping[str, float]
+    """By formula."""
+
+
+class Slope(Numbers):
+    """Of the straight line through the points, by least squares."""
+
+    kind: Literal["slope"]
+    over: str
+
+    def formulas(self) -> Sequence[str]:
+        """What lies on the other axis."""
+        return (self.over,)
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
+        """In units of `of` for each unit of `over`."""
+        return statistics.linear_regression([row.numbers[self.over] for row in rows], values).slope
+
+
+class Linearity(Numbers):
+    """R^2 of the straight line through the points: 1 where they lie on it. At least three."""
+
+    kind: Literal["linearity"]
+    over: str
+
+    def formulas(self) -> Sequence[str]:
+        """What lies on the other axis."""
+        return (self.over,)
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
+        """0 to 1."""
+        if len(rows) < 3:
+            raise ValueError(f"two points always lie on a line: at least three are needed (got {len(rows)})")
+        return statistics.correlation([row.numbers[self.over] for row in rows], values) ** 2
+
+
+class Ratio(Numbers):
+    """The median over some points, over that of others."""
+
+    kind: Literal["ratio"]
+    of: Mapping[str, Any]
+    """The settings of those above the line."""
+    to: Mapping[str, Any]
+    """The settings of those below it."""
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
+        """Without a unit."""
+        above = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, self.of)]
+        below = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, self.to)]
+        for what, found in ((self.of, above), (self.to, below)):
+            if not found:
+                raise ValueError(f"no point has {dict(what)}")
+        return statistics.median(above) / statistics.median(below)
+
+
+class Spread(Numbers):
+    """The largest over the smallest: 1 where all are the same."""
+
+    kind: Literal["spread"]
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
+        """At least 1."""
+        return max(values) / min(values)
+
+
+class Order(Numbers):
+    """How surely values fall from each to the next of a list: the smallest ratio of neighbours; over 1, they do."""
+
+    kind: Literal["order"]
+    by: str
+    """The path of the setting."""
+    falling: tuple[Any, ...] = Field(min_length=2)
+    """Its values, the one with the largest number first."""
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
+        """Without a unit."""
+        medians = []
+        for wanted in self.falling:
+            found = [value for row, value in zip(rows, values, strict=True) if matches(row.settings, {self.by: wanted})]
+            if not found:
+                raise ValueError(f"no point has {self.by}: {wanted}")
+            medians.append(statistics.median(found))
+        return min(first / second for first, second in itertools.pairwise(medians))
+
+
+class First(Numbers):
+    """The smallest `over` at which the value is at least a level, by a straight line between neighbours."""
+
+    kind: Literal["first"]
+    over: str
+    level: float
+
+    def formulas(self) -> Sequence[str]:
+        """What is looked for."""
+        return (self.over,)
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
+        """In units of `over`; infinite where no point reaches the level."""
+        ordered = sorted((row.numbers[self.over], value) for row, value in zip(rows, values, strict=True))
+        for index, (at, value) in enumerate(ordered):
+            if value >= self.level:
+                if index == 0:
+                    return at
+                before_at, before = ordered[index - 1]
+                return before_at + (at - before_at) * (self.level - before) / (value - before)
+        return math.inf
+
+
+class RankCorrelation(Numbers):
+    """Spearman's: 1 where a point that has more of one has more of the other, always. At least three points."""
+
+    kind: Literal["rank_correlation"]
+    over: str
+
+    def formulas(self) -> Sequence[str]:
+        """The other quantity."""
+        return (self.over,)
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
+        """-1 to 1."""
+        if len(rows) < 3:
+            raise ValueError(f"at least three points are needed (got {len(rows)})")
+        return statistics.correlation(_ranks([row.numbers[self.over] for row in rows]), _ranks(values))
+
+
+class Extreme(Numbers):
+    """The least, median, mean or most of all points."""
+
+    kind: Literal["least", "median", "mean", "most"]
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
+        """In units of `of`."""
+        match self.kind:
+            case "least":
+                return min(values)
+            case "median":
+                return statistics.median(values)
+            case "mean":
+                return statistics.fmean(values)
+            case "most":
+                return max(values)
+
+
+AnyNumbers = Annotated[
+    Slope | Linearity | Ratio | Spread | Order | First | RankCorrelation | Extreme, Field(discriminator="kind")
+]
+
+
+class Expectation(_Part):
+    """When a claim holds. All that are said must."""
+
+    within: Share | None = Field(None, gt=0, lt=1)
+    """At most so far from the model's number, relative to it: 10%."""
+    difference: float | None = Field(None, gt=0)
+    """At most so far from the model's number, in its own unit."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_fields_set or all(getattr(self, name) is None for name in self.model_fields_set):
+            raise ValueError("says nothing; allowed: within, difference, at_least, at_most")
+        return self
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether there must be a model's number."""
+        return self.within is not None or self.difference is not None
+
+    def holds(self, measured: float, model: float | None) -> bool:
+        """Raises ValueError where it needs a model's number and there is none."""
+        if math.isnan(measured):
+            return False
+        if self.needs_model and model is None:
+            raise ValueError("`within` and `difference` need a `model`")
+        return (
+            (self.within is None or model is None or abs(measured - model) <= self.within * abs(model))
+            and (self.difference is None or model is None or abs(measured - model) <= self.difference)
+            and (self.at_least is None or measured >= self.at_least)
+            and (self.at_most is None or measured <= self.at_most)
+        )
+
+    @property
+    def text(self) -> str:
+        """`within 10 % of the model, at least 0.99`."""
+        parts = [f"within {100 * self.within:g} % of the model"] if self.within is not None else []
+        parts += [f"within {self.difference:g} of the model"] if self.difference is not None else []
+        parts += [f"at least {self.at_least:g}"] if self.at_least is not None else []
+        parts += [f"at most {self.at_most:g}"] if self.at_most is not None else []
+        return ", ".join(parts)
+
+
+class Claim(_Part):
+    """One statement about a sweep's points that a run can refute."""
+
+    name: str = Field(min_length=1)
+    feature: str = ""
+    """Which of the laboratory's features it checks, such as 1a: groups the table."""
+    of: str = Field(min_length=1)
+    """A formula over the numbers of a point."""
+    model: str | None = None
+    """A formula for what theory says of the same."""
+    where: Mapping[str, Any] = Field(default_factory=dict)
+    """Settings that its points have, by path; all points where nothing is said."""
+    take: AnyNumbers
+    expect: Expectation
+    why: str = Field(min_length=1)
+    """Why this tolerance and no other."""
+    paper: PaperSays | None = None
+    unit: str = ""
+    """Of the number: s, s/worker; nothing for a ratio."""
+
+    @model_validator(mode="after")
+    def _has_what_it_compares_with(self) -> Self:
+        if self.expect.needs_model and self.model is None:
+            raise ValueError("expect: `within` and `difference` compare with a `model`; write its formula")
+        return self
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """From the least on; those that are alike share the mean of theirs."""
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+def matches(settings: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a point has these settings: `collective: ring` also where the spec has `{kind: ring, ...}`, a list where
+    it has one of them."""
+    return all(path in settings and _alike(settings[path], value) for path, value in wanted.items())
+
+
+def _alike(setting: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list | tuple):
+        return any(_alike(setting, one) for one in wanted)
+    if isinstance(setting, Mapping) and isinstance(wanted, Mapping):
+        return all(key in setting and setting[key] == value for key, value in wanted.items())
+    if isinstance(setting, Mapping) and isinstance(wanted, str):
+        return bool(setting.get("kind") == wanted)
+    return bool(setting == wanted)
+
+
+def parse_claims(data: object) -> tuple[Claim, ...]:
+    """The `claims` of a spec. Raises SpecError that names the field of each that cannot be right."""
+    if not isinstance(data, list):
+        raise SpecError(f"claims: a list of claims (got {data!r})")
+    found, errors = [], []
+    for number, each in enumerate(data):
+        try:
+            found.append(Claim.model_validate(each))
+        except ValidationError as error:
+            errors += [
+                f"claims.{number}.{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()
+            ]
+    names = [claim.name for claim in found]
+    errors += [
+        f"claims: {name!r} is there twice; names tell claims apart" for name in {*names} if names.count(name) > 1
+    ]
+    if errors:
+        raise SpecError("\n".join(errors))
+    return tuple(found)

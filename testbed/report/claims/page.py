@@ -1,0 +1,78 @@
+"""A page for each paper, with its figures redrawn from our runs; beside it Markdown, LaTeX and JSON."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from testbed.claims.judge import Judgement
+from testbed.errors import EnvironmentLacksError
+from testbed.experiment.papers import Paper
+from testbed.record.writer import replace_text
+from testbed.report.claims.figures import claim_figure
+from testbed.report.claims.table import claim_rows, claims_json, claims_latex, claims_markdown, paper_text, value_text
+from testbed.report.page import inlined, template
+
+INDEX: Final = "index.html"
+
+
+def write_claims(
+    name: str,
+    paper: Paper | None,
+    judgements: Sequence[Judgement],
+    *,
+    folder: Path,
+    sweeps: Sequence[Path],
+    command: str,
+) -> Path:
+    """Write, or write again, `<name>.html`, `.md`, `.tex` and `.json` in the folder; returns the page.
+
+    `sweeps` are the directories of the runs' own pages. Raises EnvironmentLacksError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write {folder}: {error.strerror}; choose another --output") from error
+    figures = {
+        f"claim-{number}": figure
+        for number, judgement in enumerate(judgements)
+        if (figure := claim_figure(judgement)) is not None
+    }
+    page = template("claims.html.j2").render(
+        name=name,
+        paper=paper,
+        rows=list(claim_rows(judgements, paper)),
+        judgements=list(enumerate(judgements)),
+        paper_text=paper_text,
+        value_text=value_text,
+        sweeps=[(path.name, os.path.relpath(path / "sweep.html", folder)) for path in sweeps],
+        command=command,
+        **inlined(figures),
+    )
+    replace_text(folder / f"{name}.html", page)
+    replace_text(folder / f"{name}.md", claims_markdown(name, paper, judgements))
+    replace_text(folder / f"{name}.tex", claims_latex(judgements, paper))
+    replace_text(folder / f"{name}.json", json.dumps(claims_json(name, paper, judgements), indent=2) + "\n")
+    return folder / f"{name}.html"
+
+
+def write_index(pages: Sequence[tuple[str, Sequence[Judgement], str]], *, folder: Path) -> Path:
+    """One line for each paper: its title, its claims, its page's file name. Returns the index."""
+    text = template("claims_index.html.j2").render(
+        pages=[
+            (
+                title,
+                [sum(judgement.state == state for judgement in judgements) for state in _COUNTED],
+                len(judgements),
+                file,
+            )
+            for title, judgements, file in pages
+        ],
+        states=_COUNTED,
+    )
+    replace_text(folder / INDEX, text)
+    return folder / INDEX
+
+
+_COUNTED: Final = ("holds", "degraded", "fails", "not judged")

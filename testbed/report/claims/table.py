@@ -1,0 +1,129 @@
+"""A table of claims: what the paper says, what the model says, what was emulated, whether it holds. As plain rows.
+
+What of a paper is reconstructed or not checked is shown with that word: nobody may take it for the paper's own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from testbed.claims.judge import Judgement
+from testbed.experiment.claims import PaperSays
+from testbed.experiment.papers import Paper
+from testbed.record import number_text
+
+HEADERS: Final = ("", "claim", "paper", "model", "emulated", "")
+SCHEMA_VERSION: Final = 1
+
+
+class ClaimRow(NamedTuple):
+    """One line of the table."""
+
+    feature: str
+    name: str
+    paper: str
+    model: str
+    emulated: str
+    state: str
+    reason: str
+
+
+def claim_rows(judgements: Sequence[Judgement], paper: Paper | None) -> Iterator[ClaimRow]:
+    """Those that ran, those that another command checks, those that cannot be tried here."""
+    for judgement in judgements:
+        claim = judgement.claim
+        yield ClaimRow(
+            claim.feature,
+            claim.name,
+            paper_text(claim.paper),
+            value_text(judgement.model, claim.unit),
+            value_text(judgement.measured, claim.unit),
+            judgement.state,
+            judgement.reason,
+        )
+    for each in paper.elsewhere if paper else ():
+        yield ClaimRow(each.feature, each.name, paper_text(each.paper), "", "", "elsewhere", each.command)
+    for out in paper.out_of_reach if paper else ():
+        yield ClaimRow(out.feature, out.name, paper_text(out.paper), "", "", "out of reach", out.reason)
+
+
+def paper_text(says: PaperSays | None) -> str:
+    """`1.8 times [abstract]`."""
+    return number_text.DASH if says is None else f"{says.says} [{says.evidence}]"
+
+
+def value_text(value: float | None, unit: str) -> str:
+    """`412 ms/worker`, `9.14`; a dash for None."""
+    if value is None:
+        return number_text.DASH
+    if unit == "s" or unit.startswith("s/"):
+        return number_text.time_text(value) + unit[1:]
+    if unit == "%":
+        return number_text.percent_text(value)
+    return f"{number_text.digits(value)} {unit}".rstrip()
+
+
+def claims_json(name: str, paper: Paper | None, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """What `testbed reproduce --json` prints of one paper."""
+    out = paper.out_of_reach if paper else ()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
+        "paper": paper.model_dump(mode="json", include={"title", "authors", "venue", "url", "basis"})
+        if paper
+        else None,
+        "holds": all(judgement.holds for judgement in judgements),
+        "claims": [
+            *(_claim_json(judgement) for judgement in judgements),
+            *(
+                {"name": each.name, "feature": each.feature, "state": "out of reach", "reason": each.reason}
+                for each in out
+            ),
+        ],
+    }
+
+
+def _claim_json(judgement: Judgement) -> Mapping[str, Any]:
+    claim = judgement.claim
+    return {
+        "name": claim.name,
+        "feature": claim.feature,
+        "paper": claim.paper.model_dump() if claim.paper else None,
+        "model": judgement.model,
+        "emulated": judgement.measured,
+        "unit": claim.unit,
+        "expected": claim.expect.text,
+        "why": claim.why,
+        "state": judgement.state,
+        "holds": judgement.holds,
+        "reason": judgement.reason,
+        "points": [point._asdict() for point in judgement.points],
+    }
+
+
+def claims_markdown(name: str, paper: Paper | None, judgements: Sequence[Judgement]) -> str:
+    """For a paper's appendix or an issue."""
+    lines = [f"## {paper.title if paper else name}", ""]
+    if paper is not None:
+        lines += [f"{paper.authors}, {paper.venue}. <{paper.url}>", "", f"Known of it: {paper.basis}.", ""]
+    lines += ["| | claim | paper | model | emulated | |", "|---|---|---|---:|---:|---|"]
+    rows = list(claim_rows(judgements, paper))
+    for row in rows:
+        cells = (row.feature, row.name, row.paper, row.model, row.emulated, row.state)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += [""] + [f"- {row.name}: {row.reason}" for row in rows if row.reason]
+    return "\n".join(lines) + "\n"
+
+
+_LATEX: Final = str.maketrans(
+    {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}",
+     "\\": r"\textbackslash{}", "\u00b5": r"$\mu$", number_text.DASH: "--"}
+)  # fmt: skip
+
+
+def claims_latex(judgements: Sequence[Judgement], paper: Paper | None) -> str:
+    """A tabular of all rows; it needs no package."""
+    lines = [r"\begin{tabular}{llrrl}", r"\hline", r"claim & paper & model & emulated & \\", r"\hline"]
+    for row in claim_rows(judgements, paper):
+        cells = (row.name, row.paper, row.model, row.emulated, row.state)
+        lines.append(" & ".join(cell.translate(_LATEX) for cell in cells) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])

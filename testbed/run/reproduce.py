@@ -1,0 +1,133 @@
+"""What papers claim, run and judged: each part's sweep, one after another, and its claims on what was found."""
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from testbed.claims import judge as claims
+from testbed.claims.formulas import names_in
+from testbed.claims.numbers import measured_numbers
+from testbed.errors import SpecError
+from testbed.experiment.claims import Claim, matches
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.papers import FILE, Paper, load_paper, shipped_papers
+from testbed.experiment.sweep import Sweep, load_sweep
+from testbed.plan.plan import Plan
+from testbed.record.summary import Outcome, Summary
+from testbed.report.comparison.points import Comparison
+from testbed.run.sweep import found, plan_points, require_points, run_sweep
+
+ALL = "all"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A spec with claims, planned, with the results that it has."""
+
+    path: Path
+    sweep: Sweep
+    plans: Sequence[Plan]
+    comparison: Comparison
+
+    @property
+    def judgements(self) -> list[claims.Judgement]:
+        """Of its claims, on what its points have found so far."""
+        points = [
+            claims.Point(
+                settings=point.settings,
+                text=point.text,
+                outcome=compared.outcome,
+                numbers=measured_numbers(plan, compared.usable),
+            )
+            for point, compared, plan in zip(self.sweep.points, self.comparison.points, self.plans, strict=True)
+        ]
+        return [claims.judge(claim, points) for claim in self.sweep.claims]
+
+    def run(self, run: Callable[[Experiment], Summary], console: Console) -> "Part":
+        """With what its points lacked. Raises Interrupted."""
+        experiments = [point.experiment for point in self.sweep.points]
+        comparison = run_sweep(self.comparison, experiments, run=run, console=console)
+        return replace(self, comparison=comparison)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reproduction:
+    """A paper's parts, or a spec with claims that is nobody's."""
+
+    name: str
+    paper: Paper | None
+    parts: Sequence[Part]
+
+    @property
+    def judgements(self) -> list[claims.Judgement]:
+        """Of all claims, part by part."""
+        return [judgement for part in self.parts for judgement in part.judgements]
+
+    def with_part_run(self, number: int, run: Callable[[Experiment], Summary], console: Console) -> "Reproduction":
+        """With one part's missing runs done. Raises Interrupted."""
+        parts = [part.run(run, console) if index == number else part for index, part in enumerate(self.parts)]
+        return replace(self, parts=parts)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim within reach does."""
+        return all(judgement.holds for judgement in self.judgements)
+
+
+def papers_called(name: str) -> list[Paper]:
+    """`all`, one of the shipped papers, or the folder of one. Raises SpecError."""
+    if (Path(name) / FILE).is_file():
+        return [load_paper(Path(name))]
+    papers = shipped_papers()
+    chosen = [paper for paper in papers if name in (ALL, paper.name)]
+    if not chosen:
+        known = ", ".join([*(paper.name for paper in papers), ALL])
+        raise SpecError(f"{name!r} is no paper and no file of a spec with `claims`; papers: {known}")
+    return chosen
+
+
+def prepare(name: str, *, quick: bool, output: Path, outcomes: Container[Outcome]) -> list[Reproduction]:
+    """Everything planned and results of such outcomes found below `output`, before anything runs.
+
+    `name` is a spec's path, a paper's folder or name, or `all`. Raises SpecError, EnvironmentLacksError.
+    """
+
+    def part(path: Path) -> Part:
+        sweep = load_sweep(path, quick=quick)
+        if not sweep.claims:
+            raise SpecError(f"{path}: it claims nothing; write `claims`, or use `testbed sweep`")
+        _require_meaning(path, sweep.claims, sweep)
+        plans = plan_points(sweep)
+        return Part(
+            path=path, sweep=sweep, plans=plans, comparison=found(sweep, plans, output=output, outcomes=outcomes)
+        )
+
+    if Path(name).is_file():
+        parts = [part(Path(name))]
+        return [Reproduction(name=parts[0].sweep.name, paper=None, parts=parts)]
+    return [
+        Reproduction(name=paper.name, paper=paper, parts=[part(path) for path in paper.specs])
+        for paper in papers_called(name)
+    ]
+
+
+def require(reproductions: Sequence[Reproduction]) -> None:
+    """Raises SpecError or EnvironmentLacksError for what any point needs and cannot have, before the first one runs."""
+    for reproduction in reproductions:
+        for part in reproduction.parts:
+            require_points(part.sweep, part.plans)
+
+
+def _require_meaning(path: Path, wanted: Sequence[Claim], sweep: Sweep) -> None:
+    """A claim without points, or with a formula that is none, is wrong before anything runs."""
+    for claim in wanted:
+        try:
+            for formula in (claim.of, claim.model, *claim.take.formulas()):
+                if formula is not None:
+                    names_in(formula)
+        except ValueError as error:
+            raise SpecError(f"{path}: claims: {claim.name}: {error}") from None
+        if not any(matches(point.settings, claim.where) for point in sweep.points):
+            raise SpecError(f"{path}: claims: {claim.name}: where: no point has {dict(claim.where)}")

@@ -1,0 +1,49 @@
+"""Formulas are arithmetic over named numbers and nothing else."""
+
+import pytest
+
+from testbed.claims.formulas import FormulaError, evaluate, names_in
+
+NUMBERS = {"W": 8.0, "S": 4e6, "B": 1e7, "a": 1e-4, "allreduce.time_s": 0.7, "loss.end": None}
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [
+        ("2 * (W - 1) / W * S / B", 0.7),
+        ("allreduce.time_s / (2*(W-1)/W*S/B)", 1.0),
+        ("max(W, 9) + min(1, 2) - abs(-3)", 7),
+        ("-W ** 2", -64),
+        ("log2(W) * sqrt(4) + ceil(0.1)", 7),
+    ],
+)
+def test_it_computes(formula: str, value: float) -> None:
+    assert evaluate(formula, NUMBERS) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("W +", "is no formula"),
+        ("X * 2", "X: no such number; allowed: B, S, W"),
+        ("loss.end * 2", "loss.end: the run does not have it"),
+        ("W / (W - 8)", "division by zero"),
+        ("__import__('os').system('true')", "only"),
+        ("W if W else S", "only"),
+        ("[W][0]", "only"),
+        ("True", "only"),
+        ("'text'", "only"),
+        ("W @ S", "only"),
+        ("W.__class__.x", "no such number"),
+        ("(lambda: 1)()", "only"),
+    ],
+)
+def test_anything_else_is_refused_with_the_place(formula: str, message: str) -> None:
+    with pytest.raises(FormulaError, match=message.replace("(", r"\(").replace("*", r"\*")):
+        evaluate(formula, NUMBERS)
+
+
+def test_its_names_are_known_before_anything_runs() -> None:
+    assert names_in("2 * max(W, -S) / allreduce.time_s") == {"W", "S", "allreduce.time_s"}
+    with pytest.raises(FormulaError):
+        names_in("2 *")

@@ -1,0 +1,67 @@
+"""A claim is judged by its points, and only as good as the runs below it."""
+
+from typing import Any
+
+from testbed.claims.judge import Judgement, Point, judge
+from testbed.experiment.claims import Claim
+
+CLAIM = {
+    "name": "grows", "of": "time_s", "model": "2 * W", "where": {"collective": "ps"}, "why": "because",
+    "take": {"kind": "slope", "over": "W"}, "expect": {"within": "10%"},
+}  # fmt: skip
+
+
+def judged(times_s: dict[int, float | None], outcomes: dict[int, str] | None = None, **keys: Any) -> Judgement:
+    points = [
+        Point(
+            settings={"collective": "ps", "workers": workers},
+            text=f"workers={workers}",
+            outcome=(outcomes or {}).get(workers, "valid"),
+            numbers={"W": float(workers), "time_s": time_s},
+        )
+        for workers, time_s in times_s.items()
+    ]
+    other = Point(settings={"collective": "ring"}, text="ring", outcome="invalid", numbers={"W": 2.0, "time_s": 99.0})
+    return judge(Claim.model_validate({**CLAIM, **keys}), [*points, other])
+
+
+def test_paper_model_and_measurement_stand_side_by_side() -> None:
+    found = judged({2: 4.1, 4: 8.1, 8: 16.1})
+    assert (found.state, found.reason) == ("holds", "")
+    assert found.holds
+    assert abs((found.measured or 0) - 2) < 1e-9
+    assert abs((found.model or 0) - 2) < 1e-9
+    assert [(point.text, point.over, point.measured, point.model) for point in found.points] == [
+        ("workers=2", 2.0, 4.1, 4.0),
+        ("workers=4", 4.0, 8.1, 8.0),
+        ("workers=8", 8.0, 16.1, 16.0),
+    ]
+
+
+def test_a_wrong_measurement_fails_and_says_what_was_expected() -> None:
+    found = judged({2: 4.0, 4: 9.0, 8: 20.0})
+    assert found.state == "fails"
+    assert not found.holds
+    assert found.reason == "expected within 10 % of the model"
+
+
+def test_one_bad_run_and_the_claim_is_not_judged() -> None:
+    for outcome in ("invalid", "failed", "unsupported", "not run"):
+        found = judged({2: 4.0, 4: 8.0, 8: 16.0}, {4: outcome})
+        assert found.state == "not judged"
+        assert found.measured is None
+        assert found.reason == f"workers=4: {outcome}"
+
+
+def test_degraded_runs_carry_on_into_the_claim() -> None:
+    assert judged({2: 4.0, 4: 8.0, 8: 16.0}, {4: "degraded"}).state == "degraded"
+    assert judged({2: 4.0, 4: 8.0, 8: 16.0}, {4: "degraded"}).holds
+    found = judged({2: 4.0, 4: 9.0, 8: 20.0}, {4: "degraded"})
+    assert found.state == "not judged"
+    assert "1 of 3 points degraded" in found.reason
+
+
+def test_a_number_that_a_run_does_not_have_is_named() -> None:
+    found = judged({2: 4.0, 4: None, 8: 16.0})
+    assert (found.state, found.reason) == ("not judged", "time_s: the run does not have it")
+    assert judged({2: 4.0}, where={"collective": "tree"}).reason == "no point has {'collective': 'tree'}"

@@ -1,0 +1,62 @@
+"""What formulas may name: the plan's symbols and every number of a summary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from testbed.claims.numbers import measured_numbers, planned_numbers
+from testbed.experiment.experiment import validate
+from testbed.links.htb import goodput_fraction
+from testbed.plan.plan import Plan, make_plan
+from testbed.record.reader import Record
+from testbed.record.summary import LinkSummary
+
+
+def plan(**keys: Any) -> Plan:
+    workload = {"kind": "synthetic", "layers": ["1MiB", "1MiB"]}
+    return make_plan(validate({"name": "x", "workers": 4, "workload": workload, "link": {"rate": "80mbit"}, **keys}))
+
+
+def test_symbols_are_those_of_the_formulas_in_the_papers() -> None:
+    numbers = planned_numbers(plan(collective={"kind": "parameter_server", "servers": 2}))
+    assert (numbers["W"], numbers["P"], numbers["S"]) == (4, 2, 2 * 2**20)
+    assert numbers["B"] == pytest.approx(10e6 * goodput_fraction())
+    assert 0 < (numbers["a"] or 0) < 1e-3
+
+
+def link(sender: str, receiver: str, **keys: Any) -> LinkSummary:
+    return LinkSummary.model_validate(
+        {
+            "name": "l", "from": sender, "to": receiver, "rate_bps": 1e8, "delay_s": 0, "measured_rate_bps": 1e8,
+            "measured_delay_s": 0, "expected_bytes": 0, "acknowledgement_bytes": 0, "retransmitted_bytes": 0,
+            "drops": 0, "bytes": 0, "utilization_mean": 0.1, "utilization_busy": 0.5, **keys,
+        }
+    )  # fmt: skip
+
+
+def test_bytes_are_of_an_average_worker_and_iteration_and_servers_count_both_directions(
+    record: Callable[..., Record],
+) -> None:
+    links = [
+        link("w0", "s0", bytes=600), link("s0", "w0", bytes=60), link("w1", "s0", bytes=1200), link("s0", "w1"),
+        link("ps0", "s0", utilization_busy=0.45), link("s0", "ps0", utilization_busy=0.5),
+        link("ps1", "s0", utilization_busy=0.2), link("s0", "ps1", utilization_busy=None),
+    ]  # fmt: skip
+    run = record().summary.model_copy(update={"links": links, "num_iterations": 3})
+    numbers = measured_numbers(plan(), [run])
+    assert (numbers["sent_bytes"], numbers["received_bytes"]) == (300, 10)
+    assert numbers["server_busy"] == pytest.approx(0.95)
+
+
+def test_of_several_runs_the_median_counts_and_nothing_stands_for_what_is_not_known(
+    record: Callable[..., Record],
+) -> None:
+    summary = record().summary
+    runs = [summary.model_copy(update={"scaling_factor": value}) for value in (0.1, 0.5, 0.6)]
+    numbers = measured_numbers(plan(), runs)
+    assert numbers["scaling_factor"] == 0.5
+    assert summary.iteration_time_s is not None
+    assert numbers["iteration_time_s.median"] == summary.iteration_time_s.median
+    assert numbers["server_busy"] is None
+    assert "scaling_factor" not in measured_numbers(plan(), [])

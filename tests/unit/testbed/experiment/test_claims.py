@@ -1,0 +1,134 @@
+"""What is taken of a claim's points, and when it holds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from testbed.errors import SpecError
+from testbed.experiment.claims import Claim, Expectation, Row, matches, parse_claims
+
+
+def claim(**keys: Any) -> dict[str, Any]:
+    return {
+        "name": "c", "of": "allreduce.time_s", "take": {"kind": "median"}, "expect": {"at_least": 1}, "why": "because",
+        **keys,
+    }  # fmt: skip
+
+
+def taken(
+    take: Mapping[str, Any], values: Sequence[float], over: Sequence[float] = (), **settings: Sequence[Any]
+) -> float:
+    made = Claim.model_validate(claim(take=take))
+    rows = [
+        Row(
+            settings={path: listed[index] for path, listed in settings.items()},
+            numbers=dict.fromkeys(made.take.formulas(), over[index]) if over else {},
+        )
+        for index in range(len(values))
+    ]
+    return made.take.number(rows, values)
+
+
+def test_a_slope_and_how_straight_the_line_is() -> None:
+    assert taken({"kind": "slope", "over": "W"}, [3, 5, 9], [1, 2, 4]) == pytest.approx(2)
+    assert taken({"kind": "linearity", "over": "W"}, [3, 5, 9], [1, 2, 4]) == pytest.approx(1)
+    assert taken({"kind": "linearity", "over": "W"}, [3, 9, 5], [1, 2, 4]) < 0.5
+    with pytest.raises(ValueError, match="at least three"):
+        taken({"kind": "linearity", "over": "W"}, [3, 5], [1, 2])
+
+
+def test_a_ratio_is_of_medians() -> None:
+    ways = ["ring", "ps", "ps", "ps"]
+    take = {"kind": "ratio", "of": {"collective": "ps"}, "to": {"collective": "ring"}}
+    assert taken(take, [2, 6, 8, 100], collective=ways) == 4
+    with pytest.raises(ValueError, match="no point has"):
+        taken({**take, "to": {"collective": "tree"}}, [2, 6, 8, 100], collective=ways)
+
+
+def test_a_spread_and_extremes() -> None:
+    assert taken({"kind": "spread"}, [2, 3, 4]) == 2
+    assert [taken({"kind": kind}, [2, 3, 7]) for kind in ("least", "median", "mean", "most")] == [2, 3, 4, 7]
+
+
+def test_an_order_is_as_sure_as_its_closest_neighbours() -> None:
+    take = {"kind": "order", "by": "collective", "falling": ["ps", "p2p", "ring"]}
+    assert taken(take, [1, 6, 3], collective=["ring", "ps", "p2p"]) == 2
+    assert taken(take, [4, 6, 3], collective=["ring", "ps", "p2p"]) == 0.75
+
+
+def test_the_first_place_that_reaches_a_level_lies_between_points() -> None:
+    take = {"kind": "first", "over": "ratio", "level": 0.9}
+    assert taken(take, [0.5, 0.8, 1.0], [1, 2, 4]) == pytest.approx(3)
+    assert taken(take, [0.95, 1.0], [1, 2]) == 1
+    assert taken(take, [0.5, 0.8], [1, 2]) == math.inf
+
+
+def test_ranks_that_go_together() -> None:
+    take = {"kind": "rank_correlation", "over": "W"}
+    assert taken(take, [1, 10, 100], [1, 2, 3]) == pytest.approx(1)
+    assert taken(take, [100, 10, 1], [1, 2, 3]) == pytest.approx(-1)
+    assert taken(take, [1, 1, 5, 7], [1, 1, 2, 3]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("expect", "model", "right", "wrong"),
+    [
+        ({"within": "10%"}, 10.0, [9.0, 11.0], [8.99, 11.01]),
+        ({"within": "10%"}, -10.0, [-9.0, -11.0], [-8.9, 11.0]),
+        ({"difference": 5}, 10.0, [5.0, 15.0], [4.9, 15.1]),
+        ({"at_least": 2}, None, [2.0, math.inf], [1.99, math.nan]),
+        ({"at_most": 2}, None, [2.0, -1.0], [2.01, math.nan]),
+        ({"at_least": 1, "at_most": 2}, None, [1.0, 2.0], [0.9, 2.1]),
+        ({"within": "10%", "at_most": 10}, 10.0, [9.5], [10.5]),
+    ],
+)
+def test_both_sides_of_every_expectation(
+    expect: dict[str, Any], model: float | None, right: list[float], wrong: list[float]
+) -> None:
+    expectation = Expectation.model_validate(expect)
+    assert all(expectation.holds(value, model) for value in right)
+    assert not any(expectation.holds(value, model) for value in wrong)
+    assert expectation.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"expect": {}}, "claims.0.expect: Value error, says nothing"),
+        ({"expect": {"within": "10%"}}, "compare with a `model`"),
+        ({"expect": {"within": "2"}}, "claims.0.expect.within"),
+        ({"take": {"kind": "slop"}}, "claims.0.take"),
+        ({"take": {"kind": "slope"}}, "claims.0.take.slope.over"),
+        ({"paper": {"says": "x", "evidence": "hearsay"}}, "claims.0.paper.evidence"),
+        ({"why": ""}, "claims.0.why"),
+        ({"wher": {}}, "claims.0.wher"),
+    ],
+)
+def test_what_cannot_be_right_names_its_field(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message.replace("(", r"\(")):
+        parse_claims([claim(**keys)])
+
+
+def test_names_tell_claims_apart() -> None:
+    with pytest.raises(SpecError, match="'c' is there twice"):
+        parse_claims([claim(), claim()])
+    with pytest.raises(SpecError, match="claims: a list"):
+        parse_claims({"c": claim()})
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted", "found"),
+    [
+        ("ring", "ring", True),
+        ({"kind": "ring", "segment": 1}, "ring", True),
+        ({"kind": "all_to_all", "exchange": "full"}, {"kind": "all_to_all", "exchange": "shards"}, False),
+        (4, [2, 4], True),
+        (8, [2, 4], False),
+        ("ring", {"kind": "ring"}, False),
+    ],
+)
+def test_points_are_found_by_settings(setting: object, wanted: object, found: bool) -> None:
+    assert matches({"x": setting}, {"x": wanted}) == found
+    assert not matches({}, {"x": wanted})

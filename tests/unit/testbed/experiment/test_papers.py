@@ -1,0 +1,102 @@
+"""Shipped papers: every claim can hold and can fail, and none says what nobody knows."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from testbed.claims.formulas import evaluate, names_in
+from testbed.claims.judge import Point, State, judge
+from testbed.claims.numbers import measured_numbers, planned_numbers
+from testbed.experiment.claims import Claim, matches
+from testbed.experiment.papers import Paper, shipped_papers
+from testbed.experiment.sweep import Sweep, load_sweep
+from testbed.plan.plan import Plan, make_plan
+from testbed.record.reader import Record
+
+PAPERS = shipped_papers()
+SPECS = [(paper, path) for paper in PAPERS for path in paper.specs]
+
+
+@pytest.fixture(scope="module", params=SPECS, ids=lambda spec: f"{spec[0].name}/{spec[1].stem}")
+def spec(request: pytest.FixtureRequest) -> tuple[Paper, Path]:
+    return request.param
+
+
+def planned(sweep: Sweep) -> list[Plan]:
+    return [make_plan(point.experiment) for point in sweep.points]
+
+
+def planted(claim: Claim, sweep: Sweep, plans: Sequence[Plan], values: Sequence[float]) -> State:
+    """The verdict when what the claim looks at has these values."""
+    looks_at = claim.model_copy(update={"of": "planted"})
+    points = [
+        Point(
+            settings=point.settings,
+            text=point.text,
+            outcome="valid",
+            numbers={**numbers_of(plan, claim), "planted": value},
+        )
+        for point, plan, value in zip(sweep.points, plans, values, strict=True)
+    ]
+    return judge(looks_at, points).state
+
+
+def numbers_of(plan: Plan, claim: Claim) -> dict[str, float | None]:
+    """Planned ones, and one of everything measured that the claim's model or axis needs."""
+    named = set().union(*(names_in(each) for each in (claim.model, *claim.take.formulas()) if each))
+    return {**dict.fromkeys(named, 1.0), **planned_numbers(plan)}
+
+
+def candidates(claim: Claim, sweep: Sweep, plans: Sequence[Plan]) -> Iterator[list[float]]:
+    """Values to plant: what the model says, the same distorted, numbers of all sizes around what is expected."""
+    draw = random.Random(claim.name)
+    if claim.model:
+        right = [
+            evaluate(claim.model, numbers_of(plan, claim)) if matches(point.settings, claim.where) else 1.0
+            for point, plan in zip(sweep.points, plans, strict=True)
+        ]
+        yield right
+        yield [3 * value for value in right]
+    level = claim.expect.at_least if claim.expect.at_least is not None else claim.expect.at_most or 1.0
+    for over in (plan.experiment.workers for plan in plans[:1]):
+        yield [float(over + plan.experiment.workers) for plan in plans]
+    for _ in range(4000):
+        yield [abs(level) * 10 ** draw.uniform(-1.2, 1.2) for _ in plans]
+        near = abs(level) * 10 ** draw.uniform(-0.05, 0.05)
+        yield [near * 10 ** draw.uniform(-0.02, 0.02) for _ in plans]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_claim_can_hold_and_can_fail(spec: tuple[Paper, Path], quick: bool) -> None:
+    sweep = load_sweep(spec[1], quick=quick)
+    plans = planned(sweep)
+    for claim in sweep.claims:
+        wanted = {"holds", "fails"}
+        for values in candidates(claim, sweep, plans):
+            wanted.discard(planted(claim, sweep, plans, values))
+            if not wanted:
+                break
+        assert not wanted, f"{claim.name}: never {wanted}"
+
+
+def test_formulas_name_numbers_that_a_run_has(spec: tuple[Paper, Path], record: Callable[..., Record]) -> None:
+    summary = record().summary
+    sweep = load_sweep(spec[1])
+    known = set(measured_numbers(make_plan(sweep.points[0].experiment), [summary]))
+    for claim in sweep.claims:
+        named = set().union(*(names_in(each) for each in (claim.of, claim.model, *claim.take.formulas()) if each))
+        assert named <= known, f"{claim.name}: {named - known}"
+
+
+def test_every_claim_says_what_the_paper_says_and_how_that_is_known(spec: tuple[Paper, Path]) -> None:
+    for claim in load_sweep(spec[1]).claims:
+        assert claim.feature
+        assert claim.paper is not None
+
+
+def test_papers_have_names_and_quick_versions_have_no_more_points() -> None:
+    assert len({paper.name for paper in PAPERS}) == len(PAPERS) > 0
+    for _, path in SPECS:
+        assert len(load_sweep(path, quick=True).points) <= len(load_sweep(path).points)

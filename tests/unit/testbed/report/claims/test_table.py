@@ -1,0 +1,97 @@
+"""Tables of claims: nothing is left out, nothing reconstructed passes for the paper's own words."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from testbed.claims.judge import Judgement, PointValue, State
+from testbed.experiment.claims import Claim
+from testbed.experiment.papers import OutOfReach, Paper
+from testbed.record.number_text import DASH
+from testbed.report.claims.page import write_claims, write_index
+from testbed.report.claims.table import claims_json, claims_latex, claims_markdown, value_text
+from testbed.report.claims.terminal import render_claims
+
+PAPER = Paper(
+    folder=Path("x_2020"),
+    title="A Title",
+    authors="Nobody",
+    venue="NOWHERE 2020",
+    url="https://example.org",
+    basis="its abstract",
+    parts=("a.yaml",),
+    out_of_reach=(OutOfReach(name="on a GPU", feature="4d", reason="there is none"),),
+)
+
+
+def judgement(name: str = "grows_by 10 %", state: State = "fails") -> Judgement:
+    claim = Claim.model_validate(
+        {
+            "name": name, "feature": "1a", "of": "allreduce.time_s", "model": "2 * W", "unit": "s/worker",
+            "take": {"kind": "slope", "over": "W"}, "expect": {"within": "10%"}, "why": "because",
+            "paper": {"says": "2 S/B", "evidence": "reconstructed"},
+        }
+    )  # fmt: skip
+    points = (PointValue("workers=2", 2.0, 0.2, 0.21), PointValue("workers=4", 4.0, None, 0.4))
+    return Judgement(
+        claim=claim,
+        state=state,
+        measured=0.35,
+        model=0.1,
+        reason="expected within 10 %",
+        points=points,
+    )
+
+
+def test_the_terminal_shows_evidence_and_reasons() -> None:
+    text = StringIO()
+    render_claims("x", PAPER, [judgement()], Console(file=text, width=160))
+    for expected in ("2 S/B [reconstructed]", "350 ms/worker", "100 ms/worker", "fails", "on a GPU: there is none"):
+        assert expected in text.getvalue()
+
+
+def test_markdown_and_latex_have_every_row() -> None:
+    markdown, latex = claims_markdown("x", PAPER, [judgement("a|b")]), claims_latex([judgement()], PAPER)
+    assert "a\\|b" in markdown
+    assert "| 2 S/B [reconstructed] | 100 ms/worker | 350 ms/worker | fails |" in markdown
+    assert "- on a GPU: there is none" in markdown
+    assert r"grows\_by 10 \% & 2 S/B [reconstructed] & 100 ms/worker & 350 ms/worker & fails \\" in latex
+
+
+def test_json_says_whether_all_hold() -> None:
+    assert claims_json("x", PAPER, [judgement(state="holds"), judgement("b", state="degraded")])["holds"]
+    document = json.loads(json.dumps(claims_json("x", None, [judgement(state="holds"), judgement("b", "not judged")])))
+    assert not document["holds"]
+    assert [claim["state"] for claim in document["claims"]] == ["holds", "not judged"]
+    assert document["claims"][0]["points"][1] == {"text": "workers=4", "over": 4.0, "measured": None, "model": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.35, "s", "350 ms"),
+        (0.35, "s/worker", "350 ms/worker"),
+        (0.93, "%", "93.0 %"),
+        (9.142, "", "9.14"),
+        (None, "s", DASH),
+    ],
+)
+def test_numbers_have_their_units(value: float | None, unit: str, text: str) -> None:
+    assert value_text(value, unit) == text
+
+
+def test_pages_are_written_with_their_figures_and_an_index(tmp_path: Path) -> None:
+    page = write_claims(
+        "x", PAPER, [judgement()], folder=tmp_path, sweeps=[tmp_path / "s-sweep-1"], command="testbed ..."
+    )
+    text = page.read_text()
+    assert 'id="claim-0"' in text
+    assert "s-sweep-1/sweep.html" in text
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".md", ".tex", ".json"}
+    index = write_index([("A Title", [judgement()], "x.html")], folder=tmp_path).read_text()
+    assert '<a href="x.html">A Title</a></td><td>1</td><td>0</td><td>0</td><td>1</td>' in " ".join(
+        index.split()
+    ).replace("> <", "><")
