@@ -1,0 +1,133 @@
+"""A spec's claims are judged on what its points found; what is wrong with them is said before anything runs."""
+
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from testbed.errors import SpecError
+from testbed.experiment.experiment import Experiment
+from testbed.record.reader import Record
+from testbed.record.summary import Outcome, Quantiles, Summary
+from testbed.run.reproduce import Reproduction, papers_called, prepare
+
+CLAIM: dict[str, Any] = {
+    "name": "it is bandwidth that counts",
+    "of": "iteration_time_s.median",
+    "model": "1e8 / (8 * B)",
+    "take": {"kind": "ratio", "of": {"link.rate": "100mbit"}, "to": {"link.rate": "200mbit"}},
+    "expect": {"within": "5%"},
+    "why": "nothing else differs",
+}
+
+
+def spec(folder: Path, *claims: dict[str, Any], **keys: Any) -> Path:
+    path = folder / "spec.yaml"
+    data = {"name": "x", "workers": 2, "sweep": {"link.rate": ["100mbit", "200mbit"]}, "claims": list(claims), **keys}
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+@pytest.fixture
+def run(record: Callable[..., Record]) -> Callable[..., Callable[[Experiment], Summary]]:
+    summary = record().summary
+
+    def runs(*, exponent: float = 1.0, outcome: Outcome = "valid") -> Callable[[Experiment], Summary]:
+        def one(experiment: Experiment) -> Summary:
+            time_s = (1e8 / experiment.link.rate_bps) ** exponent
+            times = Quantiles(median=time_s, p10=time_s, p90=time_s)
+            reasons = [] if outcome == "valid" else ["because"]
+            return summary.model_copy(update={"iteration_time_s": times, "outcome": outcome, "reasons": reasons})
+
+        return one
+
+    return runs
+
+
+def done(path: Path, run: Callable[[Experiment], Summary], output: Path) -> Reproduction:
+    (reproduction,) = prepare(str(path), quick=False, output=output, outcomes=())
+    return reproduction.with_part_run(0, run, Console(file=StringIO()))
+
+
+def test_a_claim_holds_on_runs_that_agree_and_fails_on_a_planted_wrong_one(
+    tmp_path: Path, run: Callable[..., Callable[[Experiment], Summary]]
+) -> None:
+    path = spec(tmp_path, CLAIM)
+    right = done(path, run(), tmp_path)
+    assert [judgement.state for judgement in right.judgements] == ["holds"]
+    assert right.holds
+    assert right.judgements[0].measured == pytest.approx(2)
+    wrong = done(path, run(exponent=0.5), tmp_path)
+    assert [judgement.state for judgement in wrong.judgements] == ["fails"]
+    assert not wrong.holds
+
+
+def test_the_verdict_of_the_runs_bounds_the_claims(
+    tmp_path: Path, run: Callable[..., Callable[[Experiment], Summary]]
+) -> None:
+    path = spec(tmp_path, CLAIM)
+    assert [each.state for each in done(path, run(outcome="degraded"), tmp_path).judgements] == ["degraded"]
+    assert [each.state for each in done(path, run(outcome="invalid"), tmp_path).judgements] == ["not judged"]
+
+
+def test_before_it_runs_nothing_is_judged(tmp_path: Path) -> None:
+    (reproduction,) = prepare(str(spec(tmp_path, CLAIM)), quick=False, output=tmp_path, outcomes=("valid",))
+    assert [(each.state, each.measured) for each in reproduction.judgements] == [("not judged", None)]
+    assert not reproduction.holds
+
+
+def test_quick_changes_what_the_spec_lists(tmp_path: Path) -> None:
+    path = spec(tmp_path, CLAIM, quick={"workload.iterations": 3, "workers": 3})
+    (full,) = prepare(str(path), quick=False, output=tmp_path, outcomes=())
+    (quick,) = prepare(str(path), quick=True, output=tmp_path, outcomes=())
+    assert [point.experiment.workers for point in full.parts[0].sweep.points] == [2, 2]
+    assert [point.experiment.workers for point in quick.parts[0].sweep.points] == [3, 3]
+    assert quick.parts[0].sweep.points[0].experiment.workload.num_iterations() == 3
+
+
+@pytest.mark.parametrize(
+    ("claims", "keys", "message"),
+    [
+        ([], {}, "it claims nothing"),
+        ([{**CLAIM, "of": "1 +"}], {}, "is no formula"),
+        ([{**CLAIM, "where": {"collective": "tree"}}], {}, "where: no point has"),
+        ([{**CLAIM, "expect": {}}], {}, "claims.0.expect"),
+        ([CLAIM], {"quick": [1]}, "quick: a mapping"),
+    ],
+)
+def test_what_cannot_be_right_is_said_before_anything_runs(
+    tmp_path: Path, claims: list[dict[str, Any]], keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        prepare(str(spec(tmp_path, *claims, **keys)), quick=True, output=tmp_path, outcomes=())
+
+
+def test_papers_have_names() -> None:
+    assert "alqahtani_2019" in [paper.name for paper in papers_called("all")]
+    assert [paper.name for paper in papers_called("shi_2018")] == ["shi_2018"]
+    with pytest.raises(SpecError, match=r"'shi' is no paper .* papers: alqahtani_2019, .*, all"):
+        papers_called("shi")
+
+
+def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path) -> None:
+    spec(tmp_path, CLAIM)
+    about = {
+        "title": "T",
+        "authors": "A",
+        "venue": "V",
+        "url": "https://example.org",
+        "basis": "b",
+        "parts": ["spec.yaml"],
+    }
+    (tmp_path / "paper.yaml").write_text(yaml.safe_dump(about))
+    assert [paper.title for paper in papers_called(str(tmp_path))] == ["T"]
+    (tmp_path / "paper.yaml").write_text(yaml.safe_dump({**about, "parts": ["other.yaml"]}))
+    with pytest.raises(SpecError, match=r"parts: no such file: other\.yaml"):
+        papers_called(str(tmp_path))
+    (tmp_path / "paper.yaml").write_text(yaml.safe_dump({**about, "titel": "T"}))
+    with pytest.raises(SpecError, match="titel"):
+        papers_called(str(tmp_path))
