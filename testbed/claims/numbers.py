@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan
 from testbed.record.summary import Summary
