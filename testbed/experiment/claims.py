@@ -18,7 +18,7 @@ import itertools
 import math
 import statistics
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -203,17 +203,15 @@ class Extreme(Numbers):
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
         """In units of `of`."""
-        match self.kind:
-            case "least":
-                return min(values)
-            case "median":
-                return statistics.median(values)
-            case "mean":
-                return statistics.fmean(values)
-            case "most":
-                return max(values)
+        return _EXTREMES[self.kind](values)
 
 
+_EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    "least": min,
+    "median": statistics.median,
+    "mean": statistics.fmean,
+    "most": max,
+}
 AnyNumbers = Annotated[
     Slope | Linearity | Ratio | Spread | Order | First | RankCorrelation | Extreme, Field(discriminator="kind")
 ]
