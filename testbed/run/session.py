@@ -21,9 +21,9 @@ from testbed.deployment.deployment import Deployment, deploy
 from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks
 from testbed.errors import RunFailedError
+from testbed.experiment.iterative import Iterative
 from testbed.experiment.slowdowns.base import SLOWDOWNS
 from testbed.experiment.workloads.command import Command
-from testbed.experiment.workloads.training import Training
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.hosts.spawn import log_tail
@@ -169,10 +169,11 @@ class Workbench:
         workload = experiment.workload
         if experiment.synchronisation.kind != "asynchronous":
             return None
-        assert isinstance(workload, Training), "the plan refuses others"
+        assert isinstance(workload, Iterative), "the plan refuses others"
+        learning_rate, momentum = workload.server_step()
         return AsynchronousServer(
-            learning_rate=workload.learning_rate,
-            momentum=workload.momentum,
+            learning_rate=learning_rate,
+            momentum=momentum,
             num_pushes=workload.warmup + workload.iterations,
         )
 

@@ -180,7 +180,8 @@ def _median(frame: pl.DataFrame, column: str) -> float | None:
 
 
 def _samples_per_s(iterations: pl.DataFrame, median_s: float | None) -> float | None:
-    return float(np.median(iterations["num_samples"].to_numpy())) / median_s if median_s else None
+    num_samples = float(np.median(iterations["num_samples"].to_numpy())) if median_s else 0.0
+    return num_samples / median_s if median_s and num_samples else None  # a generated trace has no samples
 
 
 def _losses(iterations: pl.DataFrame) -> LossValues | None:
