@@ -168,7 +168,7 @@ class SchedulePacer(ComputePacer):
         """When the one before has ended, and its input is there."""
         now_s = time.monotonic() if self._following_s is None else self._following_s
         if self._begun_s is not None:
-            now_s = max(now_s, self._begun_s + slowdown * self._schedule.input_s)
+            now_s = max(now_s, self._begun_s + self._schedule.input_s)
         self._begun_s = self._zero_s = now_s
         self._slowdown = slowdown
         self.pace_s = slowdown * self._schedule.compute_s

@@ -55,6 +55,11 @@ class Workload(Options):
         buckets so from the second iteration on. Where a workload does not say, it is the reverse, in one dimension."""
         return [(count,) for count in reversed(self.parameter_counts())]
 
+    def computing(self) -> str:
+        """What of its computing is real and what is paced or replayed, in a line for a reader of the numbers; empty
+        where it computes nothing that is known."""
+        return ""
+
     def judged_by_links_alone(self) -> bool:
         """Whether a run of it has a verdict though it reports no iterations."""
         return False
