@@ -1,6 +1,7 @@
 """Replayed training: the gradients of a layer table, each when the table says, and no computing."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -29,7 +30,10 @@ class ReplayTask(Task):
 
     def __init__(self, options: Replayed, configuration: WorkerConfiguration) -> None:
         self._table = options.table()
-        self._gradients = Gradients(configuration.seed * configuration.num_workers + configuration.rank)
+        self._gradients = Gradients(
+            configuration.seed * configuration.num_workers + configuration.rank,
+            largest=max(prod(shape) for layer in self._table.layers for shape in layer.tensors),
+        )
         self._with_values = configuration.synchronisation.kind != "every_iteration"
         self._reduced: dict[torch.Tensor, torch.Tensor] = {}
         self.num_samples = self._table.batch_size or 0

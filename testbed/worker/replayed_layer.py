@@ -11,35 +11,32 @@ from torch import nn
 Shape = tuple[int, ...]
 
 _NUM_DRAWN: Final = 2**20 + 7
-"""Of which gradients are stretches: 4 MB, whatever the size of the model. No power of two, so that neighbouring tensors
+"""Of which gradients are stretches. No power of two, so that neighbouring tensors
 of the usual sizes begin in different places."""
 _DEVIATION: Final = 1e-3
 
 
 class Gradients:
-    """Normally distributed numbers, drawn once from a seed and given out in turn, so that each iteration's gradients
-    are others and a worker needs no memory for them."""
+    """Normally distributed numbers, drawn once from a seed and given out in turn without being copied, so that each
+    iteration's gradients are others and none of them costs a worker any time.
 
-    def __init__(self, seed: int) -> None:
+    They repeat; what is drawn is written as often as the largest tensor needs it.
+    """
+
+    def __init__(self, seed: int, *, largest: int) -> None:
+        """For tensors of up to `largest` elements."""
         generator = torch.Generator().manual_seed(seed)
-        self._drawn = _DEVIATION * torch.randn(_NUM_DRAWN, generator=generator)
+        drawn = _DEVIATION * torch.randn(_NUM_DRAWN, generator=generator)
+        self._repeated = torch.empty(_NUM_DRAWN + largest)
+        for part in torch.split(self._repeated, _NUM_DRAWN):
+            part.copy_(drawn[: len(part)])
         self._next = 0
 
     def take(self, shape: Shape) -> torch.Tensor:
-        """The next ones; not to be written to. What is larger than all that is drawn repeats it."""
-        count = prod(shape)
-        if self._next + count <= _NUM_DRAWN:
-            taken = self._drawn[self._next : self._next + count]
-            self._next += count
-            return taken.view(shape)
-        taken = torch.empty(count)
-        filled = 0
-        while filled < count:
-            part = self._drawn[self._next : self._next + count - filled]
-            taken[filled : filled + len(part)] = part
-            filled += len(part)
-            self._next = (self._next + len(part)) % _NUM_DRAWN
-        return taken.view(shape)
+        """The next ones; not to be written to."""
+        start, count = self._next, prod(shape)
+        self._next = (start + count) % _NUM_DRAWN
+        return self._repeated[start : start + count].view(shape)
 
 
 class ReplayedLayer(nn.Module):

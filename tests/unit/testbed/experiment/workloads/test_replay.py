@@ -70,7 +70,7 @@ def test_workers_have_gradients_of_their_own_and_the_same_mean(workers: list[Wor
 
 
 def test_a_replay_has_no_loss(workers: list[Worker]) -> None:
-    assert all(loss != loss for worker in workers for loss in worker.losses())  # noqa: PLR0124 (not a number)
+    assert all(loss != loss for worker in workers for loss in worker.losses())
 
 
 @pytest.mark.parametrize(
