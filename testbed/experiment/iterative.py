@@ -56,9 +56,13 @@ class Iterative(AgentWorkload):
         """Of each float32 parameter, in the order the model registers them."""
 
     @abstractmethod
-    def pace_table(self) -> LayerTable | None:
-        """How long each part of computing is made to last; None: as long as it takes. Its layers have the tensors of
-        `parameter_shapes`, in that order."""
+    def layer_table(self) -> LayerTable:
+        """The layers, with the tensors of `parameter_shapes` in that order, and how long their parts of computing last,
+        or are taken to last where nobody has said it."""
+
+    @abstractmethod
+    def paced(self) -> bool:
+        """Whether computing is made to last as long as `layer_table` says; if not, it lasts as long as it takes."""
 
     @abstractmethod
     def computing(self) -> str:
@@ -78,11 +82,8 @@ class Iterative(AgentWorkload):
         return [shapes[start:stop] for start, stop in layers_of(shapes)]
 
     def layer_backward_s(self) -> Sequence[float]:
-        """From the pace, if there is one: from one layer's gradients to the next ones'."""
-        table = self.pace_table()
-        if table is None:
-            return super().layer_backward_s()
-        ready_s = ComputeSchedule.of(table).ready_s
+        """From one layer's gradients to the next ones'."""
+        ready_s = ComputeSchedule.of(self.layer_table()).ready_s
         layers_s = [max(ready_s[start:stop]) for start, stop in layers_of(self.parameter_shapes())]
         return [later_s - earlier_s for later_s, earlier_s in pairwise([*layers_s, 0.0])]
 
@@ -136,28 +137,24 @@ class Replayed(Iterative):
     preload: ClassVar[Sequence[str]] = (*Iterative.preload, "testbed.worker.replay")
 
     @abstractmethod
-    def table(self) -> LayerTable:
-        """What is replayed."""
-
-    @abstractmethod
     def origin(self) -> str:
         """Where the table is from, for a reader of the numbers."""
 
-    def pace_table(self) -> LayerTable | None:
-        """All of it."""
-        return self.table()
+    def paced(self) -> bool:
+        """There is nothing else that would take time."""
+        return True
 
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
         """Of all layers."""
-        return [shape for layer in self.table().layers for shape in layer.tensors]
+        return [shape for layer in self.layer_table().layers for shape in layer.tensors]
 
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
         """The last layer's first."""
-        return [shape for layer in reversed(self.table().layers) for shape in layer.tensors]
+        return [shape for layer in reversed(self.layer_table().layers) for shape in layer.tensors]
 
     def computing(self) -> str:
         """Replayed."""
-        table = self.table()
+        table = self.layer_table()
         forward, backward, update = map(milliseconds, (table.forward_s, table.backward_s, table.update_s))
         return (
             f"replayed, {self.origin()}: forward {forward}, backward {backward}, optimizer {update}; gradients are "

@@ -29,7 +29,7 @@ class ReplayTask(Task):
     broadcasts = False
 
     def __init__(self, options: Replayed, configuration: WorkerConfiguration) -> None:
-        self._table = options.table()
+        self._table = options.layer_table()
         self._gradients = Gradients(
             configuration.seed * configuration.num_workers + configuration.rank,
             largest=max(prod(shape) for layer in self._table.layers for shape in layer.tensors),

@@ -24,7 +24,8 @@ class Durations(NamedTuple):
 
 def durations_of(options: Iterative, configuration: WorkerConfiguration) -> Durations:
     """Of a worker."""
-    factor, fusion, table = configuration.dilation, configuration.fusion, options.pace_table()
+    factor, fusion = configuration.dilation, configuration.fusion
+    table = options.layer_table() if options.paced() else None
     if table is not None and fusion.kind == "priority":
         table = table.updating_in_forward()  # there each layer is stepped when the next forward pass comes to it
     return Durations(

@@ -93,7 +93,7 @@ class Replay(Replayed):
             _ = layer.tensors  # raises ValueError
         return self
 
-    def table(self) -> LayerTable:
+    def layer_table(self) -> LayerTable:
         """At the batch size asked for."""
         return _table(self.trace, self.device or _DEFAULT_DEVICE, self.batch_size)
 

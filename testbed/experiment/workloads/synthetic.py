@@ -34,7 +34,7 @@ class Synthetic(Replayed):
     backward_s: Time = Field(0.2, alias="backward", ge=0, le=3600)
     """The same."""
 
-    def table(self) -> LayerTable:
+    def layer_table(self) -> LayerTable:
         """Layers all alike."""
         shapes = _shapes(self.layers, self.scale)
         borders = layers_of(shapes)

@@ -77,32 +77,34 @@ class Training(Iterative):
         """In the order in which they become ready."""
         return MODELS[self.model].gradient_shapes()
 
-    def layer_backward_s(self) -> Sequence[float]:
-        """Of the pace; without one, for the gradients of the weights, and those of the layer's input."""
-        if self.pace is not None:
-            return super().layer_backward_s()
-        operations = 4.0 * self.batch_size
-        return [operations * count / ASSUMED_OPERATIONS_PER_S for count in MODELS[self.model].layer_multiplications()]
+    def paced(self) -> bool:
+        """If there is a pace."""
+        return self.pace is not None
 
-    def pace_table(self) -> LayerTable | None:
-        """Layers have their share of both passes by multiplications."""
-        if self.pace is None:
-            return None
+    def layer_table(self) -> LayerTable:
+        """Layers have their share of both passes by multiplications. Without a pace, a multiplication and an addition
+        for each of forward, twice as many of backward."""
         multiplications = MODELS[self.model].layer_multiplications()
-        shares = [count / sum(multiplications) for count in multiplications]
+        whole = sum(multiplications)
+        assumed_s = 2.0 * self.batch_size * whole / ASSUMED_OPERATIONS_PER_S
+        forward_s, backward_s, update_s = assumed_s, 2 * assumed_s, 0.0
+        if self.pace is not None:
+            forward_s, backward_s, update_s = self.pace.forward_s, self.pace.backward_s, self.pace.update_s
         sizes = layer_counts(self.parameter_shapes())
         return LayerTable(
             layers=tuple(
                 Layer(
                     name=f"layer{number}",
-                    forward_s=self.pace.forward_s * share,
-                    backward_s=self.pace.backward_s * share,
-                    size_bytes=ELEMENT_BYTES * count,
+                    forward_s=forward_s * count / whole,
+                    backward_s=backward_s * count / whole,
+                    size_bytes=ELEMENT_BYTES * size,
                     shapes=tuple(shapes),
                 )
-                for number, (share, count, shapes) in enumerate(zip(shares, sizes, self.layer_shapes(), strict=True))
+                for number, (count, size, shapes) in enumerate(
+                    zip(multiplications, sizes, self.layer_shapes(), strict=True)
+                )
             ),
-            update_s=self.pace.update_s,
+            update_s=update_s,
             batch_size=self.batch_size,
         )
 

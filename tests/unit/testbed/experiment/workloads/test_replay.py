@@ -97,17 +97,17 @@ def test_a_network_has_its_own_tensors_and_the_times_of_the_device() -> None:
     workload = replay(trace="resnet50")
     assert (workload.device, workload.batch_size) == ("v100", 32), "said, so that a record depends on no default"
     assert tuple(workload.parameter_shapes()) == parameter_shapes("resnet50")
-    assert workload.table() == derived_table("resnet50", device="v100", batch_size=32)
+    assert workload.layer_table() == derived_table("resnet50", device="v100", batch_size=32)
     assert sum(workload.layer_backward_s()) == pytest.approx(0.0648)
     half = replay(trace="resnet50", batch_size=16)
-    assert half.table().compute_s == pytest.approx(workload.table().compute_s / 2)
+    assert half.layer_table().compute_s == pytest.approx(workload.layer_table().compute_s / 2)
     assert "v100" in workload.computing()
     assert "derived" in workload.computing()
 
 
 def test_layers_without_gradients_take_their_time_all_the_same() -> None:
     workload = replay(trace="gpt2", batch_size=1)
-    table = workload.table()
+    table = workload.layer_table()
     assert table.layers[-1].tensors == ()
     backward_s = workload.layer_backward_s()
     assert len(backward_s) == len(workload.layer_shapes())
@@ -123,8 +123,8 @@ def test_a_file_is_read_into_the_spec_and_its_batch_can_be_another(path: Path, t
     assert again == experiment
     assert again.sha256() == experiment.sha256()
     assert isinstance(again.workload, Replay)
-    assert again.workload.table().batch_size == 4
-    double = replay(trace=str(path), batch_size=8).table()
+    assert again.workload.layer_table().batch_size == 4
+    double = replay(trace=str(path), batch_size=8).layer_table()
     assert double.forward_s == pytest.approx(0.12)
     assert double.update_s == pytest.approx(0.01)
 
@@ -150,7 +150,7 @@ def test_what_a_file_does_not_say_cannot_be_asked_of_it(path: Path, tmp_path: Pa
         replay(trace=str(path), device="v100")
     silent = tmp_path / "silent.txt"
     silent.write_text("Id Name Forward Backward Comm Size\n0 a 1 2 - 8\n")
-    assert replay(trace=str(silent)).table().batch_size is None
+    assert replay(trace=str(silent)).layer_table().batch_size is None
     with pytest.raises(SpecError, match="does not say of how many samples"):
         replay(trace=str(silent), batch_size=8)
     silent.write_text("Id Name Forward Backward Comm Size\n0 a 1 2 - 7\n")

@@ -26,7 +26,7 @@ def test_layers_are_matrices_of_whole_rows() -> None:
 
 
 def test_layers_share_both_passes_equally() -> None:
-    table = synthetic(layers=["1KiB"] * 4, forward="40ms", backward="80ms").table()
+    table = synthetic(layers=["1KiB"] * 4, forward="40ms", backward="80ms").layer_table()
     assert [(layer.forward_s, layer.backward_s) for layer in table.layers] == [pytest.approx((0.01, 0.02))] * 4
 
 

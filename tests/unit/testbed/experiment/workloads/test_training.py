@@ -358,7 +358,7 @@ def paced() -> list[Worker]:
 
 
 def test_paced_computing_lasts_as_long_as_its_pace_and_no_bucket_leaves_before_it_is_due(paced: list[Worker]) -> None:
-    table = WORKLOADS.parse({"kind": "training", **PACED}).pace_table()
+    table = WORKLOADS.parse({"kind": "training", **PACED}).layer_table()
     assert table is not None
     shares = [layer.backward_s / 0.12 for layer in table.layers]
     assert sum(shares) == pytest.approx(1)
