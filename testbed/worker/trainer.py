@@ -321,7 +321,7 @@ def _clock(group: dist.ProcessGroup) -> RunQueueClock:
 def _finished(results: Sequence[torch.Tensor], *, alike: bool) -> control_pb2.Finished:
     digest = hashlib.sha256()
     for result in results:
-        digest.update(result.contiguous().numpy())
+        digest.update(result.contiguous().numpy().data)
     return control_pb2.Finished(
         parameters_sha256=digest.hexdigest() if alike else "",
         num_parameters=sum(result.numel() for result in results),

@@ -46,8 +46,8 @@ def test_a_step_in_the_forward_pass_is_shared_by_the_sizes_of_layers() -> None:
 
 def test_every_tensor_of_a_network_has_its_moment() -> None:
     for name in ("resnet50", "gpt2"):
-        schedule = ComputeSchedule.of(derived_table(name))  # type: ignore[arg-type]
-        assert len(schedule.needed_s) == len(schedule.ready_s) == len(parameter_shapes(name))  # type: ignore[arg-type]
+        schedule = ComputeSchedule.of(derived_table(name))
+        assert len(schedule.needed_s) == len(schedule.ready_s) == len(parameter_shapes(name))
         assert list(schedule.needed_s) == sorted(schedule.needed_s)
         assert list(schedule.ready_s) == sorted(schedule.ready_s, reverse=True)
         assert max(schedule.ready_s) <= schedule.backward_s

@@ -9,6 +9,7 @@ import pytest
 from testbed.control.worker import WorkerConfiguration
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, Workload
+from testbed.experiment.workloads.training import Training
 from testbed.plan.plan import make_plan
 from testbed.worker.agent import work_of
 from tests.ranks import ADDRESS, Rank, run_ranks
@@ -358,8 +359,9 @@ def paced() -> list[Worker]:
 
 
 def test_paced_computing_lasts_as_long_as_its_pace_and_no_bucket_leaves_before_it_is_due(paced: list[Worker]) -> None:
-    table = WORKLOADS.parse({"kind": "training", **PACED}).layer_table()
-    assert table is not None
+    workload = WORKLOADS.parse({"kind": "training", **PACED})
+    assert isinstance(workload, Training)
+    table = workload.layer_table()
     shares = [layer.backward_s / 0.12 for layer in table.layers]
     assert sum(shares) == pytest.approx(1)
     for worker in paced:
