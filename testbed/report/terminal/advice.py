@@ -179,11 +179,14 @@ def picture(table: LayerTable) -> list[str]:
         ready_bytes[min(column, _PICTURE_COLUMNS - 1)] += gradient.size_bytes
     most = max(ready_bytes)
     num_forward = round(table.forward_s / whole_s * _PICTURE_COLUMNS)
+    legend = (
+        f"─ forward {time_text(table.forward_s)}  ━ backward {time_text(table.backward_s)}  █ up to {size_text(most)} "
+        f"of gradients ready within {time_text(whole_s / _PICTURE_COLUMNS)}\n"
+    )
     return [
         "".join(_LEVELS[-(-size_bytes * (len(_LEVELS) - 1) // most)] for size_bytes in ready_bytes),
         "─" * num_forward + "━" * (_PICTURE_COLUMNS - num_forward),
-        f"─ forward {time_text(table.forward_s)}  ━ backward {time_text(table.backward_s)}  █ up to {size_text(most)} of "
-        f"gradients ready within {time_text(whole_s / _PICTURE_COLUMNS)}\n",
+        legend,
     ]
 
 
