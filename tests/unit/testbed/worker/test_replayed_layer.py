@@ -45,4 +45,4 @@ def test_parameters_with_values_can_be_written_to() -> None:
     (parameter,) = layer.parameters()
     with torch.no_grad():
         parameter.copy_(torch.ones(3, 2))
-    assert float(parameter.sum()) == 6.0
+    assert float(parameter.detach().sum()) == 6.0
