@@ -184,3 +184,26 @@ def convert(
     from testbed.traces.formats.layers import layers_text
 
     replace_text(output, layers_text(_load(trace, batch_size).table))
+
+
+@traces.command("export", epilog=EPILOG, short_help="Write a record's own times as a trace.")
+def export(
+    record: Annotated[Path, typer.Argument(help="The directory of a record.", metavar="RECORD", show_default=False)],
+    output: Annotated[Path, typer.Argument(dir_okay=False, help="The trace to write.", metavar="FILE")],
+    format_: Annotated[
+        str, typer.Option("--format", help="layers: the table of layers that `workload: replay` takes.")
+    ] = "layers",
+) -> None:
+    """Write how long the layers of a run computed, and how many bytes of gradients they made, to be replayed.
+
+    Example: testbed trace export results/RECORD mine.txt && testbed run experiments/quickstart.yaml --set
+    'workload={kind: replay, trace: mine.txt}'
+    """
+    from testbed.record.reader import load as load_record
+    from testbed.record.writer import replace_text
+    from testbed.report.layer_table import recorded_table
+    from testbed.traces.formats.layers import layers_text
+
+    if format_ != "layers":
+        raise SpecError(f"--format is {format_!r}; allowed: layers (for Chrome's format: `testbed report --trace`)")
+    replace_text(output, layers_text(recorded_table(load_record(record))))

@@ -23,6 +23,8 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "slowdown": pl.Float64,
     "staleness": pl.Int32,  # updates that the parameters lacked when the gradient was made
     "forward_stall_s": pl.Float64,  # of the forward pass, waiting for gradients of the iteration before
+    "pace_s": pl.Float64,  # how long computing should have lasted; 0: as long as it takes
+    "overrun_s": pl.Float64,  # by how much a gradient was handed over later than it was due, at most
 }
 _ITERATION_PARTS: Final = (
     ("backward", "forward_end_s", "backward_compute_end_s"),

@@ -324,6 +324,21 @@ class SynchronisationSummary(_Part):
     staleness_mean: float
 
 
+class PaceSummary(_Part):
+    """How computing kept the pace that it was given, or that a replayed trace has."""
+
+    pace_s: float
+    """How long the computing of an iteration should last, slowdowns included: mean over workers and iterations."""
+    num_iterations: int
+    """Measured ones."""
+    num_overrun: int
+    """Those in which a worker handed over a gradient later than it was due, by more than 2 % of the pace."""
+    overrun_share_mean: float
+    """By how much of the pace the latest gradient of the latest worker was late: mean over iterations."""
+    overrun_max_s: float
+    """The most by which any gradient was late."""
+
+
 class Summary(_Part):
     """summary.json, and what `testbed run --json` prints. Times are virtual seconds."""
 
@@ -333,6 +348,10 @@ class Summary(_Part):
     spec_sha256: str
     setup: str = ""
     """What was run, in a line for people; the spec is in the record."""
+    computing: str = ""
+    """What of computing is real and what is paced or replayed, in a line for people."""
+    pace: PaceSummary | None = None
+    """None: computing takes as long as it takes."""
     started_at: str
     """Date and time of the start, ISO 8601 with its offset."""
     epoch_s: float

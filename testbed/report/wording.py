@@ -114,6 +114,17 @@ def compression_text(compression: "CompressionSummary") -> str:
     return f"{compression.kind}: {sent}{links if compression.traffic_ratio is not None else ''}; {codec}"
 
 
+def computing_text(summary: "Summary") -> str:
+    """What of computing is real, and whether it kept its pace."""
+    pace = summary.pace
+    if pace is None:
+        return summary.computing
+    return (
+        f"{summary.computing}; {pace.num_overrun} of {pace.num_iterations} iterations overran, gradients were at most "
+        f"{time_text(pace.overrun_max_s)} late"
+    )
+
+
 def scaling_definition(summary: "Summary") -> str:
     """The definition with the run's own numbers."""
     text = DEFINITIONS["scaling"].format(num_workers=summary.num_workers)

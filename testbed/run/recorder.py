@@ -26,7 +26,16 @@ MEASURED: Final = "measured"
 OnLine = Callable[[int, str, bool], None]
 """Rank, line, and whether it was printed to standard error."""
 _DURATIONS: Final = frozenset(
-    {"cpu_s", "run_queue_delay_s", "communication_run_queue_delay_s", "encode_s", "decode_s", "forward_stall_s"}
+    {
+        "cpu_s",
+        "run_queue_delay_s",
+        "communication_run_queue_delay_s",
+        "encode_s",
+        "decode_s",
+        "forward_stall_s",
+        "pace_s",
+        "overrun_s",
+    }
 )
 
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from testbed.traces.networks import NetworkLayer, NetworkName, network
-from testbed.traces.table import Layer, LayerTable
+from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable
 
 DeviceName = Literal["v100"]
 
-_ELEMENT_BYTES: Final = 4
 _BACKWARD_MULTIPLICATIONS: Final = 2
 """For each of forward: backward multiplies for the gradients of the weights, and for those of the layer's input."""
 
@@ -74,10 +73,12 @@ def derived_table(name: NetworkName, *, device: DeviceName = "v100", batch_size:
                 name=layer.name,
                 forward_s=total.forward_s * layer.num_multiplications / whole,
                 backward_s=total.backward_s * layer.num_multiplications / whole,
-                size_bytes=layer.num_parameters * _ELEMENT_BYTES,
+                size_bytes=layer.num_parameters * ELEMENT_BYTES,
+                shapes=layer.shapes,
             )
             for layer in layers
-        )
+        ),
+        batch_size=batch_size,
     )
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final, Literal, NamedTuple
 
+from testbed.traces.table import Shape
+
 NetworkName = Literal["alexnet", "bert_base", "googlenet", "gpt2", "mobilenet", "resnet50", "resnet101", "vgg16"]
-Shape = tuple[int, ...]
 
 
 class NetworkLayer(NamedTuple):

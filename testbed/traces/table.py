@@ -2,7 +2,13 @@
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+Shape = tuple[int, ...]
+
+ELEMENT_BYTES: Final = 4
+"""Gradients are float32."""
+_MAX_COLUMNS: Final = 64
 
 
 class Layer(NamedTuple):
@@ -15,6 +21,26 @@ class Layer(NamedTuple):
     """Of its gradients; 0 for a layer without parameters."""
     communication_s: float | None = None
     """How long the exchange of its gradients took where the trace was recorded; None if the trace does not say."""
+    shapes: tuple[Shape, ...] | None = None
+    """Of its parameter tensors, in the order in which a module registers them: `size_bytes` in all, as float32. None if
+    the trace does not say: they count as one tensor."""
+
+    @property
+    def tensors(self) -> tuple[Shape, ...]:
+        """Shapes of its parameters. What a trace only says the size of becomes one matrix, of at most 64 columns.
+
+        Raises ValueError for a size that no number of float32 elements has.
+        """
+        if self.shapes is not None:
+            return self.shapes
+        if self.size_bytes % ELEMENT_BYTES:
+            raise ValueError(
+                f"layer {self.name} has {self.size_bytes} bytes of gradients; they are replayed as float32, in "
+                f"multiples of {ELEMENT_BYTES} bytes"
+            )
+        count = self.size_bytes // ELEMENT_BYTES
+        columns = next(number for number in range(_MAX_COLUMNS, 0, -1) if count % number == 0)
+        return ((count // columns, columns),) if count else ()
 
 
 class Gradient(NamedTuple):
@@ -39,6 +65,8 @@ class LayerTable:
     """The optimizer's step."""
     undivided_s: float = 0.0
     """Computing of the forward pass that the trace does not assign to layers."""
+    batch_size: int | None = None
+    """Samples of a worker in an iteration; None if the trace does not say."""
 
     @property
     def forward_s(self) -> float:
@@ -73,7 +101,27 @@ class LayerTable:
             undivided_s=self.undivided_s * factor,
             input_s=self.input_s * factor,
             host_to_device_s=self.host_to_device_s * factor,
+            batch_size=None,
         )
+
+    def for_batch(self, batch_size: int) -> "LayerTable":
+        """The same for batches of that size: times of passes, and of the input, are in proportion to the batch, the
+        optimizer's step and the gradients do not depend on it.
+
+        Raises ValueError where the trace does not say its own batch size.
+        """
+        if self.batch_size is None:
+            raise ValueError("the trace does not say of how many samples it is")
+        return replace(self.lengthened(batch_size / self.batch_size), batch_size=batch_size)
+
+    def updating_in_forward(self) -> "LayerTable":
+        """With the optimizer's step taken layer by layer, by their sizes, each before the layer's part of the forward
+        pass."""
+        layers = tuple(
+            layer._replace(forward_s=layer.forward_s + self.update_s * layer.size_bytes / self.size_bytes)
+            for layer in self.layers
+        )
+        return replace(self, layers=layers, update_s=0.0)
 
     def gradients(self) -> tuple[Gradient, ...]:
         """Those of layers that have any, in the order in which backward makes them: the last layer's first."""

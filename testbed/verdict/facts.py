@@ -145,6 +145,8 @@ class Inputs:
     run_id: str
     spec_sha256: str
     setup: str
+    computing: str = ""
+    """What of computing is real."""
     started_at: str
     epoch_s: float
     outcome: Outcome

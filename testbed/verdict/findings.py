@@ -40,9 +40,11 @@ from testbed.verdict.facts import (
 from testbed.verdict.judge import Evidence, ThrottlingEvidence, judge
 from testbed.verdict.link_bounds import impossible, overspeeds
 from testbed.verdict.machine import backlog_summary, machine_summary, run_queue_share
+from testbed.verdict.pace import judge_pace, pace_summary
 from testbed.verdict.summarize import payload_bytes_per_iteration, summarize
 from transports.compression.base import Exchange
 
+_GRAVITY: Final[Sequence[Outcome]] = ("valid", "degraded", "invalid")
 _NO_THROTTLING: Final = Throttling(num_periods=0, num_throttled=0, throttled_s=0.0)
 
 
@@ -106,7 +108,7 @@ class Findings:
 
     def verdict(self) -> tuple[Outcome, list[str]]:
         """Whether the numbers can be trusted, and what a reader of them should know. Of a run that went to its end."""
-        window = self.observations.window
+        window, experiment = self.observations.window, self.plan.experiment
         start, end = window["measure"].machine, window["done"].machine
         machine = machine_summary(
             *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")),
@@ -134,6 +136,9 @@ class Findings:
                 prometheus_differences=self.prometheus.differences if self.prometheus else (),
             )
         )
+        if late := judge_pace(pace_summary(self.writer.frame("iterations"), dilation=float(experiment.dilation))):
+            outcome = max(outcome, late[0], key=_GRAVITY.index)
+            reasons.insert(0, late[1])
         if unused := self._unused_backend():
             outcome = "degraded" if outcome == "valid" else outcome
             reasons.append(unused)
@@ -148,6 +153,7 @@ class Findings:
                 run_id=self.run_id,
                 spec_sha256=experiment.sha256(),
                 setup=self.setup,
+                computing=experiment.workload.computing(),
                 started_at=self.started_at.isoformat(timespec="seconds"),
                 epoch_s=self.epoch_s,
                 outcome=outcome,

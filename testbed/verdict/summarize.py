@@ -25,6 +25,7 @@ from testbed.verdict.changes import RateHistory, summarize_changes
 from testbed.verdict.facts import Inputs, LinkFacts
 from testbed.verdict.intervals import Floats, bytes_while_busy, even_bytes_between, union
 from testbed.verdict.machine import busy_times, machine_summary, measured_window
+from testbed.verdict.pace import pace_summary
 from testbed.verdict.stragglers import worker_summaries
 
 
@@ -52,6 +53,8 @@ def summarize(inputs: Inputs) -> Summary:
         run_id=inputs.run_id,
         spec_sha256=inputs.spec_sha256,
         setup=inputs.setup,
+        computing=inputs.computing,
+        pace=pace_summary(inputs.iterations, dilation=inputs.dilation),
         started_at=inputs.started_at,
         epoch_s=inputs.epoch_s,
         outcome=outcome,
@@ -180,7 +183,8 @@ def _median(frame: pl.DataFrame, column: str) -> float | None:
 
 
 def _samples_per_s(iterations: pl.DataFrame, median_s: float | None) -> float | None:
-    return float(np.median(iterations["num_samples"].to_numpy())) / median_s if median_s else None
+    num_samples = float(np.median(iterations["num_samples"].to_numpy())) if median_s else 0.0
+    return num_samples / median_s if median_s and num_samples else None  # a generated trace has no samples
 
 
 def _losses(iterations: pl.DataFrame) -> LossValues | None:

@@ -135,19 +135,19 @@ class GradientHook:
     def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """All-reduce the mean, compressed if so asked; completes with the bucket's buffer.
 
-        A straggler's bucket is handed over when a slower worker's would be, so that its communication overlaps the
-        rest of the backward pass as a slower worker's does.
+        Everything that this worker does with the bucket before it is handed over lies inside the pacer's wait.
         """
-        self._pacer.stretch()
         if self._check is not None:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 self._check.keep(parameter, gradient)
         if self._compression is not None:
             assert isinstance(self._group, TestbedProcessGroup), "a plan refuses compression over other groups"
+            self._pacer.hand_over(bucket.parameters())
             self._recorder.handed_over()
             return reduce_bucket(self._group, self._compression, bucket)
         buffer = bucket.buffer()
         buffer.mul_(1.0 / self._group.size())
+        self._pacer.hand_over(bucket.parameters())
         number, enqueued_s = self._recorder.handed_over()
         work = dist.all_reduce(buffer, group=self._group, async_op=True)
         assert work is not None

@@ -16,15 +16,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.control.worker import WorkerConfiguration
+from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.workloads.base import GRADIENTS_GROUP
-from testbed.experiment.workloads.training import Training
 from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck, GradientHook
+from testbed.worker.task import Task
 from transports.collectives.base import COLLECTIVES
 from transports.execution.asynchronous import AsynchronousWorker, push_pull_trace
 from transports.execution.gradients import GradientCompression
 from transports.execution.operations import Transport
 from transports.torch_backend.engine import GradientEngine, OverlappedOptimizer
+from transports.torch_backend.ordering import layers_of
 from transports.torch_backend.process_group import TestbedProcessGroup
 
 
@@ -39,7 +41,7 @@ class Synchroniser:
     """Whether an iteration's communication goes on in the next one's forward pass."""
 
     @abstractmethod
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The model's output. `stalled_s` is set anew."""
 
     @abstractmethod
@@ -61,9 +63,9 @@ class Alone(Synchroniser):
         self._model = model
         self._optimizer = optimizer
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """As it is."""
-        output: torch.Tensor = self._model(images)
+        output: torch.Tensor = self._model(inputs)
         return output
 
     def after_backward(self) -> None:
@@ -86,8 +88,15 @@ class Parallel(Alone):
         hook: GradientHook,
         *,
         bucket_bytes: int,
+        broadcasts: bool,
     ) -> None:
-        parallel = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_bytes / 2**20)
+        parallel = DistributedDataParallel(
+            model,
+            process_group=group,
+            bucket_cap_mb=bucket_bytes / 2**20,
+            gradient_as_bucket_view=True,  # one copy of the gradients in a worker, not two
+            init_sync=broadcasts,
+        )
         parallel.register_comm_hook(None, hook.reduce)
         super().__init__(parallel, optimizer)
 
@@ -114,10 +123,10 @@ class Overlapped(Synchroniser):
         self._optimizer = optimizer
         self._stalls = stalls
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Layer by layer, as their gradients come in."""
         self._stalls.total_s = 0.0
-        output: torch.Tensor = self._model(images)
+        output: torch.Tensor = self._model(inputs)
         self.stalled_s = self._stalls.total_s
         return output
 
@@ -158,32 +167,41 @@ class Local(Synchroniser):
         self._num_steps = 0
         """Since the last averaging."""
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """With this worker's own parameters."""
         self.staleness = self._num_steps
-        output: torch.Tensor = self._model(images)
+        output: torch.Tensor = self._model(inputs)
         return output
 
     def after_backward(self) -> None:
         """Step, and average when it is time."""
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._pacer.stretch()
-        self._recorder.ready()
         self._num_steps += 1
-        if self._num_steps == self._every:
-            self.flush()
+        averages = self._num_steps == self._every
+        if averages:
+            self._gather()
+        self._pacer.backward_ended()
+        self._recorder.ready()
+        if averages:
+            self._average()
 
     def step(self) -> None:
         """It has."""
 
     def flush(self) -> None:
         """Average, unless that has just been done."""
-        if not self._num_steps:
-            return
-        self._num_steps = 0
+        if self._num_steps:
+            self._gather()
+            self._average()
+
+    def _gather(self) -> None:
+        """This worker's share of the mean, where it is summed."""
         _copy([parameter.detach() for parameter in self._parameters], self._flat)
         self._flat.mul_(1.0 / self._group.size())
+
+    def _average(self) -> None:
+        self._num_steps = 0
         works = [dist.all_reduce(bucket, group=self._group, async_op=True) for bucket in self._buckets]
         for work in works:
             assert work is not None
@@ -214,18 +232,18 @@ class Asynchronous(Synchroniser):
         self._num_pushes = 0
         self._communicator.submit("begin", self._worker.begin, values.nbytes).wait()
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """With what was pulled last."""
-        output: torch.Tensor = self._model(images)
+        output: torch.Tensor = self._model(inputs)
         return output
 
     def after_backward(self) -> None:
         """Push, then pull."""
-        self._pacer.stretch()
-        self._recorder.ready()
-        enqueued_s = time.monotonic()
         gradients = [parameter.grad for parameter in self._parameters]
         _copy([gradient for gradient in gradients if gradient is not None], self._worker.gradient)
+        self._pacer.backward_ended()
+        self._recorder.ready()
+        enqueued_s = time.monotonic()
         self._num_pushes += 1
 
         def job(transport: Transport) -> None:
@@ -254,20 +272,22 @@ def _spread(flat: torch.Tensor, parameters: Sequence[nn.Parameter]) -> None:
 
 
 class Stalls:
-    """Adds up the waiting, and keeps it out of what is stretched."""
+    """Adds up the waiting, and keeps it out of what is computing."""
 
-    def __init__(self, pacer: ComputePacer) -> None:
+    def __init__(self, pacer: ComputePacer, layers: Sequence[Sequence[nn.Parameter]]) -> None:
         self._pacer = pacer
+        self._layers = layers
         self.total_s = 0.0
 
     @contextmanager
-    def around(self) -> Iterator[None]:
+    def around(self, layer: int) -> Iterator[None]:
         """One wait."""
-        self._pacer.stretch()
+        self._pacer.before_waiting(self._layers[layer])
         begun_s = time.monotonic()
         yield
-        self.total_s += time.monotonic() - begun_s
-        self._pacer.begin()
+        waited_s = time.monotonic() - begun_s
+        self.total_s += waited_s
+        self._pacer.after_waiting(waited_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,9 +295,11 @@ class Situation:
     """What a synchroniser is made of."""
 
     model: nn.Module
-    options: Training
+    task: Task
     group: dist.ProcessGroup
     configuration: WorkerConfiguration
+    fusion: Fusion
+    """With times of this machine's clock."""
     recorder: BucketRecorder
     pacer: ComputePacer
     compression: GradientCompression | None
@@ -302,7 +324,7 @@ def by_averaging(situation: Situation) -> Synchroniser:
     assert interval is not None
     return Local(
         situation.model,
-        optimizer_of(list(situation.model.parameters()), situation.options),
+        situation.task.optimizer(list(situation.model.parameters())),
         situation.group,
         situation.recorder,
         situation.pacer,
@@ -321,8 +343,8 @@ def by_servers(situation: Situation) -> Synchroniser:
 
 def by_gradients(situation: Situation) -> Synchroniser:
     """Of every iteration, fused as the spec says."""
-    model, options, group = situation.model, situation.options, situation.group
-    fusion, buckets = situation.configuration.fusion, situation.configuration.buckets
+    model, task, group = situation.model, situation.task, situation.group
+    fusion, buckets = situation.fusion, situation.configuration.buckets
     recorder, pacer, check = situation.recorder, situation.pacer, situation.check
     parameters = list(model.parameters())
     if not fusion.by_engine:
@@ -334,14 +356,22 @@ def by_gradients(situation: Situation) -> Synchroniser:
             check=check,
             compression=situation.compression,
         )
-        return Parallel(model, optimizer_of(parameters, options), group, hook, bucket_bytes=fusion.limit_bytes)
+        return Parallel(
+            model,
+            task.optimizer(parameters),
+            group,
+            hook,
+            bucket_bytes=fusion.limit_bytes,
+            broadcasts=task.broadcasts,
+        )
     if check is not None:
         for parameter in parameters:  # before the engine's own hooks, which take the gradient away
             parameter.register_post_accumulate_grad_hook(lambda each: check.keep(each, each.grad))  # type: ignore[no-untyped-call]
-    stalls = Stalls(pacer)
+    layers = [parameters[start:stop] for start, stop in layers_of([tuple(each.shape) for each in parameters])]
+    stalls = Stalls(pacer, layers)
 
-    def before_ready() -> None:
-        pacer.stretch()
+    def before_ready(layer: int) -> None:
+        pacer.hand_over(layers[layer])
         recorder.ready()
 
     engine = GradientEngine(
@@ -354,11 +384,5 @@ def by_gradients(situation: Situation) -> Synchroniser:
         around_wait=stalls.around,
     )
     if engine.hides_behind_forward:
-        overlapped = OverlappedOptimizer(model, engine, lambda layer: optimizer_of(layer, options))
-        return Overlapped(model, overlapped, stalls)
-    return Engine(model, optimizer_of(parameters, options), engine)
-
-
-def optimizer_of(parameters: list[nn.Parameter], options: Training) -> torch.optim.Optimizer:
-    """Stochastic gradient descent as the workload says it."""
-    return torch.optim.SGD(parameters, lr=options.learning_rate, momentum=options.momentum)
+        return Overlapped(model, OverlappedOptimizer(model, engine, task.optimizer), stalls)
+    return Engine(model, task.optimizer(parameters), engine)

@@ -1,11 +1,10 @@
-"""A training worker's life: the part of the `training` workload that needs torch."""
+"""A training worker's life, whatever it computes: the phases, the iterations, their account."""
 
-import copy
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -17,15 +16,16 @@ from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from testbed.control import control_pb2
 from testbed.control.worker import WorkerConfiguration, WorkerControl, WorkerResult
+from testbed.experiment.iterative import Iterative
 from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.experiment.workloads.base import GRADIENTS_GROUP
-from testbed.experiment.workloads.training import Training
 from testbed.system.kernel import return_free_memory
-from testbed.worker.compute_pacer import ComputePacer
-from testbed.worker.datasets import DATASETS, Dataset, batches
+from testbed.worker.compute_pacer import ComputePacer, SchedulePacer, StretchingPacer
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
 from testbed.worker.run_queue import RunQueueClock, threads_named
-from testbed.worker.synchronisers import Alone, Situation, Synchroniser, optimizer_of, synchroniser
+from testbed.worker.synchronisers import Alone, Situation, Synchroniser, synchroniser
+from testbed.worker.task import Batch, Task
+from testbed.worker.wall_time import durations_of
 from transports.baselines.base import STACKS, CommunicatorLike
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
@@ -49,37 +49,39 @@ class _Counted(NamedTuple):
     """What a channel counts that is not the kernel's."""
 
 
-def work(options: Training, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-    """Train. Raises what torch raises when a peer is lost, and ArithmeticError when a gradient is wrong."""
-    Trainer(options, configuration, control).run()
-
-
 class Trainer:
     """One worker; :meth:`run` is its whole life."""
 
-    def __init__(self, options: Training, configuration: WorkerConfiguration, control: WorkerControl) -> None:
+    def __init__(
+        self, options: Iterative, task: Task, configuration: WorkerConfiguration, control: WorkerControl
+    ) -> None:
         self._options = options
+        self._task = task
         self._configuration = configuration
         self._control = control
+        self._durations = durations_of(options, configuration)
         self._recorder = BucketRecorder()
-        self._pacer = ComputePacer()
+        schedule = self._durations.schedule
+        self._pacer: ComputePacer = StretchingPacer() if schedule is None else SchedulePacer(schedule)
         slowdown = configuration.slowdown
         self._slowdown = None if slowdown is None else SLOWDOWNS.parse(slowdown)
 
     def run(self) -> None:
-        """Compute only, warm up, measure, report."""
-        options, configuration = self._options, self._configuration
+        """Compute only, warm up, measure, report.
+
+        Raises what torch raises when a peer is lost, and ArithmeticError when a gradient is wrong."""
+        options, configuration, task = self._options, self._configuration, self._task
         torch.set_num_threads(configuration.num_threads)
         torch.manual_seed(configuration.seed)
-        model = options.build()
-        dataset = DATASETS[options.dataset]()
+        model = task.build()
+        self._pacer.bind(list(model.parameters()))
         with self._process_group() as group:
-            self._compute_only(copy.deepcopy(model), dataset)
+            self._compute_only(task.copy(model))
             return_free_memory()
             check = GradientCheck(group) if options.verify_gradients else None
             iterations = _Iterations(
+                task,
                 self._synchroniser(group, model, check),
-                self._batches(dataset),
                 _clock(group),
                 self._pacer,
                 self._report,
@@ -94,8 +96,9 @@ class Trainer:
             self._control.barrier("done")
             if found := self._between(before, self._counted(group)):
                 self._control.report(control_pb2.Event(result=control_pb2.Result(json=json.dumps(found))))
-        alike = configuration.synchronisation.in_step  # elsewhere everybody has what it pulled last
-        self._control.report(control_pb2.Event(finished=_finished(model, alike=alike)))
+            alike = configuration.synchronisation.in_step  # elsewhere everybody has what it pulled last
+            finished = _finished(task.results(model), alike=alike)
+        self._control.report(control_pb2.Event(finished=finished))
 
     def _counted(self, group: dist.ProcessGroup) -> _Counted:
         """What this worker alone can count."""
@@ -138,7 +141,7 @@ class Trainer:
             store=store,
             rank=configuration.rank,
             world_size=configuration.num_workers,
-            timeout=timedelta(seconds=configuration.timeout_s),
+            timeout=timedelta(seconds=self._durations.timeout_s),
         )
         assert dist.group.WORLD is not None
         try:
@@ -146,10 +149,10 @@ class Trainer:
         finally:
             dist.destroy_process_group()
 
-    def _compute_only(self, model: nn.Module, dataset: Dataset) -> None:
-        """The same iterations on the same shapes, alone; the weights it makes are dropped with the copy."""
-        alone = Alone(model, optimizer_of(list(model.parameters()), self._options))
-        iterations = _Iterations(alone, self._batches(dataset), RunQueueClock(frozenset()), self._pacer, self._report)
+    def _compute_only(self, model: nn.Module) -> None:
+        """The same iterations on the same shapes, alone, with a model that is dropped afterwards."""
+        alone = Alone(model, self._task.optimizer(list(model.parameters())))
+        iterations = _Iterations(self._task, alone, RunQueueClock(frozenset()), self._pacer, self._report)
         iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
         self._control.barrier("compute_only")
         iterations.run("compute_only", self._options.compute_only, self._factor)
@@ -167,9 +170,10 @@ class Trainer:
         return synchroniser(
             Situation(
                 model=model,
-                options=self._options,
+                task=self._task,
                 group=group,
                 configuration=self._configuration,
+                fusion=self._durations.fusion,
                 recorder=self._recorder,
                 pacer=self._pacer,
                 compression=self._compression(),
@@ -186,18 +190,6 @@ class Trainer:
             compressor, rank=configuration.rank, num_workers=configuration.num_workers, seed=configuration.seed
         )
 
-    def _batches(self, dataset: Dataset) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        images, labels = torch.from_numpy(dataset.images), torch.from_numpy(dataset.labels)
-        for numbers in batches(
-            num_images=len(labels),
-            batch_size=self._options.batch_size,
-            rank=self._configuration.rank,
-            num_workers=self._configuration.num_workers,
-            seed=self._configuration.seed,
-        ):
-            chosen = torch.from_numpy(numbers)
-            yield images[chosen], labels[chosen]
-
     def _report(self, iteration: control_pb2.Iteration) -> None:
         self._control.report(control_pb2.Event(iteration=iteration))
 
@@ -207,8 +199,8 @@ class _Iterations:
 
     def __init__(
         self,
+        task: Task,
         synchroniser: Synchroniser,
-        data: Iterator[tuple[torch.Tensor, torch.Tensor]],
         clock: RunQueueClock,
         pacer: ComputePacer,
         report: Callable[[control_pb2.Iteration], None],
@@ -216,8 +208,9 @@ class _Iterations:
         recorder: BucketRecorder | None = None,
         verify: Callable[[], object] | None = None,
     ) -> None:
+        self._task = task
         self._synchroniser = synchroniser
-        self._data = data
+        self._data: Iterator[Batch] = task.batches()
         self._clock = clock
         self._pacer = pacer
         self._report = report
@@ -228,12 +221,14 @@ class _Iterations:
 
     def run(self, phase: str, num_iterations: int, factor: Callable[[str, int], float]) -> None:
         """A phase's, each reported when all of its communication is over; computing takes `factor` times as long."""
+        self._pacer.restart()
         for index in range(num_iterations):
             iteration = self.one(phase, index, factor(phase, index), last=index == num_iterations - 1)
             if self._synchroniser.trails and index < num_iterations - 1:
                 self._trailing = iteration
             else:
                 self._complete(iteration)
+        self._pacer.restart()
 
     def _complete(self, iteration: control_pb2.Iteration) -> None:
         if self._recorder is not None:
@@ -243,34 +238,28 @@ class _Iterations:
     def one(self, phase: str, index: int, slowdown: float, *, last: bool = False) -> control_pb2.Iteration:
         """Forward, backward with its communication, optimizer; returns the account of it, without its buckets. Nothing
         of the last one is left to another."""
-        synchroniser = self._synchroniser
+        synchroniser, pacer = self._synchroniser, self._pacer
         cpu_before_s = time.process_time()
-        start_s = time.monotonic()
-        self._pacer.factor = slowdown
-        self._pacer.begin()
-        images, labels = next(self._data)
-        loss = nn.functional.cross_entropy(synchroniser.forward(images), labels)
-        self._pacer.stretch()
-        forward_end_s = time.monotonic()
+        start_s = pacer.begin(slowdown)
+        batch = next(self._data)
+        loss = self._task.loss(synchroniser.forward(batch.inputs), batch)
+        forward_end_s = pacer.forward_ended()
         if self._trailing is not None:
             self._complete(self._trailing)
             self._trailing = None
         loss.backward()  # type: ignore[no-untyped-call]
         if self._recorder is None:  # else the hook has, before each bucket
-            self._pacer.stretch()
+            pacer.backward_ended()
         synchroniser.after_backward()
         if last:
             synchroniser.flush()
         backward_end_s = time.monotonic()
-        if self._verify is not None:
-            self._verify()
-        self._pacer.begin()
-        synchroniser.step()
-        self._pacer.stretch()
-        optimizer_end_s = time.monotonic()
         handed_over_s = self._recorder.last_s if self._recorder else backward_end_s
         if synchroniser.trails and not last:
             backward_end_s = handed_over_s  # what is not waited for here is not exposed here
+        pacer.update(backward_end_s if self._verify is None else self._verified())
+        synchroniser.step()
+        optimizer_end_s = pacer.update_ended()
         delay = self._clock.lap()
         return control_pb2.Iteration(
             phase=phase,
@@ -280,16 +269,24 @@ class _Iterations:
             backward_compute_end_s=handed_over_s,
             backward_end_s=backward_end_s,
             optimizer_end_s=optimizer_end_s,
-            loss=loss.item(),
-            num_samples=len(labels),
+            loss=self._task.loss_value(loss),
+            num_samples=self._task.num_samples,
             cpu_s=time.process_time() - cpu_before_s,
             run_queue_delay_s=delay.total_s,
             communication_run_queue_delay_s=delay.communication_s,
             slowdown=slowdown,
             forward_stall_s=synchroniser.stalled_s,
             staleness=synchroniser.staleness,
-            end_s=time.monotonic(),
+            pace_s=pacer.pace_s,
+            overrun_s=pacer.overrun_s,
+            end_s=pacer.end(),
         )
+
+    def _verified(self) -> float:
+        """When that was over."""
+        assert self._verify is not None, "asked for"
+        self._verify()
+        return time.monotonic()
 
 
 def _message(trace: OperationTrace) -> control_pb2.Bucket:
@@ -318,12 +315,11 @@ def _clock(group: dist.ProcessGroup) -> RunQueueClock:
     return RunQueueClock(threads_named(_GLOO_THREADS))
 
 
-def _finished(model: nn.Module, *, alike: bool) -> control_pb2.Finished:
-    parameters = [parameter.detach().contiguous() for parameter in model.parameters()]
+def _finished(results: Sequence[torch.Tensor], *, alike: bool) -> control_pb2.Finished:
     digest = hashlib.sha256()
-    for parameter in parameters:
-        digest.update(parameter.numpy().tobytes())
+    for result in results:
+        digest.update(result.contiguous().numpy().data)
     return control_pb2.Finished(
         parameters_sha256=digest.hexdigest() if alike else "",
-        num_parameters=sum(parameter.numel() for parameter in parameters),
+        num_parameters=sum(result.numel() for result in results),
     )

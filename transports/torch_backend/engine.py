@@ -46,7 +46,8 @@ from transports.torch_backend.process_group import TestbedProcessGroup
 _LOOK_AGAIN_S: Final = 0.005
 """Where no item is ready everywhere, for so long a member waits for one of its own before it asks again."""
 
-Waiting = Callable[[], AbstractContextManager[object]]
+Waiting = Callable[[int], AbstractContextManager[object]]
+"""Given the layer."""
 
 
 class GradientEngine:
@@ -61,13 +62,14 @@ class GradientEngine:
         *,
         compression: GradientCompression | None = None,
         on_trace: Callable[[OperationTrace], None] | None = None,
-        before_ready: Callable[[], None] | None = None,
+        before_ready: Callable[[int], None] | None = None,
         around_wait: Waiting = nullcontext,
     ) -> None:
         """Take over the gradients of a model's parameters, given in the order of registration.
 
-        `on_trace` is called on the communication thread for every reduction; `before_ready` when a layer's gradient is
-        there, before it is handed over; `around_wait` gives what is entered while the caller waits for a layer.
+        `on_trace` is called on the communication thread for every reduction; `before_ready`, with the layer's number,
+        when a layer's gradient is there, before it is handed over; `around_wait`, likewise, gives what is entered while
+        the caller waits for a layer.
         Raises OptionError for a group, or parameters, that it cannot serve.
         """
         if not isinstance(group, TestbedProcessGroup):
@@ -131,7 +133,7 @@ class GradientEngine:
                 f"{len(self._parameters)} and what follows it): every parameter must be used in every backward pass"
             )
         wanted = self._items_of[layer]
-        with self._around_wait(), self._changed:
+        with self._around_wait(layer), self._changed:
             self._changed.wait_for(lambda: self._error is not None or self._done.issuperset(wanted))
             if self._error is not None:
                 raise dist.DistBackendError(str(self._error)) from self._error
@@ -195,7 +197,7 @@ class GradientEngine:
 
     def _layer_ready(self, layer: int) -> None:
         if self._before_ready is not None:
-            self._before_ready()
+            self._before_ready(layer)
         for number in self._items_of[layer]:
             self._layers_missing[number] -= 1
             if not self._layers_missing[number]:

@@ -9,7 +9,7 @@ gradients go out through an engine of our own (`transports/torch_backend/engine.
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Self
 
 from transports.compression.base import Shape
 from transports.registry import Options, Registry
@@ -55,6 +55,10 @@ class Fusion(Options):
     @abstractmethod
     def text(self) -> str:
         """In a few words, for whoever reads what was run."""
+
+    def slowed(self, factor: float) -> Self:  # noqa: ARG002 (others have times of their own)
+        """The same where every duration takes so many times as long."""
+        return self
 
     def order(self, buckets: Sequence[int]) -> Order:
         """Of the engine, given the plan's buckets. Raises ValueError where DistributedDataParallel does it."""

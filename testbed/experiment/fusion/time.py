@@ -1,7 +1,7 @@
 """Whatever became ready within a cycle, up to a size (Horovod)."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
@@ -35,6 +35,10 @@ class ByTime(EngineFusion):
     def text(self) -> str:
         """See :class:`Fusion`."""
         return f"buckets of {format_time(self.cycle_s)}, {format_size(self.bucket_bytes)} at most"
+
+    def slowed(self, factor: float) -> Self:
+        """See :class:`Fusion`."""
+        return self.model_copy(update={"cycle_s": factor * self.cycle_s})
 
     def order(self, buckets: Sequence[int]) -> Order:  # noqa: ARG002 (time decides)
         """See :class:`Fusion`."""

@@ -74,6 +74,11 @@ class Workload(Options):
         """How a server is to step in the workers' place; None: it has no optimizer."""
         return None
 
+    def computing(self) -> str:
+        """What of its computing is real and what is paced or replayed, in a line for a reader of the numbers; empty
+        where it computes nothing that is known."""
+        return ""
+
     def judged_by_links_alone(self) -> bool:
         """Whether a run of it has a verdict though it reports no iterations."""
         return False

@@ -1,30 +1,25 @@
-"""Training whose computing is time that passes: layers of any sizes, forward and backward passes of any length.
-
-Everything else is real: autograd, hooks, buckets, the optimizer, the bytes of gradients, the links. Because nobody
-needs a core to wait, more workers fit a machine, and how much communication hides behind computation depends on the
-network and not on who got the cores. The gradients are drawn once, and the loss means nothing.
-"""
+"""A generated trace: layers of any sizes that share forward and backward passes of any length equally."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from math import prod
+from typing import Final
 
 from pydantic import Field
 
+from testbed.experiment.iterative import Replayed
 from testbed.experiment.workloads.base import WORKLOADS
-from testbed.experiment.workloads.training import Training
-from testbed.traces.networks import NetworkName, Shape, parameter_shapes
+from testbed.traces.networks import NetworkName, parameter_shapes
+from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable, Shape
+from transports.torch_backend.ordering import layers_of
 from transports.units import Size, Time
 
-if TYPE_CHECKING:
-    from torch import nn
-
 _COLUMNS: Final = 64
-_ELEMENT_BYTES: Final = 4
 
 
 @WORKLOADS.register
-class Synthetic(Training):
-    """As `training`, but for the model."""
+class Synthetic(Replayed):
+    """As `replay`, but for where the table is from."""
 
     layers: NetworkName | tuple[Size, ...] = Field((2**20,) * 8, min_length=1, max_length=1000)
     """Gradients of each layer, the first one first, rounded up to whole rows of 256 bytes: `[1MiB, 64KiB]`. Or the
@@ -39,36 +34,33 @@ class Synthetic(Training):
     backward_s: Time = Field(0.2, alias="backward", ge=0, le=3600)
     """The same."""
 
-    def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
-        """Of a named network its own, else a matrix for each layer."""
-        if isinstance(self.layers, str):
-            shapes: Sequence[Shape] = parameter_shapes(self.layers)
-        else:
-            shapes = [(max(1, -(-size_bytes // (_ELEMENT_BYTES * _COLUMNS))), _COLUMNS) for size_bytes in self.layers]
-        return [_shrunk(shape, self.scale) for shape in shapes]
-
-    def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
-        """The last layer's first."""
-        return [shape for layer in reversed(self.layer_shapes()) for shape in layer]
-
-    def layer_backward_s(self) -> Sequence[float]:
-        """All alike."""
-        num_layers = len(self.layer_shapes())
-        return [self.backward_s / num_layers] * num_layers
-
-    def build(self) -> "nn.Module":
-        """The module."""
-        from torch import nn
-
-        from testbed.experiment.workloads._waiting_layer import WaitingLayer
-
-        layers = self.layer_shapes()
-        forward_s, backward_s = self.forward_s / len(layers), self.backward_s / len(layers)
-        return nn.Sequential(
-            nn.Flatten(), *(WaitingLayer(shapes, forward_s=forward_s, backward_s=backward_s) for shapes in layers)
+    def layer_table(self) -> LayerTable:
+        """Layers all alike."""
+        shapes = _shapes(self.layers, self.scale)
+        borders = layers_of(shapes)
+        return LayerTable(
+            layers=tuple(
+                Layer(
+                    name=f"layer{number}",
+                    forward_s=self.forward_s / len(borders),
+                    backward_s=self.backward_s / len(borders),
+                    size_bytes=ELEMENT_BYTES * sum(map(prod, shapes[start:stop])),
+                    shapes=shapes[start:stop],
+                )
+                for number, (start, stop) in enumerate(borders)
+            )
         )
 
+    def origin(self) -> str:
+        """Nobody has recorded it."""
+        return f"the tensors of {self.layers}" if isinstance(self.layers, str) else f"{len(self.layers)} layers alike"
 
-def _shrunk(shape: Shape, scale: float) -> Shape:
-    """With that share of its rows, at least one."""
-    return (max(1, round(shape[0] * scale)), *shape[1:])
+
+@cache
+def _shapes(layers: NetworkName | tuple[int, ...], scale: float) -> tuple[Shape, ...]:
+    """Of a named network its own, else a matrix for each layer."""
+    if isinstance(layers, str):
+        shapes: Sequence[Shape] = parameter_shapes(layers)
+    else:
+        shapes = [(max(1, -(-size_bytes // (ELEMENT_BYTES * _COLUMNS))), _COLUMNS) for size_bytes in layers]
+    return tuple((max(1, round(shape[0] * scale)), *shape[1:]) for shape in shapes)

@@ -1,79 +1,67 @@
 """Data-parallel training of a real model with torch's own DistributedDataParallel.
 
-A worker goes through four phases, with barriers of the control plane between them:
-
-- compute_only: the same iterations without communication, all workers at once and so under the same
-  contention for cores; the model is a copy that is dropped afterwards. The scaling factor compares with it.
-- set-up of DistributedDataParallel (it broadcasts the model), then warmup.
-- measured.
-
-What this file leaves to `trainer.py` is everything that needs torch.
+Computing is real in any case. It takes as long as it takes here, or, with a `pace`, as long as it would on a device of
+that speed: a worker waits where the device would still compute, so that a machine with few cores does not decide how
+much of communication is hidden.
 """
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from testbed.experiment.fusion.base import Fusion
+from testbed.experiment.iterative import Iterative, milliseconds
 from testbed.experiment.workloads._models import MODELS
-from testbed.experiment.workloads.base import (
-    ASSUMED_OPERATIONS_PER_S,
-    WORKLOADS,
-    AgentWorkload,
-    Steps,
-)
+from testbed.experiment.workloads.base import ASSUMED_OPERATIONS_PER_S, WORKLOADS, Steps
 from testbed.traces.networks import NetworkName
+from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable
 from transports.compression.base import Compressor
-from transports.torch_backend.ordering import layers_of
+from transports.torch_backend.ordering import layer_counts
+from transports.units import Time
 
 if TYPE_CHECKING:
     from torch import nn
 
 
+class Pace(BaseModel):
+    """How long the device takes for the parts of an iteration, which share them by their multiplications."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    forward_s: Time = Field(alias="forward", gt=0, le=3600)
+    """The whole forward pass."""
+    backward_s: Time = Field(alias="backward", gt=0, le=3600)
+    """The whole backward pass."""
+    update_s: Time = Field(0.0, alias="update", ge=0, le=3600)
+    """The optimizer's step; 0s where nothing is said: this machine's own lies in the next forward pass then."""
+
+
 @WORKLOADS.register
-class Training(AgentWorkload):
+class Training(Iterative):
     """Stochastic gradient descent with momentum; every worker has its own part of each batch."""
 
     model: Literal["cnn"] = "cnn"
     dataset: Literal["digits"] = "digits"
     batch_size: int = Field(64, ge=1, le=65536)
     """Images per worker and iteration."""
-    compute_only: int = Field(8, ge=1, le=100_000)
-    """Iterations without communication, before the others."""
-    warmup: int = Field(3, ge=2, le=100_000)
-    """Iterations before the measured ones. At least 2: DistributedDataParallel forms its buckets anew in the
-    second."""
-    iterations: int = Field(30, ge=1, le=1_000_000)
-    """Measured iterations."""
     learning_rate: float = Field(0.1, gt=0, le=10)
     momentum: float = Field(0.5, ge=0, lt=1)
     """With more of it the loss first overshoots: there is no schedule that would warm the learning rate up."""
-    verify_gradients: bool = False
-    """After each synchronisation compare with the float64 mean of all local gradients and fail the run when
-    they differ by more than 1e-6 (relative, L2). It gathers all gradients over the same links: times mean
-    nothing then."""
+    pace: Pace | None = None
+    """`{forward: 40ms, backward: 80ms}`: computing is made to last as long as on a device of that speed. It must be
+    slower than this machine; where it is not, iterations overrun, which is counted and judged. null: as fast as this
+    machine computes."""
 
-    entry: ClassVar[str] = "testbed.worker.trainer:work"
-    preload: ClassVar[Sequence[str]] = (
-        "torch",
-        "torch.distributed",
-        "torch.nn.parallel",
-        # DistributedDataParallel's constructor would import it in every worker.
-        "torch._dynamo",
-        "sklearn.datasets",
-        "transports.torch_backend.process_group",
-        "testbed.worker.trainer",
-    )
+    entry: ClassVar[str] = "testbed.worker.training:work"
+    preload: ClassVar[Sequence[str]] = (*Iterative.preload, "sklearn.datasets", "testbed.worker.training")
 
     @field_validator("model", mode="before")
     @classmethod
     def _computed(cls, model: object) -> object:
         if model in get_args(NetworkName):
             raise ValueError(
-                f"allowed: 'cnn', which is computed here; the tensors of {model}, and computing as time that passes: "
-                f"`workload: {{kind: synthetic, layers: {model}, forward: ..., backward: ...}}`"
+                f"allowed: 'cnn', which is computed here; the gradients of {model}, when a device would make them: "
+                f"`workload: {{kind: replay, trace: {model}}}`"
             )
         return model
 
@@ -85,64 +73,62 @@ class Training(AgentWorkload):
         """The model, its weights drawn from torch's global generator."""
         return MODELS[self.model].build()
 
-    def parameter_counts(self) -> Sequence[int]:
-        """Elements of each."""
-        return [prod(shape) for shape in self.parameter_shapes()]
-
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
         """In the order in which they become ready."""
         return MODELS[self.model].gradient_shapes()
 
-    def layer_shapes(self) -> Sequence[Sequence[tuple[int, ...]]]:
-        """The model's."""
-        shapes = self.parameter_shapes()
-        return [shapes[start:stop] for start, stop in layers_of(shapes)]
+    def paced(self) -> bool:
+        """If there is a pace."""
+        return self.pace is not None
 
-    def layer_backward_s(self) -> Sequence[float]:
-        """For the gradients of the weights, and those of the layer's input."""
-        operations = 4.0 * self.batch_size
-        return [operations * count / ASSUMED_OPERATIONS_PER_S for count in MODELS[self.model].layer_multiplications()]
+    def layer_table(self) -> LayerTable:
+        """Layers have their share of both passes by multiplications. Without a pace, a multiplication and an addition
+        for each of forward, twice as many of backward."""
+        multiplications = MODELS[self.model].layer_multiplications()
+        whole = sum(multiplications)
+        assumed_s = 2.0 * self.batch_size * whole / ASSUMED_OPERATIONS_PER_S
+        forward_s, backward_s, update_s = assumed_s, 2 * assumed_s, 0.0
+        if self.pace is not None:
+            forward_s, backward_s, update_s = self.pace.forward_s, self.pace.backward_s, self.pace.update_s
+        sizes = layer_counts(self.parameter_shapes())
+        return LayerTable(
+            layers=tuple(
+                Layer(
+                    name=f"layer{number}",
+                    forward_s=forward_s * count / whole,
+                    backward_s=backward_s * count / whole,
+                    size_bytes=ELEMENT_BYTES * size,
+                    shapes=tuple(shapes),
+                )
+                for number, (count, size, shapes) in enumerate(
+                    zip(multiplications, sizes, self.layer_shapes(), strict=True)
+                )
+            ),
+            update_s=update_s,
+            batch_size=self.batch_size,
+        )
+
+    def computing(self) -> str:
+        """Real, paced or not."""
+        if self.pace is None:
+            return "real: forward, backward and optimizer as fast as this machine computes"
+        forward, backward, update = map(milliseconds, (self.pace.forward_s, self.pace.backward_s, self.pace.update_s))
+        return (
+            f"real, and paced: forward made to last {forward}, backward {backward}, the optimizer {update}; gradients, "
+            "parameters and bytes are real"
+        )
 
     def steps(self) -> Steps:
-        """Those of warm-up included."""
+        """As workers would."""
         return Steps(self.learning_rate, self.momentum, self.warmup + self.iterations)
 
-    def fusion_refusal(self, fusion: Fusion) -> str | None:
-        """What leaves nothing to compare."""
-        if self.verify_gradients and fusion.steps_in_forward:
-            return (
-                f"{fusion.kind} steps each layer in the next forward pass, and workload.verify_gradients compares all "
-                "of them after backward; leave one of them out"
-            )
-        return None
-
-    def synchronisation_refusal(self) -> str | None:
-        """What compares gradients after every backward pass."""
-        if self.verify_gradients:
-            return "leaves no mean gradient to compare with; leave workload.verify_gradients out"
-        return None
-
     def refusal(self, compressor: Compressor) -> str | None:
-        """What would be applied twice, or compared with what it cannot equal."""
-        if self.verify_gradients and compressor.compresses:
-            return (
-                f"{compressor.kind} changes gradients and workload.verify_gradients allows 1e-6; leave one of them out"
-            )
+        """What would be applied twice, besides what is refused anywhere."""
+        if reason := super().refusal(compressor):
+            return reason
         if self.momentum and compressor.own_momentum:
             return (
                 f"{compressor.kind} applies the momentum itself, before it selects; set workload.momentum to 0 and "
                 f"compression.momentum to what you want (now {self.momentum:g})"
             )
         return None
-
-    def num_iterations(self) -> int:
-        """Measured iterations."""
-        return self.iterations
-
-    def phase_lengths(self) -> Mapping[str, int]:
-        """As the worker goes through them."""
-        return {"compute_only": self.compute_only, "warmup": self.warmup, "measured": self.iterations}
-
-    def sends_only_gradients(self) -> bool:
-        """Verifying gradients gathers them over the same links."""
-        return not self.verify_gradients

@@ -16,6 +16,8 @@ REACH: Final = (
 )
 _NUM_ROWS: Final = 12
 """Layers that are shown one by one; of more, the largest."""
+_PICTURE_COLUMNS: Final = 72
+_LEVELS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def price(change: Change, today: Setting) -> str:
@@ -140,6 +142,8 @@ def render_trace(table: LayerTable, trace: str, source: str, console: Console) -
         f"{time_text(table.update_s)} · {size_text(table.size_bytes)} of gradients in {len(gradients)} parts\n",
         highlight=False,
     )
+    for line in picture(table):
+        console.print(line, highlight=False)
     numbered = list(enumerate(table.layers))
     if len(numbered) > _NUM_ROWS:
         largest = sorted(numbered, key=lambda pair: pair[1].size_bytes, reverse=True)[:_NUM_ROWS]
@@ -161,6 +165,29 @@ def render_trace(table: LayerTable, trace: str, source: str, console: Console) -
             *([time_text(layer.communication_s)] if recorded else []),
         )
     console.print(rows)
+
+
+def picture(table: LayerTable) -> list[str]:
+    """Computing as a line of time, and above it how many bytes of gradients become ready in each part of it; nothing
+    where it takes no time."""
+    whole_s = table.forward_s + table.backward_s
+    if whole_s <= 0:
+        return []
+    ready_bytes = [0] * _PICTURE_COLUMNS
+    for gradient in table.gradients():
+        column = int((table.forward_s + gradient.ready_s) / whole_s * _PICTURE_COLUMNS)
+        ready_bytes[min(column, _PICTURE_COLUMNS - 1)] += gradient.size_bytes
+    most = max(ready_bytes)
+    num_forward = round(table.forward_s / whole_s * _PICTURE_COLUMNS)
+    legend = (
+        f"─ forward {time_text(table.forward_s)}  ━ backward {time_text(table.backward_s)}  █ up to {size_text(most)} "
+        f"of gradients ready within {time_text(whole_s / _PICTURE_COLUMNS)}\n"
+    )
+    return [
+        "".join(_LEVELS[-(-size_bytes * (len(_LEVELS) - 1) // most)] for size_bytes in ready_bytes),
+        "─" * num_forward + "━" * (_PICTURE_COLUMNS - num_forward),
+        legend,
+    ]
 
 
 def trace_json(table: LayerTable, trace: str, source: str) -> dict[str, Any]:

@@ -84,6 +84,9 @@ def _numbers(summary: "Summary") -> Table:
             grid.add_row(
                 Text(name, style="not bold"), number_text.time_text(part_s), _share(part_s, time_s.median, color)
             )
+    if summary.computing:
+        pace = number_text.time_text(summary.pace.pace_s) if summary.pace else ""
+        grid.add_row("Computing", pace, wording.computing_text(summary))
     if summary.command is not None:
         grid.add_row("Command", number_text.time_text(summary.command.time_s), wording.command_text(summary.command))
     if summary.samples_per_s is not None:

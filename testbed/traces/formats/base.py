@@ -86,6 +86,11 @@ def read_lines(path: Path) -> list[Line]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path} cannot be read as text: {error}") from error
+    return lines_of(path, text)
+
+
+def lines_of(path: Path, text: str) -> list[Line]:
+    """The lines of a text that are not blank; at least one. Raises TraceError, which names the path."""
     lines = [Line(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise TraceError(f"{path} is empty")

@@ -4,18 +4,22 @@ The layout of the traces that Shi et al. published with "A DAG Model of Synchron
 Distributed Deep Learning" (2018, arXiv:1805.03812), as far as it is known from descriptions; columns are separated by
 white space or commas. A table may hold several iterations, each from the same first Id on: a layer's times are then the
 medians of its rows. `Comm` is `-` where no exchange was measured. Lines that begin with `#` are comments, but for
-`# input_us=...`, `# host_to_device_us=...` and `# update_us=...`, which say how long these parts of an iteration take.
+`# input_us=...`, `# host_to_device_us=...` and `# update_us=...`, which say how long these parts of an iteration take,
+and `# batch_size=...`, the samples of an iteration. A seventh column `Shapes` is ours: the layer's parameter tensors in
+the order of their registration, as in `64x147;64;64`, or `-`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from statistics import median
 from typing import Final, NamedTuple
 
 from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceError, TraceFormat, cells, non_empty
-from testbed.traces.table import Layer, LayerTable
+from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable, Shape
 
 COLUMNS: Final = ("id", "name", "forward", "backward", "comm", "size")
-_PARTS: Final = ("input_us", "host_to_device_us", "update_us")
+SHAPES: Final = "shapes"
+_PARTS: Final = ("input_us", "host_to_device_us", "update_us", "batch_size")
 
 
 class _Row(NamedTuple):
@@ -42,8 +46,10 @@ class Layers(TraceFormat):
         if len(rows) == 1:
             raise TraceError(f"{path} ends after the names of its columns")
         parts = _parts(lines)
+        num_columns = len(cells(rows[0]))
         return LayerTable(
-            layers=non_empty(path, _layers([_row(line) for line in rows[1:]])),
+            layers=non_empty(path, _layers([_row(line, num_columns) for line in rows[1:]])),
+            batch_size=int(parts["batch_size"]) if "batch_size" in parts else None,
             input_s=parts.get("input_us", 0.0) * 1e-6,
             host_to_device_s=parts.get("host_to_device_us", 0.0) * 1e-6,
             update_s=parts.get("update_us", 0.0) * 1e-6,
@@ -54,12 +60,12 @@ def layers_text(table: LayerTable) -> str:
     """The table as a file of this format. What `undivided_s` counts is added to the first layer's forward time.
 
     Raises ValueError for a layer whose name has no characters left when white space and commas are taken out."""
-    lines = [
-        f"# {part}={value_s * 1e6!r}"
-        for part, value_s in zip(_PARTS, (table.input_s, table.host_to_device_s, table.update_s), strict=True)
-        if value_s
-    ]
-    lines.append("Id\tName\tForward\tBackward\tComm\tSize")
+    times_s = (table.input_s, table.host_to_device_s, table.update_s)
+    lines = [f"# {part}={value_s * 1e6!r}" for part, value_s in zip(_PARTS, times_s, strict=False) if value_s]
+    if table.batch_size is not None:
+        lines.append(f"# batch_size={table.batch_size}")
+    shaped = any(layer.shapes for layer in table.layers)
+    lines.append("Id\tName\tForward\tBackward\tComm\tSize" + ("\tShapes" if shaped else ""))
     for number, layer in enumerate(table.layers):
         name = "_".join(layer.name.replace(",", " ").split())
         if not name:
@@ -68,12 +74,32 @@ def layers_text(table: LayerTable) -> str:
         communication = "-" if layer.communication_s is None else repr(layer.communication_s * 1e6)
         lines.append(
             f"{number}\t{name}\t{forward_us!r}\t{layer.backward_s * 1e6!r}\t{communication}\t{layer.size_bytes}"
+            + (f"\t{_shapes_text(layer.shapes)}" if shaped else "")
         )
     return "\n".join(lines) + "\n"
 
 
+def _shapes_text(shapes: Sequence[Shape] | None) -> str:
+    """A scalar is written as a vector of one."""
+    return ";".join("x".join(map(str, shape or (1,))) for shape in shapes) if shapes else "-"
+
+
+def _shapes(line: Line, field: str, size_bytes: int) -> tuple[Shape, ...] | None:
+    """The tensors that a cell names. Raises TraceError."""
+    if field == "-":
+        return None
+    shapes = tuple(tuple(line.count_in(side, "Shapes") for side in text.split("x")) for text in field.split(";"))
+    if ELEMENT_BYTES * sum(map(prod, shapes)) != size_bytes:
+        line.fail(
+            f"Shapes {field} are {sum(map(prod, shapes))} float32 elements, {ELEMENT_BYTES} bytes each, and Size is "
+            f"{size_bytes}"
+        )
+    return shapes
+
+
 def _names_columns(line: Line) -> bool:
-    return tuple(cell.partition("(")[0].lower() for cell in cells(line)) == COLUMNS
+    named = tuple(cell.partition("(")[0].lower() for cell in cells(line))
+    return named in (COLUMNS, (*COLUMNS, SHAPES))
 
 
 def _parts(lines: Sequence[Line]) -> Mapping[str, float]:
@@ -84,20 +110,25 @@ def _parts(lines: Sequence[Line]) -> Mapping[str, float]:
             if name in found:
                 line.fail(f"{name} is given twice")
             found[name] = line.number_in(value, name)
+            if name == "batch_size" and (found[name] < 1 or found[name] != int(found[name])):
+                line.fail(f"batch_size is {value}; it is a whole number, at least 1")
     return found
 
 
-def _row(line: Line) -> _Row:
+def _row(line: Line, num_columns: int) -> _Row:
     fields = cells(line)
-    if len(fields) != len(COLUMNS):
-        line.fail(f"{len(fields)} columns where {len(COLUMNS)} are expected: {' '.join(COLUMNS)}")
-    identity, name, forward_us, backward_us, communication_us, size_bytes = fields
+    if len(fields) != num_columns:
+        expected = " ".join((*COLUMNS, SHAPES)[:num_columns])
+        line.fail(f"{len(fields)} columns where {num_columns} are expected: {expected}")
+    identity, name, forward_us, backward_us, communication_us, size_text, *shapes = fields
+    size_bytes = line.count_in(size_text, "Size")
     layer = Layer(
         name=name,
         forward_s=line.number_in(forward_us, "Forward") * 1e-6,
         backward_s=line.number_in(backward_us, "Backward") * 1e-6,
-        size_bytes=line.count_in(size_bytes, "Size"),
+        size_bytes=size_bytes,
         communication_s=None if communication_us == "-" else line.number_in(communication_us, "Comm") * 1e-6,
+        shapes=_shapes(line, shapes[0], size_bytes) if shapes else None,
     )
     return _Row(line, identity, layer)
 
@@ -108,10 +139,9 @@ def _layers(rows: Sequence[_Row]) -> Iterator[Layer]:
     for samples in zip(*iterations, strict=True):
         first = samples[0].layer
         for row in samples[1:]:
-            if (row.layer.name, row.layer.size_bytes) != (first.name, first.size_bytes):
+            if (row.layer.name, row.layer.size_bytes, row.layer.shapes) != (first.name, first.size_bytes, first.shapes):
                 row.line.fail(
-                    f"layer {row.identity} is {row.layer.name} with {row.layer.size_bytes} bytes, and "
-                    f"{first.name} with {first.size_bytes} bytes in line {samples[0].line.number}"
+                    f"layer {row.identity} is {_told(row.layer)}, and {_told(first)} in line {samples[0].line.number}"
                 )
         measured = [row.layer.communication_s for row in samples if row.layer.communication_s is not None]
         yield first._replace(
@@ -119,6 +149,11 @@ def _layers(rows: Sequence[_Row]) -> Iterator[Layer]:
             backward_s=median(row.layer.backward_s for row in samples),
             communication_s=median(measured) if measured else None,
         )
+
+
+def _told(layer: Layer) -> str:
+    shapes = f" ({_shapes_text(layer.shapes)})" if layer.shapes else ""
+    return f"{layer.name} with {layer.size_bytes} bytes{shapes}"
 
 
 def _iterations(rows: Sequence[_Row]) -> list[list[_Row]]:

@@ -111,6 +111,8 @@ class Model:
                     "slowdown": 1.0,
                     "forward_stall_s": 0.0,
                     "staleness": 0,
+                    "pace_s": 0.0,
+                    "overrun_s": 0.0,
                 }
             )
 

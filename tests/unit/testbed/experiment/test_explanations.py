@@ -54,7 +54,7 @@ def test_what_must_be_a_mapping_says_its_keys() -> None:
 def test_a_network_that_is_not_computed_here_has_a_way() -> None:
     message = told({"workload": {"kind": "training", "model": "resnet50"}})
     assert message.startswith("workload.model: allowed: 'cnn'")
-    assert "`workload: {kind: synthetic, layers: resnet50, forward: ..., backward: ...}`" in message
+    assert "`workload: {kind: replay, trace: resnet50}`" in message
 
 
 def test_a_name_says_of_what_it_is_made() -> None:

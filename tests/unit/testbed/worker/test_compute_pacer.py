@@ -1,42 +1,137 @@
+"""Real computing that is stretched, and computing that a schedule holds."""
+
 import time
+from collections.abc import Callable
 
 import pytest
+import torch
 
-from testbed.worker.compute_pacer import ComputePacer
+from testbed.traces.schedule import ComputeSchedule
+from testbed.traces.table import Layer, LayerTable
+from testbed.worker.compute_pacer import SchedulePacer, StretchingPacer
+
+TABLE = LayerTable(
+    layers=(Layer("front", 0.01, 0.02, 4, None, ((1, 1),)), Layer("back", 0.02, 0.03, 4, None, ((1, 1),))),
+    update_s=0.005,
+)
 
 
-def compute(time_s: float) -> None:
-    end_s = time.monotonic() + time_s
-    while time.monotonic() < end_s:
+def busy(time_s: float) -> None:
+    deadline_s = time.monotonic() + time_s
+    while time.monotonic() < deadline_s:
         pass
 
 
-def test_computing_takes_so_many_times_as_long_and_what_lies_between_does_not() -> None:
-    pacer = ComputePacer()
-    pacer.factor = 3.0
-    begun_s, cpu_s = time.monotonic(), time.thread_time()
-    pacer.begin()
-    compute(0.02)
-    pacer.stretch()
-    compute(0.01)
-    pacer.stretch()
-    stretched_s = time.monotonic() - begun_s
-    assert stretched_s >= 3 * 0.03
-    assert time.thread_time() - cpu_s < 0.5 * stretched_s, "waiting uses no core"
-    time.sleep(0.05)
-    again_s = time.monotonic()
-    pacer.begin()
-    pacer.stretch()
-    assert time.monotonic() - again_s < 0.05, "what lies between is not stretched"
+def test_stretched_computing_takes_as_many_times_as_long_and_the_waiting_between_is_left_alone() -> None:
+    pacer = StretchingPacer()
+    start_s = pacer.begin(3.0)
+    busy(0.01)
+    computed_s = time.monotonic()
+    forward_end_s = pacer.forward_ended()
+    assert forward_end_s - start_s >= 3 * (computed_s - start_s)
+    pacer.before_waiting(())
+    pacer.after_waiting(0.0)
+    pacer.update(0.0)
+    updated_s = pacer.update_ended()
+    assert updated_s - forward_end_s < computed_s - start_s, "nothing was computed"
+    assert pacer.pace_s == pacer.overrun_s == 0
 
 
-@pytest.mark.parametrize("factor", [1.0])
-def test_no_slowdown_waits_for_nothing(factor: float) -> None:
-    pacer = ComputePacer()
-    pacer.factor = factor
-    assert pacer.factor == 1
-    pacer.begin()
-    time.sleep(0.1)
-    begun_s = time.monotonic()
-    pacer.stretch()
-    assert time.monotonic() - begun_s < 0.05
+def test_computing_without_slowdown_or_pace_is_not_waited_for() -> None:
+    pacer = StretchingPacer()
+    pacer.begin(1.0)
+    busy(0.02)
+    before_s = time.process_time(), time.monotonic()
+    for step in (pacer.forward_ended, pacer.backward_ended, pacer.update_ended):
+        step()
+    slept_s = time.monotonic() - before_s[1] - (time.process_time() - before_s[0])
+    assert slept_s < 0.02
+
+
+@pytest.fixture
+def parameters() -> list[torch.Tensor]:
+    return [torch.zeros(1), torch.zeros(1)]
+
+
+@pytest.fixture
+def pacer(parameters: list[torch.Tensor]) -> SchedulePacer:
+    made = SchedulePacer(ComputeSchedule.of(TABLE))
+    made.bind(parameters)
+    return made
+
+
+def moment(step: Callable[[], object]) -> float:
+    """Seconds of the clock when the step has returned."""
+    step()
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 2.0])
+def test_gradients_are_handed_over_when_they_are_due_and_never_before(
+    pacer: SchedulePacer, parameters: list[torch.Tensor], slowdown: float
+) -> None:
+    front, back = parameters
+    begun_s = pacer.begin(slowdown)
+    assert pacer.forward_ended() == pytest.approx(begun_s + slowdown * 0.03)
+    back_s = moment(lambda: pacer.hand_over([back]))
+    assert back_s >= begun_s + slowdown * 0.06
+    both_s = moment(lambda: pacer.hand_over([front, back]))
+    assert both_s >= begun_s + slowdown * 0.08
+    late_s = max(back_s - begun_s - slowdown * 0.06, both_s - begun_s - slowdown * 0.08)
+    assert 0 <= pacer.overrun_s <= late_s
+    assert pacer.pace_s == pytest.approx(slowdown * 0.085)
+
+
+def test_what_the_host_spends_lies_inside_the_wait(pacer: SchedulePacer, parameters: list[torch.Tensor]) -> None:
+    begun_s = pacer.begin(1.0)
+    busy(0.02)  # of the forward pass and backward of the back layer
+    assert pacer.forward_ended() == pytest.approx(begun_s + 0.03)
+    slept_s = -time.monotonic() + moment(lambda: pacer.hand_over(parameters[1:]))
+    assert slept_s < 0.06 - 0.02 + pacer.overrun_s + 1e-3
+    pacer.update(begun_s + 0.1)
+    busy(0.01)  # the optimizer, twice as long as the device's
+    assert pacer.update_ended() == pacer.end() == pytest.approx(begun_s + 0.105)
+    assert pacer.begin(1.0) == pytest.approx(begun_s + 0.105), "the next one begins when the device's step has ended"
+
+
+def test_a_host_that_is_too_slow_is_counted(pacer: SchedulePacer, parameters: list[torch.Tensor]) -> None:
+    pacer.begin(1.0)
+    busy(0.1)
+    pacer.hand_over(parameters)
+    assert pacer.overrun_s >= 0.02
+    pacer.update(time.monotonic())
+    pacer.restart()
+    pacer.begin(1.0)
+    assert pacer.overrun_s == 0
+
+
+def test_waiting_for_a_gradient_in_the_forward_pass_puts_everything_off(
+    pacer: SchedulePacer, parameters: list[torch.Tensor]
+) -> None:
+    begun_s = pacer.begin(1.0)
+    assert moment(lambda: pacer.before_waiting(parameters[1:])) >= begun_s + 0.01
+    pacer.after_waiting(0.5)
+    assert pacer.forward_ended() == pytest.approx(begun_s + 0.53)
+
+
+def test_after_a_barrier_nothing_follows_the_iteration_before(pacer: SchedulePacer) -> None:
+    pacer.begin(1.0)
+    pacer.update(time.monotonic())
+    step_end_s = pacer.end()
+    assert moment(pacer.restart) >= step_end_s
+    before_s = time.monotonic()
+    assert before_s <= pacer.begin(1.0) <= time.monotonic()
+
+
+def test_an_iteration_waits_for_its_input(parameters: list[torch.Tensor]) -> None:
+    table = LayerTable(layers=TABLE.layers, input_s=0.15, host_to_device_s=0.05)
+    pacer = SchedulePacer(ComputeSchedule.of(table))
+    pacer.bind(parameters)
+    begun_s = pacer.begin(1.0)
+    pacer.update(begun_s + 0.08)
+    assert pacer.begin(1.0) == pytest.approx(begun_s + 0.2)
+
+
+def test_a_model_with_other_tensors_than_the_schedule_is_refused(pacer: SchedulePacer) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        pacer.bind([torch.zeros(1)])

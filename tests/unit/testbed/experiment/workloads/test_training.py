@@ -1,22 +1,19 @@
 # mypy: disable-error-code="no-untyped-call"
 """Training over real sockets on loopback, in processes of their own; only the control plane is left out."""
 
-import copy
-import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from testbed.control.worker import WorkerConfiguration, WorkerControl
+from testbed.control.worker import WorkerConfiguration
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, Workload
+from testbed.experiment.workloads.training import Training
 from testbed.plan.plan import make_plan
 from testbed.worker.agent import work_of
 from tests.ranks import ADDRESS, Rank, run_ranks
-
-if TYPE_CHECKING:
-    from testbed.control.control_pb2 import Event
+from tests.training_ranks import Listener, Worker, account, trained
 
 NUM_WORKERS = 4
 OPTIONS: dict[str, Any] = {
@@ -27,27 +24,6 @@ OPTIONS: dict[str, Any] = {
     "learning_rate": 0.1,
     "momentum": 0.5,
 }
-
-
-class Listener(WorkerControl):
-    """Keeps what a worker reports; barriers go through files in the store's directory."""
-
-    def __init__(self, rank: Rank) -> None:
-        from torch._C._distributed_c10d import FileStore
-
-        self._rank = rank
-        self._store = FileStore(rank.store_path + ".barriers", rank.size)
-        self.barriers: list[str] = []
-        self.events: list[Event] = []
-
-    def barrier(self, name: str) -> None:
-        self.barriers.append(name)
-        if self._store.add(name, 1) == self._rank.size:
-            self._store.set(f"{name} complete", "")
-        self._store.wait([f"{name} complete"])
-
-    def report(self, event: object) -> None:
-        self.events.append(copy.deepcopy(event))  # type: ignore[arg-type]
 
 
 def _configuration(
@@ -96,31 +72,7 @@ def _work(
     workload = WORKLOADS.parse({"kind": "training", **options})
     assert isinstance(workload, AgentWorkload)
     work_of(workload)(workload, _configuration(rank, stack, seed, compression, fusion, every), control)
-    iterations = [event.iteration for event in control.events if event.HasField("iteration")]
-    (finished,) = (event.finished for event in control.events if event.HasField("finished"))
-    return {
-        "barriers": control.barriers,
-        "iterations": [iteration.SerializeToString() for iteration in iterations],
-        "finished": finished.SerializeToString(),
-        "num_threads": threading.active_count(),
-    }
-
-
-class Worker:
-    """One worker's account, as the coordinator would read it."""
-
-    def __init__(self, value: dict[str, Any]) -> None:
-        from testbed.control.control_pb2 import Finished, Iteration
-
-        self.barriers: list[str] = value["barriers"]
-        self.iterations = [Iteration.FromString(item) for item in value["iterations"]]
-        self.finished = Finished.FromString(value["finished"])
-
-    def phase(self, name: str) -> "Sequence[Any]":
-        return [iteration for iteration in self.iterations if iteration.phase == name]
-
-    def losses(self) -> list[float]:
-        return [iteration.loss for iteration in self.iterations if iteration.phase != "compute_only"]
+    return account(control)
 
 
 def _train(num_workers: int = NUM_WORKERS, **changes: Any) -> list[Worker]:
@@ -396,3 +348,76 @@ def test_links_carry_more_than_gradients_only_while_they_are_verified() -> None:
 def test_options_survive_the_way_to_the_worker() -> None:
     training: Workload = WORKLOADS.parse({"kind": "training", "iterations": 5})
     assert WORKLOADS.parse(WORKLOADS.dump(training)) == training
+
+
+PACED = OPTIONS | {"iterations": 3, "pace": {"forward": "60ms", "backward": "120ms", "update": "20ms"}}
+
+
+@pytest.fixture(scope="module")
+def paced() -> list[Worker]:
+    return trained({"workload": {"kind": "training", **PACED}})
+
+
+def test_paced_computing_lasts_as_long_as_its_pace_and_no_bucket_leaves_before_it_is_due(paced: list[Worker]) -> None:
+    workload = WORKLOADS.parse({"kind": "training", **PACED})
+    assert isinstance(workload, Training)
+    table = workload.layer_table()
+    shares = [layer.backward_s / 0.12 for layer in table.layers]
+    assert sum(shares) == pytest.approx(1)
+    for worker in paced:
+        for iteration in worker.iterations:
+            assert iteration.pace_s == pytest.approx(0.2)
+            assert iteration.forward_end_s - iteration.start_s == pytest.approx(0.06)
+            assert iteration.optimizer_end_s - iteration.backward_end_s == pytest.approx(0.02)
+            assert iteration.end_s == iteration.optimizer_end_s
+            backward_s = iteration.backward_compute_end_s - iteration.forward_end_s
+            assert 0.12 <= backward_s <= 0.12 + iteration.overrun_s + 1e-3
+        for iteration in worker.phase("measured"):
+            # The first bucket holds the last layers, the head and two convolutions.
+            first, *_ = sorted(iteration.buckets, key=lambda bucket: bucket.sequence)
+            assert first.enqueued_s >= iteration.forward_end_s + 0.12 * sum(shares[-2:])
+            assert first.enqueued_s < iteration.backward_compute_end_s
+
+
+def test_iterations_follow_each_other_without_the_hosts_bookkeeping_between(paced: list[Worker]) -> None:
+    for worker in paced:
+        for before, after in pairwise(worker.phase("measured")):
+            assert after.start_s == before.end_s
+
+
+def test_a_pace_changes_no_number_that_is_learnt(paced: list[Worker]) -> None:
+    free = trained({"workload": {"kind": "training", **PACED, "pace": None}})
+    assert [worker.losses() for worker in paced] == [worker.losses() for worker in free]
+    assert {worker.finished.parameters_sha256 for worker in (*paced, *free)} == {free[0].finished.parameters_sha256}
+    assert all(iteration.pace_s == 0 for worker in free for iteration in worker.iterations)
+
+
+def test_a_machine_that_is_slower_than_the_pace_is_found_out() -> None:
+    workload = {"kind": "training", **OPTIONS, "batch_size": 64, "pace": {"forward": "1us", "backward": "1us"}}
+    for worker in trained({"workload": workload}):
+        for iteration in worker.phase("measured"):
+            assert iteration.overrun_s > 100 * iteration.pace_s
+
+
+@pytest.mark.parametrize("fusion", ["priority", "merged", "horovod_5ms"])
+def test_a_pace_holds_in_any_order(fusion: str) -> None:
+    for worker in trained({"fusion": fusion, "workload": {"kind": "training", **PACED}}):
+        for iteration in worker.phase("measured"):
+            computed_s = iteration.backward_compute_end_s - iteration.start_s - iteration.forward_stall_s
+            assert computed_s + 1e-9 >= 0.18
+            assert computed_s <= 0.2 + iteration.overrun_s + 1e-3
+
+
+def test_dilated_workers_wait_longer_and_report_the_clock() -> None:
+    for worker in trained({"workload": {"kind": "training", **PACED}}, dilation=2.0):
+        for iteration in worker.iterations:
+            assert iteration.pace_s == pytest.approx(0.4)
+            assert iteration.forward_end_s - iteration.start_s == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize(
+    "pace", [{"forward": "40ms"}, {"forward": "0s", "backward": "1ms"}, {"forward": "1ms", "backward": "1ms", "x": 1}]
+)
+def test_a_pace_that_is_none_is_refused(pace: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="pace"):
+        WORKLOADS.parse({"kind": "training", "pace": pace})

@@ -6,7 +6,15 @@ from io import StringIO
 
 from rich.console import Console
 
-from testbed.report.terminal.advice import advice_json, fusion_text, headline, price, render_advice, render_trace
+from testbed.report.terminal.advice import (
+    advice_json,
+    fusion_text,
+    headline,
+    picture,
+    price,
+    render_advice,
+    render_trace,
+)
 from testbed.theory.advise import Setting, advise
 from testbed.theory.buckets import ByTime
 from testbed.traces.derived import derived_table
@@ -75,3 +83,13 @@ def test_a_trace_shows_the_largest_layers_in_their_order_and_what_was_recorded()
     assert [f" l{number} " in text for number in range(20)] == [number >= 8 for number in range(20)]
     assert "exchanged in" in text
     assert "exchanged in" not in printed(render_trace, derived_table("alexnet"), "alexnet", "derived")
+
+
+def test_a_picture_shows_when_in_backward_how_many_bytes_become_ready() -> None:
+    table = LayerTable(layers=(Layer("front", 0.01, 0.02, 100), Layer("back", 0.01, 0.02, 800)))
+    bytes_ready, line, legend = picture(table)
+    assert line == "─" * 24 + "━" * 48
+    assert {column: level for column, level in enumerate(bytes_ready) if level != " "} == {48: "█", 71: "▁"}
+    assert "forward 20 ms" in legend
+    assert "800 B" in legend
+    assert picture(LayerTable(layers=(Layer("x", 0.0, 0.0, 4),))) == []

@@ -23,8 +23,8 @@ def test_the_last_dump_counts_and_neighbours_of_one_time_are_one_layer(tmp_path:
         *("[0, 100, 7.5, 300, 1]", "[1, 10, 7.5, 20, 0]", "[2, 50, 3, 40, 0]"),
     )
     assert [tuple(layer) for layer in read_trace(path).layers] == [
-        ("parameter 0", 0.0, pytest.approx(7.5e-6), 440, pytest.approx(320e-6)),
-        ("parameter 2", 0.0, pytest.approx(3e-6), 200, pytest.approx(40e-6)),
+        ("parameter 0", 0.0, pytest.approx(7.5e-6), 440, pytest.approx(320e-6), None),
+        ("parameter 2", 0.0, pytest.approx(3e-6), 200, pytest.approx(40e-6), None),
     ]
 
 

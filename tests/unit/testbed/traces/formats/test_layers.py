@@ -1,5 +1,6 @@
 """The six-column layer table, read and written."""
 
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from testbed.traces.formats.layers import Layers, layers_text
 from testbed.traces.table import Layer, LayerTable
 
 HEAD = "Id\tName\tForward\tBackward\tComm\tSize\n"
+SHAPED_HEAD = HEAD.replace("Size", "Size\tShapes")
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -23,8 +25,8 @@ def test_columns_are_microseconds_and_bytes(tmp_path: Path) -> None:
     text = "# input_us=7\n# made by hand\n" + HEAD + "0 conv1 10 20 30 400\n1 relu 1.5 2.5 - 0\n"
     table = read_trace(written(tmp_path, text))
     assert [tuple(layer) for layer in table.layers] == [
-        ("conv1", pytest.approx(10e-6), pytest.approx(20e-6), 400, pytest.approx(30e-6)),
-        ("relu", pytest.approx(1.5e-6), pytest.approx(2.5e-6), 0, None),
+        ("conv1", pytest.approx(10e-6), pytest.approx(20e-6), 400, pytest.approx(30e-6), None),
+        ("relu", pytest.approx(1.5e-6), pytest.approx(2.5e-6), 0, None, None),
     ]
     assert table.input_s == pytest.approx(7e-6)
 
@@ -50,6 +52,12 @@ def test_several_iterations_give_medians(tmp_path: Path) -> None:
         (HEAD + "0 a 1 2 3 4\n0 a 1 2 3 5\n", ":3: layer 0 is a with 5 bytes, and a with 4 bytes in line 2"),
         ("# input_us=x\n" + HEAD + "0 a 1 2 3 4\n", ":1: input_us is 'x'"),
         ("# input_us=1\n# input_us=2\n" + HEAD + "0 a 1 2 3 4\n", ":2: input_us is given twice"),
+        ("# batch_size=0\n" + HEAD + "0 a 1 2 3 4\n", ":1: batch_size is 0"),
+        ("# batch_size=2.5\n" + HEAD + "0 a 1 2 3 4\n", ":1: batch_size is 2.5"),
+        (SHAPED_HEAD + "0 a 1 2 3 4\n", ":2: 6 columns where 7"),
+        (SHAPED_HEAD + "0 a 1 2 3 4 2x3\n", ":2: Shapes 2x3 are 6 float32 elements"),
+        (SHAPED_HEAD + "0 a 1 2 3 24 2xx3\n", ":2: Shapes is ''"),
+        (SHAPED_HEAD + "0 a 1 2 3 24 2x3\n0 a 1 2 3 24 3x2\n", ":3: layer 0 is a"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
@@ -58,18 +66,33 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, problem
 
 
 TIME = st.floats(0, 10, allow_nan=False)
-LAYER = st.builds(
-    Layer, st.from_regex(r"[A-Za-z][\w.]{0,8}", fullmatch=True), TIME, TIME, st.integers(1, 2**31), st.none() | TIME
+NAME = st.from_regex(r"[A-Za-z][\w.]{0,8}", fullmatch=True)
+SIZED = st.builds(Layer, NAME, TIME, TIME, st.integers(1, 2**31), st.none() | TIME, st.none())
+SHAPES = st.lists(st.lists(st.integers(1, 999), min_size=1, max_size=4).map(tuple), min_size=1, max_size=3).map(tuple)
+SHAPED = st.builds(
+    lambda name, time_s, shapes: Layer(name, time_s, time_s, 4 * sum(map(prod, shapes)), None, shapes),
+    NAME,
+    TIME,
+    SHAPES,
+)
+TABLE = st.builds(
+    LayerTable,
+    layers=st.lists(SIZED | SHAPED, min_size=1, max_size=5).map(tuple),
+    input_s=TIME,
+    update_s=TIME,
+    batch_size=st.none() | st.integers(1, 9999),
 )
 
 
-@given(st.builds(LayerTable, layers=st.lists(LAYER, min_size=1, max_size=5).map(tuple), input_s=TIME, update_s=TIME))
+@given(TABLE)
 def test_a_table_that_is_written_reads_back(tmp_path_factory: pytest.TempPathFactory, table: LayerTable) -> None:
     path = tmp_path_factory.mktemp("layers") / "table"
     path.write_text(layers_text(table))
     again = read_trace(path)
     assert again.input_s == pytest.approx(table.input_s)
     assert again.update_s == pytest.approx(table.update_s)
+    assert again.batch_size == table.batch_size
+    assert [layer.shapes for layer in again.layers] == [layer.shapes for layer in table.layers]
     for layer, same in zip(table.layers, again.layers, strict=True):
         assert same.name == layer.name
         assert same.size_bytes == layer.size_bytes
@@ -81,7 +104,7 @@ def test_a_table_that_is_written_reads_back(tmp_path_factory: pytest.TempPathFac
 def test_computing_that_no_layer_has_goes_to_the_first_one(tmp_path: Path) -> None:
     table = LayerTable(layers=(Layer("a layer", 0.0, 0.002, 4),), undivided_s=0.25)
     again = read_trace(written(tmp_path, layers_text(table)))
-    assert tuple(again.layers[0]) == ("a_layer", pytest.approx(0.25), pytest.approx(0.002), 4, None)
+    assert tuple(again.layers[0]) == ("a_layer", pytest.approx(0.25), pytest.approx(0.002), 4, None, None)
 
 
 def test_a_name_without_characters_is_refused() -> None:

@@ -1,0 +1,167 @@
+"""What training and its replays have in common: iterations that end with everybody's gradients.
+
+A worker goes through four phases, with barriers of the control plane between them:
+
+- compute_only: the same iterations without communication, all workers at once and so under the same
+  contention for cores; the model is a copy that is dropped afterwards. The scaling factor compares with it.
+- set-up of DistributedDataParallel (it broadcasts the model), then warmup.
+- measured.
+
+What needs torch is in `testbed/worker/trainer.py`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import ClassVar
+
+from pydantic import Field
+
+from testbed.experiment.fusion.base import Fusion
+from testbed.experiment.workloads.base import AgentWorkload, Steps
+from testbed.traces.schedule import ComputeSchedule
+from testbed.traces.table import LayerTable
+from transports.compression.base import Compressor
+from transports.torch_backend.ordering import layers_of
+
+
+class Iterative(AgentWorkload):
+    """Synchronous by nature: workers exchange the gradients of each iteration, unless the spec says otherwise."""
+
+    compute_only: int = Field(8, ge=1, le=100_000)
+    """Iterations without communication, before the others."""
+    warmup: int = Field(3, ge=2, le=100_000)
+    """Iterations before the measured ones. At least 2: DistributedDataParallel forms its buckets anew in the
+    second."""
+    iterations: int = Field(30, ge=1, le=1_000_000)
+    """Measured iterations."""
+    verify_gradients: bool = False
+    """After each synchronisation compare with the float64 mean of all local gradients and fail the run when
+    they differ by more than 1e-6 (relative, L2). It gathers all gradients over the same links: times mean
+    nothing then."""
+
+    preload: ClassVar[Sequence[str]] = (
+        "torch",
+        "torch.distributed",
+        "torch.nn.parallel",
+        # DistributedDataParallel's constructor would import it in every worker.
+        "torch._dynamo",
+        "transports.torch_backend.process_group",
+        "testbed.worker.trainer",
+    )
+
+    @abstractmethod
+    def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
+        """Of each float32 parameter, in the order the model registers them."""
+
+    @abstractmethod
+    def layer_table(self) -> LayerTable:
+        """The layers, with the tensors of `parameter_shapes` in that order, and how long their parts of computing last,
+        or are taken to last where nobody has said it."""
+
+    @abstractmethod
+    def paced(self) -> bool:
+        """Whether computing is made to last as long as `layer_table` says; if not, it lasts as long as it takes."""
+
+    @abstractmethod
+    def computing(self) -> str:
+        """What of computing is real and what is paced or replayed, in a line for a reader of the numbers."""
+
+    def parameter_counts(self) -> Sequence[int]:
+        """Elements of each."""
+        return [prod(shape) for shape in self.parameter_shapes()]
+
+    def layer_shapes(self) -> Sequence[Sequence[tuple[int, ...]]]:
+        """A matrix and the vectors behind it are a layer."""
+        shapes = self.parameter_shapes()
+        return [shapes[start:stop] for start, stop in layers_of(shapes)]
+
+    def layer_backward_s(self) -> Sequence[float]:
+        """From one layer's gradients to the next ones'."""
+        ready_s = ComputeSchedule.of(self.layer_table()).ready_s
+        layers_s = [max(ready_s[start:stop]) for start, stop in layers_of(self.parameter_shapes())]
+        return [later_s - earlier_s for later_s, earlier_s in pairwise([*layers_s, 0.0])]
+
+    def fusion_refusal(self, fusion: Fusion) -> str | None:
+        """What leaves nothing to compare."""
+        if self.verify_gradients and fusion.steps_in_forward:
+            return (
+                f"{fusion.kind} steps each layer in the next forward pass, and workload.verify_gradients compares all "
+                "of them after backward; leave one of them out"
+            )
+        return None
+
+    def synchronisation_refusal(self) -> str | None:
+        """What compares gradients after every backward pass."""
+        if self.verify_gradients:
+            return "leaves no mean gradient to compare with; leave workload.verify_gradients out"
+        return None
+
+    def refusal(self, compressor: Compressor) -> str | None:
+        """What would be compared with what it cannot equal."""
+        if self.verify_gradients and compressor.compresses:
+            return (
+                f"{compressor.kind} changes gradients and workload.verify_gradients allows 1e-6; leave one of them out"
+            )
+        return None
+
+    def num_iterations(self) -> int:
+        """Measured iterations."""
+        return self.iterations
+
+    def phase_lengths(self) -> Mapping[str, int]:
+        """As the worker goes through them."""
+        return {"compute_only": self.compute_only, "warmup": self.warmup, "measured": self.iterations}
+
+    def sends_only_gradients(self) -> bool:
+        """Verifying gradients gathers them over the same links."""
+        return not self.verify_gradients
+
+
+class Replayed(Iterative):
+    """Training whose computing is replayed: layers of any sizes, whose gradients are ready when a device would have
+    made them.
+
+    Everything else is real: autograd, hooks, buckets, compressors, the bytes of gradients, the links. Because nobody
+    needs a core to wait, more workers fit a machine, and how much communication hides behind computing depends on the
+    network and not on who got the cores. Gradients are random numbers from the run's seed, other ones for each worker
+    and iteration; there is no loss.
+    """
+
+    entry: ClassVar[str] = "testbed.worker.replay:work"
+    preload: ClassVar[Sequence[str]] = (*Iterative.preload, "testbed.worker.replay")
+
+    @abstractmethod
+    def origin(self) -> str:
+        """Where the table is from, for a reader of the numbers."""
+
+    def paced(self) -> bool:
+        """There is nothing else that would take time."""
+        return True
+
+    def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
+        """Of all layers."""
+        return [shape for layer in self.layer_table().layers for shape in layer.tensors]
+
+    def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
+        """The last layer's first."""
+        return [shape for layer in reversed(self.layer_table().layers) for shape in layer.tensors]
+
+    def computing(self) -> str:
+        """Replayed."""
+        table = self.layer_table()
+        forward, backward, update = map(milliseconds, (table.forward_s, table.backward_s, table.update_s))
+        return (
+            f"replayed, {self.origin()}: forward {forward}, backward {backward}, optimizer {update}; gradients are "
+            "random numbers, their bytes are real"
+        )
+
+    def steps(self) -> Steps:
+        """Nowhere: parameters mean nothing."""
+        return Steps(0.0, 0.0, self.warmup + self.iterations)
+
+
+def milliseconds(time_s: float) -> str:
+    """For a reader."""
+    return f"{1e3 * time_s:.4g} ms"

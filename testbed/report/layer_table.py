@@ -1,0 +1,135 @@
+"""A run's own times as a table of layers, to be replayed. Pure arithmetic on a record's frames."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from testbed.errors import SpecError
+from testbed.experiment.documents import load_document
+from testbed.experiment.experiment import Experiment, validate
+from testbed.experiment.iterative import Iterative
+from testbed.record.reader import Record
+from testbed.traces.table import LayerTable
+
+_IN_TURN: Final = ("size", "layers", "none", "merged")
+"""Fusions whose buckets go out in the order of backward, and hold whole tensors."""
+
+
+def recorded_table(record: Record) -> LayerTable:
+    """Of a record. Raises SpecError for a run that has no iterations of layers."""
+    experiment = validate(load_document(record.spec_yaml))
+    measured = record.iterations.filter(pl.col("phase") == "measured")
+    if not isinstance(experiment.workload, Iterative) or measured.is_empty():
+        raise SpecError(
+            f"{record.path}: a table of layers is made from measured iterations of training, replay or synthetic, and "
+            f"this is a record of {experiment.workload.kind} with {measured.height}"
+        )
+    return table_of(experiment, record.iterations, record.buckets)
+
+
+def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataFrame) -> LayerTable:
+    """Median times of the measured iterations, of all workers, in virtual seconds; from ITERATION_SCHEMA and
+    BUCKET_SCHEMA.
+
+    Of backward it is known when each bucket was handed over, which is when its last layer was through; the layers of a
+    bucket share what lies between two as the workload says, and so do those of the forward pass. A layer's
+    communication is its share, by bytes, of the time in which its bucket was in service.
+    """
+    assert isinstance(experiment.workload, Iterative), "of layers"
+    told, dilation = experiment.workload.layer_table(), float(experiment.dilation)
+    measured = iterations.filter(pl.col("phase") == "measured")
+    forward_s = _median(measured, pl.col("forward_end_s") - pl.col("start_s") - pl.col("forward_stall_s")) / dilation
+    backward_s = _median(measured, pl.col("backward_compute_end_s") - pl.col("forward_end_s")) / dilation
+    update_s = _median(measured, pl.col("optimizer_end_s") - pl.col("backward_end_s")) / dilation
+    told_s = _ready(told)
+    ends_s: Sequence[float] = [at_s * backward_s / told.backward_s if told.backward_s else 0.0 for at_s in told_s]
+    exchanges_s: Sequence[float | None] = [None] * len(told.layers)
+    if experiment.fusion.kind in _IN_TURN and experiment.synchronisation.kind == "every_iteration":
+        in_turn = _in_turn(measured, buckets, dilation)
+        ends_s = _between_buckets(told, told_s, in_turn, backward_s)
+        exchanges_s = list(_shares(told, in_turn))
+    durations_s = [later_s - earlier_s for earlier_s, later_s in zip([0.0, *ends_s], ends_s, strict=False)]
+    stretch = forward_s / told.forward_s if told.forward_s else 0.0
+    return LayerTable(
+        layers=tuple(
+            layer._replace(
+                forward_s=layer.forward_s * stretch,
+                backward_s=max(0.0, duration_s),
+                communication_s=exchange_s,
+                shapes=layer.tensors,
+            )
+            for layer, duration_s, exchange_s in zip(
+                told.layers, reversed(durations_s), reversed(exchanges_s), strict=True
+            )
+        ),
+        update_s=max(0.0, update_s),
+        undivided_s=told.undivided_s * stretch,
+        input_s=told.input_s,
+        host_to_device_s=told.host_to_device_s,
+        batch_size=told.batch_size,
+    )
+
+
+def _median(frame: pl.DataFrame, expression: pl.Expr) -> float:
+    return float(np.median(frame.select(expression.alias("x"))["x"].to_numpy()))
+
+
+def _ready(table: LayerTable) -> list[float]:
+    """When each layer is through, since the beginning of backward, the last layer first."""
+    return list(accumulate(layer.backward_s for layer in reversed(table.layers)))
+
+
+def _in_turn(measured: pl.DataFrame, buckets: pl.DataFrame, dilation: float) -> list[tuple[int, float, float]]:
+    """Bytes of each bucket, when it was handed over since the beginning of backward, and for how long it was in
+    service: medians, in the order in which they went out."""
+    begins = measured.select("rank", "index", "forward_end_s")
+    joined = buckets.filter(pl.col("phase") == "measured").join(begins, on=["rank", "index"])
+    numbered = joined.with_columns(
+        pl.col("enqueued_s").rank("ordinal").over("rank", "index").alias("number"),
+        ((pl.col("enqueued_s") - pl.col("forward_end_s")) / dilation).alias("ready_s"),
+        ((pl.col("done_s") - pl.col("started_s")) / dilation).alias("service_s"),
+    )
+    found = (
+        numbered.group_by("number")
+        .agg(pl.col("size_bytes").first(), pl.col("ready_s").median(), pl.col("service_s").median())
+        .sort("number")
+    )
+    return [(int(row["size_bytes"]), float(row["ready_s"]), float(row["service_s"])) for row in found.to_dicts()]
+
+
+def _last_bytes(table: LayerTable) -> list[int]:
+    """How many bytes of gradients there are once each layer is through, the last layer first."""
+    return list(accumulate(layer.size_bytes for layer in reversed(table.layers)))
+
+
+def _between_buckets(
+    table: LayerTable, told_s: Sequence[float], buckets: Sequence[tuple[int, float, float]], backward_s: float
+) -> list[float]:
+    """When each layer was through, the last layer first: as measured at the borders of buckets."""
+    ends = _last_bytes(table)
+    borders_told_s, borders_s = [0.0], [0.0]
+    filled = 0
+    for size_bytes, ready_s, _ in buckets:
+        filled += size_bytes
+        closing = next(number for number, end in enumerate(ends) if end >= filled)
+        borders_told_s.append(max(told_s[closing], borders_told_s[-1]))
+        borders_s.append(max(ready_s, borders_s[-1]))
+    if told_s[-1] > borders_told_s[-1]:  # layers without gradients at the front
+        borders_told_s.append(told_s[-1])
+        borders_s.append(max(backward_s, borders_s[-1]))
+    return [float(at_s) for at_s in np.interp(told_s, borders_told_s, borders_s)]
+
+
+def _shares(table: LayerTable, buckets: Sequence[tuple[int, float, float]]) -> Iterator[float | None]:
+    """Each layer's part of the time in which its bytes were in service, the last layer first."""
+    ends = np.cumsum([0, *(size_bytes for size_bytes, _, _ in buckets)])
+    services_s = np.cumsum([0.0, *(service_s for _, _, service_s in buckets)])
+    begin = 0
+    for layer in reversed(table.layers):
+        end = begin + layer.size_bytes
+        took_s = float(np.interp(end, ends, services_s) - np.interp(begin, ends, services_s))
+        yield took_s if layer.size_bytes else None
+        begin = end

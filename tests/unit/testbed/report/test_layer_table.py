@@ -1,0 +1,83 @@
+"""A run's own times, exported and replayed: over real sockets on loopback."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from testbed.experiment.experiment import validate
+from testbed.record.frames import BUCKET_SCHEMA, ITERATION_SCHEMA
+from testbed.report.layer_table import table_of
+from testbed.traces.formats.layers import layers_text
+from tests.training_ranks import Worker, trained
+
+PACE = {"forward": "80ms", "backward": "160ms", "update": "20ms"}
+LENGTHS = {"compute_only": 1, "warmup": 2, "iterations": 5}
+SPEC: dict[str, Any] = {
+    "fusion": {"bytes": "512KiB"},
+    "workload": {"kind": "training", "batch_size": 4, "pace": PACE, **LENGTHS},
+}
+
+
+def frames(workers: list[Worker]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Iterations and buckets as a record has them."""
+    iterations, buckets = [], []
+    for rank, worker in enumerate(workers):
+        for iteration in worker.iterations:
+            key = {"rank": rank, "phase": iteration.phase, "index": iteration.index}
+            named = [name for name in ITERATION_SCHEMA if name not in key]
+            iterations.append(key | {name: getattr(iteration, name) for name in named})
+            buckets += [
+                key | {name: getattr(bucket, name) for name in BUCKET_SCHEMA if name not in key}
+                for bucket in iteration.buckets
+            ]
+    return pl.DataFrame(iterations, schema=ITERATION_SCHEMA), pl.DataFrame(buckets, schema=BUCKET_SCHEMA)
+
+
+def sizes(worker: Worker) -> list[list[int]]:
+    """Of the buckets of each measured iteration, in order."""
+    return [
+        [bucket.size_bytes for bucket in sorted(iteration.buckets, key=lambda each: each.sequence)]
+        for iteration in worker.phase("measured")
+    ]
+
+
+def computing_s(workers: list[Worker]) -> float:
+    """Median over workers and iterations."""
+    return float(
+        pl.Series(
+            iteration.backward_compute_end_s - iteration.start_s + iteration.optimizer_end_s - iteration.backward_end_s
+            for worker in workers
+            for iteration in worker.phase("measured")
+        ).median()  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("fusion", [{"bytes": "512KiB"}, "none"], ids=str)
+def test_an_exported_run_replays_with_its_times_its_bytes_and_its_buckets(fusion: object, tmp_path: Path) -> None:
+    spec = {**SPEC, "fusion": fusion}
+    workers = trained(spec)
+    table = table_of(validate({"name": "x", "workers": 2, **spec}), *frames(workers))
+    assert table.batch_size == 4
+    assert table.update_s == pytest.approx(0.02)
+    assert table.forward_s == pytest.approx(0.08)
+    assert [layer.communication_s is not None for layer in table.layers] == [True] * len(table.layers)
+    path = tmp_path / "exported.txt"
+    path.write_text(layers_text(table))
+    again = trained({**spec, "workload": {"kind": "replay", "trace": str(path), **LENGTHS}})
+    assert [sizes(worker) for worker in again] == [sizes(worker) for worker in workers]
+    # What the machine was late by, the export has taken for computing, and the replay may add its own.
+    late_s = max(iteration.overrun_s for worker in again for iteration in worker.phase("measured"))
+    assert computing_s(again) == pytest.approx(computing_s(workers), rel=0.02, abs=late_s)
+
+
+def test_a_run_without_a_pace_is_exported_as_long_as_it_took(tmp_path: Path) -> None:
+    spec = {"fusion": "layers", "workload": {"kind": "training", "batch_size": 4, **LENGTHS}}
+    workers = trained(spec)
+    iterations, buckets = frames(workers)
+    table = table_of(validate({"name": "x", "workers": 2, **spec}), iterations, buckets)
+    measured = iterations.filter(pl.col("phase") == "measured")
+    backward_s = (measured["backward_compute_end_s"] - measured["forward_end_s"]).median()
+    assert table.backward_s == pytest.approx(backward_s, rel=0.25)
+    assert all(layer.backward_s >= 0 for layer in table.layers)
