@@ -120,11 +120,12 @@ def rate_holds(goodput_bps: float, asked_bps: float) -> bool:
     return abs(goodput_bps / asked_bps - 1) <= RATE_TOLERANCE
 
 
-def delay_holds(direction: Direction, delay_s: float) -> bool:
-    """Whether a median one-way delay is what was asked of the direction; a jitter widens that."""
+def delay_holds(direction: Direction, delay_s: float, *, floor_s: float = DELAY_FLOOR_S) -> bool:
+    """Whether a median one-way delay is what was asked of the direction; a jitter widens that, and what this machine
+    needs at least (`floor_s`, in the time that both are in)."""
     over_s, slack_s = delay_s - direction.delay_s, direction.asked.jitter_s
     under_s = DELAY_TOLERANCE * direction.delay_s + slack_s
-    return -under_s <= over_s <= max(DELAY_FLOOR_S, DELAY_TOLERANCE * direction.delay_s) + slack_s
+    return -under_s <= over_s <= max(floor_s, DELAY_TOLERANCE * direction.delay_s) + slack_s
 
 
 def loss_holds(loss: LossMeasurement) -> bool:
@@ -142,8 +143,10 @@ def _queue_tolerance(queue: QueueMeasurement) -> float:
 
 
 def judge(plan: Plan, calibration: Calibration) -> list[str]:
-    """What is wrong with the links, one line each; empty when all is as asked."""
+    """What is wrong with the links, one line each; empty when all is as asked. Both in virtual time, in which a wake-up
+    of this machine is the shorter the slower time runs."""
     found: list[str] = []
+    floor_s = plan.clock.virtual_s(DELAY_FLOOR_S)
     asked = {direction.hop: direction for direction in plan.directions}
     for measured in calibration.links:
         direction = asked[measured.sender, measured.receiver]
@@ -158,7 +161,7 @@ def judge(plan: Plan, calibration: Calibration) -> list[str]:
                 f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_TOLERANCE:+.0%})"
                 + (_queue_hint(direction) if error < 0 else "")
             )
-        if not delay_holds(direction, measured.delay_s):
+        if not delay_holds(direction, measured.delay_s, floor_s=floor_s):
             found.append(
                 f"{name}: measured a delay of {measured.delay_s * 1e6:.0f} us, asked for {direction.delay_s * 1e6:.0f}"
             )

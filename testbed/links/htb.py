@@ -24,6 +24,8 @@ QUANTUM_BYTES: Final = 60_000
 """Given explicitly, because the default (rate / r2q) makes the kernel warn above 16 Mbit/s."""
 BURST_S: Final = 1e-4
 """Long enough for 0.1 % at 10 Gbit/s; ten times longer, and a whole 64 KiB message at 1 Gbit/s would pass for free."""
+MAX_BURST_RATE_BPS: Final = 10e9
+"""Bursts grow with the rate up to here, and beyond only with what the kernel really sends."""
 ROOT_HANDLE: Final = "1:"
 CLASS_ID: Final = "1:1"
 CLASS_HANDLE: Final = 0x10001
@@ -48,6 +50,12 @@ def gso_max_segments(packet_bytes: int, mtu: int, rate_bps: float) -> int | None
     return max(1, packet_bytes // mtu)
 
 
+def burst_bytes(rate_bps: float, *, real_bps: float) -> int:
+    """Of a link of that rate, which the kernel sends at `real_bps`. The same bytes however time is dilated, as the
+    kernel needs no more at lower rates."""
+    return max(MIN_BURST_BYTES, int(max(min(rate_bps, MAX_BURST_RATE_BPS), real_bps) * BURST_S / 8))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shaper:
     """One direction of a link, at its sender's egress."""
@@ -55,11 +63,8 @@ class Shaper:
     interface: str
     rate_bps: float
     queue_bytes: int
-
-    @property
-    def burst_bytes(self) -> int:
-        """Bytes that may leave at once after the link was idle."""
-        return max(MIN_BURST_BYTES, int(self.rate_bps * BURST_S / 8))
+    burst_bytes: int
+    """That may leave at once after the link was idle."""
 
     def commands(self) -> list[str]:
         """Lines for `tc -batch`."""

@@ -187,7 +187,9 @@ class _Run:
     def _exporter(self) -> Exporter:
         experiment = self.plan.experiment
         port = experiment.metrics.port
-        exporter = Exporter(port, run_id=self.run_id, information={"name": experiment.name})
+        exporter = Exporter(
+            port, run_id=self.run_id, information={"name": experiment.name}, dilation=self.plan.clock.dilation
+        )
         self.told.metrics_at(exporter.url)
         if port == "auto" and exporter.port != PORT:
             self.progress.say(f"metrics: {exporter.url} (port {PORT} is taken)")

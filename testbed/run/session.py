@@ -67,6 +67,7 @@ class Workbench:
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
         socket_path = self.state.workers_directory / "control.sock"
+        timeout_real_s = plan.clock.real_s(plan.experiment.timeout_s)
         servers: list[Process] = []
 
         def watch() -> None:
@@ -84,7 +85,7 @@ class Workbench:
             Coordinator(
                 socket_path,
                 configurations,
-                timeout_s=plan.experiment.timeout_s,
+                timeout_s=timeout_real_s,
                 listener=listener,
                 runtime=self.runtime,
                 watch=watch,
@@ -113,7 +114,7 @@ class Workbench:
             coordinator.wait_finished(timeout_s)
             self.deployment.read_aggregators()
             for server in servers:  # they end when all workers have left them
-                if server.wait(plan.experiment.timeout_s) != 0:
+                if server.wait(timeout_real_s) != 0:
                     raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
 
     def _launch(self, listener: Listener, stdin: int | None) -> None:
@@ -154,6 +155,7 @@ class Workbench:
             num_workers=experiment.workers,
             address=self.plan.port_of(name).address,
             groups=tuple(experiment.workload.served_groups(experiment.collective, experiment.channel)),
+            dilation=self.plan.clock.dilation,
             timeout_s=experiment.timeout_s,
             store_path=str(self.state.scratch_directory / "store"),
             asynchronous=self._asynchronous_server(),
@@ -200,7 +202,7 @@ class Workbench:
             fusion=experiment.fusion,
             synchronisation=experiment.synchronisation,
             buckets=self.plan.buckets,
-            dilation=float(experiment.dilation),
+            dilation=self.plan.clock.dilation,
             timeout_s=experiment.timeout_s,
             store_path=str(self.state.scratch_directory / "store"),
             num_threads=min(num_threads, len(host.pinned_cores) or num_threads),

@@ -11,6 +11,7 @@ import polars as pl
 from testbed.calibration.tolerances import Calibration
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
+from testbed.experiment.clock import Clock
 from testbed.experiment.workloads.command import Command
 from testbed.hosts.base import Throttling
 from testbed.links.nfqueue import DelayCounters
@@ -38,7 +39,7 @@ from testbed.verdict.facts import (
     LinkFacts,
     SynchronisationFacts,
 )
-from testbed.verdict.judge import Evidence, ThrottlingEvidence, judge
+from testbed.verdict.judge import LATENESS_FLOOR_S, Evidence, ThrottlingEvidence, judge
 from testbed.verdict.link_bounds import impossible, overspeeds
 from testbed.verdict.machine import backlog_summary, machine_summary, run_queue_share
 from testbed.verdict.summarize import payload_bytes_per_iteration, summarize
@@ -120,7 +121,13 @@ class Findings:
         lossy |= crossed(self.plan) | changed_directions(changes)
         outcome, reasons = judge(
             Evidence(
-                links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
+                links=[
+                    facts.evidence(
+                        may_drop=(facts.name, facts.from_) in lossy,
+                        lateness_floor_s=self.plan.clock.virtual_s(LATENESS_FLOOR_S),
+                    )
+                    for facts in self.links
+                ],
                 run_queue_share=self._run_queue_share([rank for rank in ranks if not self.plan.host(rank).limits_cpu]),
                 steal_share=end.steal_share_since(start),
                 saturated_share=machine.saturated_share if machine else None,
@@ -154,14 +161,14 @@ class Findings:
                 outcome=outcome,
                 reasons=reasons,
                 num_workers=experiment.workers,
-                dilation=float(experiment.dilation),
+                dilation=self.plan.clock.dilation,
                 record=str(self.writer.directory),
                 iterations=self.writer.frame("iterations"),
                 buckets=self.writer.frame("buckets"),
                 samples=self.writer.frame("links"),
                 machine=self.writer.frame("machine"),
                 links=self.links,
-                background=summaries(self.background, self._window_s),
+                background=summaries(self.background, self.plan.clock.virtual_s(self._window_s)),
                 aggregators=aggregator_summaries(self.aggregators, self._switch_statistics),
                 allreduce=self._prediction(),
                 compression=self._compression(),
@@ -196,7 +203,9 @@ class Findings:
         too_fast = [
             f"{each.node} sent {each.sent_bytes:,} bytes into {each.link} in {1e3 * each.time_s:.0f} ms, in which its "
             f"rate allows {each.possible_bytes:,.0f}"
-            for each in overspeeds(self.writer.frame("links"), burst_bytes, granule_bytes)
+            for each in overspeeds(
+                self.writer.frame("links"), burst_bytes, granule_bytes, dilation=self.plan.clock.dilation
+            )
         ]
         at_once_s = max(
             (
@@ -240,7 +249,7 @@ class Findings:
             background_bytes=crossing,
             background_uncertain_bytes=uncertain,
             backlog=self._backlog(key, start, end, granule_bytes),
-            delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key)),
+            delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key), clock=self.plan.clock),
         )
 
     def _backlog(
@@ -308,7 +317,7 @@ class Findings:
                 f"how many bytes compression {compressor.kind} sends depends on the gradients: the links' bytes could "
                 "not be compared with a schedule"
             )
-        return notes + self.observations.hints
+        return [*notes, *_dilated(self.plan), *self.observations.hints]
 
     def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
         iterations, buckets = (
@@ -337,7 +346,8 @@ class Findings:
             return None
         delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
         plan = self.plan
-        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s) + HOST_LATENCY_S
+        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s)
+        alpha_s += plan.clock.virtual_s(HOST_LATENCY_S)
         prediction = predict(
             self.plan.experiment,
             self.plan.collective,
@@ -406,19 +416,32 @@ class Findings:
         )
 
 
-def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> DelayLine | None:
+def _delay_line(start: DelayCounters | None, end: DelayCounters | None, *, clock: Clock) -> DelayLine | None:
     if start is None or end is None:
         return None
     between = end.since(start)
+    late_s = [None if late is None else clock.virtual_s(late) for late in map(between.late_s, (0.5, 0.99, 1.0))]
     return DelayLine(
         num_packets=between.num_packets,
         num_lost=between.num_lost,
         num_dropped=between.num_dropped,
         num_marked=between.num_marked,
-        late_median_s=between.late_s(0.5),
-        late_p99_s=between.late_s(0.99),
-        late_max_s=between.late_s(1.0),
+        late_median_s=late_s[0],
+        late_p99_s=late_s[1],
+        late_max_s=late_s[2],
     )
+
+
+def _dilated(plan: Plan) -> list[str]:
+    """What slower time does not keep as it would be."""
+    clock = plan.clock
+    if clock.dilation == 1:
+        return []
+    faster = (
+        f"time ran {clock.dilation:g} times slower, and times and rates are virtual: what hosts themselves spend on "
+        "messages (system calls, copies, sums) counts so many times less, as if they were that much faster"
+    )
+    return [faster, *plan.warnings]
 
 
 def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> ThrottlingEvidence:

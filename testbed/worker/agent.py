@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from switch_agg import clock
 from testbed.control import control_pb2 as messages
 from testbed.control.worker import WorkerConfiguration, WorkerControl
+from testbed.experiment.clock import Clock
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload
 from testbed.system.kernel import return_free_memory
 
@@ -35,7 +37,8 @@ def main(socket_path: str, rank: str) -> None:
     control = AgentControl(socket_path, int(rank))
     try:
         configuration = control.configuration
-        workload = WORKLOADS.parse(configuration.workload)
+        clock.dilate(configuration.dilation)  # channels and collectives run by that one, and so do their options
+        workload = Clock(configuration.dilation).real(WORKLOADS.parse(configuration.workload))
         assert isinstance(workload, AgentWorkload), f"workload {workload.kind} has no work for an agent"
         work_of(workload)(workload, configuration, control)
     except BaseException as error:

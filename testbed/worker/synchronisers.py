@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.control.worker import WorkerConfiguration
+from testbed.experiment.clock import Clock
 from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.experiment.workloads.training import Training
 from testbed.worker.compute_pacer import ComputePacer
@@ -281,7 +282,8 @@ def synchroniser(
 ) -> Synchroniser:
     """The one that the spec asks for. With a check every local gradient is kept there."""
     parameters = list(model.parameters())
-    fusion, buckets, synchronisation = configuration.fusion, configuration.buckets, configuration.synchronisation
+    fusion = Clock(configuration.dilation).real(configuration.fusion)
+    buckets, synchronisation = configuration.buckets, configuration.synchronisation
     if synchronisation.kind == "local_sgd":
         assert synchronisation.every is not None
         optimizer = optimizer_of(parameters, options)

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore
 
 from testbed.control import control_pb2, endpoint_statistics
 from testbed.control.worker import WorkerConfiguration, WorkerControl
+from testbed.experiment.clock import Clock
 from testbed.experiment.slowdowns.base import SLOWDOWNS, iteration_random
 from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.experiment.workloads.training import Training
@@ -143,7 +144,7 @@ class Trainer:
             store=store,
             rank=configuration.rank,
             world_size=configuration.num_workers,
-            timeout=timedelta(seconds=configuration.timeout_s),
+            timeout=timedelta(seconds=Clock(configuration.dilation).real_s(configuration.timeout_s)),
         )
         assert dist.group.WORLD is not None
         try:

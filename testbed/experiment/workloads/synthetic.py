@@ -51,6 +51,10 @@ class Synthetic(Training):
         """The last layer's first."""
         return [shape for layer in reversed(self.layer_shapes()) for shape in layer]
 
+    def undilatable(self) -> str | None:
+        """Nothing: computing is time that passes."""
+        return None
+
     def layer_backward_s(self) -> Sequence[float]:
         """All alike."""
         num_layers = len(self.layer_shapes())
