@@ -264,8 +264,8 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
     known = f"this machine carries {carries_bps / 1e9:.3g} Gbit/s (measured {budget.measured_at})"
     if dilation > MAX_DILATION:
         raise EnvironmentLacksError(
-            f"dilation: up to {asked / 1e9:.4g} Gbit/s at once would need time to run {dilation} times slower, and more "
-            f"than {MAX_DILATION:g} times it cannot; {known}"
+            f"dilation: up to {asked / 1e9:.4g} Gbit/s at once would need time to run {dilation} times slower, and "
+            f"more than {MAX_DILATION:g} times it cannot; {known}"
         )
     what = (
         f"up to {asked / 1e9:.4g} Gbit/s at once" if asked >= fastest_bps else f"a link of {format_rate(fastest_bps)}"

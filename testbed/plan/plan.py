@@ -17,7 +17,7 @@ from testbed.experiment.host import HostSpec, resolve_hosts
 from testbed.experiment.link import MAX_RATE_BPS, MIN_RATE_BPS, BackendName, LinkSpec
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
 from testbed.links.base import BACKENDS, DelayStage
-from testbed.links.htb import Shaper, burst_bytes, gso_max_segments
+from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port, ports_of, routed_addresses
 from testbed.plan.aggregators import (
     AggregatorPlan,
@@ -438,11 +438,11 @@ def _said_to_be_real(clock: Clock) -> Iterator[None]:
 
 def _shaper(interface: str, spec: LinkSpec, clock: Clock) -> Shaper:
     """Of a direction of which that is asked."""
-    return Shaper(
+    return Shaper.of(
         interface=interface,
         rate_bps=spec.rate_bps,
         queue_bytes=spec.queue_bytes,
-        burst_bytes=burst_bytes(spec.rate_bps, real_bps=clock.real_bps(spec.rate_bps)),
+        real_bps=clock.real_bps(spec.rate_bps),
     )
 
 
