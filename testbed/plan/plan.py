@@ -167,6 +167,13 @@ class Plan:
             shaper = _shaper(shaper.interface, spec, self.clock)
         return replace(direction, asked=spec, shaper=shaper, delay_stage=stage)
 
+    @property
+    def dilation_text(self) -> str:
+        """How much slower time runs, and why that was chosen; empty where it is not dilated and nobody has asked."""
+        if self.dilation_reason:
+            return self.dilation_reason
+        return "" if self.clock.dilation == 1 else f"time runs {self.clock.dilation:g} times slower, as the spec says"
+
     def real(self) -> "Plan":
         """The same as the machine is to do it: what is asked of links and background flows in real time, and a clock
         that changes nothing. Nobody who is given this one needs to know of dilation."""

@@ -140,6 +140,8 @@ class _Run:
         self.writer.write_spec(self.plan.experiment.to_yaml())
         self.writer.write_plan(self.plan.to_json())
         self.writer.write_environment(self.environment)
+        if self.plan.dilation_text:
+            self.progress.say(self.plan.dilation_text)
         try:
             # The port first: that it is taken, by another run say, shows before anything is made.
             with (

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from switch_agg import clock
 from testbed.control import control_pb2 as messages
 from testbed.control.worker import WorkerConfiguration, WorkerControl
-from testbed.experiment.clock import Clock
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload
 from testbed.system.kernel import return_free_memory
 
@@ -38,7 +37,7 @@ def main(socket_path: str, rank: str) -> None:
     try:
         configuration = control.configuration
         clock.dilate(configuration.dilation)  # channels and collectives run by that one, and so do their options
-        workload = Clock(configuration.dilation).real(WORKLOADS.parse(configuration.workload))
+        workload = WORKLOADS.parse(configuration.workload)
         assert isinstance(workload, AgentWorkload), f"workload {workload.kind} has no work for an agent"
         work_of(workload)(workload, configuration, control)
     except BaseException as error:

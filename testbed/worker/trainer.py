@@ -61,7 +61,7 @@ class Trainer:
     """One worker; :meth:`run` is its whole life."""
 
     def __init__(self, options: Training, configuration: WorkerConfiguration, control: WorkerControl) -> None:
-        self._options = options
+        self._options = Clock(configuration.dilation).real(options)
         self._configuration = configuration
         self._control = control
         self._recorder = BucketRecorder()
