@@ -72,6 +72,10 @@ class Clock:
         return _scaled(measured, {"time": self.virtual_s, "rate": self.virtual_bps})
 
 
+REAL_TIME: Final = Clock()
+"""Of what is not dilated."""
+
+
 def _scaled(tree: Tree, scales: Mapping[Quantity, Any]) -> Tree:
     value: Any = tree
     if isinstance(value, BaseModel):

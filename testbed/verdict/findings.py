@@ -169,7 +169,7 @@ class Findings:
                 machine=self.writer.frame("machine"),
                 links=self.links,
                 background=summaries(self.background, self.plan.clock.virtual_s(self._window_s)),
-                aggregators=aggregator_summaries(self.aggregators, self._switch_statistics),
+                aggregators=aggregator_summaries(self.aggregators, self._switch_statistics, self.plan.clock),
                 allreduce=self._prediction(),
                 compression=self._compression(),
                 synchronisation=self._synchronisation(),

@@ -354,7 +354,7 @@ def test_congestion_controls_that_look_at_a_clock_are_warned_of(congestion: str,
 
 # Protocols run by a clock of their own -------------------------------------------------------------------------------
 
-ROOT: Final = Path(__file__).parents[4]
+ROOT: Final = Path(__file__).parents[2]
 PROTOCOLS: Final = (
     *(ROOT / "transports/channels/_udp").glob("*.py"),
     *(ROOT / "switch_agg" / name for name in ("client.py", "driver.py", "worker.py", "aggregator.py", "core.py")),
