@@ -28,7 +28,10 @@ slower time. Others look at a clock: the window of cubic grows with the third po
 Quantity = Literal["time", "rate"]
 Tree = TypeVar("Tree")
 
-_SUFFIXES: Final[Mapping[str, Quantity]] = {"_s": "time", "_ns": "time", "_bps": "rate"}
+_SUFFIXES: Final[Mapping[str, Quantity]] = {
+    **dict.fromkeys(("_s", "_ms", "_us", "_ns"), "time"),
+    "_bps": "rate",
+}
 
 
 def quantity_of(name: str) -> Quantity | None:
@@ -79,8 +82,9 @@ REAL_TIME: Final = Clock()
 def _scaled(tree: Tree, scales: Mapping[Quantity, Any]) -> Tree:
     value: Any = tree
     if isinstance(value, BaseModel):
-        update = {name: _field(name, getattr(value, name), scales) for name in type(value).model_fields}
-        return cast("Tree", value.model_copy(update=update))
+        scaled = {name: _field(name, getattr(value, name), scales) for name in type(value).model_fields}
+        # Only what has changed: which fields somebody has set is kept beside them, and means something.
+        return cast("Tree", value.model_copy(update={k: v for k, v in scaled.items() if v != getattr(value, k)}))
     if is_dataclass(value) and not isinstance(value, type):
         changed = {each.name: _field(each.name, getattr(value, each.name), scales) for each in fields(value)}
         return cast("Tree", replace(value, **changed))

@@ -18,6 +18,7 @@ from testbed.calibration.tolerances import (
     judge,
     link_class,
 )
+from testbed.experiment.clock import Clock
 from testbed.experiment.experiment import validate
 from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan, make_plan
@@ -91,6 +92,20 @@ def test_losses_and_queues_outside_their_bounds_name_the_numbers() -> None:
     queue = QueueMeasurement(queue_bytes=1_000_000, added_s=0.09, expected_s=0.08, num_drops=5)
     (reason,) = judge(plan(), of_class(queue=queue))
     assert "a full queue delays by 90.000 ms, 1MB at the rate are 80.000 ms (+12.5%; allowed 5%)" in reason
+
+
+def test_in_slower_time_links_are_judged_as_what_they_stand_for() -> None:
+    keys = {"workload": "synthetic", "dilation": 50, "link": {"rate": "100gbit", "delay": "5us"}}
+    goodput_bps = 100e9 * goodput_fraction()
+    right = measured(rate_bps=100e9, goodput_bps=goodput_bps, delay_s=10e-6)  # 250 us of the wall late: a wake-up
+    assert judge(plan(**keys), Calibration(mode=Mode.CLASS, links=[right])) == []
+    late = replace(right, delay_s=11.5e-6)
+    (reason,) = judge(plan(**keys), Calibration(mode=Mode.CLASS, links=[late]))
+    assert "measured a delay of 12 us, asked for 5" in reason
+    real = replace(right, rate_bps=2e9, goodput_bps=2e9 * goodput_fraction(), delay_s=500e-6)
+    (virtual,) = Clock(50).virtual(Calibration(mode=Mode.CLASS, links=[real])).links
+    assert (virtual.rate_bps, virtual.delay_s) == (pytest.approx(100e9), pytest.approx(10e-6))
+    assert replace(virtual, goodput_bps=goodput_bps, rate_bps=100e9, delay_s=10e-6) == right, "and nothing else"
 
 
 def test_a_short_queue_may_lack_three_packets() -> None:
