@@ -27,6 +27,7 @@ from testbed.experiment.slowdowns.base import SLOWDOWNS
 from testbed.experiment.topologies.base import TOPOLOGIES
 from testbed.experiment.workloads.base import WORKLOADS
 from testbed.links.base import BACKENDS
+from testbed.links.nfqueue import NfqueueStage
 from testbed.plan.plan import Plan, make_plan
 from testbed.worker.aggregator import AggregatorConfiguration
 from testbed.worker.tenant import TenantConfiguration
@@ -34,7 +35,7 @@ from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
-from transports.registry import Options
+from transports.registry import Options, Registry
 from transports.units import parse_rate_bps, parse_time_s
 
 LINK = "what links are told: Plan.real, and the nodes' commands"
@@ -99,7 +100,7 @@ QUANTITIES: Final = {
     "aggregator.jobs.straggler_timeout_s": PROTOCOL,
     "tenant.job.straggler_timeout_s": PROTOCOL,
 }
-AXES: Final = {
+AXES: Final[dict[str, Registry[Any]]] = {
     "background": BACKGROUNDS,
     "placement": PLACEMENTS,
     "topology": TOPOLOGIES,
@@ -165,12 +166,12 @@ def test_every_duration_and_rate_is_listed_with_what_makes_it_real() -> None:
 K: Final = 4
 
 
-def planned(dilation: float = 1, **keys: object) -> Plan:
+def planned(dilation: float = 1, **keys: Any) -> Plan:
     spec = {"name": "t", "workers": 2, "workload": "synthetic", "dilation": dilation, **keys}
     return make_plan(validate(spec), works=lambda name: name in {"nfqueue", "tap"})
 
 
-def spec(k: int) -> dict[str, object]:
+def spec(k: int) -> dict[str, Any]:
     """The same network as it is said (k = 1), and as one would have to say it for a machine that is k times slower."""
 
     def rate(mbit: float) -> str:
@@ -278,7 +279,8 @@ def test_a_change_while_the_run_goes_on_is_planned_in_virtual_and_told_in_real_t
     real = plan.clock.real(changed)
     assert real.shaper is not None
     assert (real.shaper.rate_bps, real.asked.delay_s) == (1e9, 8e-3)
-    assert real.delay_stage.parameters.delay_ns == 8e6  # type: ignore[union-attr]
+    assert isinstance(real.delay_stage, NfqueueStage)
+    assert real.delay_stage.parameters.delay_ns == 8e6
 
 
 def test_decisions_and_predictions_are_of_virtual_time() -> None:
@@ -318,7 +320,7 @@ def test_a_spec_in_slower_time_is_another_question_and_1_is_the_same_however_wri
         ),
     ],
 )
-def test_what_cannot_be_had_in_slower_time_is_refused_by_name(keys: dict[str, object], words: str) -> None:
+def test_what_cannot_be_had_in_slower_time_is_refused_by_name(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         planned(K, **keys)
     if "delay" not in str(keys):
@@ -379,8 +381,9 @@ def test_backends_take_what_they_are_told_from_links_in_real_time() -> None:
     link = planned(link={"rate": "8gbit", "delay": "2ms", "jitter": "250us"}).directions[0].asked
     for backend in BACKENDS.values():
         make = partial(backend.stage, interface="w0-eth0", index=0, seed=1)
-        scaled, by_hand = clock.real(make(link)), make(clock.real(link))
-        for field in fields(scaled):  # type: ignore[arg-type]
+        scaled: Any = clock.real(make(link))
+        by_hand: Any = make(clock.real(link))
+        for field in fields(scaled):
             if field.name not in {"max_packets", "parameters"}:
                 assert getattr(scaled, field.name) == getattr(by_hand, field.name), (backend.name, field.name)
         if hasattr(scaled, "parameters"):

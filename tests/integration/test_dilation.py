@@ -68,7 +68,7 @@ def test_the_answer_is_the_same_in_slower_time(tmp_path: Path) -> None:
         (change,) = summary.changes
         iterations = record.iterations.filter(record.iterations["phase"] == "warmup")
         measured = record.iterations.filter(record.iterations["phase"] == "measured")
-        warm_up_s = (measured["start_s"].min() - iterations["start_s"].min()) / summary.dilation  # type: ignore[operator]
+        warm_up_s = (measured["start_s"].min() - iterations["start_s"].min()) / summary.dilation
         assert change.at_s + warm_up_s == pytest.approx(CHANGED_AT_S, abs=0.15), "virtual, as the spec says it"
         assert set(record.links.filter(record.links["node"] == "w0")["rate_bps"]) == {200e6}
     assert fast.iteration_time_s is not None

@@ -43,6 +43,6 @@ def test_one_run_decides_nothing(second: tuple[float, ...]) -> None:
 
 
 def test_intervals_across_the_tolerance_are_undecided_until_it_is_wider() -> None:
-    measured = {1: runs(0.100, 0.100, 0.100), 2: runs(0.100, 0.104, 0.108)}
+    measured: dict[float, dict[str, list[float]]] = {1: runs(0.100, 0.100, 0.100), 2: runs(0.100, 0.104, 0.108)}
     assert overall(compare(measured)) == "undecided"
     assert overall(compare(measured, tolerance=0.3)) == "agrees"
