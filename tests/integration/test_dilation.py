@@ -1,6 +1,6 @@
 """The same small experiment as fast as it is and four times slower.
 
-How exactly both agree is for `testbed validate-dilation` on an idle machine; here every quantity of the same run, measured
+How exactly both agree is for `testbed validate-dilation` on an idle machine; here every quantity of the run, measured
 on the wall, must be the spec's virtual one.
 """
 
@@ -75,7 +75,7 @@ def test_the_answer_is_the_same_in_slower_time(tmp_path: Path) -> None:
         warm_up_s = (measured["start_s"].min() - iterations["start_s"].min()) / summary.dilation
         assert change.at_s + warm_up_s == pytest.approx(CHANGED_AT_S, abs=0.15), "virtual, as the spec says it"
         assert set(record.links.filter(record.links["node"] == "w0")["rate_bps"]) == {200e6}
-    # A host's own costs and other programs' load count less in slower time, and never more; a bound holds in any. A time
+    # A host's own costs and other load count less in slower time, and never more; a bound holds in any. A time
     # that nobody had multiplied, or twice, would be wrong by a factor of four.
     assert fast.allreduce is not None
     assert slow.allreduce is not None
