@@ -11,7 +11,7 @@ from testbed.calibration.cache import Mode
 from testbed.calibration.losses import LossMeasurement
 from testbed.calibration.queues import PACKET_BYTES, QueueMeasurement
 from testbed.experiment.link import MTU
-from testbed.links.htb import goodput_fraction
+from testbed.links.htb import Shaper, goodput_fraction, gso_max_segments
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from transports.units import format_size
@@ -112,7 +112,20 @@ def link_class(plan: Plan, direction: Direction) -> str:
     backend = plan.delay_backend if direction.delay_stage else None
     mtu = "" if plan.experiment.mtu == MTU else f", MTU {plan.experiment.mtu}"
     packets = f"packets of {plan.experiment.packet_bytes} B{mtu}"
+    packets += _of_another_rate(plan, direction)
     return f"{roles[0]} -> {roles[1]} {settings} {packets}, {plan.congestion}, delay by {backend or 'nothing'}"
+
+
+def _of_another_rate(plan: Plan, direction: Direction) -> str:
+    """A link that stands for a faster one has that one's bursts and super-frames, and is a class of its own."""
+    rate_bps, shaper, found = direction.rate_bps, direction.shaper, ""
+    if shaper is not None:
+        usual = Shaper.of(interface=shaper.interface, rate_bps=rate_bps, queue_bytes=shaper.queue_bytes)
+        found += f", bursts of {shaper.burst_bytes} B" if shaper != usual else ""
+    segments = gso_max_segments(plan.experiment.packet_bytes, plan.experiment.mtu, rate_bps)
+    if direction.gso_max_segments != segments:
+        found += f", super-frames of {direction.gso_max_segments or 'any number of'} packets"
+    return found
 
 
 def rate_holds(goodput_bps: float, asked_bps: float) -> bool:

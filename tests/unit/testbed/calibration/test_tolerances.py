@@ -59,6 +59,17 @@ def test_links_asked_the_same_between_the_same_kinds_of_nodes_are_one_class() ->
     assert len({link_class(uneven, direction) for direction in uneven.directions}) == 4
 
 
+def test_a_link_that_stands_for_a_faster_one_is_a_class_of_its_own() -> None:
+    """It has that one's bursts, and super-frames: what was measured of the one is not known of the other."""
+    slow = plan(workload="synthetic", link={"rate": "100mbit"}).real()
+    stands = plan(workload="synthetic", link={"rate": "10gbit"}, dilation=100).real()
+    assert slow.directions[0].asked == stands.directions[0].asked
+    names = [link_class(each, each.directions[0]) for each in (slow, stands)]
+    assert names[1] == names[0].replace(", cubic", ", bursts of 125000 B, super-frames of any number of packets, cubic")
+    same = plan(workload="synthetic", link={"rate": "10gbit"})
+    assert link_class(same, same.directions[0]) == link_class(same.real(), same.real().directions[0])
+
+
 def test_what_holds_is_not_mentioned() -> None:
     assert wrong(measured()) == []
     assert wrong(measured(rate_bps=100.9e6)) == wrong(measured(rate_bps=99.1e6)) == []
