@@ -375,6 +375,24 @@ def test_protocols_read_no_clock_but_theirs() -> None:
     assert native.count("nanosleep(") + native.count("ppoll(") == 2
 
 
+def test_what_the_udp_channels_c_has_stamped_becomes_the_protocols_time() -> None:
+    """Its clock is the machine's, in nanoseconds."""
+    text = (ROOT / "transports/channels/_udp/native.py").read_text()
+    read, written = re.findall(r".*\* 1e-9.*", text), re.findall(r".*\* 1e9.*", text)
+    assert read
+    assert written
+    assert all("protocol_s(" in line for line in read), read
+    assert all("machine_s(" in line for line in written), written
+
+
+def test_how_slow_time_runs_is_asked_of_the_plan() -> None:
+    """The spec may say `auto`; what that is, the plan's clock and the summary know."""
+    allowed = {"plan/plan.py", "machine/doctor.py"}
+    for path in (ROOT / "testbed").rglob("*.py"):
+        name = str(path.relative_to(ROOT / "testbed"))
+        assert name in allowed or "experiment.dilation" not in path.read_text(), name
+
+
 def test_backends_take_what_they_are_told_from_links_in_real_time() -> None:
     """A stage is made of the virtual link, then scaled: no field of it may hide a time without its unit."""
     clock = Clock(K)
