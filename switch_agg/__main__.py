@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.live import Live
 
+from switch_agg import clock
 from switch_agg.control.service import ControlClient, served
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane, Program, data_plane, data_planes
@@ -110,7 +111,7 @@ def serve(
             stack.callback(plane.close)
         rate_bps = None if link_mbps is None else link_mbps * 1e6
         name = SWITCHML if compatible else dataplane
-        status = partial(status_of, plane, name=name, address=address, since_s=time.monotonic(), link_rate_bps=rate_bps)
+        status = partial(status_of, plane, name=name, address=address, since_s=clock.now_s(), link_rate_bps=rate_bps)
         stack.enter_context(served(plane, control, status))
         if metrics is not None:
             _export(stack, metrics, status)

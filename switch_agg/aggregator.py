@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from switch_agg.clock import machine_s
 from switch_agg.core import Address, Datagram
 from switch_agg.epochs import Epochs
 from switch_agg.errors import JobError, WireError
@@ -359,7 +360,7 @@ class Aggregator:
     @staticmethod
     def _note_last(state: _JobState, version: _Version, worker: int, now_s: float) -> None:
         """Who was last, and how long after the first."""
-        state.gaps[min(NUM_GAPS - 1, int((now_s - version.first_s) * 1e6).bit_length())] += 1
+        state.gaps[min(NUM_GAPS - 1, int(machine_s(now_s - version.first_s) * 1e6).bit_length())] += 1
         state.last[worker] += 1
 
     def _handle_parent(self, state: _JobState, packet: Packet) -> None:

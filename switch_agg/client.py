@@ -6,13 +6,13 @@ data goes through its twin in C (native/worker.c), which also turns floats into 
 
 import ctypes
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 
+from switch_agg import clock
 from switch_agg.core import Address
 from switch_agg.driver import Driver, open_socket
 from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError, OverflowedError
@@ -93,6 +93,7 @@ class Client:
             max_silence_s=max_silence_s,
             min_timeout_s=min_timeout_s,
             target_s=policy.target_s,
+            dilation=clock.dilation(),
             timeout_s=INITIAL_TIMEOUT_S,
             smoothed_s=-1.0,
             patience=MIN_PATIENCE,
@@ -135,7 +136,7 @@ class Client:
         """All results are here. An aggregator that is gone already is no error."""
         if self._core.joined and self._core.finished and self._core.failure is None:
             self._core.leave()
-            self._driver.run(self._over, deadline_s=time.monotonic() + timeout_s)
+            self._driver.run(self._over, deadline_s=clock.now_s() + timeout_s)
 
     def close(self) -> None:
         """Give the socket back."""
@@ -253,7 +254,7 @@ class Client:
 
     def _settle(self, done: Callable[[], bool], timeout_s: float | None) -> None:
         """Drive the core until it is done. Raises its failure, and AggregatorLostError when the time is over."""
-        begun_s = time.monotonic()
+        begun_s = clock.now_s()
         deadline_s = None if timeout_s is None else begun_s + timeout_s
         finished = self._driver.run(lambda: done() or self._over(), deadline_s=deadline_s)
         if self._core.failure is not None:
@@ -261,7 +262,7 @@ class Client:
         if self._cancelled.value:
             raise AggregationError("cancelled")
         if not finished:
-            raise AggregatorLostError(time.monotonic() - begun_s, 0, 0)
+            raise AggregatorLostError(clock.now_s() - begun_s, 0, 0)
 
     def _over(self) -> bool:
         return self._core.left or self._core.failure is not None or bool(self._cancelled.value)

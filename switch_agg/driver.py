@@ -4,13 +4,13 @@ import logging
 import select
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EBADF, ENOTSOCK
 from typing import Final
 
+from switch_agg.clock import machine_s, now_s
 from switch_agg.core import Address, Core, Datagram
 from switch_agg.wire import HEADER, SIZES
 
@@ -57,7 +57,7 @@ class Driver:
         core: Core,
         opened: socket.socket,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now_s,
         on_unsent: Callable[[Address, OSError], None] | None = None,
     ) -> None:
         """The socket is not the driver's to close. `on_unsent` hears of a destination that nothing can be sent to (no
@@ -74,11 +74,11 @@ class Driver:
             self.transmit()
             if until():
                 return True
-            now_s = clock()
-            if deadline_s is not None and now_s >= deadline_s:
+            at_s = clock()
+            if deadline_s is not None and at_s >= deadline_s:
                 return False
             due_s = core.deadline_s()
-            wait_s = _WAKE_S if due_s is None else min(_WAKE_S, max(0.0, due_s - now_s))
+            wait_s = _WAKE_S if due_s is None else min(_WAKE_S, machine_s(max(0.0, due_s - at_s)))
             select.select([self._socket], [], [], wait_s)
             self.receive()
             due_s = core.deadline_s()

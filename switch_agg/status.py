@@ -7,6 +7,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from switch_agg.aggregator import Stragglers
+from switch_agg.clock import now_s
 from switch_agg.core import Address
 from switch_agg.dataplanes.base import DataPlane
 from switch_agg.job import Job
@@ -88,7 +89,7 @@ def status_of(
         counters=asdict(counters),
         in_flight=in_flight,
         violations=tuple(_settled(plane)),
-        uptime_s=time.monotonic() - since_s,
+        uptime_s=now_s() - since_s,
         unsent=dict(plane.unsent()),
         link_rate_bps=link_rate_bps,
     )

@@ -55,6 +55,7 @@ class NativeReduction(ctypes.Structure):
         ("max_silence_s", ctypes.c_double),
         ("min_timeout_s", ctypes.c_double),
         ("target_s", ctypes.c_double),
+        ("dilation", ctypes.c_double),
         ("timeout_s", ctypes.c_double),
         ("smoothed_s", ctypes.c_double),
         ("variation_s", ctypes.c_double),

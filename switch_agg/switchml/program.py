@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from switch_agg.aggregator import NUM_GAPS, Counters, Stragglers
+from switch_agg.clock import machine_s
 from switch_agg.core import Datagram
 from switch_agg.errors import JobError, WireError
 from switch_agg.job import Job
@@ -278,7 +279,7 @@ class SwitchMLProgram:
 
     def _complete(self, session: _Session, registers: _Set, packet: Packet, rank: int, now_s: float) -> None:
         """Everybody gets the sum, with the tsi and job number of the packet that completed it."""
-        session.gaps[min(NUM_GAPS - 1, int((now_s - registers.first_s) * 1e6).bit_length())] += 1
+        session.gaps[min(NUM_GAPS - 1, int(machine_s(now_s - registers.first_s) * 1e6).bit_length())] += 1
         session.last[rank] += 1
         result, wrapped = _result(registers, packet)
         self.counters.done += 1

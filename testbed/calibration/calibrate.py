@@ -360,9 +360,11 @@ def calibrate(
     cache: CalibrationCache | None = None,
     on_link: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Measure the links. Raises CalibrationError naming each that is not what was asked."""
-    calibration = _Calibrator(deployment, mode, cache, on_link).calibrate()
-    wrong = judge(deployment.plan, calibration)
+    """Measure the links, in real time, and say in virtual time what they are. Raises CalibrationError naming each that
+    is not what was asked."""
+    planned = deployment.planned
+    calibration = planned.clock.virtual(_Calibrator(deployment, mode, cache, on_link).calibrate())
+    wrong = judge(planned, calibration)
     if wrong:
         raise CalibrationError(
             "links do not do what they say:\n  " + "\n  ".join(wrong) + "\n"

@@ -1,4 +1,4 @@
-"""run, exec, sweep: what deploys networks and trains over them."""
+"""run, exec, sweep, validate-dilation: what deploys networks and trains over them."""
 
 import io
 import os
@@ -308,3 +308,57 @@ def sweep(
         render_comparison(comparison, standard_output())
     if code := exit_code(comparison):
         raise typer.Exit(code)
+
+
+@commands.command("validate-dilation", epilog=EPILOG, short_help="Does the answer depend on how slow time runs?")
+def validate_dilation(
+    spec: Spec,
+    overrides: Set = None,
+    output: Output = Path("results"),
+    repeat: Annotated[int, typer.Option(help="Runs at each dilation, in turns.", min=1, max=100)] = 3,
+    tolerance: Annotated[float, typer.Option(help="Within which ratios must lie.", min=0.001, max=0.5)] = 0.03,
+    calibration: Calibrate = Mode.CLASS,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run a spec at its dilation k (or what `auto` is here), at 2k and at 4k, in turns, and compare.
+
+    Iteration time and scaling factor must be the same: the 95 % interval of their ratio to those at k within the
+    tolerance of 1. Where a spec can be had without dilation, its k is 1. Needs root.
+
+    Exit codes of their own: 0 if they agree, 1 if they differ, the intervals are too wide to say, or a run failed, 4 if
+    a run is invalid.
+
+    Examples:
+
+    \b
+      testbed validate-dilation experiments/resnet50_100g.yaml --set workers=4
+      testbed validate-dilation my.yaml --set dilation=1 --repeat 5 --json
+    """
+    from testbed.experiment.experiment import Experiment, load
+    from testbed.report.terminal.dilation import render_validation
+    from testbed.report.terminal.summary import LiveProgress
+    from testbed.run.dilation import validate_dilation as validate_at_dilations
+    from testbed.run.run import run_experiment
+
+    set_up_logging(verbose)
+    experiment = load(spec, overrides or [])
+    errors = Console(stderr=True, quiet=as_json)
+
+    def run_one(point: Experiment) -> "Summary":
+        errors.print(f"dilation {point.dilation:g}", highlight=False)
+        progress = LiveProgress(errors, enabled=not as_json)
+        try:
+            return run_experiment(point, output=output, progress=progress, calibration_mode=calibration)
+        finally:
+            progress.close()
+
+    found = validate_at_dilations(experiment, repeat=repeat, run=run_one, tolerance=tolerance)
+    if as_json:
+        emit(found.to_json())
+    else:
+        render_validation(found.compared, found.agreement, tolerance, standard_output())
+    if any(run.outcome == "invalid" for run in found.runs):
+        raise typer.Exit(CalibrationError.exit_code)
+    if found.agreement != "agrees":
+        raise typer.Exit(1)

@@ -49,6 +49,8 @@ class WorkerConfiguration(BaseModel):
     buckets: tuple[int, ...] = ()
     """The plan's: elements in each."""
     dilation: float
+    """How many times slower time runs: every time and rate here is virtual, and the worker makes it real where it
+    waits (testbed/worker/agent.py)."""
     timeout_s: float
     store_path: str
     """A file for torch's FileStore; it lies in the run's directory, never on the emulated links."""
@@ -90,6 +92,8 @@ class ServerConfiguration(BaseModel):
     num_workers: int
     address: str
     groups: tuple[ServedGroup, ...]
+    dilation: float = 1.0
+    """As a worker's."""
     timeout_s: float
     store_path: str
     """Of the workers' FileStore."""

@@ -36,8 +36,11 @@ class AggregatorReport:
 class RunningAggregator:
     """Its process ends with its host's."""
 
-    def __init__(self, plan: AggregatorPlan, hosts: Mapping[str, Host], *, directory: Path) -> None:
-        """Returns when it serves; the directory takes its counters. Raises EnvironmentLacksError with what it said."""
+    def __init__(
+        self, plan: AggregatorPlan, hosts: Mapping[str, Host], *, directory: Path, dilation: float = 1.0
+    ) -> None:
+        """Returns when it serves; the directory takes its counters; timers are so many times slower, and so are those
+        of the other jobs' workers. Raises EnvironmentLacksError with what it said."""
         self.plan = plan
         self._path = directory / f"aggregator-{plan.name}"
         self._status_path = directory / f"aggregator-{plan.name}-status"
@@ -53,6 +56,7 @@ class RunningAggregator:
             switch_interface=plan.switch_port.interface,
             counters_path=self._path,
             status_path=self._status_path,
+            dilation=dilation,
         )
         self._daemon = Daemon(
             hosts[plan.name],
@@ -66,7 +70,7 @@ class RunningAggregator:
         )
         self._tenants = [
             [
-                RunningTenant(plan, tenant, index, hosts[host], directory=directory)
+                RunningTenant(plan, tenant, index, hosts[host], directory=directory, dilation=dilation)
                 for index, host in enumerate(tenant.hosts)
             ]
             for tenant in plan.tenants
@@ -106,7 +110,9 @@ class RunningAggregator:
 class RunningTenant:
     """A worker of another job; its process ends with its host's."""
 
-    def __init__(self, plan: AggregatorPlan, tenant: TenantPlan, index: int, host: Host, *, directory: Path) -> None:
+    def __init__(
+        self, plan: AggregatorPlan, tenant: TenantPlan, index: int, host: Host, *, directory: Path, dilation: float
+    ) -> None:
         """Returns when it has begun. Raises EnvironmentLacksError with what it said."""
         name = f"tenant-{plan.name}-{tenant.job.number}-{index}"
         self._path = directory / name
@@ -116,6 +122,7 @@ class RunningTenant:
             aggregator=plan.port.address,
             size_bytes=tenant.size_bytes,
             report_path=self._path,
+            dilation=dilation,
         )
         self._daemon = Daemon(
             host,

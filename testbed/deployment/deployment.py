@@ -57,10 +57,13 @@ class Deployment:
     """The nodes and links of a plan, made and read back."""
 
     def __init__(
-        self, plan: Plan, hosts: Mapping[str, Host], *, counters_directory: Path, scratch_directory: Path
+        self, planned: Plan, hosts: Mapping[str, Host], *, counters_directory: Path, scratch_directory: Path
     ) -> None:
         """Programs of the laboratory keep their counters in the first directory, aggregators in the second."""
-        self.plan = plan
+        self.planned = planned
+        """In virtual time."""
+        self.plan = plan = planned.real()
+        """In real time, as everything here is."""
         self.hosts = hosts
         self.directions: dict[Hop, Direction] = {direction.hop: direction for direction in plan.directions}
         """As they are asked to be now, in the plan's order."""
@@ -130,7 +133,14 @@ class Deployment:
     def start_aggregators(self) -> None:
         """Start what the plan has beside its switches. Raises EnvironmentLacksError with what one of them said."""
         for plan in self.plan.aggregators:
-            self._aggregators.append(RunningAggregator(plan, self.hosts, directory=self._scratch_directory))
+            self._aggregators.append(
+                RunningAggregator(
+                    plan,
+                    self.hosts,
+                    directory=self._scratch_directory,
+                    dilation=self.planned.clock.dilation,
+                )
+            )
 
     def controlled_aggregators(self, directory: Path) -> AbstractContextManager[None]:
         """Within it people can look at them, and reset them, through sockets in the directory."""

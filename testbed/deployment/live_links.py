@@ -1,5 +1,7 @@
 """The links of a deployment while they change: by the spec's schedule, by traces, by hand.
 
+What people and specs ask, and hear, is in virtual time; the deployment is told what that really is.
+
 One lock orders everything that changes or reads them. A change that does not take ends the run: its numbers would
 describe links that nobody knows.
 """
@@ -70,11 +72,13 @@ class LiveLinks:
         self.own_changes: Callable[[], AbstractContextManager[None]] = nullcontext
         """Within what it returns settings are changed: who watches them shall know that it is the run itself."""
         self._timeline: Iterator[LinkChange] = iter(())
-        self._dilation = 1.0
+        self._plan = plan = deployment.planned
+        self._clock = plan.clock
+        self._directions = {direction.hop: direction for direction in plan.directions}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: TestbedError | None = None
-        self._asked = list(deployment.plan.asked.values())
+        self._asked = list(plan.asked.values())
         self.num_scheduled_done = 0
         """Changes of the spec's schedule that have been made; steps of traces not counted."""
 
@@ -83,7 +87,7 @@ class LiveLinks:
         with self._lock:
             self._on_marks = on_marks
 
-    def begin(self, timeline: Iterator[LinkChange], *, dilation: float) -> None:
+    def begin(self, timeline: Iterator[LinkChange]) -> None:
         """The first iteration begins now: links draw anew from their seeds, the schedule's times count from here. Once.
 
         Raises RunFailedError when a program that draws does not answer.
@@ -91,7 +95,7 @@ class LiveLinks:
         assert self._thread is None
         with self._lock, self.own_changes():
             self._deployment.restart_draws()
-        self._timeline, self._dilation = timeline, dilation
+        self._timeline = timeline
         self._thread = threading.Thread(target=self._follow, args=(time.monotonic(),), name="link-changes", daemon=True)
         self._thread.start()
 
@@ -147,34 +151,35 @@ class LiveLinks:
                 LinkNow(
                     direction=direction,
                     down=self._deployment.is_down(direction),
-                    used_bps=8 * (second[hop].num_bytes - first[hop].num_bytes) / took_s,
+                    used_bps=self._clock.virtual_bps(8 * (second[hop].num_bytes - first[hop].num_bytes) / took_s),
                     backlog_bytes=second[hop].backlog_bytes,
                     num_drops=second[hop].num_drops,
                     num_marks=line.num_marked if (line := delayed.get((direction.link, hop[0]))) else 0,
                 )
-                for hop, direction in self._deployment.directions.items()
+                for hop, direction in self._directions.items()
             ]
 
     def _decide(self, change: LinkChange) -> tuple[list[AskedLink], list[Direction]]:
         """What is asked of every link then, and the directions that the change names as they will be."""
-        plan = self._deployment.plan
+        plan = self._plan
         asked = changed_links(
             self._asked, change.link, change.settings, change.key, packet_bytes=plan.experiment.packet_bytes
         )
         named = {each.hop for each in select(asked, change.link)}
         directions = []
         for each in asked:
-            direction = self._deployment.directions[each.hop]
+            direction = self._directions[each.hop]
             if each.hop in named or each.spec != direction.asked:
                 directions.append(plan.changed(direction, each))
         return asked, directions
 
     def _apply(self, direction: Direction, change: LinkChange) -> list[Mark]:
-        before = self._deployment.directions[direction.hop]
+        before = self._directions[direction.hop]
         was_down = self._deployment.is_down(before)
         down = was_down if change.down is None else change.down
         with self.own_changes():
-            self._deployment.change(direction, down=down)
+            self._deployment.change(self._clock.real(direction), down=down)
+        self._directions[direction.hop] = direction
         at_s = time.monotonic()
         differing = differing_settings(before, direction)
         if down != was_down:
@@ -198,7 +203,7 @@ class LiveLinks:
 
     def _follow(self, origin_s: float) -> None:
         for change in self._timeline:
-            due_s = origin_s + change.at_s * self._dilation
+            due_s = origin_s + self._clock.real_s(change.at_s)
             if self._stop.wait(max(0.0, due_s - time.monotonic())):
                 return
             try:

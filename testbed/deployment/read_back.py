@@ -156,7 +156,13 @@ def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str
         weights = [hop.get("weight", 1) for hop in hops]
         if nexthops != asked or set(weights) != {1}:
             found.append(f"{node.name}: {name} is by {nexthops} with weights {weights}, asked for evenly by {asked}")
-        # iproute2 prints the route's metrics as a list with one mapping.
+        # iproute2 prints the route's metrics as a list with one mapping; times in it are milliseconds.
+        timeouts = [metric.get("rto_min") for metric in entry.get("metrics", [])]
+        if timeouts != [node.rto_min_ms]:
+            found.append(
+                f"{node.name}: TCP's least timeout on the {name} is {timeouts or 'unset'} ms, asked for "
+                f"{node.rto_min_ms or 'none'}"
+            )
         controls = [metric.get("congestion") for metric in entry.get("metrics", [])]
         if controls != [congestion]:
             found.append(

@@ -29,6 +29,7 @@ from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS, Background
 from testbed.experiment.changes import Change
 from testbed.experiment.claims import CLAIM_KEYS
+from testbed.experiment.clock import Dilation
 from testbed.experiment.documents import load_document, read_document
 from testbed.experiment.explanations import explanations
 from testbed.experiment.fusion.base import FUSIONS, Fusion
@@ -90,7 +91,7 @@ class Metrics(BaseModel):
     """TCP port on 127.0.0.1. `auto`: 9464, or any free one while that is taken, by another run say; `testbed status`
     names it. 0 takes any free one, null switches the endpoint off."""
     interval_s: Time = Field(0.1, alias="interval", ge=0.01, le=10)
-    """Between two samples of every link."""
+    """Between two samples of every link; seconds on the wall, whatever the dilation."""
     prometheus: Annotated[
         Prometheus | None, BeforeValidator(_parse_prometheus, json_schema_input_type=bool | Prometheus | None)
     ] = None
@@ -167,10 +168,12 @@ class Experiment(BaseModel):
     are: `x0: {at: s0}`."""
     background: tuple[Annotated[Background, *BACKGROUNDS.field()], ...] = ()
     """Flows between hosts that share the links with the training."""
-    dilation: Literal[1] = 1
-    """The factor by which time is stretched."""
+    dilation: Dilation = 1
+    """The factor by which time is stretched, so that fast links fit a slow machine: rates are divided by it, every
+    duration is multiplied, and every result is given as if nothing were. `auto`: the smallest whole one with which this
+    machine carries the links at half of its power (`testbed doctor` measures that)."""
     timeout_s: Time = Field(30.0, alias="timeout", ge=1, le=3600)
-    """A peer that says nothing for this long is lost."""
+    """A peer that says nothing for this long is lost; virtual seconds, as all times of the run."""
     metrics: Metrics = Field(default_factory=lambda: Metrics.model_validate({}))
 
     @model_validator(mode="before")
@@ -207,6 +210,24 @@ class Experiment(BaseModel):
                 f"{self.workload.fewest_workers} for workload {self.workload.kind}"
             )
         return self
+
+    def undilatable(self) -> list[str]:
+        """What the spec says that cannot be had in slower time, each with its key, the reason and the cure."""
+        found = []
+        if reason := self.workload.undilatable():
+            found.append(f"workload: {reason}")
+        if self.channel.own_timers:
+            found.append(
+                f"channel: {self.channel.kind} has timers in its library that nobody can set, and they would be too "
+                "short; allowed: a channel of TCP, udp, or dilation: 1"
+            )
+        found += [
+            f"hosts.{name}.cpu: cores are counted by what they do in real time; leave it out, or say dilation: 1 (a "
+            "`slowdown` can be dilated)"
+            for name, host in self.hosts.items()
+            if host.cpu_cores is not None
+        ]
+        return found
 
     @property
     def packet_bytes(self) -> int:

@@ -106,6 +106,10 @@ class Iterative(AgentWorkload):
             )
         return None
 
+    def undilatable(self) -> str | None:
+        """Computing that takes as long as it takes."""
+        return None if self.paced() else super().undilatable()
+
     def num_iterations(self) -> int:
         """Measured iterations."""
         return self.iterations

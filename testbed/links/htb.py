@@ -24,6 +24,8 @@ QUANTUM_BYTES: Final = 60_000
 """Given explicitly, because the default (rate / r2q) makes the kernel warn above 16 Mbit/s."""
 BURST_S: Final = 1e-4
 """Long enough for 0.1 % at 10 Gbit/s; ten times longer, and a whole 64 KiB message at 1 Gbit/s would pass for free."""
+MAX_BURST_RATE_BPS: Final = 10e9
+"""Bursts grow with the rate up to here, and beyond only with what the kernel really sends."""
 ROOT_HANDLE: Final = "1:"
 CLASS_ID: Final = "1:1"
 CLASS_HANDLE: Final = 0x10001
@@ -55,11 +57,16 @@ class Shaper:
     interface: str
     rate_bps: float
     queue_bytes: int
+    burst_bytes: int
+    """That may leave at once after the link was idle."""
 
-    @property
-    def burst_bytes(self) -> int:
-        """Bytes that may leave at once after the link was idle."""
-        return max(MIN_BURST_BYTES, int(self.rate_bps * BURST_S / 8))
+    @classmethod
+    def of(cls, *, interface: str, rate_bps: float, queue_bytes: int, real_bps: float | None = None) -> "Shaper":
+        """Of a link of that rate, which the kernel sends at `real_bps` where time is dilated. Bursts are the same bytes
+        in slower time, as queues are: the kernel needs no more at lower rates."""
+        burst_bps = max(min(rate_bps, MAX_BURST_RATE_BPS), rate_bps if real_bps is None else real_bps)
+        burst_bytes = max(MIN_BURST_BYTES, int(burst_bps * BURST_S / 8))
+        return cls(interface=interface, rate_bps=rate_bps, queue_bytes=queue_bytes, burst_bytes=burst_bytes)
 
     def commands(self) -> list[str]:
         """Lines for `tc -batch`."""

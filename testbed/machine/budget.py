@@ -5,6 +5,7 @@ the goodputs of as many streams as such a star carries when only the cores limit
 """
 
 import json
+import math
 import os
 import statistics
 import tempfile
@@ -22,7 +23,8 @@ from testbed.calibration.cache import cache_directory, machine_digest
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.experiment.clock import MAX_DILATION
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import MTU, BackendName
 from testbed.hosts.clean import owned_run
@@ -45,6 +47,7 @@ NAP_S: Final = 200e-6
 COMFORTABLE_SHARE: Final = 0.5
 """Above, the links alone take half of the cores' time while they are full."""
 _FILE: Final = "budget.json"
+_TRIED: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +189,7 @@ def known_budget() -> Budget | None:
 
 
 def asked_bps(plan: Plan) -> float:
-    """What the links can be asked to carry at once, as the budget counts: each byte once for two links.
+    """What the links can be asked to carry at once, virtual, as the budget counts: each byte once for two links.
 
     While the most loaded direction is full, every other carries its share. Without a collective's schedule every
     worker sends at its rate.
@@ -203,14 +206,14 @@ def refuse_excess(plan: Plan, budget: Budget | None) -> None:
     """Raise EnvironmentLacksError for a direction whose rate this machine cannot carry even alone."""
     if budget is None:
         return
-    carries_bps = budget.carries_bps(plan.experiment.packet_bytes)
+    carries_bps = plan.clock.virtual_bps(budget.carries_bps(plan.experiment.packet_bytes))
     fastest = max((each for each in plan.ever if not each.spec.unshaped), key=lambda each: each.spec.rate_bps)
     if fastest.spec.rate_bps > carries_bps:
         raise EnvironmentLacksError(
             f"{fastest.key('rate')}: {' -> '.join(fastest.hop)} asks for {format_rate(fastest.spec.rate_bps)}, and all "
-            f"links of this machine together carry {carries_bps / 1e9:.1f} Gbit/s (measured {budget.measured_at}): ask "
-            "for less, or measure again on an idle machine with `testbed doctor`; a hundredth of the bytes takes as "
-            "long at a hundredth of the rate: `workload: {kind: synthetic, layers: resnet50, scale: 0.01}`"
+            f"links of this machine together carry {carries_bps / 1e9:.1f} Gbit/s{_dilated(plan)} (measured "
+            f"{budget.measured_at}): ask for less, or measure again on an idle machine with `testbed doctor`; or let "
+            "time run slower, with a workload that can: `dilation: auto`"
         )
 
 
@@ -219,14 +222,67 @@ def comparison(plan: Plan, budget: Budget | None) -> str:
     asked_gbps = asked_bps(plan) / 1e9
     if budget is None:
         return f"up to {asked_gbps:.3g} Gbit/s at once; what this machine carries is not known: run `testbed doctor`"
-    carries_gbps = budget.carries_bps(plan.experiment.packet_bytes) / 1e9
+    carries_gbps = plan.clock.virtual_bps(budget.carries_bps(plan.experiment.packet_bytes)) / 1e9
     share = asked_gbps / carries_gbps
     text = (
         f"up to {asked_gbps:.3g} Gbit/s at once, {100 * share:.0f} % of the {carries_gbps:.3g} Gbit/s that this "
-        f"machine carries (measured {budget.measured_at})"
+        f"machine carries{_dilated(plan)} (measured {budget.measured_at})"
     )
     if share > 1:
-        return f"{text}: expect `degraded` or `invalid`; use fewer workers or a lower rate"
+        return f"{text}: expect `degraded` or `invalid`; use fewer workers, a lower rate, or `dilation: auto`"
     if share > COMFORTABLE_SHARE:
         return f"{text}: training needs the same cores, so the verdict may be `degraded`"
     return text
+
+
+def _dilated(plan: Plan) -> str:
+    return "" if plan.clock.dilation == 1 else f" at dilation {plan.clock.dilation:g}"
+
+
+def least_dilation(asked: float, fastest_bps: float, carries_bps: float) -> int:
+    """The smallest whole number of times that time must run slower, so that links that are asked for `asked` bit/s at
+    once, and the fastest of them alone, take at most a comfortable share of what the machine carries."""
+    return max(1, math.ceil(max(asked, fastest_bps) / (COMFORTABLE_SHARE * carries_bps)))
+
+
+def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callable[[float], Plan]) -> tuple[float, str]:
+    """What `dilation: auto` is on this machine, and why. `planned_at` plans the spec at a dilation.
+
+    Raises EnvironmentLacksError where nobody has measured what the machine carries, or it carries too little even at
+    the greatest dilation; SpecError where the spec can be planned at none.
+    """
+    if budget is None:
+        raise EnvironmentLacksError(
+            "dilation: auto goes by what this machine carries, which is not known: run `sudo testbed doctor` once, on "
+            "an idle machine (it takes some seconds), or say the factor: --set dilation=50"
+        )
+    carries_bps = budget.carries_bps(packet_bytes)
+    plan = _planned(planned_at)
+    asked = asked_bps(plan)
+    fastest_bps = max(each.spec.rate_bps for each in plan.ever if not each.spec.unshaped)
+    dilation = least_dilation(asked, fastest_bps, carries_bps)
+    known = f"this machine carries {carries_bps / 1e9:.3g} Gbit/s (measured {budget.measured_at})"
+    if dilation > MAX_DILATION:
+        raise EnvironmentLacksError(
+            f"dilation: up to {asked / 1e9:.4g} Gbit/s at once would need time to run {dilation} times slower, and "
+            f"more than {MAX_DILATION:g} times it cannot; {known}"
+        )
+    what = (
+        f"up to {asked / 1e9:.4g} Gbit/s at once" if asked >= fastest_bps else f"a link of {format_rate(fastest_bps)}"
+    )
+    if dilation == 1:
+        return 1.0, f"time is not dilated: {what}, and {known}"
+    return float(dilation), f"time runs {dilation} times slower: {what}, and links take half of it where {known}"
+
+
+def _planned(planned_at: Callable[[float], Plan]) -> Plan:
+    """At the least dilation of some at which it can be: what is asked of links depends on none, and whether their
+    backends can do it does."""
+    refusal: SpecError | None = None
+    for dilation in _TRIED:
+        try:
+            return planned_at(dilation)
+        except SpecError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal

@@ -115,12 +115,25 @@ def plan_here(experiment: Experiment) -> Plan:
     Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
     EnvironmentLacksError for transports that its kernel has not.
     """
-    plan = make_plan(experiment, works=lambda name: not backend_lacks(name))
+    plan = _plan_here(experiment)
     if lacking := lacking_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(lacking))
     if missing := _transports_lack(plan):
         raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
     return plan
+
+
+def _plan_here(experiment: Experiment) -> Plan:
+    def planned_at(dilation: float, reason: str = "") -> Plan:
+        return make_plan(experiment, works=lambda name: not backend_lacks(name), chosen_dilation=(dilation, reason))
+
+    if experiment.dilation != "auto":
+        return planned_at(1.0)
+    from testbed.machine.budget import chosen_dilation, known_budget
+
+    if undilatable := experiment.undilatable():  # asked for, even where this machine would need none
+        raise SpecError("\n".join(undilatable))
+    return planned_at(*chosen_dilation(known_budget(), experiment.packet_bytes, planned_at))
 
 
 def congestion_controls() -> list[str]:

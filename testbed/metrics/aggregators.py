@@ -30,8 +30,8 @@ def scraped_aggregators(
 
 
 def bound_elements_per_s(plan: Plan, aggregator: AggregatorPlan) -> float | None:
-    """What the slowest link between it and what it adds lets through: every chunk crosses it once each way. None where
-    no link on the way is slower than the machine."""
+    """What the slowest link between it and what it adds lets through in real seconds, by which its counters grow: every
+    chunk crosses it once each way. None where no link on the way is slower than the machine."""
     names = {port.address: port.node for port, _ in plan.links}
     pairs = [pair for address in aggregator.workers for pair in _both(names[address], aggregator.name)]
     hops = {hop for pair in pairs for hop in plan.paths[pair].shares}
@@ -39,7 +39,7 @@ def bound_elements_per_s(plan: Plan, aggregator: AggregatorPlan) -> float | None
     if not rates_bps:
         return None
     collective = aggregator.collective
-    return min(rates_bps) / 8 / collective.frame_bytes * collective.num_values
+    return plan.clock.real_bps(min(rates_bps)) / 8 / collective.frame_bytes * collective.num_values
 
 
 def _both(first: str, second: str) -> tuple[tuple[str, str], tuple[str, str]]:

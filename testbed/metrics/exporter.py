@@ -82,7 +82,7 @@ class _Worker:
 class Exporter:
     """Serves `/metrics` from construction to :meth:`close`; with port None it does nothing.
 
-    How many series there are says testbed.metrics.families.max_series: 145 for 4 workers on a star, 2245 for 64.
+    How many series there are says testbed.metrics.families.max_series: 146 for 4 workers on a star, 2246 for 64.
     """
 
     def __init__(
@@ -92,15 +92,16 @@ class Exporter:
         address: str = "127.0.0.1",
         run_id: str,
         information: Mapping[str, str] | None = None,
+        dilation: float = 1.0,
     ) -> None:
         """Port 0 takes any free one, `auto` the usual one (PORT) if it is free, else any; `information` (the name of
-        the spec) becomes labels of testbed_run_info.
+        the spec) becomes labels of testbed_run_info. `dilation`: samples come with virtual rates and real times.
 
         Raises EnvironmentLacksError if the port cannot be had.
         """
         self._address = address
         self._registry = CollectorRegistry()
-        self._run = _RunCollector(run_id, (information or {}).get("name", ""))
+        self._run = _RunCollector(run_id, (information or {}).get("name", ""), dilation)
         self._registry.register(self._run)
         self._server: WSGIServer | None = None
         if port == "auto":
@@ -167,9 +168,10 @@ class Exporter:
 class _RunCollector(Collector):
     """Turns what is known into metrics when someone asks."""
 
-    def __init__(self, run_id: str, name: str) -> None:
+    def __init__(self, run_id: str, name: str, dilation: float) -> None:
         self._run_id = run_id
         self._name = name
+        self._dilation = dilation
         self._lock = threading.Lock()
         self._readings: dict[tuple[str, str], _Reading] = {}
         self._workers: dict[str, _Worker] = {}
@@ -183,7 +185,7 @@ class _RunCollector(Collector):
         for sample in samples:
             key = sample.link, sample.node
             before = self._readings.get(key)
-            utilization = _utilization(before.sample, sample) if before is not None else 0.0
+            utilization = self._dilation * _utilization(before.sample, sample) if before is not None else 0.0
             readings[key] = _Reading(sample=sample, utilization=utilization)
         # Scrapes run in their own threads and see the old readings or the new ones, never a mixture.
         self._readings = readings
@@ -227,6 +229,7 @@ class _RunCollector(Collector):
         yield from self._delay_lines()
         yield from found
         yield from self._machine()
+        yield self._metric(families.DILATION, [("", (), self._dilation)])
         yield self._metric(families.RUN_INFO, [("", (self._name,), 1)])
 
     def _links(self, readings: Sequence[_Reading]) -> Iterator[Metric]:
@@ -247,7 +250,9 @@ class _RunCollector(Collector):
         drops: list[Row] = []
         for key, counters in self.delay_counters().items():
             quantiles = ((share, counters.late_s(share)) for share in _QUANTILES)
-            late += [("", (*key, f"{share:g}"), late_s) for share, late_s in quantiles if late_s is not None]
+            late += [
+                ("", (*key, f"{share:g}"), late_s / self._dilation) for share, late_s in quantiles if late_s is not None
+            ]
             late.append(("_count", key, counters.num_packets))
             drops.append(("_total", key, counters.num_dropped))
         yield self._metric(families.DELAY_LINE_LATE, late)
@@ -293,6 +298,7 @@ class _RunCollector(Collector):
 
 
 def _utilization(before: "LinkSample", after: "LinkSample") -> float:
+    """In the time that both samples' rates are in."""
     elapsed_s = after.at_s - before.at_s
     return 8 * (after.class_bytes - before.class_bytes) / (after.rate_bps * elapsed_s) if elapsed_s > 0 else 0.0
 

@@ -64,7 +64,7 @@ LINK_RATE: Final = Family(
     name="testbed_link_rate_bytes_per_second",
     kind="gauge",
     labels=_DIRECTION,
-    text="The rate that is asked of the link now.",
+    text="The rate that is asked of the link now; bytes for each virtual second.",
     source="the plan, and what changed since",
 )
 LINK_UTILIZATION: Final = Family(
@@ -165,6 +165,13 @@ SOFTNET_DROPS: Final = Family(
     text="Packets that found the kernel's input queue full, which is no link's queue.",
     source="/proc/net/softnet_stat",
 )
+DILATION: Final = Family(
+    name="testbed_dilation_ratio",
+    kind="gauge",
+    labels=(),
+    text="How many times slower time runs: seconds on the wall for each virtual one.",
+    source="the plan",
+)
 RUN_INFO: Final = Family(
     name="testbed_run_info",
     kind="gauge",
@@ -193,6 +200,7 @@ FAMILIES: Final = (
     RUN_QUEUE,
     CPU,
     SOFTNET_DROPS,
+    DILATION,
     RUN_INFO,
 )
 
@@ -203,4 +211,4 @@ def max_series(num_directions: int, num_workers: int) -> int:
     (switch_agg.metrics)."""
     by_direction = 6 + 2 + 5  # counters and gauges; probes; three quantiles, their count, drops
     by_worker = 2 + 3 + 4  # sum and count; parts; last iteration, loss, service, run queue
-    return num_directions * by_direction + num_workers * by_worker + 3 + 1 + 1
+    return num_directions * by_direction + num_workers * by_worker + 3 + 1 + 1 + 1

@@ -52,22 +52,23 @@ class Route:
     source: str | None = None
     """The node's own address there."""
 
-    def command(self, congestion: str) -> str:
-        """A line for `ip -batch`.
+    def command(self, congestion: str, rto_min_ms: int | None = None) -> str:
+        """A line for `ip -batch`; `rto_min_ms`: TCP repeats nothing sooner, where that is not the kernel's own.
 
         congctl on the routes: the namespace's sysctl is refused by the kernel for controls that are not on the
         machine's allowed list, and a per-socket option would not reach the baselines.
         """
+        metrics = f"congctl {congestion}" + (f" rto_min {rto_min_ms}ms" if rto_min_ms is not None else "")
         if not self.gateways:
             return (
                 f"route replace {self.destination} dev {self.interface} proto kernel scope link src {self.source} "
-                f"congctl {congestion}"
+                f"{metrics}"
             )
         if len(self.gateways) == 1:
             (gateway,) = self.gateways
-            return f"route add {self.destination} via {gateway.address} dev {gateway.interface} congctl {congestion}"
+            return f"route add {self.destination} via {gateway.address} dev {gateway.interface} {metrics}"
         hops = " ".join(f"nexthop via {gateway.address} dev {gateway.interface}" for gateway in self.gateways)
-        return f"route add {self.destination} congctl {congestion} {hops}"
+        return f"route add {self.destination} {metrics} {hops}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

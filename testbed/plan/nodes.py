@@ -35,6 +35,8 @@ class NodePlan:
     """Tried after them, one by one."""
     firewall_rules: tuple[str, ...]
     """Lines for the mangle table of `iptables-restore`."""
+    rto_min_ms: int | None
+    """On the routes: TCP repeats nothing sooner; None: the kernel's own."""
     daemon_arguments: tuple[str, ...]
     """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
     cut_messages: tuple[str, ...]
@@ -54,6 +56,7 @@ def node_plan(
     directions: Sequence[Direction],
     *,
     congestion: str,
+    rto_min_ms: int | None,
     seed: int,
     mtu: int,
     marks: bool,
@@ -61,9 +64,11 @@ def node_plan(
     buffer_sysctls: Mapping[str, str],
     num_subflows: int,
 ) -> NodePlan:
-    """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's, `marks` says
-    whether any link ever marks packets, `cuts_messages` whether workers' interfaces are to; `num_subflows` is that of
-    each connection between participants."""
+    """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's in real time.
+
+    `marks` says whether any link ever marks packets, `cuts_messages` whether workers' interfaces are to;
+    `num_subflows` is that of each connection between participants.
+    """
     bridge = addresses.bridge
     ip_commands = ["link set lo up", *(bridge.ip_commands() if bridge else ())]
     tc_commands: list[str] = []
@@ -78,7 +83,7 @@ def node_plan(
     interfaces = [*(port.interface for port in ports), *([bridge.interface] if bridge else ())]
     ip_commands += [f"link set dev {interface} up" for interface in interfaces]
     ip_commands += [neighbour.command for neighbour in addresses.neighbours]
-    ip_commands += [route.command(congestion) for route in addresses.routes]
+    ip_commands += [route.command(congestion, rto_min_ms) for route in addresses.routes]
     path_manager = None
     if num_subflows > 1 and node.role in PARTICIPANTS:
         address = addresses.addresses[0][1].partition("/")[0]
@@ -113,6 +118,7 @@ def node_plan(
         tc_commands=tuple(tc_commands),
         tc_commands_if_known=tuple(tc_commands_if_known),
         firewall_rules=tuple(firewall_rules),
+        rto_min_ms=rto_min_ms,
         daemon_arguments=tuple(daemon_arguments),
         cut_messages=tuple(port.interface for port in ports) if cuts_messages and node.role == "worker" else (),
         path_manager=path_manager,

@@ -10,11 +10,12 @@ from math import prod
 from typing import Any
 
 from testbed.errors import SpecError
+from testbed.experiment.clock import SCALE_INVARIANT, TCP_RTO_MIN_S, Clock
 from testbed.experiment.delay_backends.base import DelayStage, delay_backends
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
-from testbed.experiment.link import AUTO, MAX_RATE_BPS, BackendName
+from testbed.experiment.link import AUTO, MAX_RATE_BPS, MIN_RATE_BPS, BackendName, LinkSpec
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
 from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port
@@ -38,13 +39,18 @@ from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_h
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.compression.base import Exchange, Pattern
 from transports.errors import OptionError
+from transports.units import format_rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Everything decided."""
+    """Everything decided; in virtual time, but for what the kernel and programs are told (`nodes`)."""
 
     experiment: Experiment
+    clock: Clock
+    """How much slower time runs."""
+    dilation_reason: str
+    """Why, in a sentence; empty where the spec says the factor itself."""
     congestion: str
     delay_backend: BackendName | None
     """None: no link asks for delay, jitter or loss."""
@@ -141,7 +147,7 @@ class Plan:
             )
         if stage is not None:
             wrong = refusals(
-                [asked],
+                [_really(asked, self.clock)],
                 stage.backend,
                 superframes=self.experiment.packet_bytes > self.experiment.mtu,
                 bridged=not self.experiment.switch.routes,
@@ -157,8 +163,32 @@ class Plan:
             stage.tc_changes(direction.delay_stage)  # refuses what it cannot become, before anything is changed
         shaper = direction.shaper
         if shaper is not None:
-            shaper = replace(shaper, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
+            shaper = _shaper(shaper.interface, spec, self.clock)
         return replace(direction, asked=spec, shaper=shaper, delay_stage=stage)
+
+    @property
+    def dilation_text(self) -> str:
+        """How much slower time runs, and why that was chosen; empty where it is not dilated and nobody has asked."""
+        if self.dilation_reason:
+            return self.dilation_reason
+        return "" if self.clock.dilation == 1 else f"time runs {self.clock.dilation:g} times slower, as the spec says"
+
+    def real(self) -> "Plan":
+        """The same as the machine is to do it: what is asked of links and background flows in real time, and a clock
+        that changes nothing. Nobody who is given this one needs to know of dilation."""
+        directions = self.clock.real(self.directions)
+        return replace(self, clock=Clock(), directions=directions, background=self.clock.real(self.background))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader should know of numbers in dilated time."""
+        if self.clock.dilation == 1 or self.experiment.channel.counts_itself or self.congestion in SCALE_INVARIANT:
+            return []
+        warning = (
+            f"TCP {self.congestion} goes by a clock that cannot be dilated: after a loss or at the start of a "
+            f"connection its window follows other curves in virtual time; {', '.join(sorted(SCALE_INVARIANT))} do not"
+        )
+        return [warning]
 
     @property
     def watched(self) -> bool:
@@ -170,6 +200,9 @@ class Plan:
         return {
             "spec": self.experiment.dump(),
             "spec_sha256": self.experiment.sha256(),
+            "dilation": self.clock.dilation,
+            "dilation_reason": self.dilation_reason,
+            "warnings": self.warnings,
             "congestion": self.congestion,
             "delay_backend": self.delay_backend,
             "nodes": [asdict(node) for node in self.nodes],
@@ -231,11 +264,18 @@ def _told_as_spec_errors() -> Iterator[None]:
 
 
 @_told_as_spec_errors()
-def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = lambda _: True) -> Plan:
-    """Decide everything; `works` says whether this machine has a backend, for `link.backend: auto`.
+def make_plan(
+    experiment: Experiment,
+    *,
+    works: Callable[[BackendName], bool] = lambda _: True,
+    chosen_dilation: tuple[float, str] | None = None,
+) -> Plan:
+    """Decide everything; `works` says whether this machine has a backend, for `link.backend: auto`, and
+    `chosen_dilation` what `dilation: auto` is here, and why.
 
     Raises SpecError for combinations that cannot be right.
     """
+    clock, dilation_reason = _clock(experiment, chosen_dilation)
     if misfits := experiment.workload.misfits(experiment):
         raise SpecError("\n".join(misfits))
     exchanged_with = _exchanged_with(experiment)
@@ -243,7 +283,9 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
     inside = experiment.workers_per_host.inside
     asked = asked_links(network, experiment.link, inside, experiment.links, packet_bytes=experiment.packet_bytes)
     ever = asked_over_time(list(asked.values()), experiment.changes, packet_bytes=experiment.packet_bytes)
-    delay_backend = _delay_backend(experiment, ever, works)
+    really = [_really(each, clock) for each in ever]
+    with _said_to_be_real(clock):
+        delay_backend = _delay_backend(experiment, really, works)
     staged = {each.hop for each in ever if each.spec.needs_delay_stage}
     hops = next_hops(network)
     links, addresses = forwarding(experiment.switch, network, hops)
@@ -293,13 +335,17 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
             staged=(sender.node, receiver.node) in staged,
             loads=loads,
             experiment=experiment,
+            clock=clock,
         )
         for index, (sender, receiver) in enumerate(ends)
     )
+    told = clock.real(directions)
     longest_s = exchange_delay_s(ways, traffic, adding, {direction.hop: direction.delay_s for direction in directions})
     congestion = channel.congestion_control or "cubic"
     return Plan(
         experiment=experiment,
+        clock=clock,
+        dilation_reason=dilation_reason,
         congestion=congestion,
         delay_backend=delay_backend,
         nodes=tuple(
@@ -307,8 +353,9 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
                 node,
                 [port for ends in links for port in ends if port.node == node.name],
                 addresses[node.name],
-                directions,
+                told,
                 congestion=congestion,
+                rto_min_ms=None if clock.dilation == 1 else round(1e3 * clock.real_s(TCP_RTO_MIN_S)),
                 seed=experiment.seed,
                 mtu=experiment.mtu,
                 cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
@@ -337,7 +384,13 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
             ).values()
         ),
         prediction=predict(
-            experiment, collective, buckets, asked_for, directions, world, alpha_s=longest_s + HOST_LATENCY_S
+            experiment,
+            collective,
+            buckets,
+            asked_for,
+            directions,
+            world,
+            alpha_s=longest_s + clock.virtual_s(HOST_LATENCY_S),
         ),
         paths=ways,
         collective=collective,
@@ -346,6 +399,51 @@ def make_plan(experiment: Experiment, *, works: Callable[[BackendName], bool] = 
         traffic=traffic,
         hosts=resolve_hosts(experiment.hosts, [f"w{rank}" for rank in range(experiment.workers)]),
         background=background,
+    )
+
+
+def _clock(experiment: Experiment, chosen: tuple[float, str] | None) -> tuple[Clock, str]:
+    """And why, where the spec leaves it open. Raises SpecError for what cannot be dilated."""
+    if experiment.dilation != "auto":
+        clock, reason = Clock(float(experiment.dilation)), ""
+    elif chosen is None:
+        raise SpecError("dilation: auto is decided by what a machine carries, and nobody has said what that is")
+    else:
+        clock, reason = Clock(chosen[0]), chosen[1]
+    if clock.dilation != 1 and (undilatable := experiment.undilatable()):
+        raise SpecError("\n".join(undilatable))
+    return clock, reason
+
+
+def _really(asked: AskedLink, clock: Clock) -> AskedLink:
+    """As the machine is told it. Raises SpecError for what would be too slow to be told."""
+    real = AskedLink(link=asked.link, hop=asked.hop, spec=clock.real(asked.spec), keys=asked.keys)
+    if real.spec.rate_bps < MIN_RATE_BPS:
+        raise SpecError(
+            f"{asked.key('rate')}: {' -> '.join(asked.hop)} has {format_rate(asked.spec.rate_bps)}, which would really "
+            f"be {real.spec.rate_bps / 1e6:.3g}mbit at dilation {clock.dilation:g}; allowed: "
+            f"{format_rate(MIN_RATE_BPS)} or more, so at most dilation {asked.spec.rate_bps / MIN_RATE_BPS:g}"
+        )
+    return real
+
+
+@contextmanager
+def _said_to_be_real(clock: Clock) -> Iterator[None]:
+    """Whatever is refused for what a link really is says so."""
+    try:
+        yield
+    except SpecError as error:
+        real = f" (real time, at dilation {clock.dilation:g})" if clock.dilation != 1 else ""
+        raise SpecError("\n".join(f"{line}{real}" for line in str(error).splitlines())) from None
+
+
+def _shaper(interface: str, spec: LinkSpec, clock: Clock) -> Shaper:
+    """Of a direction of which that is asked."""
+    return Shaper.of(
+        interface=interface,
+        rate_bps=spec.rate_bps,
+        queue_bytes=spec.queue_bytes,
+        real_bps=clock.real_bps(spec.rate_bps),
     )
 
 
@@ -418,6 +516,7 @@ def _direction(
     staged: bool,
     loads: Mapping[Hop, tuple[int | None, float]],
     experiment: Experiment,
+    clock: Clock,
 ) -> Direction:
     expected, balanced = loads.get(asked.hop, (0, 0.0))
     spec = asked.spec
@@ -426,7 +525,7 @@ def _direction(
     if backend and (staged or delay_backends()[backend].shapes):
         stage = delay_backends()[backend].stage(spec, interface=receiver.interface, index=index, seed=experiment.seed)
     if not (backend and delay_backends()[backend].shapes):
-        shaper = Shaper(interface=sender.interface, rate_bps=spec.rate_bps, queue_bytes=spec.queue_bytes)
+        shaper = _shaper(sender.interface, spec, clock)
     return Direction(
         link=asked.link,
         sender=sender,

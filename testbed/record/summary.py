@@ -31,7 +31,7 @@ class LossValues(_Part):
 
 
 class DelayLine(_Part):
-    """What the delay daemon did on one direction over the measured iterations; wall seconds."""
+    """What the delay daemon did on one direction over the measured iterations; virtual seconds."""
 
     num_packets: int
     """A super-frame is one, except on links with loss."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final
 
 import numpy as np
 import polars as pl
@@ -14,9 +13,6 @@ from testbed.experiment.iterative import Iterative
 from testbed.record.reader import Record
 from testbed.traces.table import LayerTable
 
-_IN_TURN: Final = ("size", "layers", "none", "merged")
-"""Fusions whose buckets go out in the order of backward, and hold whole tensors."""
-
 
 def recorded_table(record: Record) -> LayerTable:
     """Of a record. Raises SpecError for a run that has no iterations of layers."""
@@ -27,10 +23,10 @@ def recorded_table(record: Record) -> LayerTable:
             f"{record.path}: a table of layers is made from measured iterations of training, replay or synthetic, and "
             f"this is a record of {experiment.workload.kind} with {measured.height}"
         )
-    return table_of(experiment, record.iterations, record.buckets)
+    return table_of(experiment, record.iterations, record.buckets, dilation=record.summary.dilation)
 
 
-def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataFrame) -> LayerTable:
+def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataFrame, *, dilation: float) -> LayerTable:
     """Median times of the measured iterations, of all workers, in virtual seconds; from ITERATION_SCHEMA and
     BUCKET_SCHEMA.
 
@@ -39,7 +35,7 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
     communication is its share, by bytes, of the time in which its bucket was in service.
     """
     assert isinstance(experiment.workload, Iterative), "of layers"
-    told, dilation = experiment.workload.layer_table(), float(experiment.dilation)
+    told = experiment.workload.layer_table()
     measured = iterations.filter(pl.col("phase") == "measured")
     forward_s = _median(measured, pl.col("forward_end_s") - pl.col("start_s") - pl.col("forward_stall_s")) / dilation
     backward_s = _median(measured, pl.col("backward_compute_end_s") - pl.col("forward_end_s")) / dilation
@@ -47,7 +43,7 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
     told_s = _ready(told)
     ends_s: Sequence[float] = [at_s * backward_s / told.backward_s if told.backward_s else 0.0 for at_s in told_s]
     exchanges_s: Sequence[float | None] = [None] * len(told.layers)
-    if experiment.fusion.kind in _IN_TURN and experiment.synchronisation.kind == "every_iteration":
+    if experiment.fusion.in_turn and experiment.synchronisation.gradients_in_every_iteration:
         in_turn = _in_turn(measured, buckets, dilation)
         ends_s = _between_buckets(told, told_s, in_turn, backward_s)
         exchanges_s = list(_shares(told, in_turn))

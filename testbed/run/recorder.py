@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any, Final
 
@@ -71,7 +71,9 @@ class Recorder(Listener):
         self._phase = ""
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
-        """One reading of every link."""
+        """One reading of every link, in real time."""
+        used = [(sample.port, self._utilization(sample)) for sample in samples if sample.rate_bps <= MAX_RATE_BPS]
+        samples = [replace(each, rate_bps=self._plan.clock.virtual_bps(each.rate_bps)) for each in samples]
         rows = [asdict(sample) for sample in samples]
         for row in rows:
             row["at_s"] -= self._epoch_s
@@ -81,9 +83,7 @@ class Recorder(Listener):
         self._writer.append_machine([asdict(machine) | {"at_s": machine.at_s - self._epoch_s}])
         self._exporter.update_links(samples)
         self._exporter.update_machine(machine)
-        self._progress.links(
-            [(sample.port, self._utilization(sample)) for sample in samples if sample.rate_bps <= MAX_RATE_BPS]
-        )
+        self._progress.links(used)
 
     def on_probe(self, probe: BacklogProbe) -> None:
         """One probe of a backlogged link."""
@@ -106,8 +106,7 @@ class Recorder(Listener):
     def on_barrier(self, name: str) -> None:
         """The borders of the measured window; and the first iteration that communicates, from which moments count."""
         if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:
-            experiment = self._plan.experiment
-            self._links.begin(timeline(experiment.changes), dilation=float(experiment.dilation))
+            self._links.begin(timeline(self._plan.experiment.changes))
             self.sampler.begin_background()
         if name in {"measure", "done"} and self.sampler is not None:
             self._observations.window[name] = Snapshot.take(self.sampler)
@@ -125,7 +124,7 @@ class Recorder(Listener):
         self._writer.append_buckets([key | self._scalars(bucket) for bucket in iteration.buckets])
         self._exporter.note_iteration(f"w{rank}")
         if iteration.phase == MEASURED:
-            times = _times(iteration, dilation=float(self._plan.experiment.dilation))
+            times = _times(iteration, dilation=self._plan.clock.dilation)
             self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
         if iteration.phase != self._phase:
             self._phase = iteration.phase

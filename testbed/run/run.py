@@ -139,6 +139,8 @@ class _Run:
         self.writer.write_spec(self.plan.experiment.to_yaml())
         self.writer.write_plan(self.plan.to_json())
         self.writer.write_environment(self.environment)
+        if self.plan.dilation_text:
+            self.progress.say(self.plan.dilation_text)
         try:
             # The port first: that it is taken, by another run say, shows before anything is made.
             with (
@@ -186,7 +188,9 @@ class _Run:
     def _exporter(self) -> Exporter:
         experiment = self.plan.experiment
         port = experiment.metrics.port
-        exporter = Exporter(port, run_id=self.run_id, information={"name": experiment.name})
+        exporter = Exporter(
+            port, run_id=self.run_id, information={"name": experiment.name}, dilation=self.plan.clock.dilation
+        )
         self.told.metrics_at(exporter.url)
         if port == "auto" and exporter.port != PORT:
             self.progress.say(f"metrics: {exporter.url} (port {PORT} is taken)")

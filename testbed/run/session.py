@@ -65,6 +65,7 @@ class Workbench:
         plan = self.plan
         configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
         socket_path = self.state.workers_directory / "control.sock"
+        timeout_real_s = plan.clock.real_s(plan.experiment.timeout_s)
         servers: list[Process] = []
 
         def watch() -> None:
@@ -82,7 +83,7 @@ class Workbench:
             Coordinator(
                 socket_path,
                 configurations,
-                timeout_s=plan.experiment.timeout_s,
+                timeout_s=timeout_real_s,
                 listener=listener,
                 runtime=self.runtime,
                 watch=watch,
@@ -111,7 +112,7 @@ class Workbench:
             coordinator.wait_finished(timeout_s)
             self.deployment.read_aggregators()
             for server in servers:  # they end when all workers have left them
-                if server.wait(plan.experiment.timeout_s) != 0:
+                if server.wait(timeout_real_s) != 0:
                     raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
 
     def _launch(self, listener: Listener, stdin: int | None) -> None:
@@ -152,6 +153,7 @@ class Workbench:
             num_workers=experiment.workers,
             address=self.plan.port_of(name).address,
             groups=tuple(experiment.workload.served_groups(experiment.collective, experiment.channel)),
+            dilation=self.plan.clock.dilation,
             timeout_s=experiment.timeout_s,
             store_path=str(self.state.scratch_directory / "store"),
             asynchronous=self._asynchronous_server(),
@@ -196,7 +198,7 @@ class Workbench:
             fusion=experiment.fusion,
             synchronisation=experiment.synchronisation,
             buckets=self.plan.buckets,
-            dilation=float(experiment.dilation),
+            dilation=self.plan.clock.dilation,
             timeout_s=experiment.timeout_s,
             store_path=str(self.state.scratch_directory / "store"),
             num_threads=min(num_threads, len(host.pinned_cores) or num_threads),

@@ -6,6 +6,7 @@ from typing import Any
 
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
+from testbed.experiment.clock import REAL_TIME, Clock
 from testbed.plan.aggregators import AggregatorPlan, workers_below
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
@@ -89,22 +90,24 @@ def _lost(statistics: Mapping[int, SwitchStatistics]) -> list[str]:
     return list(dict.fromkeys(each.lost for each in statistics.values() if each.lost))
 
 
-def _waits(report: AggregatorReport) -> dict[str, Any]:
-    """For whom its chunks waited, and how long; nothing where it has added none."""
+def _waits(report: AggregatorReport, clock: Clock) -> dict[str, Any]:
+    """For whom its chunks waited, and how long; nothing where it has added none. A data plane in the kernel has the
+    machine's clock, and others count by it as well."""
     if report.stragglers is None or not sum(report.stragglers.last):
         return {}
     last = report.stragglers.last
     slowest = max(range(len(last)), key=last.__getitem__)
+    median_s, p99_s = report.stragglers.wait_s(0.5), report.stragglers.wait_s(0.99)
     return {
-        "wait_median_s": report.stragglers.wait_s(0.5),
-        "wait_p99_s": report.stragglers.wait_s(0.99),
+        "wait_median_s": None if median_s is None else clock.virtual_s(median_s),
+        "wait_p99_s": None if p99_s is None else clock.virtual_s(p99_s),
         "last": report.plan.children[slowest],
         "last_share": last[slowest] / sum(last),
     }
 
 
 def aggregator_summaries(
-    reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics]
+    reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics], clock: Clock = REAL_TIME
 ) -> list[AggregatorSummary]:
     """Of each that there was; its workers are those below it."""
     plans = [report.plan for report in reports]
@@ -127,7 +130,7 @@ def aggregator_summaries(
             retransmitted=sum(each.sent_again for each in below(report.plan)),
             partial=max((each.partial for each in below(report.plan)), default=0),
             payload=report.plan.collective.payload,
-            **_waits(report),
+            **_waits(report, clock),
             tenants=[
                 TenantSummary(
                     workers=list(tenant.hosts),

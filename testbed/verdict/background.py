@@ -41,7 +41,7 @@ def on_direction(
     most_bps = sum(
         min(rates_bps[hop] for hop in each.flow.path.shares) for each in flows if direction.hop in each.flow.path.shares
     )
-    reading_s = start.took_s + end.took_s
+    reading_s = plan.clock.virtual_s(start.took_s + end.took_s)
     return crossed_bytes, lost_bytes + round(reading_s * min(direction.rate_bps, most_bps) / 8)
 
 

@@ -15,7 +15,7 @@ from testbed.record.summary import (
     Outcome,
     PrometheusSummary,
 )
-from testbed.verdict.judge import BacklogEvidence, LinkEvidence
+from testbed.verdict.judge import LATENESS_FLOOR_S, BacklogEvidence, LinkEvidence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class LinkFacts:
         """Packets dropped in between."""
         return self.drops_end - self.drops_start
 
-    def evidence(self, *, may_drop: bool) -> LinkEvidence:
+    def evidence(self, *, may_drop: bool, lateness_floor_s: float = LATENESS_FLOOR_S) -> LinkEvidence:
         """What the verdict looks at; see :class:`LinkEvidence` for the argument."""
         return LinkEvidence(
             name=f"{self.from_} → {self.to}",
@@ -78,6 +78,7 @@ class LinkFacts:
             delay_s=self.delay_s,
             late_s=self.delay_line.late_p99_s if self.delay_line else None,
             latest_s=self.delay_line.late_max_s if self.delay_line else None,
+            lateness_floor_s=lateness_floor_s,
             delay_drops=self.delay_line.num_dropped if self.delay_line else 0,
             uncertain_bytes=self.background_uncertain_bytes,
             backlog=BacklogEvidence(

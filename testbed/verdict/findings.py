@@ -11,6 +11,7 @@ import polars as pl
 from testbed.calibration.tolerances import Calibration
 from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
+from testbed.experiment.clock import Clock
 from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.hosts.base import Throttling
 from testbed.measure.capture import Captured
@@ -37,7 +38,7 @@ from testbed.verdict.facts import (
     LinkFacts,
     SynchronisationFacts,
 )
-from testbed.verdict.judge import Evidence, ThrottlingEvidence, judge
+from testbed.verdict.judge import LATENESS_FLOOR_S, Evidence, ThrottlingEvidence, judge
 from testbed.verdict.link_bounds import impossible, overspeeds
 from testbed.verdict.machine import backlog_summary, machine_summary, run_queue_share
 from testbed.verdict.pace import judge_pace, pace_summary
@@ -108,7 +109,7 @@ class Findings:
 
     def verdict(self) -> tuple[Outcome, list[str]]:
         """Whether the numbers can be trusted, and what a reader of them should know. Of a run that went to its end."""
-        window, experiment = self.observations.window, self.plan.experiment
+        window = self.observations.window
         start, end = window["measure"].machine, window["done"].machine
         machine = machine_summary(
             *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")),
@@ -121,7 +122,13 @@ class Findings:
         lossy |= crossed(self.plan) | changed_directions(changes)
         outcome, reasons = judge(
             Evidence(
-                links=[facts.evidence(may_drop=(facts.name, facts.from_) in lossy) for facts in self.links],
+                links=[
+                    facts.evidence(
+                        may_drop=(facts.name, facts.from_) in lossy,
+                        lateness_floor_s=self.plan.clock.virtual_s(LATENESS_FLOOR_S),
+                    )
+                    for facts in self.links
+                ],
                 run_queue_share=self._run_queue_share([rank for rank in ranks if not self.plan.host(rank).limits_cpu]),
                 steal_share=end.steal_share_since(start),
                 saturated_share=machine.saturated_share if machine else None,
@@ -136,7 +143,7 @@ class Findings:
                 prometheus_differences=self.prometheus.differences if self.prometheus else (),
             )
         )
-        if late := judge_pace(pace_summary(self.writer.frame("iterations"), dilation=float(experiment.dilation))):
+        if late := judge_pace(pace_summary(self.writer.frame("iterations"), dilation=self.plan.clock.dilation)):
             outcome = max(outcome, late[0], key=_GRAVITY.index)
             reasons.insert(0, late[1])
         if unused := self._unused_backend():
@@ -159,15 +166,15 @@ class Findings:
                 outcome=outcome,
                 reasons=reasons,
                 num_workers=experiment.workers,
-                dilation=float(experiment.dilation),
+                dilation=self.plan.clock.dilation,
                 record=str(self.writer.directory),
                 iterations=self.writer.frame("iterations"),
                 buckets=self.writer.frame("buckets"),
                 samples=self.writer.frame("links"),
                 machine=self.writer.frame("machine"),
                 links=self.links,
-                background=summaries(self.background, self._window_s),
-                aggregators=aggregator_summaries(self.aggregators, self._switch_statistics),
+                background=summaries(self.background, self.plan.clock.virtual_s(self._window_s)),
+                aggregators=aggregator_summaries(self.aggregators, self._switch_statistics, self.plan.clock),
                 allreduce=self._prediction(),
                 compression=self._compression(),
                 synchronisation=self._synchronisation(),
@@ -201,7 +208,9 @@ class Findings:
         too_fast = [
             f"{each.node} sent {each.sent_bytes:,} bytes into {each.link} in {1e3 * each.time_s:.0f} ms, in which its "
             f"rate allows {each.possible_bytes:,.0f}"
-            for each in overspeeds(self.writer.frame("links"), burst_bytes, granule_bytes)
+            for each in overspeeds(
+                self.writer.frame("links"), burst_bytes, granule_bytes, dilation=self.plan.clock.dilation
+            )
         ]
         at_once_s = max(
             (
@@ -245,7 +254,7 @@ class Findings:
             background_bytes=crossing,
             background_uncertain_bytes=uncertain,
             backlog=self._backlog(key, start, end, granule_bytes),
-            delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key)),
+            delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key), clock=self.plan.clock),
         )
 
     def _backlog(
@@ -313,7 +322,7 @@ class Findings:
                 f"how many bytes compression {compressor.kind} sends depends on the gradients: the links' bytes could "
                 "not be compared with a schedule"
             )
-        return notes + self.observations.hints
+        return [*notes, *_dilated(self.plan), *self.observations.hints]
 
     def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
         iterations, buckets = (
@@ -342,7 +351,8 @@ class Findings:
             return None
         delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
         plan = self.plan
-        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s) + HOST_LATENCY_S
+        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s)
+        alpha_s += plan.clock.virtual_s(HOST_LATENCY_S)
         prediction = predict(
             self.plan.experiment,
             self.plan.collective,
@@ -411,19 +421,32 @@ class Findings:
         )
 
 
-def _delay_line(start: DelayCounters | None, end: DelayCounters | None) -> DelayLine | None:
+def _delay_line(start: DelayCounters | None, end: DelayCounters | None, *, clock: Clock) -> DelayLine | None:
     if start is None or end is None:
         return None
     between = end.since(start)
+    late_s = [None if late is None else clock.virtual_s(late) for late in map(between.late_s, (0.5, 0.99, 1.0))]
     return DelayLine(
         num_packets=between.num_packets,
         num_lost=between.num_lost,
         num_dropped=between.num_dropped,
         num_marked=between.num_marked,
-        late_median_s=between.late_s(0.5),
-        late_p99_s=between.late_s(0.99),
-        late_max_s=between.late_s(1.0),
+        late_median_s=late_s[0],
+        late_p99_s=late_s[1],
+        late_max_s=late_s[2],
     )
+
+
+def _dilated(plan: Plan) -> list[str]:
+    """What slower time does not keep as it would be."""
+    clock = plan.clock
+    if clock.dilation == 1:
+        return []
+    faster = (
+        f"time ran {clock.dilation:g} times slower, and times and rates are virtual: what hosts themselves spend on "
+        "messages (system calls, copies, sums) counts so many times less, as if they were that much faster"
+    )
+    return [faster, *plan.warnings]
 
 
 def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> ThrottlingEvidence:

@@ -103,6 +103,8 @@ class LinkEvidence:
     does."""
     latest_s: float | None = None
     """Of the packet that was let go latest; None as above."""
+    lateness_floor_s: float = LATENESS_FLOOR_S
+    """So late a packet may always be; less in virtual time, where time is dilated."""
     backlog: "BacklogEvidence | None" = None
     """None: its queue never held enough to tell."""
     delay_drops: int = 0
@@ -369,7 +371,7 @@ def _bytes_error(link: LinkEvidence) -> int:
 
 
 def _lateness_limit_s(link: LinkEvidence) -> float:
-    return max(LATENESS_FLOOR_S, LATENESS_SHARE_DEGRADED * link.delay_s)
+    return max(link.lateness_floor_s, LATENESS_SHARE_DEGRADED * link.delay_s)
 
 
 def _retransmission_slack(link: LinkEvidence) -> float:

@@ -37,15 +37,21 @@ class Overspeed(NamedTuple):
 
 
 def overspeeds(
-    samples: pl.DataFrame, burst_bytes: Mapping[tuple[str, str], int], granule_bytes: int
+    samples: pl.DataFrame,
+    burst_bytes: Mapping[tuple[str, str], int],
+    granule_bytes: int,
+    *,
+    dilation: float = 1.0,
 ) -> list[Overspeed]:
     """Of each direction in `samples` (LINK_SCHEMA) that sent more than is possible, its worst case.
 
     `burst_bytes`: what may leave at once, by link and sending node; directions that are not in it have no rate.
-    `granule_bytes`: the largest packet, which is sent whole once it has begun.
+    `granule_bytes`: the largest packet, which is sent whole once it has begun. `dilation`: rates of samples are
+    virtual, their times are those of the wall; what is found is in virtual time.
     """
+    virtual = samples.with_columns(pl.col("at_s", "read_from_s") / dilation)
     found = []
-    for (link, node), unsorted in samples.group_by("link", "node", maintain_order=True):
+    for (link, node), unsorted in virtual.group_by("link", "node", maintain_order=True):
         burst = burst_bytes.get((str(link), str(node)))
         rows = unsorted.sort("at_s")
         if burst is None or rows.is_empty() or rows["rate_bps"].max() > MAX_RATE_BPS:  # type: ignore[operator]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from switch_agg import clock
 from testbed.control import control_pb2 as messages
 from testbed.control.worker import WorkerConfiguration, WorkerControl
 from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload
@@ -35,6 +36,7 @@ def main(socket_path: str, rank: str) -> None:
     control = AgentControl(socket_path, int(rank))
     try:
         configuration = control.configuration
+        clock.dilate(configuration.dilation)  # channels and collectives run by that one, and so do their options
         workload = WORKLOADS.parse(configuration.workload)
         assert isinstance(workload, AgentWorkload), f"workload {workload.kind} has no work for an agent"
         work_of(workload)(workload, configuration, control)

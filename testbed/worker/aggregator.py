@@ -9,13 +9,13 @@ import json
 import secrets
 import select
 import sys
-import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from switch_agg import clock
 from switch_agg.dataplanes.base import DataPlane, Program, data_plane
 from switch_agg.errors import JobError
 from switch_agg.job import Job
@@ -42,6 +42,8 @@ class AggregatorConfiguration(BaseModel):
     """The switch's end of the link to the address."""
     counters_path: Path
     status_path: Path
+    dilation: float = 1.0
+    """How many times slower its timers run."""
 
 
 def open_plane(configuration: AggregatorConfiguration) -> DataPlane:
@@ -78,7 +80,8 @@ def write_counters(plane: DataPlane, path: Path) -> None:
 def main(configuration_json: str) -> None:
     """Serve until standard input ends. Raises what ended the data plane."""
     configuration = AggregatorConfiguration.model_validate_json(configuration_json)
-    plane, since_s = open_plane(configuration), time.monotonic()
+    clock.dilate(configuration.dilation)
+    plane, since_s = open_plane(configuration), clock.now_s()
     _say("ready")
     while True:
         plane.check()

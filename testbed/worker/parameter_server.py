@@ -6,6 +6,7 @@ workers have left, and a status other than 0 before that ends the run.
 
 import threading
 
+from switch_agg import clock
 from testbed.control.worker import ServerConfiguration
 from testbed.experiment.workloads.base import ServedGroup
 from transports.group import Group
@@ -14,6 +15,7 @@ from transports.group import Group
 def main(configuration_json: str) -> None:
     """Serve every group, each on a thread of its own, until the workers have left it. Raises what serving raises."""
     configuration = ServerConfiguration.model_validate_json(configuration_json)
+    clock.dilate(configuration.dilation)
     errors: list[BaseException] = []
 
     def run(served: ServedGroup) -> None:
@@ -50,7 +52,7 @@ def _serve(configuration: ServerConfiguration, served: ServedGroup) -> None:
         size=configuration.num_workers,
         address=configuration.address,
         store=store,
-        timeout_s=configuration.timeout_s,
+        timeout_s=clock.machine_s(configuration.timeout_s),
     )
     asynchronous, number = configuration.asynchronous, configuration.number
     if asynchronous is None:

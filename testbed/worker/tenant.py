@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from switch_agg import clock
 from switch_agg.client import Client
 from switch_agg.errors import AggregationError
 from switch_agg.job import Job
@@ -32,6 +33,8 @@ class TenantConfiguration(BaseModel):
     aggregator: str
     size_bytes: int
     report_path: Path
+    dilation: float = 1.0
+    """How many times slower its timers run."""
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ def contribution(index: int, count: int) -> Floats:
 def main(configuration_json: str) -> None:
     """Serve until standard input ends."""
     configuration = TenantConfiguration.model_validate_json(configuration_json)
+    clock.dilate(configuration.dilation)
     tenant = Tenant(configuration)
     _say("ready")
     for line in sys.stdin:

@@ -8,6 +8,7 @@ Slowdowns are factors and need nothing. What a worker reports are moments of the
 from typing import NamedTuple
 
 from testbed.control.worker import WorkerConfiguration
+from testbed.experiment.clock import Clock
 from testbed.experiment.fusion.base import Fusion
 from testbed.experiment.iterative import Iterative
 from testbed.traces.schedule import ComputeSchedule
@@ -24,12 +25,12 @@ class Durations(NamedTuple):
 
 def durations_of(options: Iterative, configuration: WorkerConfiguration) -> Durations:
     """Of a worker."""
-    factor, fusion = configuration.dilation, configuration.fusion
+    clock, fusion = Clock(configuration.dilation), configuration.fusion
     table = options.layer_table() if options.paced() else None
     if table is not None and fusion.steps_in_forward:
         table = table.updating_in_forward()  # there each layer is stepped when the next forward pass comes to it
     return Durations(
-        schedule=None if table is None else ComputeSchedule.of(table).scaled(factor),
-        fusion=fusion.slowed(factor),
-        timeout_s=factor * configuration.timeout_s,
+        schedule=None if table is None else ComputeSchedule.of(table).scaled(clock.dilation),
+        fusion=clock.real(fusion),
+        timeout_s=clock.real_s(configuration.timeout_s),
     )

@@ -110,7 +110,7 @@ def shaped(control: LinkController, index: int) -> HtbClass:
 @pytest.mark.parametrize("rate_bps", [50e6, 200e6, 5e9])
 def test_a_new_rate_and_queue_read_back_as_if_the_link_had_been_made_so(tmp_path: Path, rate_bps: float) -> None:
     with deployed(tmp_path) as deployment, controller(deployment, "w0") as (control, index):
-        shaper = Shaper(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=300_000)
+        shaper = Shaper.of(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=300_000)
         control.change_shaper(index, shaper)
         qdiscs = json.loads(deployment.hosts["w0"].execute(["tc", "-j", "qdisc", "show", "dev", "w0-eth0"]))
         assert shaper.differences(qdiscs, control.htb_classes(index)) == []
@@ -127,7 +127,7 @@ def test_a_change_under_load_drops_nothing_and_keeps_the_queue(tmp_path: Path) -
         flow.arrivals(0.5)
         before = shaped(control, index)
         for rate_bps in (50e6, 80e6, 20e6, 100e6):
-            control.change_shaper(index, Shaper(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=8_000_000))
+            control.change_shaper(index, Shaper.of(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=8_000_000))
             flow.arrivals(0.05)
         after = shaped(control, index)
         assert before.backlog_bytes > 0
@@ -144,7 +144,7 @@ def test_a_new_rate_is_reached_within_200_ms(tmp_path: Path) -> None:
         errors = []
         for rate_bps in (50e6, 100e6, 50e6, 100e6):
             flow.arrivals(0.3)
-            control.change_shaper(index, Shaper(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=1_000_000))
+            control.change_shaper(index, Shaper.of(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=1_000_000))
             flow.arrivals(0.2)
             begun_s, begun = time.monotonic(), shaped(control, index).num_bytes
             flow.arrivals(0.3)

@@ -135,7 +135,7 @@ def test_which_packets_are_lost_does_not_depend_on_what_was_sent_before_the_firs
                 return found
 
             arrived(num_before)
-            links.begin(iter(()), dilation=1.0)
+            links.begin(iter(()))
             links.change(by_hand("w0->s0", rate="900mbit"))  # draws go on
             return set(range(300)) - arrived(300)
 

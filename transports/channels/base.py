@@ -126,6 +126,9 @@ class Channel(Options):
     """Whether acknowledgements and what is sent again are the channel's own, told by :meth:`Endpoint.statistics`, and
     not those of the kernel's TCP, which counts them."""
 
+    own_timers: ClassVar[bool] = False
+    """Whether a library's timers, which nobody can set, take part: time cannot be dilated for them."""
+
     @property
     def congestion_control(self) -> str | None:
         """The kernel's congestion control to set on the route, or None for channels that are not the kernel's TCP."""

@@ -24,6 +24,7 @@ class Quic(Channel):
 
     header_bytes: ClassVar[int] = HEADER_BYTES
     countable: ClassVar[bool] = False
+    own_timers: ClassVar[bool] = True
 
     congestion: Literal["cubic", "reno"] = "cubic"
     """aioquic's own, in user space."""

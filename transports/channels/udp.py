@@ -15,6 +15,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
+from switch_agg import clock
 from switch_agg.driver import open_socket
 from switch_agg.window import AimdWindow, FixedWindow, Window
 from transports.channels._udp.connection import Connection
@@ -88,7 +89,7 @@ class Udp(Channel):
                     window=self._window(),
                     pace=self._pace(),
                     pacer=Pacer() if self.rate is None else pacer,
-                    now_s=time.monotonic(),
+                    now_s=clock.now_s(),
                 )
             endpoint = UdpEndpoint(group, sockets, connections)
             undo.pop_all()

@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from switch_agg import clock
 from switch_agg.client import SOURCE_PORT, Client
 from switch_agg.errors import AggregationError
 from switch_agg.errors import UnsupportedError as NoCompilerError
@@ -69,9 +70,9 @@ class SwitchReducer:
                 local=(group.address, SOURCE_PORT + crc32(group.name.encode()) % NUM_SOURCE_PORTS),
                 policy=options.window,
                 min_timeout_s=options.min_timeout_s,
-                max_silence_s=group.timeout_s * SILENT_SHARE,
+                max_silence_s=clock.protocol_s(group.timeout_s) * SILENT_SHARE,
             )
-            self._client.join(group.timeout_s)
+            self._client.join(clock.protocol_s(group.timeout_s))
         except (AggregationError, NoCompilerError, OSError) as error:
             raise TransportError(f"{self._title} cannot be joined: {error}") from error
 

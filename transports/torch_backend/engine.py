@@ -35,6 +35,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from switch_agg import clock
 from transports.compression.base import Layout, Piece
 from transports.errors import OptionError, TransportError
 from transports.execution.gradients import GradientCompression, require_compressible
@@ -242,7 +243,7 @@ class GradientEngine:
                     "no layer's gradient is ready at all members: their backward passes differ, and go on differing"
                 )
             with self._changed:
-                self._changed.wait_for(lambda: set(self._ready_s) != mine, _LOOK_AGAIN_S)  # noqa: B023
+                self._changed.wait_for(lambda: set(self._ready_s) != mine, clock.machine_s(_LOOK_AGAIN_S))  # noqa: B023
 
     def _common(self, transport: Transport, mine: set[int]) -> list[int]:
         bits = np.zeros(len(self._items), np.uint8)

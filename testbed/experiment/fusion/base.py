@@ -9,7 +9,7 @@ gradients go out through an engine of our own (`transports/torch_backend/engine.
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple
 
 from transports.compression.base import Shape
 from transports.registry import Options, Registry
@@ -42,6 +42,8 @@ class Fusion(Options):
     """Whether DistributedDataParallel cannot do it."""
     steps_in_forward: ClassVar[bool] = False
     """Whether layers are stepped only in the next forward pass."""
+    in_turn: ClassVar[bool] = True
+    """Whether buckets go out in the order of backward, and hold whole tensors."""
     whole_gradient: ClassVar[bool] = False
     """Whether all gradients go out together, when backward has ended."""
 
@@ -55,10 +57,6 @@ class Fusion(Options):
     @abstractmethod
     def text(self) -> str:
         """In a few words, for whoever reads what was run."""
-
-    def slowed(self, factor: float) -> Self:  # noqa: ARG002 (others have times of their own)
-        """The same where every duration takes so many times as long."""
-        return self
 
     def order(self, buckets: Sequence[int]) -> Order:
         """Of the engine, given the plan's buckets. Raises ValueError where DistributedDataParallel does it."""

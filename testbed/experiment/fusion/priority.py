@@ -20,6 +20,7 @@ class ByPriority(EngineFusion):
     model_config = ConfigDict(populate_by_name=True)
 
     steps_in_forward: ClassVar[bool] = True
+    in_turn: ClassVar[bool] = False
 
     bucket_bytes: Size = Field(2**20, alias="bytes", ge=1024, le=2**31)
     """The most that goes out in one piece, 1KiB to 2GiB; 1MiB where nothing is said."""

@@ -1,7 +1,7 @@
 """Whatever became ready within a cycle, up to a size (Horovod)."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pydantic import ConfigDict, Field
 
@@ -16,6 +16,7 @@ class ByTime(EngineFusion):
 
     model_config = ConfigDict(populate_by_name=True)
 
+    in_turn: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "horovod_5ms": {"bytes": "64MiB", "cycle": "5ms"},
         "horovod_1ms": {"bytes": "128MiB", "cycle": "1ms"},
@@ -35,10 +36,6 @@ class ByTime(EngineFusion):
     def text(self) -> str:
         """See :class:`Fusion`."""
         return f"buckets of {format_time(self.cycle_s)}, {format_size(self.bucket_bytes)} at most"
-
-    def slowed(self, factor: float) -> Self:
-        """See :class:`Fusion`."""
-        return self.model_copy(update={"cycle_s": factor * self.cycle_s})
 
     def order(self, buckets: Sequence[int]) -> Order:  # noqa: ARG002 (time decides)
         """See :class:`Fusion`."""

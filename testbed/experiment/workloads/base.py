@@ -96,6 +96,14 @@ class Workload(Options):
         """Why gradients fused so would be wrong here, and the cure; None: they may."""
         return None
 
+    def undilatable(self) -> str | None:
+        """Why time cannot be dilated for it, and the cure; None: all of its computing is time that it is told, and is
+        told k times as much. Where a workload does not say, it computes at this machine's speed."""
+        return (
+            f"{self.kind} computes as fast as this machine does, in time that nothing stretches; allowed: a workload "
+            "whose computing is told its time (synthetic), or dilation: 1"
+        )
+
     def synchronisation_refusal(self) -> str | None:
         """Why workers must agree in every iteration here, and the cure; None: they need not."""
         return f"is for training; workload {self.kind} has no parameters"

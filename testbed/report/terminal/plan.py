@@ -31,6 +31,12 @@ def render_plan(plan: Plan, console: Console) -> None:
         highlight=False,
         markup=False,
     )
+    if plan.dilation_text:
+        console.print(
+            f"{plan.dilation_text}; here all is virtual but for the commands", highlight=False, soft_wrap=True
+        )
+        for warning in plan.warnings:
+            console.print(f"[yellow]note[/] {warning}", highlight=False, soft_wrap=True)
     table = Table(title="links, per direction", title_justify="left", box=None, pad_edge=False)
     for column, justify in (
         ("from", "left"),

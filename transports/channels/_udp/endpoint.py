@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 from weakref import WeakSet
 
+from switch_agg import clock
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
 from transports.channels.base import Completion, Header, PeerStatistics, Token
@@ -146,17 +147,18 @@ class UdpEndpoint:
         if header.operation != POINT_TO_POINT:
             self._sequence = header.sequence
         if peer.connection.first_pending is None:
-            peer.moved_s = time.monotonic()
+            peer.moved_s = clock.now_s()
         self._num_tokens += 1
         return self._num_tokens
 
     def progress(self, deadline_s: float, until_s: float = math.inf) -> Sequence[Completion]:
         """See :class:`Endpoint`."""
-        return self._drive(lambda: self._progress(deadline_s, until_s))
+        protocol_s = clock.protocol_s
+        return self._drive(lambda: self._progress(protocol_s(deadline_s), protocol_s(until_s)))
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
-        return self._drive(lambda: self._peek(self._peers[peer], deadline_s))
+        return self._drive(lambda: self._peek(self._peers[peer], clock.protocol_s(deadline_s)))
 
     def _drive(self, work: Callable[[], ResultT]) -> ResultT:
         self._away.clear()
@@ -180,7 +182,7 @@ class UdpEndpoint:
                 completions, self._completions = self._completions, []
                 self._woken = False
                 return completions
-            now_s = time.monotonic()
+            now_s = clock.now_s()
             if now_s >= until_s:
                 return []
             if now_s >= deadline_s:
@@ -203,7 +205,7 @@ class UdpEndpoint:
             if connection.left_after is not None:
                 return None
             self._check(peer)
-            now_s = time.monotonic()
+            now_s = clock.now_s()
             if now_s >= deadline_s:
                 raise PeerTimeoutError(peer.rank, now_s - peer.moved_s, "its next message")
             wait_s = min(deadline_s, due_s) - now_s
@@ -225,7 +227,7 @@ class UdpEndpoint:
         """Receive from those, send what is due. Returns when to come back at the latest."""
         for index in ready:
             self._receive(self._in_order[index])
-        now_s = time.monotonic()
+        now_s = clock.now_s()
         for peer in self._in_order:
             if peer.due_s > now_s:
                 continue
@@ -253,7 +255,7 @@ class UdpEndpoint:
                 raise PeerLostError(peer.rank, os.strerror(found.error))
             if not found.more:
                 break
-        now_s = time.monotonic()
+        now_s = clock.now_s()
         peer.measure_arrival(now_s)
         connection = peer.connection
         if connection.moved_bytes != peer.moved_bytes:
@@ -324,12 +326,12 @@ class UdpEndpoint:
         peer = min(busy, key=lambda candidate: (not candidate.connection.incoming.expecting, candidate.moved_s))
         pending = peer.connection.first_pending
         assert pending is not None
-        return PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, describe(unpack_header(pending)))
+        return PeerTimeoutError(peer.rank, clock.now_s() - peer.moved_s, describe(unpack_header(pending)))
 
     def _keep(self) -> None:
         """The keeper's life."""
         while self._away.wait() and not self._closing:
-            time.sleep(_AWAY_S)
+            time.sleep(clock.machine_s(_AWAY_S))
             wait_s = 0.0
             while self._away.is_set() and not self._closing:
                 ready = self._keepers_waiter.wait(wait_s)
@@ -339,7 +341,7 @@ class UdpEndpoint:
                     if self._closing or self._error is not None:
                         return
                     ready = [index for index in ready if index < len(self._in_order)]
-                    wait_s = max(self._step(ready) - time.monotonic(), 0.0)
+                    wait_s = max(self._step(ready) - clock.now_s(), 0.0)
                 except TransportError as error:
                     self._error = error
                     return
@@ -401,12 +403,12 @@ class UdpEndpoint:
         busy = any(peer.connection.first_pending is not None for peer in self._in_order)
         in_order = self._error is None and not busy
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
-        linger_s = min(self._group.timeout_s, LINGER_S) if in_order else HURRIED_LINGER_S
-        deadline_s = time.monotonic() + linger_s
+        linger_s = min(clock.protocol_s(self._group.timeout_s), LINGER_S) if in_order else HURRIED_LINGER_S
+        deadline_s = clock.now_s() + linger_s
         for peer in self._in_order:
-            peer.connection.leave(finished, time.monotonic())
+            peer.connection.leave(finished, clock.now_s())
             peer.due_s = 0.0
-        while time.monotonic() < deadline_s:
+        while clock.now_s() < deadline_s:
             try:
                 due_s = self._step(range(len(self._in_order)))
             except PeerLostError as error:
@@ -414,7 +416,7 @@ class UdpEndpoint:
                 continue
             if not any(self._lingers(peer) for peer in self._in_order):
                 return
-            self._leaving_waiter.wait(min(due_s, deadline_s) - time.monotonic())
+            self._leaving_waiter.wait(min(due_s, deadline_s) - clock.now_s())
 
     @staticmethod
     def _lingers(peer: Peer) -> bool:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from switch_agg import clock
 from switch_agg.errors import UnsupportedError as CannotBuildError
 from switch_agg.native.build import build
 from switch_agg.native.layout import layout_of
@@ -142,14 +143,14 @@ class Receiver:
             self._aim()
         reception.prefix = connection.incoming.received.prefix
         self._library.receive_runs(self._pointer)
-        now_s = reception.now_ns * 1e-9
+        now_s = clock.protocol_s(reception.now_ns * 1e-9)
         runs = self._scratch.runs
         for index in range(reception.num_runs):
             run = runs[index]
             connection.on_packets(
                 Arrival(
-                    run.number, run.num_packets, run.offset, run.num_bytes, bool(run.marked), run.arrived_ns * 1e-9,
-                    run.train_bytes,
+                    run.number, run.num_packets, run.offset, run.num_bytes, bool(run.marked),
+                    clock.protocol_s(run.arrived_ns * 1e-9), run.train_bytes,
                 ), now_s,
             )  # fmt: skip
         connection.num_rejected += reception.num_rejected
@@ -201,8 +202,8 @@ class Waiter:
     def wait(self, timeout_s: float, quiet_s: float = 0.0) -> list[int]:
         """The indices of those that can be read, when there are any or the time is over. The first `quiet_s` of it
         only the last descriptor is looked at."""
-        timeout_ns = int(min(max(timeout_s, 0.0), 3600.0) * 1e9)
-        quiet_ns = min(int(quiet_s * 1e9), timeout_ns)
+        timeout_ns = int(min(max(clock.machine_s(timeout_s), 0.0), 3600.0) * 1e9)
+        quiet_ns = min(int(clock.machine_s(quiet_s) * 1e9), timeout_ns)
         found: int = self._library.wait_readable(
             self._descriptors, self._num_descriptors, quiet_ns, timeout_ns, self._ready
         )

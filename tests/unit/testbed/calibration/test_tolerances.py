@@ -18,6 +18,7 @@ from testbed.calibration.tolerances import (
     judge,
     link_class,
 )
+from testbed.experiment.clock import Clock
 from testbed.experiment.experiment import validate
 from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan, make_plan
@@ -59,6 +60,17 @@ def test_links_asked_the_same_between_the_same_kinds_of_nodes_are_one_class() ->
     assert len({link_class(uneven, direction) for direction in uneven.directions}) == 4
 
 
+def test_a_link_that_stands_for_a_faster_one_is_a_class_of_its_own() -> None:
+    """It has that one's bursts, and super-frames: what was measured of the one is not known of the other."""
+    slow = plan(workload="synthetic", link={"rate": "100mbit"}).real()
+    stands = plan(workload="synthetic", link={"rate": "10gbit"}, dilation=100).real()
+    assert slow.directions[0].asked == stands.directions[0].asked
+    names = [link_class(each, each.directions[0]) for each in (slow, stands)]
+    assert names[1] == names[0].replace(", cubic", ", bursts of 125000 B, super-frames of any number of packets, cubic")
+    same = plan(workload="synthetic", link={"rate": "10gbit"})
+    assert link_class(same, same.directions[0]) == link_class(same.real(), same.real().directions[0])
+
+
 def test_what_holds_is_not_mentioned() -> None:
     assert wrong(measured()) == []
     assert wrong(measured(rate_bps=100.9e6)) == wrong(measured(rate_bps=99.1e6)) == []
@@ -92,6 +104,20 @@ def test_losses_and_queues_outside_their_bounds_name_the_numbers() -> None:
     queue = QueueMeasurement(queue_bytes=1_000_000, added_s=0.09, expected_s=0.08, num_drops=5)
     (reason,) = judge(plan(), of_class(queue=queue))
     assert "a full queue delays by 90.000 ms, 1MB at the rate are 80.000 ms (+12.5%; allowed 5%)" in reason
+
+
+def test_in_slower_time_links_are_judged_as_what_they_stand_for() -> None:
+    keys = {"workload": "synthetic", "dilation": 50, "link": {"rate": "100gbit", "delay": "5us"}}
+    goodput_bps = 100e9 * goodput_fraction()
+    right = measured(rate_bps=100e9, goodput_bps=goodput_bps, delay_s=10e-6)  # 250 us of the wall late: a wake-up
+    assert judge(plan(**keys), Calibration(mode=Mode.CLASS, links=[right])) == []
+    late = replace(right, delay_s=11.5e-6)
+    (reason,) = judge(plan(**keys), Calibration(mode=Mode.CLASS, links=[late]))
+    assert "measured a delay of 12 us, asked for 5" in reason
+    real = replace(right, rate_bps=2e9, goodput_bps=2e9 * goodput_fraction(), delay_s=500e-6)
+    (virtual,) = Clock(50).virtual(Calibration(mode=Mode.CLASS, links=[real])).links
+    assert (virtual.rate_bps, virtual.delay_s) == (pytest.approx(100e9), pytest.approx(10e-6))
+    assert replace(virtual, goodput_bps=goodput_bps, rate_bps=100e9, delay_s=10e-6) == right, "and nothing else"
 
 
 def test_a_short_queue_may_lack_three_packets() -> None:

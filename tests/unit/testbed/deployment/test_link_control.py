@@ -11,7 +11,7 @@ from testbed.system.netlink import TCA_HTB_PARMS, TCA_HTB_RATE64, TCA_KIND, TCA_
 
 @given(st.floats(1e6, 100e9))
 def test_the_message_says_what_the_shaper_says(rate_bps: float) -> None:
-    shaper = Shaper(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=100_000)
+    shaper = Shaper.of(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=100_000)
     told = dict(attributes(htb_attributes(shaper), 0))
     assert told[TCA_KIND] == b"htb\0"
     options = dict(attributes(told[TCA_OPTIONS], 0))

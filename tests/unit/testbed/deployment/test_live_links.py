@@ -20,12 +20,13 @@ from testbed.plan.plan import Plan, make_plan
 class Network:
     """A deployment that takes every change."""
 
-    plan: Plan
+    planned: Plan
     error: Exception | None = None
     down: set[Any] = field(default_factory=set)
     num_restarts: int = 0
 
     def __post_init__(self) -> None:
+        self.plan = self.planned.real()
         self.directions = {direction.hop: direction for direction in self.plan.directions}
 
     def restart_draws(self) -> None:
@@ -122,7 +123,7 @@ def test_a_schedule_that_breaks_for_whatever_reason_ends_the_run() -> None:
     deployment = network(changes=[{"at": "0s", "link": "w1-s0", "rate": "20mbit"}])
     deployment.error = OSError("the socket is gone")
     links, _ = accepted(deployment)
-    links.begin(timeline(deployment.plan.experiment.changes), dilation=1.0)
+    links.begin(timeline(deployment.plan.experiment.changes))
     deadline_s = time.monotonic() + 10
     found: RunFailedError | None = None
     while found is None and time.monotonic() < deadline_s:
@@ -141,11 +142,13 @@ def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation(
             {"at": "40ms", "link": "w1-s0", "rate": "20mbit"},
             {"at": "20ms", "link": "w1-s0", "rate": "50mbit"},
             {"at": "1h", "link": "w1-s0", "rate": "70mbit"},
-        ]
+        ],
+        workload="synthetic",
+        dilation=2,
     )
     links, marks = accepted(deployment)
     begun_s = time.monotonic()
-    links.begin(timeline(deployment.plan.experiment.changes), dilation=2.0)
+    links.begin(timeline(deployment.plan.experiment.changes))
     while len(marks) < 4 and time.monotonic() < begun_s + 10:
         time.sleep(0.005)
     links.close()
@@ -156,6 +159,8 @@ def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation(
     assert {mark.source for mark in marks} == {"schedule"}
     assert links.num_scheduled_done == 2
     assert deployment.num_restarts == 1
+    assert deployment.directions["w1", "s0"].rate_bps == 10e6, "what the kernel is told is real"
+    assert marks[-1].rate_bps == 20e6, "what people are told is virtual"
 
 
 def test_a_change_that_does_not_take_ends_the_run_whoever_made_it() -> None:
@@ -175,7 +180,7 @@ def test_closing_ends_a_trace_without_end() -> None:
             yield LinkChange(at_s=number * 1e-3, link="w0-s0", settings=settings, source="trace", key="changes.0")
 
     links, marks = accepted(network())
-    links.begin(endless(), dilation=1.0)
+    links.begin(endless())
     threading.Event().wait(0.05)
     links.close()
     seen = len(marks)

@@ -72,6 +72,10 @@ def test_what_was_taken_is_not_mentioned() -> None:
         (lambda state: state["routes"].clear(), "w0: no "),
         (lambda state: state["routes"].append({"dst": "10.9.0.0/16"}), "a route to 10.9.0.0/16 that nobody asked for"),
         (lambda state: state["routes"][0].update(metrics=[{"congestion": "reno"}]), "['reno'], asked for cubic"),
+        (
+            lambda state: state["routes"][0].update(metrics=[{"congestion": "cubic", "rto_min": 800}]),
+            "least timeout on the route to 10.0.0.0/30 is [800] ms, asked for none",
+        ),
         (lambda state: state["sysctls"].update({next(iter(WORKER.sysctls)): "77"}), "is 77, asked for"),
         (lambda state: state["cut"].append("w0-eth0"), "s0 -> w0: is down, asked for the other"),
         (lambda state: state["whole"].append("w0-eth0"), "is on, asked for off"),
@@ -81,6 +85,15 @@ def test_each_setting_that_is_not_as_asked_is_named(change: Callable[[dict[str, 
     state = as_asked(WORKER)
     change(state)
     assert any(said in line for line in differences(state)), differences(state)
+
+
+def test_timeouts_of_slower_time_are_read_back() -> None:
+    """One that was not taken would make TCP repeat k times too soon."""
+    slow = replace(WORKER, rto_min_ms=800)
+    state = as_asked(WORKER)
+    found = node_differences(slow, state, DIRECTIONS, down=(), mtu=PLAN.experiment.mtu, congestion=PLAN.congestion)
+    assert len(found) == len(state["routes"])
+    assert all("is [None] ms, asked for 800" in line for line in found)
 
 
 def test_a_setting_that_must_be_there_is_missed_and_one_of_newer_kernels_is_not() -> None:

@@ -8,7 +8,12 @@ import pytest
 from testbed.links.htb import CLASS_HANDLE, QUANTUM_BYTES, Shaper
 from testbed.system.netlink import HtbClass
 
-SHAPER = Shaper(interface="w0-eth0", rate_bps=1e9, queue_bytes=1_000_000)
+
+def shaper(rate_bps: float, real_bps: float | None = None) -> Shaper:
+    return Shaper.of(interface="w0-eth0", rate_bps=rate_bps, queue_bytes=1_000_000, real_bps=real_bps)
+
+
+SHAPER = shaper(1e9)
 
 
 def asked_qdiscs() -> list[dict[str, Any]]:
@@ -47,15 +52,23 @@ def test_commands_shape_with_a_burst_of_a_tenth_of_a_millisecond() -> None:
 
 
 def test_burst_never_falls_below_ten_packets() -> None:
-    assert replace(SHAPER, rate_bps=10e6).burst_bytes == 15_000
-    assert replace(SHAPER, rate_bps=10e9).burst_bytes == 125_000
+    assert shaper(10e6).burst_bytes == 15_000
+    assert shaper(10e9).burst_bytes == 125_000
+
+
+def test_a_burst_is_the_same_bytes_however_slow_time_runs() -> None:
+    at_once = [shaper(rate_bps).burst_bytes for rate_bps in (1e9, 5e9, 10e9)]
+    for dilation in (2, 4, 100):
+        assert [shaper(rate, real_bps=rate / dilation).burst_bytes for rate in (1e9, 5e9, 10e9)] == at_once
+    assert shaper(100e9, real_bps=2e9).burst_bytes == 125_000, "10 us of the link, not a whole bucket's message"
+    assert shaper(100e9, real_bps=25e9).burst_bytes == 312_500, "what the kernel needs at that rate"
 
 
 def test_a_burst_that_tc_rounded_to_microseconds_is_no_difference() -> None:
     # Seen on a real kernel: 187,499 bytes at 5 Gbit/s came back as 186,840.
-    shaper = replace(SHAPER, rate_bps=5e9)
+    whole = shaper(5e9)
     kept = asked_class(rate_bps=5e9, ceil_bps=5e9, burst_bytes=62_500 - 659.0, cburst_bytes=62_500 - 659.0)
-    assert shaper.differences(asked_qdiscs(), [kept]) == []
+    assert whole.differences(asked_qdiscs(), [kept]) == []
 
 
 def test_what_was_asked_reads_back_without_difference() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from testbed.calibration.cache import machine_digest
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import EnvironmentLacksError, SpecError
 from testbed.experiment.experiment import validate
 from testbed.machine.budget import (
     Budget,
     Lateness,
     asked_bps,
+    chosen_dilation,
     comparison,
     keep,
     known_budget,
@@ -53,7 +54,7 @@ def test_more_switches_on_the_way_cost_more() -> None:
 def test_the_comparison_says_share_and_what_to_do() -> None:
     assert "22 % of the 18 Gbit/s" in comparison(plan(link={"rate": "1gbit"}), BUDGET)
     assert "67 % of the 6 Gbit/s" in comparison(plan(link={"rate": "1gbit"}, packet_mode="mtu"), BUDGET)
-    assert "use fewer workers or a lower rate" in comparison(plan(link={"rate": "10gbit"}), BUDGET)
+    assert "use fewer workers, a lower rate, or `dilation: auto`" in comparison(plan(link={"rate": "10gbit"}), BUDGET)
     assert "run `testbed doctor`" in comparison(plan(), None)
 
 
@@ -61,7 +62,7 @@ def test_a_rate_beyond_the_whole_budget_is_refused_with_the_cure() -> None:
     refuse_excess(plan(link={"rate": "10gbit"}), BUDGET)
     refuse_excess(plan(link={"rate": "100gbit"}), None)
     with pytest.raises(
-        EnvironmentLacksError, match=r"^link\.rate: w0 -> s0 asks for 25gbit.* 18\.0 Gbit/s .*doctor.*scale: 0\.01"
+        EnvironmentLacksError, match=r"^link\.rate: w0 -> s0 asks for 25gbit.* 18\.0 Gbit/s .*doctor.*dilation: auto"
     ):
         refuse_excess(plan(link={"rate": "25gbit"}), BUDGET)
     later = [{"at": "1s", "link": "s0->w2", "rate": "25gbit"}]
@@ -69,6 +70,57 @@ def test_a_rate_beyond_the_whole_budget_is_refused_with_the_cure() -> None:
         refuse_excess(plan(changes=later), BUDGET)
     with pytest.raises(EnvironmentLacksError, match=r"6\.0 Gbit/s"):
         refuse_excess(plan(link={"rate": "10gbit"}, packet_mode="mtu"), BUDGET)
+
+
+def at(dilation: float, **keys: Any) -> Plan:
+    return plan(workload="synthetic", dilation=dilation, **keys)
+
+
+def test_slower_time_makes_the_budget_larger() -> None:
+    assert "22 % of the 180 Gbit/s" in comparison(at(10, link={"rate": "10gbit"}), BUDGET)
+    assert "at dilation 10" in comparison(at(10, link={"rate": "10gbit"}), BUDGET)
+    refuse_excess(at(10, link={"rate": "100gbit"}), BUDGET)
+    with pytest.raises(EnvironmentLacksError, match=r"100gbit.* 90\.0 Gbit/s at dilation 5"):
+        refuse_excess(at(5, link={"rate": "100gbit"}), BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("keys", "dilation"),
+    [
+        ({"link": {"rate": "1gbit"}}, 1),  # 4 Gbit/s of 18
+        ({"link": {"rate": "2.25gbit"}}, 1),  # 9 of 18: half, and no more
+        ({"link": {"rate": "2.3gbit"}}, 2),
+        ({"link": {"rate": "100gbit"}}, 45),  # 400 of 18
+        ({"link": {"rate": "100gbit"}, "packet_mode": "mtu"}, 134),  # 400 of 6
+        ({"workers": 8, "link": {"rate": "100gbit"}}, 89),
+    ],
+)
+def test_auto_takes_the_smallest_that_leaves_half_of_the_budget(keys: dict[str, Any], dilation: int) -> None:
+    def planned_at(factor: float) -> Plan:
+        return at(factor, **keys)
+
+    found, reason = chosen_dilation(BUDGET, planned_at(1).experiment.packet_bytes, planned_at)
+    assert found == dilation
+    assert ("not dilated" in reason) == (dilation == 1)
+    assert dilation == 1 or f"time runs {dilation} times slower" in reason
+    assert asked_bps(planned_at(found)) <= 0.5 * found * BUDGET.carries_bps(planned_at(1).experiment.packet_bytes)
+
+
+def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> None:
+    def planned_at(factor: float) -> Plan:
+        return at(factor, link={"rate": "100gbit", "delay": "5us", "backend": "nfqueue"})
+
+    with pytest.raises(SpecError, match="nfqueue honours 0s, or 200us"):
+        planned_at(1)
+    found, _ = chosen_dilation(BUDGET, 65536, planned_at)
+    assert planned_at(found).delay_backend == "nfqueue"
+
+
+def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
+    with pytest.raises(EnvironmentLacksError, match=r"^dilation: auto .*run `sudo testbed doctor`"):
+        chosen_dilation(None, 1500, at)
+    with pytest.raises(EnvironmentLacksError, match=r"more than 600 times it cannot"):
+        chosen_dilation(replace(BUDGET, superframe_bps=1e9), 65536, lambda k: at(k, link={"rate": "100gbit"}))
 
 
 def test_a_budget_is_kept_for_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

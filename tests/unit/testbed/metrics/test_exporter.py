@@ -109,6 +109,16 @@ def test_links_are_counters_and_gauges_with_the_promised_names_and_labels(export
     assert families["testbed_link_utilization_ratio"].samples[1].value == pytest.approx(0.4)
 
 
+def test_in_slower_time_utilization_is_the_virtual_links() -> None:
+    """12.5 MB a virtual second, of which 0.4 MB went in 0.4 s of the wall, which are 0.1 s."""
+    with closing(Exporter(0, run_id="r4", dilation=4.0)) as exporter:
+        exporter.update_links([sample(at_s=1.0, class_bytes=0)])
+        exporter.update_links([sample(at_s=1.4, class_bytes=400_000)])
+        families = scrape(exporter)
+    assert families["testbed_link_utilization_ratio"].samples[0].value == pytest.approx(0.32)
+    assert families["testbed_dilation_ratio"].samples[0].value == 4
+
+
 def times(iteration_s: float = 1.0, exposed_s: float = 0.2) -> IterationTimes:
     return IterationTimes(
         iteration_s=iteration_s,

@@ -58,7 +58,7 @@ def computing_s(workers: list[Worker]) -> float:
 def test_an_exported_run_replays_with_its_times_its_bytes_and_its_buckets(fusion: object, tmp_path: Path) -> None:
     spec = {**SPEC, "fusion": fusion}
     workers = trained(spec)
-    table = table_of(validate({"name": "x", "workers": 2, **spec}), *frames(workers))
+    table = table_of(validate({"name": "x", "workers": 2, **spec}), *frames(workers), dilation=1.0)
     assert table.batch_size == 4
     assert table.update_s == pytest.approx(0.02)
     assert table.forward_s == pytest.approx(0.08)
@@ -76,7 +76,7 @@ def test_a_run_without_a_pace_is_exported_as_long_as_it_took(tmp_path: Path) -> 
     spec = {"fusion": "layers", "workload": {"kind": "training", "batch_size": 4, **LENGTHS}}
     workers = trained(spec)
     iterations, buckets = frames(workers)
-    table = table_of(validate({"name": "x", "workers": 2, **spec}), iterations, buckets)
+    table = table_of(validate({"name": "x", "workers": 2, **spec}), iterations, buckets, dilation=1.0)
     measured = iterations.filter(pl.col("phase") == "measured")
     backward_s = (measured["backward_compute_end_s"] - measured["forward_end_s"]).median()
     assert table.backward_s == pytest.approx(backward_s, rel=0.25)

@@ -68,6 +68,15 @@ def test_flows_and_links_over_the_window() -> None:
     assert (second.kind, second.offered_bps, second.received_bps) == ("constant", 10e6, 27252 * 4)
 
 
+def test_what_may_come_while_counters_are_read_is_less_in_slower_time() -> None:
+    """The counters take as long as ever to read, and the link sends less meanwhile."""
+    plan = planned(workload="synthetic", dilation=4)
+    start, end = snapshot(plan, 1), snapshot(plan, 3)
+    flows = flows_between(plan, start, end)
+    by_hop = {direction.hop: on_direction(plan, flows, direction, start, end) for direction in plan.directions}
+    assert by_hop["w0", "s0"] == (302800, round(0.002 * 25e6 / 8))
+
+
 def test_a_link_without_a_rate_carries_no_more_background_than_its_path_does() -> None:
     plan = planned(workers_per_host=2)
     start, end = snapshot(plan, 1), snapshot(plan, 3)

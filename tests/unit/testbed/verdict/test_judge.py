@@ -91,6 +91,13 @@ def test_packets_let_go_late_degrade_and_say_by_how_much() -> None:
     assert judge(with_link(delay_s=5e-3, late_s=501e-6))[0] == "degraded"
 
 
+def test_a_wake_up_counts_less_where_time_is_dilated() -> None:
+    """At dilation 50: 300 us of the wall are 6 us of a link whose delay is 5 us."""
+    dilated = {"delay_s": 5e-6, "lateness_floor_s": 6e-6}
+    assert judge(with_link(late_s=5.9e-6, **dilated)) == ("valid", [])
+    assert judge(with_link(late_s=7e-6, **dilated))[0] == "degraded"
+
+
 def test_packets_that_the_delay_line_dropped_are_invalid() -> None:
     outcome, (reason, *_) = judge(with_link(delay_drops=3))
     assert outcome == "invalid"

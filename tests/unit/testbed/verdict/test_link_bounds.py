@@ -56,6 +56,16 @@ def test_a_link_that_sends_at_its_rate_is_possible() -> None:
     assert sender.found() == []
 
 
+@pytest.mark.parametrize(("share", "possible"), [(1.0, True), (1.1, False)])
+def test_virtual_rates_are_held_against_virtual_time(share: float, possible: bool) -> None:
+    """The link sends a quarter as much in each second of the wall."""
+    sender = Sender()
+    for _ in range(50):
+        sender.send(0.4, share / 4)
+    assert (overspeeds(pl.DataFrame(sender.rows), BURSTS, GRANULE, dilation=4.0) == []) == possible
+    assert sender.found() == [], "by the wall it seems to be slow"
+
+
 def test_twice_the_rate_for_a_moment_is_not() -> None:
     sender = Sender()
     for share in (1, 1, 2, 1, 1):

@@ -1,0 +1,117 @@
+"""Runs a spec at k, 2k and 4k, one beside the other, and says whether the answer is the same."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from testbed.errors import SpecError
+from testbed.experiment.clock import MAX_DILATION
+from testbed.experiment.experiment import Experiment
+from testbed.machine.doctor import plan_here
+from testbed.record.summary import Summary
+from testbed.run.run import require_iterations
+from testbed.verdict.dilation import FACTORS, MEASURES, TOLERANCE, Agreement, Comparison, compare, overall
+
+RunOne = Callable[[Experiment], Summary]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """What came of it."""
+
+    name: str
+    dilations: tuple[float, ...]
+    tolerance: float
+    runs: tuple[Summary, ...]
+    """Round by round, in the order of the dilations."""
+    compared: tuple[Comparison, ...]
+    """Empty where a run had no numbers."""
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """None: a run failed, or its numbers cannot be trusted."""
+        broken = any(run.outcome not in {"valid", "degraded"} for run in self.runs)
+        return None if broken or not self.compared else overall(self.compared)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data. Bounds that are not known are null."""
+        return {
+            "name": self.name,
+            "dilations": list(self.dilations),
+            "tolerance": self.tolerance,
+            "agreement": self.agreement,
+            "compared": [_finite(asdict(each)) for each in self.compared],
+            "runs": [
+                {
+                    "dilation": run.dilation,
+                    "outcome": run.outcome,
+                    "reasons": run.reasons,
+                    "iteration_time_s": run.iteration_time_s.median if run.iteration_time_s else None,
+                    "scaling_factor": run.scaling_factor,
+                    "record": run.record,
+                }
+                for run in self.runs
+            ],
+        }
+
+
+def at_dilations(experiment: Experiment) -> list[Experiment]:
+    """The spec at its own dilation, or what `auto` is here, and at twice and four times as much.
+
+    Raises SpecError for a spec that cannot be had in slower time, and EnvironmentLacksError as a plan does.
+    """
+    require_iterations(experiment)
+    if undilatable := experiment.undilatable():
+        raise SpecError("\n".join(undilatable))
+    least = plan_here(experiment).clock.dilation
+    if least * max(FACTORS) > MAX_DILATION:
+        raise SpecError(
+            f"dilation: {least:g} is to be compared with {least * max(FACTORS):g}, and the greatest is "
+            f"{MAX_DILATION:g}; allowed: at most {MAX_DILATION / max(FACTORS):g}"
+        )
+    found = [experiment.model_copy(update={"dilation": _plain(least * factor)}) for factor in FACTORS]
+    for each in found:
+        plan_here(each)  # whatever is refused is refused before the first runs
+    return found
+
+
+def validate_dilation(experiment: Experiment, *, repeat: int, run: RunOne, tolerance: float = TOLERANCE) -> Validation:
+    """Run it so often at each dilation, in turns, so that what the machine does meanwhile meets all alike."""
+    points = at_dilations(experiment)
+    runs = [run(point) for _ in range(repeat) for point in points]
+    dilations = tuple(float(point.dilation) for point in points)
+    compared: list[Comparison] = []
+    if all(_measures(each) is not None for each in runs):
+        compared = compare(
+            {
+                dilation: {
+                    measure: [found[measure] for each in runs[index :: len(points)] if (found := _measures(each))]
+                    for measure in MEASURES
+                }
+                for index, dilation in enumerate(dilations)
+            },
+            tolerance=tolerance,
+        )
+    return Validation(
+        name=experiment.name,
+        dilations=dilations,
+        tolerance=tolerance,
+        runs=tuple(runs),
+        compared=tuple(compared),
+    )
+
+
+def _measures(summary: Summary) -> dict[str, float] | None:
+    if summary.iteration_time_s is None or summary.scaling_factor is None:
+        return None
+    return {"iteration_time_s": summary.iteration_time_s.median, "scaling_factor": summary.scaling_factor}
+
+
+def _plain(dilation: float) -> int | float:
+    return int(dilation) if dilation == int(dilation) else dilation
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value

@@ -1,0 +1,65 @@
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from testbed.experiment.clock import Clock, quantity_of
+from testbed.experiment.link import UNSHAPED_BPS
+
+times = st.floats(1e-9, 1e9)
+factors = st.floats(1, 600)
+
+
+class Link(BaseModel):
+    rate_bps: float
+    delay_s: float
+    queue_bytes: int = 1000
+    loss: float = 0.1
+
+
+@dataclass(frozen=True)
+class Whole:
+    links: tuple[Link, ...]
+    by_name: dict[str, Link]
+    jitter_ns: float
+    when_s: float | None
+    number: int = 7
+
+
+class Named(NamedTuple):
+    delay_s: float
+
+
+@given(times, factors)
+def test_there_and_back(value: float, factor: float) -> None:
+    clock = Clock(factor)
+    assert clock.virtual_s(clock.real_s(value)) == pytest.approx(value)
+    assert clock.virtual_bps(clock.real_bps(value)) == pytest.approx(value)
+
+
+@given(times, times, factors)
+def test_a_product_of_a_rate_and_a_time_is_the_same_bytes(rate_bps: float, time_s: float, factor: float) -> None:
+    clock = Clock(factor)
+    assert clock.real_bps(rate_bps) * clock.real_s(time_s) == pytest.approx(rate_bps * time_s)
+
+
+def test_every_time_and_rate_in_a_tree_and_nothing_else() -> None:
+    link = Link(rate_bps=8e9, delay_s=1e-3)
+    whole = Whole(links=(link,), by_name={"w0": link}, jitter_ns=5.0, when_s=None)
+    real = Clock(4).real(whole)
+    slow = Link(rate_bps=2e9, delay_s=4e-3)
+    assert real == Whole(links=(slow,), by_name={"w0": slow}, jitter_ns=20.0, when_s=None)
+    assert Clock(4).virtual(real) == whole
+    assert Clock().real(whole) == whole
+
+
+def test_a_link_as_fast_as_the_machine_is_so_in_any_time() -> None:
+    assert Clock(50).real(Link(rate_bps=UNSHAPED_BPS, delay_s=0)).rate_bps == UNSHAPED_BPS
+
+
+def test_units_are_told_from_names() -> None:
+    assert [quantity_of(name) for name in ("delay_s", "jitter_ns", "rate_bps")] == ["time", "time", "rate"]
+    assert [quantity_of(name) for name in ("queue_bytes", "loss", "packets", "samples_per_second")] == [None] * 4
