@@ -297,8 +297,8 @@ def test_who_dies_in_mid_schedule_is_missed_by_everybody(
             transport.deadline_s = time.monotonic() + 20
             if group.rank == 1:
                 assert isinstance(transport.endpoint, TcpEndpoint)
-                dying = [each.socket for each in transport.endpoint._peers.values()]
-                threading.Timer(0.05, lambda: [each.shutdown(socket.SHUT_RDWR) for each in dying]).start()
+                dying = threading.Timer(0.05, _die, [each.socket for each in transport.endpoint._peers.values()])
+                dying.start()
             with pytest.raises(PeerLostError) as raised:
                 work(transport)
             return raised.value.peer
