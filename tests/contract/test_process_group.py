@@ -758,12 +758,13 @@ def test_a_peer_that_dies_in_backward_raises_on_every_rank_before_the_timeout() 
         assert survivor.exit_status == 0
 
 
-def _peer_dies_while_it_is_received_from(rank: Rank) -> list[str]:
+def _peer_dies_while_it_is_received_from(rank: Rank, channel: str, has_connections: bool) -> tuple[list[str], float]:
     import torch
     import torch.distributed as dist
 
+    os.environ["TESTBED_CHANNEL"] = channel
     join_group(rank, timeout_s=50)
-    for peer in {0, 1, 2} - {rank.rank}:
+    for peer in {0, 1, 2} - {rank.rank} if has_connections else ():
         sent = dist.isend(torch.ones(1), peer)
         dist.recv(torch.ones(1), peer)
         assert sent is not None
@@ -772,17 +773,29 @@ def _peer_dies_while_it_is_received_from(rank: Rank) -> list[str]:
     if rank.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     errors = []
+    begun_s = time.monotonic()
     for source in (2, None):
         try:
             dist.recv(torch.ones(1), source, tag=1)
         except RuntimeError as error:
             errors.append(str(error))
-    return errors
+    try:
+        dist.send(torch.ones(1), 2)
+    except RuntimeError as error:
+        errors.append(str(error))
+    return errors, time.monotonic() - begun_s
 
 
-def test_a_peer_that_dies_is_named_by_every_receive_that_it_could_have_served() -> None:
-    for survivor in run_ranks(_peer_dies_while_it_is_received_from, 3, check=False)[:2]:
-        assert [error.split(":")[0] for error in survivor.value] == ["rank 2 is lost"] * 2
+@pytest.mark.parametrize(
+    ("channel", "has_connections"),
+    [("tcp", True), ("tcp", False), ("udp", False), ("grpc", False), ("grpc_bulk", False)],
+)
+def test_a_peer_that_dies_is_named_by_every_message_that_it_had_a_part_in(channel: str, has_connections: bool) -> None:
+    """Whether the pair had a connection for messages already or not."""
+    for survivor in run_ranks(_peer_dies_while_it_is_received_from, 3, channel, has_connections, check=False)[:2]:
+        errors, waited_s = survivor.value
+        assert [error.split(":")[0] for error in errors] == ["rank 2 is lost"] * 3
+        assert waited_s < 25, "half of the group's timeout"
 
 
 def _peer_hangs(rank: Rank, timeout_s: float) -> dict[str, Any]:

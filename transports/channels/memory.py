@@ -14,8 +14,19 @@ from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
-from transports.channels.base import CHANNELS, Channel, Completion, ForwardReverse, Header, PeerStatistics, Token
+from transports.channels.base import (
+    CHANNELS,
+    Channel,
+    Completion,
+    Departure,
+    ForwardReverse,
+    Header,
+    PeerStatistics,
+    Token,
+)
 from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import PeerTimeoutError, TransportError
 from transports.group import Group, published
 
@@ -173,6 +184,14 @@ class MemoryEndpoint:
         peer = min(busy, key=self._moved_s.__getitem__)
         waited_s = time.monotonic() - self._moved_s[peer]
         return PeerTimeoutError(peer, waited_s, describe(self._receives[peer][0][1]))
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        with self._hub.changed:
+            return Departure(True, "it closed the group") if peer in self._hub.left_after else None
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from transports.channels._rpc.endpoint import departure_of
 from transports.channels._rpc.grpc_streams import GRACE_S, SILENT_TOKEN, GrpcStreams, Outgoing, Stream
 from transports.channels._tcp.endpoint import TcpEndpoint
-from transports.channels.base import Completion, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import GOODBYE, HEADER_BYTES, POINT_TO_POINT, describe, left, mismatch, pack, unpack
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -164,6 +167,14 @@ class BulkEndpoint:
         rank = min(waiting, key=lambda each: waiting[each].moved_s)
         message = waiting[rank].receives[0]
         return PeerTimeoutError(rank, time.monotonic() - waiting[rank].moved_s, describe(message.header))
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        with self._control.lock:
+            return departure_of(self._peers[peer].stream, has_left=self._peers[peer].left_after is not None)
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""

@@ -10,7 +10,7 @@ from threading import Condition, Lock
 from typing import Protocol
 
 from transports.channels._rpc.grpc_streams import GRACE_S, Outgoing, Stream
-from transports.channels.base import Completion, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
@@ -22,6 +22,8 @@ from transports.channels.framing import (
     pack,
     unpack,
 )
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -197,6 +199,15 @@ class StreamEndpoint:
         peer = min(moved_s, key=moved_s.__getitem__)
         return PeerTimeoutError(peer, time.monotonic() - moved_s[peer], describe(waiting[peer]))
 
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        stream = self._streams.streams[peer]
+        with self._streams.lock:
+            return departure_of(stream, has_left=peer in self._left_after)
+
     def wake(self) -> None:
         """See :class:`Endpoint`."""
         with self._streams.lock:
@@ -232,6 +243,21 @@ class StreamEndpoint:
 
     def _pending(self) -> bool:
         return any(stream.outgoing for stream in self._streams.streams.values())
+
+
+def departure_of(stream: Stream, *, has_left: bool = False) -> Departure | None:
+    """How the peer of a stream went away, if it did: its goodbye may be the last that has arrived, unread."""
+    last = stream.arrived[-1] if stream.arrived else b""
+    if has_left or (len(last) == HEADER_BYTES and _is_goodbye(last)):
+        return Departure(True, "it closed the group")
+    return None if stream.ended is None else Departure(False, stream.ended)
+
+
+def _is_goodbye(data: bytes) -> bool:
+    try:
+        return unpack(data).operation == GOODBYE
+    except FrameMismatchError:
+        return False
 
 
 def _header(peer: int, data: bytes | memoryview) -> Header:

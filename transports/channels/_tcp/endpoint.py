@@ -13,17 +13,19 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakSet
 
+import numpy as np
+
 from transports.channels._tcp import program as native
 from transports.channels._tcp.congestion import congestion_of
 from transports.channels._tcp.mesh import Mesh
-from transports.channels._tcp.program import LaneName, TcpProgram
-from transports.channels.base import Completion, Header, PeerStatistics, Token
+from transports.channels._tcp.program import LaneName, TcpProgram, program_of
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
@@ -37,6 +39,8 @@ from transports.channels.framing import (
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
 from transports.channels.tcp_info import read_tcp_info
+from transports.collectives.base import Buffer, Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -92,6 +96,20 @@ class _Peer:
     """Of these, those for which the kernel made one after all."""
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """See :class:`transports.channels.base.CompiledSchedule`."""
+
+    endpoint: "TcpEndpoint"
+    program: TcpProgram
+
+    def run(self, addresses: Mapping[Buffer, int], header: Header, reduction: int, deadline_s: float) -> float | None:
+        """See :class:`transports.channels.base.CompiledSchedule`."""
+        slots = self.endpoint.slots(self.program.slots_bytes)
+        self.program.begin(addresses, slots, dtype=header.dtype, reduction=reduction)
+        return self.endpoint.carry_out(self.program, header, deadline_s)
+
+
 class TcpEndpoint:
     """See :class:`transports.channels.base.Endpoint`."""
 
@@ -128,6 +146,7 @@ class TcpEndpoint:
         self._driving = threading.Lock()  # held inside progress(): close() waits until the driver has left it
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
         self._carriers: list[_Peer] = []
+        self._slots = np.empty(0, np.uint8)
         self._last_statistics: dict[int, PeerStatistics] = {}
         self._last_congestion: dict[int, str] = {}
         _OPEN.add(self)
@@ -195,6 +214,18 @@ class TcpEndpoint:
                 if until_s < deadline_s:
                     return []
                 raise self._timeout()
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> CompiledProgram | None:
+        """See :class:`Endpoint`. None where there is no C compiler, or nothing to do."""
+        program = program_of(steps, order, element_bytes, self.num_streams)
+        return None if program is None else CompiledProgram(self, program)
+
+    def slots(self, num_bytes: int) -> int:
+        """The address of so much memory for messages that are to be added, kept from schedule to schedule."""
+        if len(self._slots) < num_bytes:
+            self._slots = np.empty(num_bytes, np.uint8)
+        address: int = self._slots.ctypes.data
+        return address
 
     def carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
         """A whole schedule that has begun, natively; returns when its first message completed, if any did.
@@ -480,6 +511,15 @@ class TcpEndpoint:
         peers = self._peers.values()
         return sum(peer.num_lent for peer in peers), sum(peer.num_copied for peer in peers)
 
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        with self._descriptors:
+            if self._closed:
+                return None
+            connections = [state.socket for state in self._peers.values() if state.rank == peer]
+            found = [departure for each in connections if (departure := _departure(each)) is not None]
+        return min(found, key=lambda each: each.in_order, default=None)
+
     def wake(self) -> None:
         """See :class:`Endpoint`."""
         with self._descriptors:
@@ -548,6 +588,24 @@ class TcpEndpoint:
                 with suppress(OSError):  # it may be gone, or its buffer full of what it never read
                     peer.socket.settimeout(self._group.timeout_s if in_order else 0)
                     peer.socket.sendall(goodbye)
+
+
+def _departure(connection: socket.socket) -> Departure | None:
+    """Whether the other side of a connection has ended it: the kernel says so whatever is unread. Who left in order,
+    and of whom everything else has been read, has its goodbye there still."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    if not poll.poll(0):
+        return None
+    lost = Departure(False, "it closed the connection")
+    try:
+        unread = connection.recv(HEADER_BYTES + 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        is_goodbye = len(unread) == HEADER_BYTES and unpack_header(unread).operation == GOODBYE
+    except FrameMismatchError:
+        return lost
+    except OSError as error:
+        return Departure(False, error.strerror or str(error))
+    return Departure(True, "it closed the group") if is_goodbye else lost
 
 
 def _header_of(program: TcpProgram, number: int, header: Header) -> Header:

@@ -18,10 +18,12 @@ from weakref import WeakSet
 
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
-from transports.channels.base import Completion, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -345,6 +347,18 @@ class UdpEndpoint:
                     return
                 finally:
                     self._driving.release()
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`. While nobody drives, the keeper asks silent peers whether they are there."""
+        state = self._peers[peer]
+        if state.connection.peer_leaves:
+            return Departure(True, "it closed the group")
+        if state.connection.restarted:
+            return Departure(False, "it has begun anew and knows nothing of this group")
+        return Departure(False, "nobody listens at its address any more") if state.refused else None
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""
