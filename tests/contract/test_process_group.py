@@ -697,7 +697,7 @@ def test_ranks_with_uneven_inputs_join(divide_by_initial: bool) -> None:
 def test_a_rank_that_dies_while_others_have_joined_is_an_error(divide_by_initial: bool) -> None:
     outcomes = run_ranks(_joined, 3, divide_by_initial, True, check=False)
     for survivor in (outcomes[0], outcomes[2]):
-        assert "lost" in survivor.value["error"]
+        assert "rank 1 is lost" in survivor.value["error"]
 
 
 def _busy_polling(rank: Rank) -> dict[str, Any]:
@@ -753,7 +753,7 @@ def test_a_peer_that_dies_in_backward_raises_on_every_rank_before_the_timeout() 
     assert outcomes[1].exit_status == -signal.SIGKILL
     for survivor in (outcomes[0], outcomes[2]):
         assert not survivor.error
-        assert "lost" in survivor.value["error"]
+        assert "rank 1 is lost" in survivor.value["error"]
         assert survivor.value["waited_s"] < 20.0
         assert survivor.exit_status == 0
 
