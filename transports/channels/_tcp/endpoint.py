@@ -492,6 +492,8 @@ class TcpEndpoint:
             return
         try:
             unread = peer.socket.recv(HEADER_BYTES + 1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return  # no end: what epoll told was the end of a send without a copy
         except OSError as error:
             raise self._lost(peer, error.strerror or str(error)) from error
         if len(unread) == HEADER_BYTES:
