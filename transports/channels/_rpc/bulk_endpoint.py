@@ -210,4 +210,4 @@ class BulkEndpoint:
         in_order = in_order and not any(peer.receives for peer in self._peers.values())
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
         self._control.close(Farewell.because(finished, self._error), self._group.timeout_s if in_order else GRACE_S)
-        self._data.close()
+        self._data.close(self._error)

@@ -564,13 +564,14 @@ class TcpEndpoint:
     def _read_congestion(self) -> dict[int, str]:
         return {peer.rank: congestion_of(peer.socket) for peer in self._peers.values()}
 
-    def close(self) -> None:
-        """See :class:`Endpoint`."""
+    def close(self, cause: TransportError | None = None) -> None:
+        """See :class:`Endpoint`. `cause` is why, where whoever uses this endpoint knows it and this one does not."""
         self._closing = True
         self.wake()
         with self._driving:
             if self._closed:
                 return
+            self._error = self._error or cause
             self._say_goodbye()
             with self._descriptors:
                 self._last_statistics = self._read_statistics()
