@@ -17,6 +17,7 @@ from rich.console import Console
 from testbed.commands import benchmarks, links, machine, papers, records, running, specs, theory, watching
 from testbed.commands.options import EPILOG
 from testbed.errors import Interrupted, SpecError, TestbedError
+from testbed.system.interruptions import SIGNALS
 
 EXIT_INTERRUPTED: Final = 130
 
@@ -53,19 +54,16 @@ def options(
     """Those before any command. Their help is the application's."""
 
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
     # A second signal must not interrupt the cleaning that the first one started.
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise Interrupted(signal.Signals(signum).name)
 
 
 def main() -> None:
     """The console script: commands, and errors as one readable text and an exit code."""
-    for number in _SIGNALS:
+    for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup(1)
             signal.signal(number, _interrupt)
     errors = Console(stderr=True)

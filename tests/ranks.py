@@ -51,7 +51,7 @@ class Outcome:
     """Negative: the signal that ended it."""
 
 
-def join_group(rank: Rank, backend: str, timeout_s: float = 30.0) -> None:
+def join_group(rank: Rank, backend: str = "testbed", timeout_s: float = 30.0) -> None:
     """Make the default process group in a rank; each backend in turn, once the one before has been destroyed."""
     import torch.distributed as dist
     from torch._C._distributed_c10d import FileStore

@@ -66,8 +66,7 @@ def test_no_rooms_import_each_other_in_a_circle(package: str) -> None:
     TopologicalSorter(below).prepare()
 
 
-# transports: the executor and a reducer's user still do.
-@pytest.mark.parametrize("package", ["testbed", "switch_agg"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_private_module_is_imported_from_outside_its_package(package: str) -> None:
     wrong = []
     modules = {name: path for each in PACKAGES for name, path in sources(each).items()}

@@ -34,7 +34,10 @@ class PeerTimeoutError(TransportError, TimeoutError):
     """A peer said nothing within the timeout."""
 
     def __init__(self, peer: int, waited_s: float, what: str) -> None:
-        super().__init__(f"waiting for {what} timed out; no progress with rank {peer} for {waited_s:.1f} s")
+        # torch's own tests look for `timeout`, `closed` or `Timed out` between blanks.
+        super().__init__(
+            f"waiting for {what} timed out; no progress with rank {peer} for {waited_s:.1f} s when the timeout was over"
+        )
         self.peer = peer
 
 

@@ -3,11 +3,14 @@
 import codecs
 import contextlib
 import io
+import logging
 import os
+import select
 import signal
 import subprocess
 import threading
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +18,12 @@ from typing import IO, Final
 
 from testbed.errors import EnvironmentLacksError, RunFailedError
 
+_log: Final = logging.getLogger(__name__)
+
 _KILL_TIMEOUT_S: Final = 10.0
 _DRAIN_TIMEOUT_S: Final = 1.0
 _CHUNK_BYTES: Final = 65536  # what a pipe holds
+_MOST_BYTES: Final = 2**20  # and what it can be made to hold (fs.pipe-max-size in proc(5))
 _LONGEST_LINE: Final = 2**20
 """In characters: what has no end by then is told in pieces."""
 
@@ -50,14 +56,12 @@ class Output:
         self._errors = None if on_error is None else Output(log_path.with_suffix(".stderr.log"), on_error)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._thread: threading.Thread | None = None
+        self._copier: _Copier | None = None
         self.descriptor = log
         """For the process; to be closed here (:meth:`close`) once the process has it."""
         if on_output is not None:
             read, self.descriptor = os.pipe2(os.O_CLOEXEC)
-            name = f"output of {log_path.stem}"
-            self._thread = threading.Thread(target=_copy, args=(read, log, on_output), name=name, daemon=True)
-            self._thread.start()
+            self._copier = _Copier(f"output of {log_path.stem}", read, log, on_output)
 
     @property
     def error_descriptor(self) -> int:
@@ -71,30 +75,87 @@ class Output:
             self._errors.close()
 
     def drain(self) -> None:
-        """Wait until all that an ended process wrote is in the log (briefly: others may hold the pipe)."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_DRAIN_TIMEOUT_S)
+        """All that an ended process wrote is in the log when this returns, and whoever listens has been told if that
+        is quick (others may hold the pipe, and a listener may be stuck)."""
+        if self._copier is not None:
+            self._copier.drain()
         if self._errors is not None:
             self._errors.drain()
 
 
-def _copy(read: int, log: int, on_output: Callable[[str], None]) -> None:
-    """The log gets the bytes as they are; who listens gets text by line, and a carriage return ends one, too: programs
-    that show how far they are end theirs so."""
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
-    rest = ""
-    with os.fdopen(read, "rb", buffering=0) as source, os.fdopen(log, "wb") as file:
-        while chunk := source.read(_CHUNK_BYTES):
-            file.write(chunk)
-            file.flush()
-            *lines, rest = (rest + decoder.decode(chunk)).split("\n")
-            for line in lines:
-                on_output(line)
-            if len(rest) > _LONGEST_LINE:
-                on_output(rest)
-                rest = ""
+class _Copier:
+    """Copies a pipe to a log, and tells a listener each line, on a thread of its own.
+
+    The log gets the bytes as they are, whatever becomes of the listener, which gets text by line. A carriage return
+    ends a line, too: programs that show how far they are end theirs so.
+    """
+
+    def __init__(self, name: str, read: int, log: int, on_output: Callable[[str], None]) -> None:
+        os.set_blocking(read, False)  # our end alone: the process's blocks as ever
+        self._read = read
+        self._log = log
+        self._on_output: Callable[[str], None] | None = on_output
+        self._taking = threading.Lock()
+        self._taken: deque[bytes] = deque()
+        """In the log, and not told yet."""
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def drain(self) -> None:
+        """See :meth:`Output.drain`."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(_DRAIN_TIMEOUT_S)
+        for _ in range(_MOST_BYTES // _CHUNK_BYTES):
+            if not self._take():
+                break
+
+    def _run(self) -> None:
+        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        rest = ""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        while not self._ended or self._taken:
+            if not self._take() and not self._ended:
+                poll.poll()
+            while self._taken:
+                *lines, rest = (rest + decoder.decode(self._taken.popleft())).split("\n")
+                for line in lines:
+                    self._tell(line)
+                if len(rest) > _LONGEST_LINE:
+                    self._tell(rest)
+                    rest = ""
         if rest := rest + decoder.decode(b"", final=True).rstrip("\n"):
-            on_output(rest)
+            self._tell(rest)
+        os.close(self._read)
+        os.close(self._log)
+
+    def _take(self) -> bool:
+        """Move what the pipe has to the log; False when it has nothing, for now or for ever."""
+        with self._taking:
+            if self._ended:
+                return False
+            try:
+                chunk = os.read(self._read, _CHUNK_BYTES)
+            except BlockingIOError:
+                return False
+            if not chunk:
+                self._ended = True
+                return False
+            self._taken.append(chunk)
+            while chunk:
+                chunk = chunk[os.write(self._log, chunk) :]
+            return True
+
+    def _tell(self, line: str) -> None:
+        """A listener that fails hears no more."""
+        if self._on_output is None:
+            return
+        try:
+            self._on_output(line)
+        except BaseException:  # noqa: BLE001 - SystemExit, too, which rich raises where a pipe is broken
+            self._on_output = None
+            _log.exception("%s: whoever listens has failed and hears no more; the log goes on", self._thread.name)
 
 
 class StartedProcess:

@@ -21,6 +21,7 @@ from testbed.plan.plan import Plan
 from testbed.run.coordinator import Listener
 from testbed.run.launcher import Reachable, launcher_variables, write_launcher
 from testbed.run.mpi_singletons import HINT, SingletonWatch
+from testbed.system.interruptions import held_back
 from transports.collectives.base import COLLECTIVES
 from transports.torch_backend.autoload import BACKEND
 
@@ -171,7 +172,8 @@ class Launch:
             if self._command.launcher:
                 write_launcher(self._directory, self._reachable())
             for rank in range(1 if self._command.launcher else self._plan.experiment.workers):
-                self._processes.append(self._start(rank))
+                with held_back():  # a worker that nobody knows of yet would miss the signal
+                    self._processes.append(self._start(rank))
             self._wait()
         except Interrupted as interrupted:
             ending = signal.Signals[str(interrupted)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.ranks import ADDRESS, Rank, run_ranks
+from tests.ranks import Rank, join_group, run_ranks
 
 if TYPE_CHECKING:
     import torch
@@ -23,21 +23,6 @@ NUM_BUCKETS_MIN = 3
 NUM_FUTURE_RANKS = 4
 NUM_FUTURE_CALLS = int(os.environ.get("FUTURE_CALLS", "1000"))
 """The campaign is `make test-futures`, with 100,000."""
-
-
-def _join(rank: Rank, backend: str = "testbed", timeout_s: float = 20.0) -> None:
-    import torch.distributed as dist
-    from torch._C._distributed_c10d import FileStore
-
-    os.environ["TESTBED_ADDRESS"] = ADDRESS
-    store = FileStore(rank.store_path + backend, rank.size)
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=rank.rank,
-        world_size=rank.size,
-        timeout=timedelta(seconds=timeout_s),
-    )
 
 
 def _network() -> "nn.Module":
@@ -123,7 +108,7 @@ def _all_variants(rank: Rank) -> dict[str, dict[str, np.ndarray]]:
 
     results: dict[str, dict[str, np.ndarray]] = {name: {} for name in VARIANTS}
     for backend in ("testbed", "gloo"):
-        _join(rank, backend)
+        join_group(rank, backend)
         for name, options in VARIANTS.items():
             results[name][backend] = _flat(_train(rank, **options))
         dist.destroy_process_group()
@@ -160,7 +145,7 @@ def _reductions(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     results: dict[str, Any] = {}
     for name in ("SUM", "AVG", "MIN", "MAX", "PRODUCT"):
         tensor = torch.arange(10, dtype=torch.float64) + rank.rank + 1
@@ -223,7 +208,7 @@ def _operations(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     me, size = rank.rank, rank.size
     results: dict[str, Any] = {}
 
@@ -347,7 +332,7 @@ def _refusals(rank: Rank) -> dict[str, str]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     messages = {}
     attempts: dict[str, Any] = {
         "expanded": lambda: dist.all_reduce(torch.ones(1).expand(4)),
@@ -382,7 +367,7 @@ def _coalesced(rank: Rank) -> dict[str, Any]:
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _coalescing_manager
 
-    _join(rank)
+    join_group(rank)
     tensors = [torch.full((count,), rank.rank + 1.0) for count in (1, 5, 0, 1000)]
     with _coalescing_manager() as manager:
         for tensor in tensors:
@@ -415,7 +400,7 @@ def _subgroups(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     groups = [dist.new_group([0, 2]), dist.new_group([1, 2])]
     sums = []
     for group, members in zip(groups, ([0, 2], [1, 2]), strict=True):
@@ -441,7 +426,7 @@ def _crossing_messages(rank: Rank) -> list[float]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     peer = 1 - rank.rank
     # Far larger than any socket buffer: each side must receive while it sends.
     mine, theirs = torch.full((1 << 22,), rank.rank + 1.0), torch.empty(1 << 22)
@@ -461,7 +446,7 @@ def _point_to_point(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     me, peer = rank.rank, 1 - rank.rank
     results: dict[str, Any] = {}
 
@@ -521,7 +506,7 @@ def _sharded(rank: Rank) -> list[float]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    _join(rank)
+    join_group(rank)
     world: Any = dist.group.WORLD
     functional = all_reduce(torch.ones(5), "sum", world)
     assert functional.tolist() == [rank.size] * 5
@@ -555,7 +540,7 @@ def _futures_after_wait(rank: Rank, num_calls: int) -> int:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     tensor, num_failures = torch.ones(1), 0
     for number in range(num_calls):
         tensor.fill_(1)
@@ -582,7 +567,7 @@ def _waiting_for_no_callback(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     first, second = torch.ones(1), torch.ones(1)
     release = threading.Event()
     work = dist.all_reduce(first, async_op=True)
@@ -612,7 +597,7 @@ def _in_cpp_alone(rank: Rank) -> dict[str, Any]:
     import torch.distributed as dist
     from torch._C._distributed_c10d import _register_work
 
-    _join(rank)
+    join_group(rank)
     messages = []
     tensor = torch.ones(2)
 
@@ -649,7 +634,11 @@ def test_a_work_serves_cpp_alone_and_fails_there_too() -> None:
     first, second = (outcome.value for outcome in run_ranks(_in_cpp_alone, 2))
     assert first["value"] == second["value"] == [2.0, 2.0]
     assert len(second["messages"]) == 6
-    assert all("rank 0 is lost" in message for message in second["messages"])
+    for message in second["messages"]:
+        assert (
+            message.splitlines()[-1].removeprefix("PeerLostError: ").startswith("rank 0 is lost: it closed the group")
+        )
+        assert "C++ type" not in message
     assert second["completed"]
 
 
@@ -659,7 +648,7 @@ def _joined(rank: Rank, divide_by_initial: bool, dies: bool = False) -> dict[str
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    _join(rank)
+    join_group(rank)
     parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(rank.rank)
@@ -708,14 +697,14 @@ def test_ranks_with_uneven_inputs_join(divide_by_initial: bool) -> None:
 def test_a_rank_that_dies_while_others_have_joined_is_an_error(divide_by_initial: bool) -> None:
     outcomes = run_ranks(_joined, 3, divide_by_initial, True, check=False)
     for survivor in (outcomes[0], outcomes[2]):
-        assert "lost" in survivor.value["error"]
+        assert "rank 1 is lost" in survivor.value["error"]
 
 
 def _busy_polling(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     started_s, num_polls, num_calls = time.monotonic(), 0, 50
     for _ in range(num_calls):
         work = dist.all_reduce(torch.ones(1), async_op=True)
@@ -740,7 +729,7 @@ def _peer_dies_in_backward(rank: Rank) -> dict[str, Any]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    _join(rank, timeout_s=20.0)
+    join_group(rank, timeout_s=20.0)
     parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
     for _ in range(3):
         parallel(torch.randn(4, 64)).sum().backward()
@@ -764,17 +753,18 @@ def test_a_peer_that_dies_in_backward_raises_on_every_rank_before_the_timeout() 
     assert outcomes[1].exit_status == -signal.SIGKILL
     for survivor in (outcomes[0], outcomes[2]):
         assert not survivor.error
-        assert "lost" in survivor.value["error"]
+        assert "rank 1 is lost" in survivor.value["error"]
         assert survivor.value["waited_s"] < 20.0
         assert survivor.exit_status == 0
 
 
-def _peer_dies_while_it_is_received_from(rank: Rank) -> list[str]:
+def _peer_dies_while_it_is_received_from(rank: Rank, channel: str, has_connections: bool) -> tuple[list[str], float]:
     import torch
     import torch.distributed as dist
 
-    _join(rank, timeout_s=50)
-    for peer in {0, 1, 2} - {rank.rank}:
+    os.environ["TESTBED_CHANNEL"] = channel
+    join_group(rank, timeout_s=50)
+    for peer in {0, 1, 2} - {rank.rank} if has_connections else ():
         sent = dist.isend(torch.ones(1), peer)
         dist.recv(torch.ones(1), peer)
         assert sent is not None
@@ -783,24 +773,36 @@ def _peer_dies_while_it_is_received_from(rank: Rank) -> list[str]:
     if rank.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     errors = []
+    begun_s = time.monotonic()
     for source in (2, None):
         try:
             dist.recv(torch.ones(1), source, tag=1)
         except RuntimeError as error:
             errors.append(str(error))
-    return errors
+    try:
+        dist.send(torch.ones(1), 2)
+    except RuntimeError as error:
+        errors.append(str(error))
+    return errors, time.monotonic() - begun_s
 
 
-def test_a_peer_that_dies_is_named_by_every_receive_that_it_could_have_served() -> None:
-    for survivor in run_ranks(_peer_dies_while_it_is_received_from, 3, check=False)[:2]:
-        assert [error.split(":")[0] for error in survivor.value] == ["rank 2 is lost"] * 2
+@pytest.mark.parametrize(
+    ("channel", "has_connections"),
+    [("tcp", True), ("tcp", False), ("udp", False), ("grpc", False), ("grpc_bulk", False)],
+)
+def test_a_peer_that_dies_is_named_by_every_message_that_it_had_a_part_in(channel: str, has_connections: bool) -> None:
+    """Whether the pair had a connection for messages already or not."""
+    for survivor in run_ranks(_peer_dies_while_it_is_received_from, 3, channel, has_connections, check=False)[:2]:
+        errors, waited_s = survivor.value
+        assert [error.split(":")[0] for error in errors] == ["rank 2 is lost"] * 3
+        assert waited_s < 25, "half of the group's timeout"
 
 
 def _peer_hangs(rank: Rank, timeout_s: float) -> dict[str, Any]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    _join(rank, timeout_s=timeout_s)
+    join_group(rank, timeout_s=timeout_s)
     parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
     parallel(torch.randn(4, 64)).sum().backward()
     if rank.rank == 1:
@@ -826,7 +828,7 @@ def test_a_peer_that_hangs_raises_at_the_timeout() -> None:
 def _barrier_with_a_timeout(rank: Rank) -> float:
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     dist.barrier(timeout=timedelta(seconds=20))
     started_s = time.monotonic()
     if rank.rank == 0:
@@ -845,7 +847,7 @@ def _after_failure(rank: Rank) -> list[str]:
     import torch
     import torch.distributed as dist
 
-    _join(rank, timeout_s=20.0)
+    join_group(rank, timeout_s=20.0)
     dist.barrier()
     if rank.rank == 1:
         dist.destroy_process_group()
@@ -880,7 +882,7 @@ def _waiting_hook(rank: Rank) -> np.ndarray:
     import torch.distributed as dist
     from torch._C._distributed_c10d import GradBucket
 
-    _join(rank)
+    join_group(rank)
 
     def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer().div_(rank.size)
@@ -943,7 +945,7 @@ def _low_rank_hook(rank: Rank, num_buckets: list[int]) -> Any:
 def _low_rank(rank: Rank) -> dict[str, Any]:
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     num_buckets: list[int] = []
     flat = _flat(_train(rank, hook=_low_rank_hook(rank, num_buckets), iterations=5))
     dist.destroy_process_group()
@@ -964,7 +966,7 @@ def _failing_job(rank: Rank) -> str:
     from torch._C._distributed_c10d import GradBucket
     from torch.nn.parallel import DistributedDataParallel
 
-    _join(rank)
+    join_group(rank)
     group: Any = dist.group.WORLD
 
     def hook(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -993,7 +995,7 @@ def _overlap(rank: Rank) -> int:
     from torch._C._distributed_c10d import GradBucket
     from torch.nn.parallel import DistributedDataParallel
 
-    _join(rank)
+    join_group(rank)
     handed_over: list[float] = []
     last: list[float] = []
 
@@ -1028,7 +1030,7 @@ def _as_cpu_backend(rank: Rank) -> dict[str, Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    _join(rank)
+    join_group(rank)
     group = dist.group.WORLD
     assert group is not None
     results: dict[str, Any] = {"devices": group._device_types, "object device": dist.get_rank()}
@@ -1087,7 +1089,7 @@ def _monitored(rank: Rank) -> list[str]:
     import torch
     import torch.distributed as dist
 
-    _join(rank)
+    join_group(rank)
     group = dist.group.WORLD
     assert group is not None
     ended, given_up = [], Path(rank.store_path + "-given-up")

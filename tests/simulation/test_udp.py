@@ -16,7 +16,7 @@ from transports.channels._udp.delivery import Delivery
 from transports.channels._udp.pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
 from transports.channels._udp.window import CompetingDelayWindow
 from transports.channels._udp.wire import ASIDE_BYTES
-from transports.channels.framing import HEADER_BYTES
+from transports.channels.framing import HEADER_BYTES, Farewell
 
 A: Address = ("a", 1)
 B: Address = ("b", 2)
@@ -162,10 +162,10 @@ def test_who_leaves_is_heard_after_its_last_words(seed: int) -> None:
         world.sent[A].append(b"")  # without a token: it has a buffer of its own
         world.ends[A].outgoing.post(world.frame(A, len(world.sent[A])), memoryview(b""), None)
     world.run()
-    world.ends[A].leave(7, world.simulator.now_s)
+    world.ends[A].leave(Farewell(7), world.simulator.now_s)
     world.simulator.touch(A)
     world.simulator.run(lambda: world.ends[A].leave_answered, limit_s=600.0)
-    assert world.ends[B].left_after == 7
+    assert world.ends[B].farewell == Farewell(7)
     assert world.ends[B].peer_leaves
 
 
@@ -174,13 +174,13 @@ def test_who_leaves_in_the_middle_gives_up_what_is_not_delivered() -> None:
     world.ends[A].outgoing.post(world.frame(A, 1), memoryview(b"kept"), None)
     world.ends[A].outgoing.post(world.frame(A, 2), memoryview(bytes(10_000_000)), 1)
     world.simulator.run_for(0.01)
-    world.ends[A].leave(1, world.simulator.now_s)
+    world.ends[A].leave(Farewell(1, lost=5), world.simulator.now_s)
     world.simulator.touch(A)
     view = bytearray(4)
     world.ends[B].incoming.expect(world.frame(A, 1), memoryview(view), 9)
     world.simulator.run(lambda: world.ends[A].leave_answered, limit_s=60.0)
     assert view == b"kept"
-    assert world.ends[B].left_after == 1
+    assert world.ends[B].farewell == Farewell(1, lost=5)
     assert world.ends[A].outgoing.delivered
 
 

@@ -7,11 +7,13 @@ posted header differs from the one that arrives raises FrameMismatchError naming
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol
 
+from transports.collectives.base import Buffer, Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.group import Group
 from transports.registry import Options, Registry
 
@@ -73,6 +75,24 @@ class PeerStatistics:
         )
 
 
+class Departure(NamedTuple):
+    """How a member went away."""
+
+    in_order: bool
+    """It closed the group, and said so."""
+    reason: str
+
+
+class CompiledSchedule(Protocol):
+    """A schedule that an endpoint runs by itself, without the interpreter between its messages."""
+
+    def run(self, addresses: Mapping[Buffer, int], header: Header, reduction: int, deadline_s: float) -> float | None:
+        """All of it, on buffers at those addresses; returns when its first message completed, if any did. `header` is
+        that of every message but for phase and count, `reduction` an index in
+        `transports.channels.framing.REDUCTIONS`. Nothing else may be posted. Raises what :meth:`Endpoint.progress`
+        raises."""
+
+
 class Endpoint(Protocol):
     """One member's side of a group. Driven by one thread only."""
 
@@ -93,6 +113,13 @@ class Endpoint(Protocol):
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """The header of the next message from a peer for which no receive is posted; None when the peer has taken its
         leave. The message stays where it is. Raises what :meth:`progress` raises."""
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> CompiledSchedule | None:
+        """A schedule made ready to run again and again; None: messages have to be posted one by one."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """How a member went away, as far as can be known without reading what it sent before; None while it is there.
+        Callable from any thread."""
 
     def wake(self) -> None:
         """Make a waiting :meth:`progress` return early, perhaps with nothing. Callable from any thread."""

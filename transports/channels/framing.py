@@ -17,13 +17,13 @@ All little-endian. Both sides know what comes next, so a receiver packs the head
 
 import struct
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
 from transports.channels.base import Header
 from transports.errors import FrameMismatchError, PeerLostError
 
 OPERATIONS: Final = (
-    "goodbye",  # the last message of a member that leaves; its sequence: the last operation it finished
+    "goodbye",  # the last message of a member that leaves: see Farewell; its count: 1 + the rank that it has lost, or 0
     "hello",  # the first message on a connection; its phase: the sender's rank, its count: the group's size
     "all_reduce",
     "reduce_scatter",
@@ -132,6 +132,38 @@ def mismatch(*, sender: int, sent: Header, receiver: int, expected: Header) -> F
     )
 
 
-def left(rank: int, after: int) -> PeerLostError:
-    """The error for a peer that took its leave, but too early for us."""
-    return PeerLostError(rank, f"it closed the group after operation #{after}")
+class Farewell(NamedTuple):
+    """What a member that leaves says last."""
+
+    after: int
+    """The last operation that it has finished."""
+    lost: int | None = None
+    """The rank that it has lost, if that is why."""
+
+    @classmethod
+    def because(cls, after: int, error: BaseException | None) -> "Farewell":
+        """Of a member that leaves with that error. A timeout blames nobody here: who was waited for may itself have
+        waited for another."""
+        return cls(after, error.peer if isinstance(error, PeerLostError) else None)
+
+    @classmethod
+    def of(cls, goodbye: Header) -> "Farewell":
+        """What a message says whose operation is GOODBYE."""
+        return cls(goodbye.sequence, goodbye.count - 1 if goodbye.count else None)
+
+    def pack(self, group: str) -> bytes:
+        """The message that says so to members of the group of that name."""
+        count = 0 if self.lost is None else self.lost + 1
+        return pack(Header(group_id(group), self.after, GOODBYE, 0, count, 0))
+
+
+def left(rank: int, farewell: Farewell, to: int) -> PeerLostError:
+    """The error at rank `to` for a peer that took its leave, but too early: it names who was lost first."""
+    closed = f"it closed the group after operation #{farewell.after}"
+    if farewell.lost is None or farewell.lost == rank:
+        return PeerLostError(rank, closed)
+    if farewell.lost == to:
+        return PeerLostError(rank, f"{closed}, having lost this rank")
+    return PeerLostError(
+        farewell.lost, f"rank {rank} has lost it, and closed the group after operation #{farewell.after}"
+    )

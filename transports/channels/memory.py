@@ -14,8 +14,19 @@ from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
-from transports.channels.base import CHANNELS, Channel, Completion, ForwardReverse, Header, PeerStatistics, Token
-from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
+from transports.channels.base import (
+    CHANNELS,
+    Channel,
+    Completion,
+    Departure,
+    ForwardReverse,
+    Header,
+    PeerStatistics,
+    Token,
+)
+from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, Farewell, describe, left, mismatch
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import PeerTimeoutError, TransportError
 from transports.group import Group, published
 
@@ -57,8 +68,8 @@ class _Hub:
         self.changed = threading.Condition()
         self.joined: set[int] = set()
         self.messages: dict[tuple[int, int], deque[tuple[Header, bytes]]] = {}
-        self.left_after: dict[int, int] = {}
-        """Members that closed, and the last operation that each had finished."""
+        self.farewells: dict[int, Farewell] = {}
+        """Of members that closed."""
 
 
 _HUBS: Final[WeakValueDictionary[str, _Hub]] = WeakValueDictionary()
@@ -123,8 +134,8 @@ class MemoryEndpoint:
                 raise TransportError(f"rank {self._group.rank} closed the group itself")
             for peer in self._receives:
                 self._take(peer)
-                if peer in self._hub.left_after:
-                    self._check_departure(peer, self._hub.left_after[peer])
+                if peer in self._hub.farewells:
+                    self._check_departure(peer, self._hub.farewells[peer])
             if self._completions or self._woken:
                 completions, self._completions = self._completions, []
                 self._woken = False
@@ -143,7 +154,7 @@ class MemoryEndpoint:
                     raise TransportError(f"rank {self._group.rank} closed the group itself")
                 if messages := self._hub.messages.get((peer, self._group.rank)):
                     return messages[0][0]
-                if peer in self._hub.left_after:
+                if peer in self._hub.farewells:
                     return None
                 wait_s = deadline_s - time.monotonic()
                 if not self._hub.changed.wait(max(wait_s, 0.0) if math.isfinite(wait_s) else None):
@@ -162,9 +173,9 @@ class MemoryEndpoint:
             self._statistics[peer].payload_bytes_received += len(data)
             self._completions.append(Completion(token))
 
-    def _check_departure(self, peer: int, left_after: int) -> None:
-        if self._sequence > left_after or self._receives[peer]:
-            raise left(peer, left_after)
+    def _check_departure(self, peer: int, farewell: Farewell) -> None:
+        if self._sequence > farewell.after or self._receives[peer]:
+            raise left(peer, farewell, self._group.rank)
 
     def _timeout(self) -> TransportError:
         busy = [peer for peer, receives in self._receives.items() if receives]
@@ -173,6 +184,14 @@ class MemoryEndpoint:
         peer = min(busy, key=self._moved_s.__getitem__)
         waited_s = time.monotonic() - self._moved_s[peer]
         return PeerTimeoutError(peer, waited_s, describe(self._receives[peer][0][1]))
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        with self._hub.changed:
+            return Departure(True, "it closed the group") if peer in self._hub.farewells else None
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""
@@ -195,7 +214,8 @@ class MemoryEndpoint:
                 return
             self._closed = True
             in_order = self._error is None and not any(self._receives.values())
-            self._hub.left_after[self._group.rank] = self._sequence if in_order else self._sequence - 1
+            finished = self._sequence if in_order else self._sequence - 1
+            self._hub.farewells[self._group.rank] = Farewell.because(finished, self._error)
             self._hub.changed.notify_all()
 
 

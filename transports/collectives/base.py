@@ -6,9 +6,9 @@ schedule through `collectives/schedules/defaults.py`, which has one for every op
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, Self
 
 from pydantic import Field
 
@@ -17,7 +17,8 @@ from transports.registry import Options, Registry
 from transports.units import Size
 
 if TYPE_CHECKING:
-    from transports.collectives._switch_reducer import SwitchReducer
+    import torch
+
     from transports.collectives.in_network import InNetwork
     from transports.group import Group
 
@@ -92,6 +93,36 @@ class World:
         return self.num_workers + self.num_servers
 
 
+class Reducer(Protocol):
+    """Sums floats for one member in the schedule's stead. Driven by the group's communication thread, apart from
+    :meth:`cancel` and :meth:`statistics`."""
+
+    def adds(self, dtype: "torch.dtype", op: str) -> bool:
+        """Whether it does such a reduction."""
+
+    def all_reduce(self, values: "torch.Tensor") -> bool:
+        """Sum (n,) over all members, in place; False when it can do no more and nothing has been done. After False,
+        :meth:`settle` comes before anything else."""
+
+    def settle(
+        self,
+        tell: Callable[[int], Sequence[int]],
+        broadcast: Callable[["torch.Tensor", int], None],
+        values: "torch.Tensor | None" = None,
+    ) -> bool:
+        """Before members do anything else together: whoever misses the last sum gets it, into `values`. `tell` gives
+        everybody's number for one's own. True when `values` has been filled."""
+
+    def statistics(self) -> dict[str, Any]:
+        """What it has done for this member. Callable from any thread."""
+
+    def cancel(self) -> None:
+        """From another thread: what is under way fails soon."""
+
+    def close(self) -> None:
+        """Leave; nothing can be summed any more."""
+
+
 class Collective(Options):
     """A value on the collective axis."""
 
@@ -128,7 +159,7 @@ class Collective(Options):
         """The same, told a member's aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
         return self
 
-    def reducer(self, group: "Group") -> "SwitchReducer | None":  # noqa: ARG002 (for those who have one)
+    def reducer(self, group: "Group") -> "Reducer | None":  # noqa: ARG002 (for those who have one)
         """What sums floats in the schedule's stead, opened for that member; None: the schedule does."""
         return None
 

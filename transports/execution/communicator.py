@@ -154,7 +154,7 @@ class Communicator:
         self._transport = Transport(collective, channel, group)
         self._endpoint = self._transport.endpoint
         self._pool = ThreadPoolExecutor(NUM_CALLBACK_THREADS, f"callback of {group.name}")
-        self._point_to_point = PointToPoint(channel, group)
+        self._point_to_point = PointToPoint(channel, group, self._endpoint.departure)
         self._tasks: deque[_Task] = deque()
         self._active: _Task | None = None
         self._changed = threading.Condition()

@@ -15,13 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from transports.channels._tcp.endpoint import TcpEndpoint
-from transports.channels._tcp.program import TcpProgram, program_of
-from transports.channels.base import Endpoint, Header
+from transports.channels.base import CompiledSchedule, Endpoint, Header
 from transports.channels.framing import DTYPE_BYTES, OPERATIONS, REDUCTIONS
 from transports.collectives.base import Buffer, Collective, Operation, Step, World, reach
 from transports.collectives.schedules.defaults import schedule
-from transports.collectives.schedules.dependencies import dependencies
+from transports.collectives.schedules.dependencies import Dependencies, dependencies
 from transports.collectives.schedules.direct import all_to_all
 from transports.execution.tensors import raw
 
@@ -79,7 +77,19 @@ class _Lane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Program:
-    """A schedule, ready to run."""
+    """A schedule, ready to run: by the endpoint itself, or message by message."""
+
+    runs: "CompiledSchedule | _Messages | None"
+    """None where there is nothing to do."""
+    num_output: int
+    """Elements of its output."""
+    num_scratch: int
+    """Elements of the buffer that is the schedule's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Messages:
+    """A schedule whose messages the executor posts one by one."""
 
     steps: Sequence[Step]
     lanes: tuple[_Lane, ...]
@@ -90,12 +100,6 @@ class _Program:
     """Elements of the longest message that is to be added."""
     additions: tuple[int, ...]
     """The steps that move nothing."""
-    num_output: int
-    """Elements of its output."""
-    num_scratch: int
-    """Elements of the buffer that is the schedule's own."""
-    native: TcpProgram | None
-    """For the engine that carries it out without the interpreter, where there is one."""
 
 
 class _Arithmetic:
@@ -123,7 +127,6 @@ class Executor:
     ) -> None:
         self._collective = collective
         self._endpoint = endpoint
-        self._swift = endpoint if isinstance(endpoint, TcpEndpoint) else None
         self._world = world
         self._participant = participant
         self._group = group
@@ -131,7 +134,6 @@ class Executor:
         self._memory: list[npt.NDArray[np.uint8]] = []
         self._slots: dict[torch.dtype, list[_Slot]] = {}
         self._scratch = np.empty(0, np.uint8)
-        self._native_slots = np.empty(0, np.uint8)
 
     def run(
         self,
@@ -154,25 +156,26 @@ class Executor:
         Raises what `Endpoint.progress` raises.
         """
         program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root, splits)
-        total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
-        if not program.steps:
+        runs = program.runs
+        if runs is None:
             return None
         if program.num_scratch:
             scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
             buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
+        total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
         header = Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
-        if self._swift is not None and program.native is not None:
-            self._begin(program.native, buffers, dtype, reduction)
-            return self._swift.carry_out(program.native, header, deadline_s)
+        if not isinstance(runs, _Messages):
+            addresses = {name: buffer.data_ptr() for name, buffer in buffers.items()}
+            return runs.run(addresses, header, REDUCTIONS.index(reduction), deadline_s)
         arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, reduction)
         execution = _Execution(
-            program=program,
+            program=runs,
             endpoint=self._endpoint,
             header=header,
             element_bytes=DTYPE_BYTES[dtype],
             buffers=buffers,
             arithmetic=arithmetic,
-            slots=self._slots_of(program, DTYPE_BYTES[dtype], arithmetic),
+            slots=self._slots_of(runs, DTYPE_BYTES[dtype], arithmetic),
         )
         return execution.run(deadline_s)
 
@@ -180,19 +183,7 @@ class Executor:
         """How long this participant's output must be: a server's is its share."""
         return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
 
-    def _begin(
-        self, native: TcpProgram, buffers: Mapping[Buffer, torch.Tensor], dtype: int, reduction: Reduction
-    ) -> None:
-        if len(self._native_slots) < native.slots_bytes:
-            self._native_slots = np.empty(native.slots_bytes, np.uint8)
-        native.begin(
-            {name: buffer.data_ptr() for name, buffer in buffers.items()},
-            self._native_slots.ctypes.data,
-            dtype=dtype,
-            reduction=REDUCTIONS.index(reduction),
-        )
-
-    def _slots_of(self, program: _Program, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
+    def _slots_of(self, program: _Messages, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
         num_slots = sum(not lane.sends for lane in program.lanes) * WINDOW if program.longest_reduced else 0
         slot_bytes = program.longest_reduced * element_bytes
@@ -224,32 +215,39 @@ class Executor:
             )
         else:
             steps = all_to_all(self._participant, *splits)
-        order = dependencies(steps)
-        lane_of = [0] * len(steps)
-        for lane, indices in enumerate(order.lanes.values()):
-            for index in indices:
-                lane_of[index] = lane
         return _Program(
-            steps=steps,
-            lanes=tuple(
-                _Lane(
-                    peer=peer,
-                    sends=direction == "send",
-                    moves=tuple(_move(index, steps[index], element_bytes) for index in indices),
-                )
-                for (peer, direction), indices in order.lanes.items()
-            ),
-            lane_of=tuple(lane_of),
-            num_predecessors=order.num_predecessors,
-            successors=order.successors,
-            longest_reduced=max((step.chunk.count for step in steps if step.kind == "reduce"), default=0),
-            additions=tuple(index for index, step in enumerate(steps) if step.kind == "add"),
+            runs=self._prepared(steps, element_bytes) if steps else None,
             num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
-            native=program_of(steps, order, element_bytes, self._swift.num_streams)
-            if self._swift is not None
-            else None,
         )
+
+    def _prepared(self, steps: Sequence[Step], element_bytes: int) -> "CompiledSchedule | _Messages":
+        order = dependencies(steps)
+        compiled = self._endpoint.compile(steps, order, element_bytes)
+        return _messages(steps, order, element_bytes) if compiled is None else compiled
+
+
+def _messages(steps: Sequence[Step], order: Dependencies, element_bytes: int) -> _Messages:
+    lane_of = [0] * len(steps)
+    for lane, indices in enumerate(order.lanes.values()):
+        for index in indices:
+            lane_of[index] = lane
+    return _Messages(
+        steps=steps,
+        lanes=tuple(
+            _Lane(
+                peer=peer,
+                sends=direction == "send",
+                moves=tuple(_move(index, steps[index], element_bytes) for index in indices),
+            )
+            for (peer, direction), indices in order.lanes.items()
+        ),
+        lane_of=tuple(lane_of),
+        num_predecessors=order.num_predecessors,
+        successors=order.successors,
+        longest_reduced=max((step.chunk.count for step in steps if step.kind == "reduce"), default=0),
+        additions=tuple(index for index, step in enumerate(steps) if step.kind == "add"),
+    )
 
 
 def _move(index: int, step: Step, element_bytes: int) -> _Move:
@@ -263,7 +261,7 @@ class _Execution:
     def __init__(
         self,
         *,
-        program: _Program,
+        program: _Messages,
         endpoint: Endpoint,
         header: Header,
         element_bytes: int,

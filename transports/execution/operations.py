@@ -12,8 +12,7 @@ import torch
 
 from transports.channels.base import Channel, Endpoint
 from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, argument, group_id
-from transports.collectives._switch_reducer import SwitchReducer
-from transports.collectives.base import Buffer, Collective, Operation
+from transports.collectives.base import Buffer, Collective, Operation, Reducer
 from transports.collectives.schedules.segments import parts
 from transports.errors import OptionError
 from transports.execution.executor import Executor, Reduction, Splits
@@ -114,7 +113,7 @@ class Transport:
             group=self._group,
         )
 
-    def _open_reducer(self, collective: Collective, group: Group) -> SwitchReducer | None:
+    def _open_reducer(self, collective: Collective, group: Group) -> Reducer | None:
         try:
             return collective.reducer(group)
         except BaseException:
@@ -258,7 +257,7 @@ class Transport:
         return self.reducer.all_reduce(values) or self._settle(values)
 
     def _settle(self, values: torch.Tensor | None = None) -> bool:
-        """See :meth:`SwitchReducer.settle`."""
+        """See :meth:`Reducer.settle`."""
 
         def tell(count: int) -> list[int]:
             counts = torch.empty(self.size, dtype=torch.int64)

@@ -11,12 +11,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final, Literal
 
 import torch
 
-from transports.channels.base import Channel, Endpoint, Header, PeerStatistics, Token
+from transports.channels.base import Channel, Departure, Endpoint, Header, PeerStatistics, Token
 from transports.channels.framing import DTYPES, POINT_TO_POINT, group_id
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError
 from transports.execution.point_to_point import (
@@ -40,10 +44,12 @@ _POLL_S: Final = (1e-3, 50e-3)
 """How often the store is asked, at first and later, whether a peer for which there are messages has come..."""
 _IDLE_POLL_S: Final = 0.25
 """...and one for which there are none any more."""
+_GRACE_S: Final = 1.0
+"""So long after a peer has gone away its connection may still open: it may have sent something and left."""
 _OPEN_S: Final = 10.0
 """At least so long a connection may take to open, however short the time that is left for the first message."""
 _JOIN_S: Final = 5.0
-"""How long close() waits for a thread; one that is opening a connection cannot be disturbed."""
+"""How long close() waits for a thread."""
 _UINT8: Final = DTYPES.index("uint8")
 
 
@@ -126,9 +132,11 @@ class Message:
 class PointToPoint:
     """All pairs of one member of a group."""
 
-    def __init__(self, channel: Channel, group: Group) -> None:
+    def __init__(self, channel: Channel, group: Group, departure: Callable[[int], Departure | None]) -> None:
+        """`departure` says how a member went away: see :meth:`transports.channels.base.Endpoint.departure`."""
         self._channel = channel
         self._group = group
+        self._departure = departure
         self._pairs: dict[int, Pair] = {}
         self._lock = threading.Lock()
         self._store: Store | None = None
@@ -168,7 +176,8 @@ class PointToPoint:
             self._store = _own(self._group.store)
         pair = self._pairs.get(peer)
         if pair is None:
-            pair = self._pairs[peer] = Pair(self._channel, replace(self._group, store=self._store), peer)
+            group = replace(self._group, store=self._store)
+            pair = self._pairs[peer] = Pair(self._channel, group, peer, partial(self._departure, peer))
         return pair
 
 
@@ -179,13 +188,20 @@ def _own(store: Store) -> Store:
     return store if clone is None else clone()
 
 
+def _close_opened(opened: "Future[Endpoint]") -> None:
+    """One that nobody wants any more."""
+    if opened.exception() is None:
+        opened.result().close()
+
+
 class Pair:
     """What one member exchanges with one peer, and the thread that does it."""
 
-    def __init__(self, channel: Channel, group: Group, peer: int) -> None:
+    def __init__(self, channel: Channel, group: Group, peer: int, departure: Callable[[], Departure | None]) -> None:
         low, high = sorted((group.rank, peer))
         self._channel = channel
         self._peer = peer
+        self._departure = departure
         self._group = replace(
             group, name=f"{group.name}/p2p/{low}-{high}", rank=int(group.rank == high), size=2, racks=()
         )
@@ -289,15 +305,49 @@ class Pair:
                         self._is_waiting = False
                     if self._closing is not None:
                         return False
+                self._require_present()
                 poll_s = min(1.5 * poll_s, most_s)
         except RuntimeError as error:  # what torch's stores raise
             raise TransportError(f"point to point with rank {self._peer}: the store: {error}") from error
-        # Both are about to open it. Who never comes has died in between.
         with self._changed:
             left_s = self._posted[0].deadline_s - time.monotonic() if self._posted else self._group.timeout_s
         timeout_s = max(left_s, min(_OPEN_S, self._group.timeout_s))
-        self._endpoint = self._channel.open(replace(self._group, timeout_s=timeout_s))
-        return True
+        self._endpoint = self._open(timeout_s)
+        return self._endpoint is not None
+
+    def _open(self, timeout_s: float) -> Endpoint | None:
+        """The connection; None when the group is closed before. Both members are about to open it, and opening cannot
+        be disturbed: if the peer goes away it is left to itself."""
+        opened: Future[Endpoint] = Future()
+
+        def call() -> None:
+            try:
+                opened.set_result(self._channel.open(replace(self._group, timeout_s=timeout_s)))
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                opened.set_exception(error)
+
+        threading.Thread(target=call, name=f"opens {self._thread.name}", daemon=True).start()
+        gone_s: float | None = None
+        try:
+            while True:
+                with suppress(FutureTimeoutError):
+                    return opened.result(_POLL_S[1])
+                if self._closing is not None:
+                    return None
+                if gone_s is None and self._departure() is not None:
+                    gone_s = time.monotonic()
+                if gone_s is not None and time.monotonic() - gone_s > _GRACE_S:
+                    self._require_present()
+        finally:
+            if not opened.done():
+                opened.add_done_callback(_close_opened)
+
+    def _require_present(self) -> None:
+        """Raises PeerLostError when the peer has gone away."""
+        departure = self._departure()
+        if departure is not None:
+            self._peer_has_left = departure.in_order
+            raise PeerLostError(self._peer, departure.reason)
 
     def _expire_posted(self) -> None:
         """What has waited too long for the connection fails."""

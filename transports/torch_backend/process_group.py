@@ -40,17 +40,13 @@ Works with torch 2.13. The methods' names, arguments and results are those that 
 """
 
 import os
-import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PythonCallbackWork
 from torch.futures import Future
 
 from transports.baselines.base import CommunicatorLike, OnTrace, Stack, WorkLike
@@ -59,13 +55,14 @@ from transports.collectives.base import COLLECTIVES, Collective
 from transports.compression.base import COMPRESSORS, Compressor, require_for_group
 from transports.errors import OptionError
 from transports.execution import sparse
-from transports.execution.communicator import Communicator, Work
+from transports.execution.communicator import Communicator
 from transports.execution.operations import ReduceOperation, Transport
 from transports.group import Group, Store
 from transports.torch_backend.autoload import BACKEND
 from transports.torch_backend.environment import own_address, parsed_axis, rack_numbers, require_known
 from transports.torch_backend.monitored_barrier import MonitoredBarrier
 from transports.torch_backend.profiling import profiled
+from transports.torch_backend.works import Operation, Receipt
 
 _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
     (dist.ReduceOp.SUM, "sum"),
@@ -78,10 +75,6 @@ _REDUCE_OPERATIONS: Final[Sequence[tuple[Any, ReduceOperation]]] = (
     (dist.ReduceOp.BXOR, "bxor"),
     (dist.ReduceOp.PREMUL_SUM, "sum"),
 )
-
-_BUSY_POLL_S: Final = 1e-3
-"""Who asks again so soon does nothing else."""
-_GIVE_WAY_S: Final = 100e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,7 +242,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         operation = _reduce_operation(opts)
         for tensor in tensors:
             _premultiply(tensor, opts)
-        return _Operation([self._all_reduce(tensor, operation) for tensor in tensors], tensors)
+        return Operation([self._all_reduce(tensor, operation) for tensor in tensors], tensors)
 
     def _all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation) -> WorkLike:
         if not tensor.is_sparse:
@@ -267,18 +260,18 @@ class TestbedProcessGroup(dist.ProcessGroup):
         if _factor(opts) is not None:
             is_root = self.rank() == opts.rootRank
             tensors = [_premultiply(tensor if is_root else tensor.clone(), opts) for tensor in tensors]
-        return _Operation([self._open.reduce(tensor, opts.rootRank, operation) for tensor in tensors], tensors)
+        return Operation([self._open.reduce(tensor, opts.rootRank, operation) for tensor in tensors], tensors)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         """Each tensor becomes the root's."""
-        return _Operation([self._open.broadcast(tensor, opts.rootRank) for tensor in tensors], tensors)
+        return Operation([self._open.broadcast(tensor, opts.rootRank) for tensor in tensors], tensors)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
         """Each output becomes all members' inputs, by rank."""
         pairs = zip(outputs, inputs, strict=True)
-        return _Operation([self._open.all_gather(output, part) for output, part in pairs], outputs)
+        return Operation([self._open.all_gather(output, part) for output, part in pairs], outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -307,7 +300,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
                 for part, row in zip(parts, flat, strict=True):
                     part.copy_(row)
 
-        return _Operation(works, outputs, scatter_locally)
+        return Operation(works, outputs, scatter_locally)
 
     def allgather_coalesced(
         self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
@@ -323,7 +316,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         if _factor(opts) is not None:
             inputs = [_premultiply(whole.clone(), opts) for whole in inputs]
         pairs = zip(outputs, inputs, strict=True)
-        return _Operation([self._open.reduce_scatter(output, whole, operation) for output, whole in pairs], outputs)
+        return Operation([self._open.reduce_scatter(output, whole, operation) for output, whole in pairs], outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -351,7 +344,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
             for output, parts in zip(outputs, copies, strict=True):
                 output.copy_(parts[self.rank()])
 
-        return _Operation(works, outputs, keep_own)
+        return Operation(works, outputs, keep_own)
 
     def _require_own(self, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         if len(parts) != self.size():
@@ -369,7 +362,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         given = opts is not None and opts.timeout > timedelta(0)  # torch's "unset" is negative
         timeout_s = opts.timeout.total_seconds() if given else None
         work = self._open.barrier() if timeout_s is None else self.ours.barrier(timeout_s)
-        return _Operation([work], [torch.empty(0)])
+        return Operation([work], [torch.empty(0)])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Return when every member has called it, within the timeout or the group's; it waits for nothing else that is
@@ -383,23 +376,23 @@ class TestbedProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
         """Send to one member, whose receive has the same tag."""
-        return _Operation([self.ours.send(tensor, peer, tag) for tensor in tensors], tensors)
+        return Operation([self.ours.send(tensor, peer, tag) for tensor in tensors], tensors)
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
         """Receive from one member what it sends with that tag, which may be less than fills the tensor."""
         (tensor,) = tensors
-        return _Receipt(self.ours.receive(tensor, peer, tag), tensors)
+        return Receipt(self.ours.receive(tensor, peer, tag), tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
         """Receive from whichever member sends with that tag first; `_source_rank()` of the work says which."""
         (tensor,) = tensors
-        return _Receipt(self.ours.receive(tensor, None, tag), tensors)
+        return Receipt(self.ours.receive(tensor, None, tag), tensors)
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
         """On the root outputs[0][r] becomes member r's inputs[0]; the others give an empty list."""
         (source,) = inputs
         if self.rank() != opts.rootRank:
-            return _Operation([self.ours.gather(None, source, opts.rootRank)], outputs)
+            return Operation([self.ours.gather(None, source, opts.rootRank)], outputs)
         (parts,) = outputs
         _require_alike(parts, source, self.size())
         gathered = source.new_empty((self.size(), *source.shape))
@@ -408,7 +401,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
             for part, row in zip(parts, gathered, strict=True):
                 part.copy_(row)
 
-        return _Operation([self.ours.gather(gathered, source, opts.rootRank)], outputs, hand_out)
+        return Operation([self.ours.gather(gathered, source, opts.rootRank)], outputs, hand_out)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
         """Every outputs[0] becomes the root's inputs[0][this rank]; the others give an empty list."""
@@ -418,11 +411,11 @@ class TestbedProcessGroup(dist.ProcessGroup):
             (parts,) = inputs
             _require_alike(parts, target, self.size())
             whole = torch.stack(parts)
-        return _Operation([self.ours.scatter(target, whole, opts.rootRank)], outputs)
+        return Operation([self.ours.scatter(target, whole, opts.rootRank)], outputs)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """outputs[r] becomes member r's inputs[this rank]; sizes may differ from pair to pair."""
-        return _Operation([self._open.all_to_all(outputs, inputs)], outputs)
+        return Operation([self._open.all_to_all(outputs, inputs)], outputs)
 
     def all_to_all_single(
         self,
@@ -458,7 +451,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         hook: the future completes with `buffer`, which the job has changed in place. See
         Communicator.submit."""
         work = self.ours.submit(name, job, buffer.numel() * buffer.element_size())
-        return _Operation([work], buffer).get_future()
+        return Operation([work], buffer).get_future()
 
     @property
     def _open(self) -> CommunicatorLike:
@@ -477,185 +470,6 @@ class TestbedProcessGroup(dist.ProcessGroup):
                 "a collective over a channel instead of a whole stack"
             )
         return communicator
-
-
-class _End:
-    """How an operation ends: what both halves of torch's work, the one in Python and the one in C++, wait for.
-
-    It outlives whichever half goes first, and knows neither, so that no circle of references runs through C++.
-    """
-
-    __slots__ = ("_held", "_settler", "error", "over")
-
-    def __init__(self) -> None:
-        self._held = threading.Lock()
-        self._held.acquire()
-        self._settler = 0
-        self.error: BaseException | None = None
-        self.over = False
-
-    def settle(self, work: PythonCallbackWork, value: Any) -> None:
-        """Complete the future of `work`, with the error if there is one; its callbacks run here and now."""
-        future = PythonCallbackWork.get_future(work)
-        if future.done():  # a wait() in C++ that had a timeout has given up on it
-            return
-        if self.error is None:
-            future.set_result(value)
-            return
-        self._settler = threading.get_ident()
-        with suppress(RuntimeError):  # which is in the future now
-            PythonCallbackWork.wait(work)
-
-    def wake(self) -> None:
-        """Let everybody go who waits. Idempotent."""
-        if not self.over:
-            self.over = True
-            self._held.release()
-
-    def wait_briefly(self, at_most_s: float) -> None:
-        """Let other threads have the interpreter for so long, or until the end if that is sooner."""
-        if self._held.acquire(timeout=at_most_s):
-            self._held.release()
-
-    def wait(self, timeout: timedelta | None) -> None:
-        """See :meth:`_Operation.wait`."""
-        if not self._come(timeout):
-            raise dist.DistBackendError(_late(timeout))
-        if self.error is not None:
-            raise dist.DistBackendError(str(self.error)) from self.error
-
-    def wait_in_cpp(self, timeout: timedelta) -> Any:
-        """The same for torch's C++ side, which fails the future itself when it is late: then it has failed for all."""
-        if self._settler == threading.get_ident():
-            self._settler = 0
-            return _raised_in_cpp(self.error)
-        if not self._come(timeout):
-            self.error = dist.DistBackendError(_late(timeout))
-            return _raised_in_cpp(self.error)
-        self.wait(None)
-        return True
-
-    def _come(self, timeout: timedelta | None) -> bool:
-        if self.over:
-            return True
-        if not self._held.acquire(timeout=timeout.total_seconds() if timeout else -1):
-            return False
-        self._held.release()
-        return True
-
-
-def _late(timeout: timedelta | None) -> str:
-    return f"the operation timed out: it is not done after {timeout}"
-
-
-class _Message(type):
-    """The class of a class whose name is a message."""
-
-    def __str__(cls) -> str:
-        return cls.__name__
-
-
-def _raised_in_cpp(error: BaseException | None) -> object:
-    """What, returned to C++ where a truth value is expected, becomes an error of C++ there that says `error`.
-
-    An exception of Python's would not do: torch keeps what was thrown in the work's future, to be thrown again by
-    everybody who looks, and pybind11 ends the process when one of Python's is thrown a second time.
-    """
-    return _Message(f"the failure ({type(error).__name__}: {error})", (), {})()
-
-
-class _Operation(PythonCallbackWork):
-    """torch's work for several of ours. Its future completes with `value`, after `finish` has run.
-
-    torch has three ways to make a work in Python, and only one is sound. A subclass of `dist.Work` is found by C++ only
-    as long as its Python half lives, and DistributedDataParallel's join() keeps the other one alone. The work that
-    `_create_work_from_future` makes returns from wait() when the operation has failed, as if it had not. That of
-    `PythonCallbackWork` waits and fails in C++ by itself, and has a future that we complete.
-    """
-
-    def __init__(self, works: Sequence[WorkLike], value: Any, finish: Callable[[], None] | None = None) -> None:
-        self._end: Final = _End()
-        super().__init__(self._end.wait_in_cpp)
-        self._works = works
-        self._value = value
-        self._finish = finish
-        self._lock = threading.Lock()
-        self._num_missing = len(works)
-        self._future_is_out = False
-        self._polled_s = 0.0
-        if not works:
-            self._all_ended()
-        for work in works:
-            work.add_end_callback(self._one_ended)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return when the operation is done, and its future with it; the future's callbacks may not have run. Raises
-        DistBackendError, from the transport's own error, when it failed, and when it is not done after the timeout
-        (zero, which is what C++ passes, means none)."""
-        self._end.wait(timeout)
-        return True
-
-    def result(self) -> Any:
-        """What the operation has changed, once it is done. Raises what :meth:`wait` raises."""
-        self.wait()
-        return self._value
-
-    def is_completed(self) -> bool:
-        """Whether it has ended, well or not. Whoever does nothing but ask gives way to the threads that do the work:
-        the interpreter would let them have a turn every 5 ms only."""
-        if not self._end.over:
-            now_s = time.monotonic()
-            if now_s - self._polled_s < _BUSY_POLL_S:
-                self._end.wait_briefly(_GIVE_WAY_S)
-            self._polled_s = now_s
-        return self._end.over
-
-    def get_future(self) -> "Future[Any]":
-        """Completes when the operation does. Its callbacks may wait for other operations."""
-        future, end = super().get_future(), self._end
-        with self._lock:
-            if not self._future_is_out and not future.done():
-                self._future_is_out = True
-                # Before any other callback: whoever waits must not wait for what those do.
-                future.add_done_callback(lambda _: end.wake())
-        return future
-
-    def _one_ended(self, error: BaseException | None) -> None:
-        with self._lock:
-            self._num_missing -= 1
-            self._end.error = self._end.error or error
-            last = self._num_missing == 0
-        if last:
-            self._all_ended()
-
-    def _all_ended(self) -> None:
-        """On the thread that ended the last, which nobody's callback may hold up."""
-        end = self._end
-        if end.error is None and self._finish is not None:
-            try:
-                self._finish()
-            except BaseException as error:  # noqa: BLE001 - not handed on it would leave the waiting side waiting
-                end.error = error
-        with self._lock:
-            if not self._future_is_out:  # nobody can have added a callback that waits
-                end.settle(self, self._value)
-                end.wake()
-                return
-        self._works[-1].add_done_callback(lambda _: end.settle(self, self._value))
-
-
-class _Receipt(_Operation):
-    """That of a receive."""
-
-    def __init__(self, work: Work, value: Any) -> None:
-        self._work = work
-        super().__init__([work], value)
-
-    def source_rank(self) -> int:
-        """The rank that sent, once it is known."""
-        return self._work.source
-
-    _source_rank = source_rank
 
 
 def _reduce_operation(opts: Any) -> ReduceOperation:

@@ -12,10 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from transports.channels._rpc.endpoint import departure_of
 from transports.channels._rpc.grpc_streams import GRACE_S, SILENT_TOKEN, GrpcStreams, Outgoing, Stream
 from transports.channels._tcp.endpoint import TcpEndpoint
-from transports.channels.base import Completion, Header, PeerStatistics, Token
-from transports.channels.framing import GOODBYE, HEADER_BYTES, POINT_TO_POINT, describe, left, mismatch, pack, unpack
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
+from transports.channels.framing import (
+    GOODBYE,
+    HEADER_BYTES,
+    POINT_TO_POINT,
+    Farewell,
+    describe,
+    left,
+    mismatch,
+    pack,
+    unpack,
+)
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -35,7 +48,7 @@ class _Peer:
     receives: deque[_Message] = field(default_factory=deque)
     """Not yet offered."""
     offered: deque[Header] = field(default_factory=deque)
-    left_after: int | None = None
+    farewell: Farewell | None = None
     moved_s: float = 0.0
 
 
@@ -121,7 +134,7 @@ class BulkEndpoint:
             header = unpack(data)
             peer.moved_s = time.monotonic()
             if header.operation == GOODBYE:
-                peer.left_after = header.sequence
+                peer.farewell = Farewell.of(header)
             else:
                 peer.offered.append(header)
 
@@ -132,9 +145,9 @@ class BulkEndpoint:
             if offered != message.header:
                 raise mismatch(sender=rank, sent=offered, receiver=self._group.rank, expected=message.header)
             self._under_way[self._data.post_receive(rank, message.header, message.view)] = message.token
-        if peer.left_after is not None:
-            if peer.receives or self._sequence > peer.left_after:
-                raise left(rank, peer.left_after)
+        if peer.farewell is not None:
+            if peer.receives or self._sequence > peer.farewell.after:
+                raise left(rank, peer.farewell, self._group.rank)
         elif peer.stream.ended is not None:
             raise PeerLostError(rank, peer.stream.ended)
 
@@ -147,7 +160,7 @@ class BulkEndpoint:
                 self._hear(peer, state)
                 if state.offered:
                     return state.offered[0]
-                if state.left_after is not None:
+                if state.farewell is not None:
                     return None
                 if state.stream.ended is not None:
                     self._error = PeerLostError(peer, state.stream.ended)
@@ -164,6 +177,14 @@ class BulkEndpoint:
         rank = min(waiting, key=lambda each: waiting[each].moved_s)
         message = waiting[rank].receives[0]
         return PeerTimeoutError(rank, time.monotonic() - waiting[rank].moved_s, describe(message.header))
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        with self._control.lock:
+            return departure_of(self._peers[peer].stream, has_left=self._peers[peer].farewell is not None)
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""
@@ -188,5 +209,5 @@ class BulkEndpoint:
         in_order = self._error is None and not self._under_way
         in_order = in_order and not any(peer.receives for peer in self._peers.values())
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
-        self._control.close(finished, self._group.timeout_s if in_order else GRACE_S)
-        self._data.close()
+        self._control.close(Farewell.because(finished, self._error), self._group.timeout_s if in_order else GRACE_S)
+        self._data.close(self._error)

@@ -10,18 +10,21 @@ from threading import Condition, Lock
 from typing import Protocol
 
 from transports.channels._rpc.grpc_streams import GRACE_S, Outgoing, Stream
-from transports.channels.base import Completion, Header, PeerStatistics, Token
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
     HEADER_BYTES,
     POINT_TO_POINT,
+    Farewell,
     describe,
     left,
     mismatch,
     pack,
     unpack,
 )
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -40,8 +43,8 @@ class Streams(Protocol):
     def take(self, stream: Stream) -> bytes:
         """The next piece that has arrived on it, never of two messages. With the lock held."""
 
-    def close(self, finished: int | None, grace_s: float) -> None:
-        """End every stream; peers hear which operation we finished if they listen within `grace_s`."""
+    def close(self, farewell: Farewell | None, grace_s: float) -> None:
+        """End every stream; peers hear it if they listen within `grace_s`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -63,7 +66,7 @@ class StreamEndpoint:
         self._framing_bytes = framing_bytes
         self._receives: dict[int, deque[_Receive]] = {peer: deque() for peer in sorted(self._streams.streams)}
         self._received_bytes = dict.fromkeys(self._receives, 0)
-        self._left_after: dict[int, int] = {}
+        self._farewells: dict[int, Farewell] = {}
         self._num_tokens = 0
         self._sequence = 0
         self._sends: dict[Token, tuple[int, Header]] = {}
@@ -154,19 +157,19 @@ class StreamEndpoint:
     def _mismatch(self, peer: int, data: memoryview, expected: Header) -> TransportError:
         sent = _header(peer, data)
         if sent.operation == GOODBYE:
-            return left(peer, sent.sequence)
+            return left(peer, Farewell.of(sent), self._group.rank)
         return mismatch(sender=peer, sent=sent, receiver=self._group.rank, expected=expected)
 
     def _check_departure(self, stream: Stream) -> None:
         """A peer that took its leave, or died, is lost to whoever still needs it."""
         rank, awaited = stream.rank, bool(self._receives[stream.rank])
-        if rank not in self._left_after and not awaited and len(stream.arrived) == 1:
+        if rank not in self._farewells and not awaited and len(stream.arrived) == 1:
             last = _header(rank, stream.arrived[0])
             if last.operation == GOODBYE:
-                self._left_after[rank] = last.sequence
-        if rank in self._left_after:
-            if self._sequence > self._left_after[rank] or awaited or stream.outgoing:
-                raise left(rank, self._left_after[rank])
+                self._farewells[rank] = Farewell.of(last)
+        if rank in self._farewells:
+            if self._sequence > self._farewells[rank].after or awaited or stream.outgoing:
+                raise left(rank, self._farewells[rank], self._group.rank)
         elif stream.ended is not None and not stream.arrived:
             raise PeerLostError(rank, stream.ended)
 
@@ -196,6 +199,15 @@ class StreamEndpoint:
         moved_s = {peer: self._streams.streams[peer].moved_s for peer in waiting}
         peer = min(moved_s, key=moved_s.__getitem__)
         return PeerTimeoutError(peer, time.monotonic() - moved_s[peer], describe(waiting[peer]))
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        stream = self._streams.streams[peer]
+        with self._streams.lock:
+            return departure_of(stream, has_left=peer in self._farewells)
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""
@@ -228,10 +240,25 @@ class StreamEndpoint:
             self._streams.changed.notify_all()
             in_order = self._error is None and not any(self._receives.values()) and not self._pending()
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
-        self._streams.close(finished, self._group.timeout_s if in_order else GRACE_S)
+        self._streams.close(Farewell.because(finished, self._error), self._group.timeout_s if in_order else GRACE_S)
 
     def _pending(self) -> bool:
         return any(stream.outgoing for stream in self._streams.streams.values())
+
+
+def departure_of(stream: Stream, *, has_left: bool = False) -> Departure | None:
+    """How the peer of a stream went away, if it did: its goodbye may be the last that has arrived, unread."""
+    last = stream.arrived[-1] if stream.arrived else b""
+    if has_left or (len(last) == HEADER_BYTES and _is_goodbye(last)):
+        return Departure(True, "it closed the group")
+    return None if stream.ended is None else Departure(False, stream.ended)
+
+
+def _is_goodbye(data: bytes) -> bool:
+    try:
+        return unpack(data).operation == GOODBYE
+    except FrameMismatchError:
+        return False
 
 
 def _header(peer: int, data: bytes | memoryview) -> Header:

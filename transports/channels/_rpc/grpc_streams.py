@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transports.channels._tcp.congestion import congestion_of
 from transports.channels._tcp.mesh import hello, rank_of
-from transports.channels.base import Header, Token
-from transports.channels.framing import GOODBYE, HEADER_BYTES, group_id, pack
+from transports.channels.base import Token
+from transports.channels.framing import HEADER_BYTES, Farewell
 from transports.channels.ports import port_range, ports
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
 from transports.group import Group, published
@@ -311,19 +311,19 @@ class GrpcStreams:
         self.changed.notify_all()
         self._on_change()
 
-    def close(self, finished: int | None, grace_s: float) -> None:
-        """End every stream; peers hear that we finished the operation of that number (None: nothing) if they listen
-        within `grace_s`. Callable once, from any thread."""
+    def close(self, farewell: Farewell | None, grace_s: float) -> None:
+        """End every stream; peers hear that (None: nothing) if they listen within `grace_s`. Callable once, from any
+        thread."""
         deadline_s = time.monotonic() + grace_s
         with self.lock:
             self._closing = True
             for stream in self.streams.values():
                 in_message = bool(stream.outgoing) and stream.outgoing[0].moved_bytes > 0
                 stream.outgoing = deque(message for message in stream.outgoing if message.token == SILENT_TOKEN)
-                if finished is None or in_message:
+                if farewell is None or in_message:
                     stream.ended = stream.ended or "we closed it"
                 else:
-                    goodbye = pack(Header(group_id(self._group.name), finished, GOODBYE, 0, 0, 0))
+                    goodbye = farewell.pack(self._group.name)
                     stream.outgoing.append(Outgoing(token=SILENT_TOKEN, packed=goodbye, view=memoryview(b"")))
                 stream.fed.notify()
                 stream.taken.notify()

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transports.channels._rpc.grpc_streams import SILENT_TOKEN, Outgoing, Stream
 from transports.channels._tcp.mesh import hello, rank_of
-from transports.channels.base import Header, Token
-from transports.channels.framing import GOODBYE, HEADER_BYTES, group_id, pack, unpack
+from transports.channels.base import Token
+from transports.channels.framing import GOODBYE, HEADER_BYTES, Farewell, unpack
 from transports.channels.ports import port_range, ports
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError, UnsupportedError
 from transports.group import Group, published
@@ -96,13 +96,13 @@ class QuicStreams:
         stream.moved_s = time.monotonic()
         return stream.arrived.popleft()
 
-    def close(self, finished: int | None, grace_s: float) -> None:
+    def close(self, farewell: Farewell | None, grace_s: float) -> None:
         """See :class:`Streams`. Callable once, from any thread."""
         deadline_s = time.monotonic() + grace_s
         with self.lock:
             self._closing = True
-            if finished is not None:
-                goodbye = pack(Header(group_id(self._group.name), finished, GOODBYE, 0, 0, 0))
+            if farewell is not None:
+                goodbye = farewell.pack(self._group.name)
                 for peer, stream in self.streams.items():
                     stream.outgoing.append(Outgoing(token=SILENT_TOKEN, packed=goodbye, view=memoryview(b"")))
                     self._loop.call_soon_threadsafe(self._pump, peer)

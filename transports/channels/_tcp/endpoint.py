@@ -5,38 +5,45 @@ whose window tells the peer to wait. The epoll is edge-triggered so that nothing
 socket turns from ready to busy: `readable` and `writable` remember what it last said.
 """
 
+import array
+import fcntl
 import logging
 import math
 import os
 import select
 import socket
+import termios
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakSet
 
+import numpy as np
+
 from transports.channels._tcp import program as native
 from transports.channels._tcp.congestion import congestion_of
 from transports.channels._tcp.mesh import Mesh
-from transports.channels._tcp.program import LaneName, TcpProgram
-from transports.channels.base import Completion, Header, PeerStatistics, Token
+from transports.channels._tcp.program import LaneName, TcpProgram, program_of
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import (
     DTYPE_BYTES,
     GOODBYE,
     HEADER_BYTES,
     POINT_TO_POINT,
+    Farewell,
     describe,
-    group_id,
     left,
     mismatch,
 )
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
 from transports.channels.tcp_info import read_tcp_info
+from transports.collectives.base import Buffer, Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -48,6 +55,10 @@ LOW_WATER_BYTES: Final = 1024 * 1024
 """The kernel wakes us only when so much of the awaited message has come, instead of for every packet. With each waking
 the interpreter comes back to a cache that the payload has filled, which costs more than the calls themselves."""
 
+NOTICE_S: Final = 1.0
+"""So long, at most, a connection that was cut in the middle of a message outlives a peer that was lost."""
+_NOTICE_POLL_S: Final = 5e-3
+_CLOSED: Final = "it closed the connection"
 _EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _FOREVER_S: Final = 9e9
 """Longer than any clock has run, and short enough to be counted in nanoseconds."""
@@ -76,8 +87,8 @@ class _Peer:
     low_water_bytes: int = 1
     ending: bool = False
     """It will say nothing more than what the kernel holds of it."""
-    left_after: int | None = None
-    """The last operation it had finished when it took its leave."""
+    farewell: Farewell | None = None
+    """What it said when it left."""
     moved_s: float = 0.0
     agreed: int = 0
     """The last operation whose length, and with it the schedule, it has been heard to agree about."""
@@ -90,6 +101,20 @@ class _Peer:
     """Sends without a copy."""
     num_copied: int = 0
     """Of these, those for which the kernel made one after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """See :class:`transports.channels.base.CompiledSchedule`."""
+
+    endpoint: "TcpEndpoint"
+    program: TcpProgram
+
+    def run(self, addresses: Mapping[Buffer, int], header: Header, reduction: int, deadline_s: float) -> float | None:
+        """See :class:`transports.channels.base.CompiledSchedule`."""
+        slots = self.endpoint.slots(self.program.slots_bytes)
+        self.program.begin(addresses, slots, dtype=header.dtype, reduction=reduction)
+        return self.endpoint.carry_out(self.program, header, deadline_s)
 
 
 class TcpEndpoint:
@@ -128,6 +153,7 @@ class TcpEndpoint:
         self._driving = threading.Lock()  # held inside progress(): close() waits until the driver has left it
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
         self._carriers: list[_Peer] = []
+        self._slots = np.empty(0, np.uint8)
         self._last_statistics: dict[int, PeerStatistics] = {}
         self._last_congestion: dict[int, str] = {}
         _OPEN.add(self)
@@ -180,8 +206,8 @@ class TcpEndpoint:
                 self._poll(wait_s)
             self._polled, look = look, True
             for peer in self._peers.values():
-                if peer.left_after is not None:
-                    self._check_departure(peer, peer.left_after)
+                if peer.farewell is not None:
+                    self._check_departure(peer, peer.farewell)
                 if peer.writable and peer.sends:
                     self._write(peer)
                 if peer.readable and peer.receives:
@@ -195,6 +221,18 @@ class TcpEndpoint:
                 if until_s < deadline_s:
                     return []
                 raise self._timeout()
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> CompiledProgram | None:
+        """See :class:`Endpoint`. None where there is no C compiler, or nothing to do."""
+        program = program_of(steps, order, element_bytes, self.num_streams)
+        return None if program is None else CompiledProgram(self, program)
+
+    def slots(self, num_bytes: int) -> int:
+        """The address of so much memory for messages that are to be added, kept from schedule to schedule."""
+        if len(self._slots) < num_bytes:
+            self._slots = np.empty(num_bytes, np.uint8)
+        address: int = self._slots.ctypes.data
+        return address
 
     def carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
         """A whole schedule that has begun, natively; returns when its first message completed, if any did.
@@ -235,10 +273,10 @@ class TcpEndpoint:
             state.num_lent = state.num_back = state.num_told = peer.num_lent
             state.num_copied = peer.num_copied
         for peer in self._peers.values():
-            if peer.left_after is not None:
+            if peer.farewell is not None:
                 owes = any(lane.peer == peer.rank for lane in program.lanes)
-                if owes or header.sequence > peer.left_after:
-                    raise left(peer.rank, peer.left_after)
+                if owes or header.sequence > peer.farewell.after:
+                    raise left(peer.rank, peer.farewell, self._group.rank)
         run = program.run
         run.epoll, run.wake = self._epoll.fileno(), self._wake_descriptor
         run.deadline_ns = int(min(deadline_s, _FOREVER_S) * 1e9)
@@ -260,21 +298,24 @@ class TcpEndpoint:
         else:
             peer, state = self._carriers[run.culprit], program.states[run.culprit]
             if outcome == native.LOST:
-                raise PeerLostError(peer.rank, os.strerror(state.error) if state.error else "it closed the connection")
+                raise self._lost(peer, os.strerror(state.error) if state.error else _CLOSED)
             peer.header[:] = state.header
             raise self._mismatch(peer, _header_of(program, run.culprit, header))
 
     def _note_end(self, program: TcpProgram, peer: _Peer) -> None:
-        """A peer has ended its side; what it still owes us is read to the end, which tells more."""
+        """A peer has ended its side. Raises PeerLostError unless all that it owes us is here, to be read."""
         peer.ending = True
         numbers = [number for number, carrier in enumerate(self._carriers) if carrier is peer]
         for number in numbers:
             program.states[number].ending = 1
         unfinished = [number for number in numbers if program.awaits(number)]
+        owed_bytes = sum(program.owed_bytes(number) for number in unfinished if not program.lanes[number].sends)
+        if owed_bytes > _num_unread(peer.socket) and _has_ended(peer.socket):
+            raise self._lost(peer, _CLOSED)
         if all(program.lanes[number].sends for number in unfinished):
             self._examine(peer)
-            if peer.left_after is not None and (unfinished or self._sequence > peer.left_after):
-                raise left(peer.rank, peer.left_after)
+            if peer.farewell is not None and (unfinished or self._sequence > peer.farewell.after):
+                raise left(peer.rank, peer.farewell, self._group.rank)
 
     def _lateness(self, program: TcpProgram, header: Header) -> TransportError:
         """As :meth:`_timeout`."""
@@ -367,7 +408,7 @@ class TcpEndpoint:
             peer.writable = False
             return
         except OSError as error:
-            raise PeerLostError(peer.rank, error.strerror or str(error)) from error
+            raise self._lost(peer, error.strerror or str(error)) from error
         peer.writable = sent == num_bytes  # less: the socket's buffer is full, and epoll will say when it is not
         peer.sent_bytes += sent
         peer.moved_s = time.monotonic()
@@ -394,9 +435,9 @@ class TcpEndpoint:
             self._await(peer, message)
             return
         except OSError as error:
-            raise PeerLostError(peer.rank, error.strerror or str(error)) from error
+            raise self._lost(peer, error.strerror or str(error)) from error
         if got == 0:
-            raise PeerLostError(peer.rank, "it closed the connection")
+            raise self._lost(peer, _CLOSED)
         message.moved_bytes += got
         peer.received_bytes += got
         peer.moved_s = time.monotonic()
@@ -442,28 +483,32 @@ class TcpEndpoint:
                 f"rank {peer.rank} sends what is {error}; rank {self._group.rank} expects {describe(expected)}"
             )
         if sent.operation == GOODBYE:
-            return left(peer.rank, sent.sequence)
+            return left(peer.rank, Farewell.of(sent), self._group.rank)
         return mismatch(sender=peer.rank, sent=sent, receiver=self._group.rank, expected=expected)
 
     def _examine(self, peer: _Peer) -> None:
         """A peer has ended its side. Without a word, or with one? While receives are posted, reading them tells."""
-        if peer.receives or peer.left_after is not None:
+        if peer.receives or peer.farewell is not None:
             return
         try:
             unread = peer.socket.recv(HEADER_BYTES + 1, socket.MSG_PEEK)
-        except OSError:
-            return  # reset; who uses the connection next is told why
+        except BlockingIOError:
+            return  # no end: what epoll told was the end of a send without a copy
+        except OSError as error:
+            raise self._lost(peer, error.strerror or str(error)) from error
         if len(unread) == HEADER_BYTES:
-            with suppress(FrameMismatchError):
-                last = unpack_header(unread)
-                if last.operation == GOODBYE:
-                    peer.left_after = last.sequence
+            peer.farewell = _last_words(peer.socket)
         elif not unread:
-            raise PeerLostError(peer.rank, "it closed the connection")
+            raise self._lost(peer, _CLOSED)
 
-    def _check_departure(self, peer: _Peer, left_after: int) -> None:
-        if self._sequence > left_after or peer.sends or peer.receives:
-            raise left(peer.rank, left_after)
+    def _lost(self, peer: _Peer, reason: str) -> PeerLostError:
+        """The error for a peer whose connection is of no use any more: its last words, if they are there, tell more."""
+        farewell = peer.farewell or _last_words(peer.socket)
+        return PeerLostError(peer.rank, reason) if farewell is None else left(peer.rank, farewell, self._group.rank)
+
+    def _check_departure(self, peer: _Peer, farewell: Farewell) -> None:
+        if self._sequence > farewell.after or peer.sends or peer.receives:
+            raise left(peer.rank, farewell, self._group.rank)
 
     def _timeout(self) -> TransportError:
         """Blame the peer that has been silent longest among those something is expected of."""
@@ -479,6 +524,15 @@ class TcpEndpoint:
         """Sends without a copy, and those among them for which the kernel made one after all."""
         peers = self._peers.values()
         return sum(peer.num_lent for peer in peers), sum(peer.num_copied for peer in peers)
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`."""
+        with self._descriptors:
+            if self._closed:
+                return None
+            connections = [state.socket for state in self._peers.values() if state.rank == peer]
+            found = [departure for each in connections if (departure := _departure(each)) is not None]
+        return min(found, key=lambda each: each.in_order, default=None)
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""
@@ -510,13 +564,14 @@ class TcpEndpoint:
     def _read_congestion(self) -> dict[int, str]:
         return {peer.rank: congestion_of(peer.socket) for peer in self._peers.values()}
 
-    def close(self) -> None:
-        """See :class:`Endpoint`."""
+    def close(self, cause: TransportError | None = None) -> None:
+        """See :class:`Endpoint`. `cause` is why, where whoever uses this endpoint knows it and this one does not."""
         self._closing = True
         self.wake()
         with self._driving:
             if self._closed:
                 return
+            self._error = self._error or cause
             self._say_goodbye()
             with self._descriptors:
                 self._last_statistics = self._read_statistics()
@@ -541,13 +596,60 @@ class TcpEndpoint:
         busy = any(peer.sends or peer.receives for peer in self._peers.values())
         in_order = self._error is None and not busy
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
-        goodbye = pack_header(Header(group_id(self._group.name), finished, GOODBYE, 0, 0, 0))
+        goodbye = Farewell.because(finished, self._error).pack(self._group.name)
+        speechless: list[_Peer] = []
         for peer in self._peers.values():
             in_message = peer.cut_short or (bool(peer.sends) and peer.sends[0].moved_bytes > 0)
-            if not peer.ending and not in_message:
-                with suppress(OSError):  # it may be gone, or its buffer full of what it never read
-                    peer.socket.settimeout(self._group.timeout_s if in_order else 0)
+            if in_message and not peer.ending:
+                speechless.append(peer)
+            elif not peer.ending:
+                peer.socket.settimeout(self._group.timeout_s if in_order else 0)
+                try:
                     peer.socket.sendall(goodbye)
+                except OSError:  # it may be gone, or its buffer full of what it never read
+                    speechless.append(peer)
+        if isinstance(self._error, PeerLostError):
+            self._let_notice(speechless)
+
+    @staticmethod
+    def _let_notice(peers: Sequence[_Peer]) -> None:
+        """In the middle of a message nothing else can be said, and who only sees this connection end takes it for the
+        cause. So it ends a little later: the others notice by themselves whom we have lost, and end theirs."""
+        deadline_s = time.monotonic() + NOTICE_S
+        for peer in peers:
+            while not _has_ended(peer.socket) and time.monotonic() < deadline_s:
+                time.sleep(_NOTICE_POLL_S)  # poll(2) would wake for what zero copy tells, too
+
+
+def _departure(connection: socket.socket) -> Departure | None:
+    """How the other side of a connection has ended it, whatever is unread."""
+    if not _has_ended(connection):
+        return None
+    return Departure(False, _CLOSED) if _last_words(connection) is None else Departure(True, "it closed the group")
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other side has: nothing more will come than what is here."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return any(event & (select.POLLRDHUP | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _num_unread(connection: socket.socket) -> int:
+    """Bytes that have come and have not been read (FIONREAD in tcp(7))."""
+    found = array.array("i", [0])
+    fcntl.ioctl(connection.fileno(), termios.FIONREAD, found)
+    return found[0]
+
+
+def _last_words(connection: socket.socket) -> Farewell | None:
+    """What the other side said last, if that was goodbye and has not been read."""
+    try:
+        unread = connection.recv(_num_unread(connection), socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        last = unpack_header(unread[-HEADER_BYTES:]) if len(unread) >= HEADER_BYTES else None
+    except (OSError, FrameMismatchError):
+        return None
+    return Farewell.of(last) if last is not None and last.operation == GOODBYE else None
 
 
 def _header_of(program: TcpProgram, number: int, header: Header) -> Header:

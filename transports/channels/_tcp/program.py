@@ -225,6 +225,13 @@ class TcpProgram:
         state = self.states[number]
         return bool(state.next < state.num_steps)
 
+    def owed_bytes(self, number: int) -> int:
+        """What is still to come, or to go, in a lane, headers included."""
+        state = self.states[number]
+        left = self._order[state.first + state.next : state.first + state.num_steps]
+        payload_bytes = int(self._schedule["num_bytes"][left].sum())
+        return len(left) * HEADER_BYTES + payload_bytes - int(state.moved)
+
     def is_ready(self, number: int) -> bool:
         """Whether it has messages left and the next one waits for none of our own steps, or the peer has not yet said
         that it has what was sent without a copy."""

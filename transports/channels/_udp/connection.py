@@ -27,6 +27,7 @@ from transports.channels._udp.wire import (
     unpack_acknowledged,
     whole,
 )
+from transports.channels.framing import Farewell
 from transports.errors import FrameMismatchError
 
 TIME_THRESHOLD: Final = 9 / 8
@@ -75,19 +76,19 @@ class Connection:
         self._asked_s = now_s
         self._controls: list[bytes] = []
         # The end.
-        self._leaving: tuple[int, int] | None = None
+        self._leaving: tuple[Farewell, int] | None = None
         self._leave_s = 0.0
         self.leave_answered = False
-        self._left: tuple[int, int] | None = None
+        self._left: tuple[Farewell, int] | None = None
         # Counts.
         self.acknowledgement_bytes = 0
         self.num_rejected = 0
 
     # --- what is asked of it ------------------------------------------------------------------------------------
 
-    def leave(self, after: int, now_s: float) -> None:
+    def leave(self, farewell: Farewell, now_s: float) -> None:
         """Take leave: messages whose token is still out are given up, those before them are delivered."""
-        self._leaving, self._leave_s = (after, self.outgoing.give_up()), now_s
+        self._leaving, self._leave_s = (farewell, self.outgoing.give_up()), now_s
 
     @property
     def flows(self) -> bool:
@@ -111,8 +112,8 @@ class Connection:
         return self.incoming.first_expected or self.outgoing.first_pending
 
     @property
-    def left_after(self) -> int | None:
-        """The last operation that the peer had finished when it left, once all that it sent has come."""
+    def farewell(self) -> Farewell | None:
+        """What the peer said when it left, once all that it sent has come."""
         if self._left is None or self.incoming.received.prefix < self._left[1]:
             return None
         return self._left[0]
@@ -165,7 +166,8 @@ class Connection:
         elif packet.kind is Kind.PING:
             self.incoming.acknowledge_s = 0.0
         elif packet.kind is Kind.LEAVE:
-            self._left = (packet.number, packet.offset)
+            lost = int.from_bytes(packet.body, "little")
+            self._left = (Farewell(packet.number, lost - 1 if lost else None), packet.offset)
             self._controls.append(pack(self.remote, 0, Kind.LEFT, 0))
         elif packet.kind is Kind.LEFT:
             self.leave_answered = self._leaving is not None
@@ -281,7 +283,9 @@ class Connection:
             self.acknowledgement_bytes += len(found[-1]) + OVERHEAD_BYTES - DATAGRAM_HEADER.size
         if self._leaving is not None and not self.leave_answered and now_s >= self._leave_s:
             self._leave_s = now_s + self._round_trip.timeout_s
-            found.append(pack(self.remote, self._leaving[0], Kind.LEAVE, self._leaving[1]))
+            farewell, end = self._leaving
+            lost = 0 if farewell.lost is None else farewell.lost + 1
+            found.append(pack(self.remote, farewell.after, Kind.LEAVE, end, lost.to_bytes(4, "little")))
         return found
 
     def transmit(self, now_s: float) -> Sequence[Datagram]:

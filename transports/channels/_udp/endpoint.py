@@ -19,10 +19,12 @@ from weakref import WeakSet
 from switch_agg import clock
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
-from transports.channels.base import Completion, Header, PeerStatistics, Token
-from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, describe, left, mismatch
+from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
+from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, Farewell, describe, left, mismatch
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
+from transports.collectives.base import Step
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
 
@@ -202,7 +204,7 @@ class UdpEndpoint:
             first = connection.incoming.peek()
             if first is not None:
                 return unpack_header(first)
-            if connection.left_after is not None:
+            if connection.farewell is not None:
                 return None
             self._check(peer)
             now_s = clock.now_s()
@@ -299,13 +301,13 @@ class UdpEndpoint:
             raise self._mismatch(peer, *connection.incoming.disagreement)
         if connection.restarted:
             raise PeerLostError(peer.rank, "it has begun anew and knows nothing of this group")
-        left_after = connection.left_after
-        if left_after is not None:
-            if self._sequence > left_after or connection.first_pending is not None:
-                raise left(peer.rank, left_after)
+        farewell = connection.farewell
+        if farewell is not None:
+            if self._sequence > farewell.after or connection.first_pending is not None:
+                raise left(peer.rank, farewell, self._group.rank)
         elif peer.refused:
             self._receive(peer)  # its last words may lie behind the refusal
-            if connection.left_after is None:
+            if connection.farewell is None:
                 raise PeerLostError(peer.rank, "nobody listens at its address any more")
 
     def _mismatch(self, peer: Peer, came: bytes, expected: bytes) -> TransportError:
@@ -347,6 +349,18 @@ class UdpEndpoint:
                     return
                 finally:
                     self._driving.release()
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        """See :class:`Endpoint`."""
+
+    def departure(self, peer: int) -> Departure | None:
+        """See :class:`Endpoint`. While nobody drives, the keeper asks silent peers whether they are there."""
+        state = self._peers[peer]
+        if state.connection.peer_leaves:
+            return Departure(True, "it closed the group")
+        if state.connection.restarted:
+            return Departure(False, "it has begun anew and knows nothing of this group")
+        return Departure(False, "nobody listens at its address any more") if state.refused else None
 
     def wake(self) -> None:
         """See :class:`Endpoint`."""
@@ -406,7 +420,7 @@ class UdpEndpoint:
         linger_s = min(clock.protocol_s(self._group.timeout_s), LINGER_S) if in_order else HURRIED_LINGER_S
         deadline_s = clock.now_s() + linger_s
         for peer in self._in_order:
-            peer.connection.leave(finished, clock.now_s())
+            peer.connection.leave(Farewell.because(finished, self._error), clock.now_s())
             peer.due_s = 0.0
         while clock.now_s() < deadline_s:
             try:

@@ -54,7 +54,8 @@ class Kind(IntEnum):
     PING = 3
     """Asks for an acknowledgement."""
     LEAVE = 4
-    """The sender leaves; number: the last operation that it finished, offset: where its stream ends."""
+    """The sender leaves; number: the last operation that it finished, offset: where its stream ends, body: 1 + the rank
+    that it has lost, or 0, in four bytes."""
     LEFT = 5
     """The answer to that."""
     STRANGER = 6

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ from testbed.system.processes import ProcessIdentity, end_processes
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
 
 
-def start(directory: Path, *argv: str, on_output=None) -> SpawnedProcess:  # type: ignore[no-untyped-def]
-    return spawn("p", argv, Output(directory / "p.log", on_output), environment=dict(os.environ))
+def start(directory: Path, *argv: str, on_output: Any = None, listens: bool = False) -> SpawnedProcess:
+    return spawn("p", argv, Output(directory / "p.log", on_output), environment=dict(os.environ), listens=listens)
 
 
 def wait_for_line(path: Path, line: str) -> None:
@@ -60,6 +61,42 @@ def test_many_lines_and_one_without_an_end_are_all_told(tmp_path: Path) -> None:
     assert "".join(lines[100_000:]) == 5_000_000 * "x"
     assert 1 < len(lines[100_000:]) <= 6
     assert process.log_path.stat().st_size == 588_895 + 5_000_000
+
+
+def test_a_listener_that_fails_takes_nothing_from_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines: list[str] = []
+
+    def listen(line: str) -> None:
+        lines.append(line)
+        raise SystemExit(1)
+
+    process = start(tmp_path, "sh", "-c", "echo one; sleep 0.1; seq 100000", on_output=listen)
+    assert process.wait(20.0) == 0
+    assert process.log_path.stat().st_size == 4 + 588_895
+    assert lines == ["one"]
+    assert "output of p: whoever listens has failed" in caplog.text
+
+
+def test_a_listener_that_is_stuck_takes_nothing_from_the_log(tmp_path: Path) -> None:
+    """A terminal that is stopped (Ctrl-S): what an ended process wrote is in its log all the same."""
+    lines: list[str] = []
+    heard, go_on = threading.Event(), threading.Event()
+
+    def listen(line: str) -> None:
+        heard.set()
+        go_on.wait(20)
+        lines.append(line)
+
+    process = start(tmp_path, "sh", "-c", "echo one; read a; echo two", on_output=listen, listens=True)
+    assert heard.wait(10)
+    process.tell("")
+    assert process.wait(10.0) == 0
+    assert process.log_path.read_text() == "one\ntwo\n"
+    go_on.set()
+    deadline_s = time.monotonic() + 10
+    while len(lines) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert lines == ["one", "two"]
 
 
 def test_a_standard_input_that_is_given_is_read(tmp_path: Path) -> None:

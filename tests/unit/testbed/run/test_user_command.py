@@ -266,6 +266,36 @@ def test_an_interrupt_goes_to_the_workers_first(tmp_path: Path) -> None:
     assert time.monotonic() - begun_s < 5
 
 
+def test_a_signal_while_a_worker_is_being_started_reaches_that_worker_too(tmp_path: Path) -> None:
+    """It has begun to print, and nobody knows of it yet."""
+
+    class Hangup(LocalHost):
+        def start(self, process: ProcessSpec, *, on_output: Any = None, on_error: Any = None) -> SpawnedProcess:
+            started = super().start(process, on_output=on_output, on_error=on_error)
+            deadline_s = time.monotonic() + 10
+            while "ready" not in started.log_path.read_text() and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGHUP)
+            return started
+
+    def interrupt(number: int, _: object) -> None:
+        raise Interrupted(signal.Signals(number).name)
+
+    plan = planned("sh", "-c", "trap 'echo hung up; exit 0' HUP; echo ready; while :; do sleep 0.05; done")
+    hosts: dict[str, Any] = {"w0": LocalHost(tmp_path), "w1": Hangup(tmp_path)}
+    before = signal.signal(signal.SIGHUP, interrupt)
+    try:
+        launched = Launch(plan, hosts, run_id="r", redirected=tmp_path / "r", directory=tmp_path, listener=Heard())
+        with pytest.raises(Interrupted, match="SIGHUP"):
+            launched.run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        for host in hosts.values():
+            for process in host.started:
+                process.stop(0.0)
+    assert [(tmp_path / f"w{rank}.log").read_text() for rank in (0, 1)] == ["ready\nhung up\n"] * 2
+
+
 def test_what_is_watched_ends_the_run(tmp_path: Path) -> None:
     def broken() -> None:
         raise RunFailedError("a daemon has ended")

@@ -10,17 +10,20 @@ from transports.channels.base import Header
 from transports.channels.framing import (
     DTYPE_BYTES,
     DTYPES,
+    GOODBYE,
     HEADER_BYTES,
     OPERATIONS,
     REDUCTIONS,
+    Farewell,
     argument,
     describe,
     group_id,
+    left,
     mismatch,
     pack,
     unpack,
 )
-from transports.errors import FrameMismatchError
+from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError
 from transports.execution.operations import ReduceOperation
 
 NUMBER = st.integers(0, 2**32 - 1)
@@ -100,3 +103,31 @@ def test_every_element_type_has_its_size() -> None:
     import torch
 
     assert [torch.empty(0, dtype=getattr(torch, name)).element_size() for name in DTYPES] == list(DTYPE_BYTES)
+
+
+@pytest.mark.parametrize("farewell", [Farewell(0), Farewell(7), Farewell(7, lost=0), Farewell(2**32 - 1, lost=63)])
+def test_a_goodbye_says_what_was_done_and_who_was_lost(farewell: Farewell) -> None:
+    header = unpack(farewell.pack("group"))
+    assert header.operation == GOODBYE
+    assert header.group == group_id("group")
+    assert Farewell.of(header) == farewell
+
+
+def test_who_leaves_because_a_peer_was_lost_says_which_and_a_timeout_blames_nobody() -> None:
+    assert Farewell.because(3, PeerLostError(2, "it closed the connection")) == Farewell(3, lost=2)
+    assert Farewell.because(3, PeerTimeoutError(2, 1.0, "a message")) == Farewell(3)
+    assert Farewell.because(3, None) == Farewell(3)
+
+
+@pytest.mark.parametrize(
+    ("lost", "named", "reason"),
+    [
+        (None, 1, "it closed the group after operation #4"),
+        (1, 1, "it closed the group after operation #4"),
+        (0, 1, "it closed the group after operation #4, having lost this rank"),
+        (2, 2, "rank 1 has lost it, and closed the group after operation #4"),
+    ],
+)
+def test_the_rank_that_was_lost_first_is_named(lost: int | None, named: int, reason: str) -> None:
+    error = left(1, Farewell(4, lost), to=0)
+    assert (error.peer, error.reason) == (named, reason)

@@ -445,3 +445,19 @@ def test_who_asks_for_no_congestion_control_gets_the_hosts() -> None:
             return endpoint.congestion()
 
     assert run_threads(life, groups(2)) == [{1: expected}, {0: expected}]
+
+
+def test_an_event_without_an_end_is_no_end() -> None:
+    """The ends of sends without a copy come as EPOLLERR, too."""
+    met = threading.Barrier(2)
+
+    def life(group: Group) -> None:
+        with closing(Tcp().connect(group)) as endpoint:
+            met.wait(20)
+            for peer in endpoint._peers.values():
+                endpoint._examine(peer)
+                assert peer.farewell is None
+                assert endpoint.departure(peer.rank) is None
+            met.wait(20)
+
+    assert run_threads(life, groups(2)) == [None, None]

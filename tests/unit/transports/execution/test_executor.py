@@ -11,6 +11,7 @@ import torch
 from transports.channels.base import Completion, Header, PeerStatistics
 from transports.channels.framing import DTYPES, OPERATIONS
 from transports.collectives.base import Chunk, Collective, Operation, Step, World
+from transports.collectives.schedules.dependencies import Dependencies
 from transports.execution.executor import SEND_WINDOW, WINDOW, Executor
 
 FLOAT32 = DTYPES.index("float32")
@@ -69,6 +70,12 @@ class _Script:
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         raise AssertionError("who sends what is known")
+
+    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+        return None
+
+    def departure(self, peer: int) -> None:
+        return None
 
     def wake(self) -> None:
         raise AssertionError("nobody waits")

@@ -1,5 +1,6 @@
 """The threads and connections of point-to-point messages: who waits how long, and what ends it."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tests.threads import groups, run_communicators, run_threads
+from transports.channels._tcp.endpoint import TcpEndpoint
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 from transports.errors import PeerLostError, PeerTimeoutError, TransportError
@@ -144,6 +146,63 @@ def test_a_peer_that_leaves_fails_what_waits_for_it_and_nothing_else(channel: st
         return [anyone.source, float(from_any[0]), float(received[0])]
 
     assert run_communicators(body, 3, channel=channel)[:2] == [[1.0, 2.0, 2.0], [0.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize("channel", CHANNEL_KINDS)
+def test_a_peer_that_left_before_there_was_a_connection_is_noticed_and_others_serve(channel: str) -> None:
+    def body(communicator: Communicator) -> list[float]:
+        communicator.barrier().wait(20)
+        if communicator.rank == 2:
+            communicator.close()
+            return []
+        begun_s = time.monotonic()
+        for kind in ("send", "receive"):
+            with pytest.raises(PeerLostError, match="rank 2 is lost: it closed the group"):
+                getattr(communicator, kind)(torch.ones(4), 2).wait(20)
+        received = torch.zeros(4)
+        anyone = communicator.receive(received, None, tag=1)
+        sending = communicator.send(torch.full((4,), 1.0 + communicator.rank), 1 - communicator.rank, tag=1)
+        anyone.wait(20)
+        sending.wait(20)
+        return [float(received[0]), float(anyone.source), float(time.monotonic() - begun_s < 15)]
+
+    assert run_communicators(body, 3, channel=channel, timeout_s=60)[:2] == [[2.0, 1.0, 1.0], [1.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["while it opens", "before"])
+def test_a_peer_that_dies_before_there_is_a_connection_is_noticed(wanted: bool) -> None:
+    """It had a message for us, too, and both were about to open the connection; or it had none."""
+    ring, tcp = COLLECTIVES.parse("ring"), CHANNELS.parse("tcp")
+    ours, theirs = groups(2, timeout_s=60)
+
+    def survive(communicator: Communicator) -> float:
+        with closing(communicator):
+            if wanted:
+                ours.store.set(f"{ours.name}/p2p/0-1/1/wanted", "1")
+            waiting = communicator.receive(torch.empty(4), 1)
+            threading.Event().wait(0.2)
+            assert not waiting.done()
+            died.set()
+            begun_s = time.monotonic()
+            with pytest.raises(PeerLostError, match="rank 1 is lost: it closed the connection"):
+                waiting.wait(30)
+            return time.monotonic() - begun_s
+
+    def life(group: Group) -> float:
+        communicator = Communicator(ring, tcp, group)
+        if group.rank == 0:
+            return survive(communicator)
+        assert died.wait(20)
+        endpoint = communicator._endpoint
+        assert isinstance(endpoint, TcpEndpoint)
+        for peer in endpoint._peers.values():
+            peer.socket.shutdown(socket.SHUT_RDWR)
+        communicator.close()
+        return 0.0
+
+    died = threading.Event()
+    waited_s, _ = run_threads(life, [ours, theirs])
+    assert waited_s < 15
 
 
 def test_short_messages_that_nobody_receives_are_held_back_in_time() -> None:

@@ -283,10 +283,16 @@ def test_turns_go_on_where_schedules_and_single_messages_alternate() -> None:
     assert run_communicators(life, 3, channel={"kind": "tcp", "streams": 4}) == [None] * 3
 
 
+def _die(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        with suppress(OSError):  # the first end may be noticed, and everything closed, before the others
+            connection.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.mark.parametrize("options", [{}, {"streams": 3}, {"zero_copy": True}, {"zero_copy": True, "streams": 2}])
 @pytest.mark.parametrize(("dtype", "op"), [("float16", "sum"), ("bfloat16", "sum"), ("int8", "max")])
 def test_who_dies_in_mid_schedule_is_missed_by_everybody(
-    dtype: str, op: ReduceOperation, options: dict[str, Any]
+    dtype: str, op: ReduceOperation, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work(transport: Transport) -> None:
         while True:
@@ -297,15 +303,16 @@ def test_who_dies_in_mid_schedule_is_missed_by_everybody(
             transport.deadline_s = time.monotonic() + 20
             if group.rank == 1:
                 assert isinstance(transport.endpoint, TcpEndpoint)
-                dying = [each.socket for each in transport.endpoint._peers.values()]
-                threading.Timer(0.05, lambda: [each.shutdown(socket.SHUT_RDWR) for each in dying]).start()
+                monkeypatch.setattr(transport.endpoint, "_say_goodbye", lambda: None)  # as who is killed
+                dying = threading.Timer(0.05, _die, [[each.socket for each in transport.endpoint._peers.values()]])
+                dying.start()
             with pytest.raises(PeerLostError) as raised:
                 work(transport)
             return raised.value.peer
 
     first, second, third = run_threads(life, groups(3))
     assert isinstance(second, int), second
-    assert {first, third} <= {0, 1, 2}
+    assert [first, third] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["ring", "all_to_all", "parameter_server"])
