@@ -320,7 +320,6 @@ def test_a_worker_takes_results_of_its_own_epoch_alone(native: bool) -> None:
                         result(chunk, -1, other),
                         result(chunk, -1, other, kind=Kind.SATURATED),
                         result(chunk, -1, job=job.model_copy(update={"number": (job.number + 1) % 16})),
-                        result(chunk, -1, epoch & 15, kind=Kind.DATA),
                         result(chunk, -1)[:-1],
                         reset.encode(),
                         reset._replace(kind=Kind.JOIN).encode(),

@@ -236,13 +236,16 @@ class Connection:
 
     def next_run(self, now_s: float) -> Run | None:
         """The next packets to send now, already counted as sent; None when there are none or it is too early."""
+        probing = self._num_probes > 0
+        if not probing and not self._pacer.opens(now_s):
+            return None
         wanted = self.outgoing.wanted()
         if wanted is None:
             return None
         room = self._room_packets()
-        if self._num_probes > 0:
+        if probing:
             max_packets, self._num_probes = 1, self._num_probes - 1
-        elif room <= 0 or not self._pacer.opens(now_s):
+        elif room <= 0:
             return None
         else:
             max_packets = min(room, self._burst_packets())
