@@ -1,7 +1,7 @@
 """Datagrams that come late: over jobs that are configured again, restarts at both ends and resets no sum is wrong.
 
 Each seed decides a whole history. What holds a sum to account is the record of who contributed what to which reduction
-of which epoch: a worker that finishes one must have the sum of exactly those. `EPOCH_SEEDS=10000` plays the campaign.
+of which epoch: a worker that finishes one must have the sum of exactly those. `make test-seeds` plays the campaign.
 """
 
 import os
