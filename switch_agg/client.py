@@ -150,7 +150,8 @@ class Client:
         """Sum (count,) float32 over all workers, within :func:`switch_agg.quantize.error_bound`.
 
         `name` says which gradient this is: its exponents are predicted from its last reduction. Every worker reduces
-        the same names with the same counts in the same order. Where contributions are missing (the job has a
+        the same names with the same counts in the same order. The sums lie in memory that the reduction after the next
+        one uses again: copy what is to stay. Where contributions are missing (the job has a
         `straggler_timeout_s`) the sum is scaled up to all workers. Raises EpochEndedError, AggregatorLostError, and
         OverflowedError for a sum that the aggregator had to clip.
         """

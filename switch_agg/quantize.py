@@ -204,8 +204,10 @@ class Quantizer:
         self._highest: Exponents = np.empty(0, np.int8)
         self.used: Exponents = np.empty(0, np.int8)
         """The exponent that each block of the last reduction was quantised with, for :func:`error_bound`."""
-        self.result: Floats = np.empty(0, np.float32)
-        """(count,) sums of the last reduction."""
+        self._memories: tuple[Floats, Floats] = (np.empty(0, np.float32), np.empty(0, np.float32))
+        """For results in turn, kept: the kernel clears every page that it gives out anew."""
+        self.result: Floats = self._memories[0]
+        """(count,) sums of the last reduction; the one after the next has its memory."""
         self.num_repeated = 0
         """Blocks that had to be done again, over all reductions."""
 
@@ -218,7 +220,7 @@ class Quantizer:
             history = self._latest.get(len(self._actual), np.full(len(self._actual), EXPONENT_ZERO, np.int8))
         self.used = predicted(history, self._form.headroom)
         self._highest = np.full(len(self._actual), EXPONENT_ZERO, np.int8)
-        self.result = np.empty_like(values)
+        self.result = self._memory(values)
         return self._round(np.arange(len(self._actual), dtype=np.int64))
 
     def stage(self, attempt: Round, rows: Rows) -> None:
@@ -247,6 +249,14 @@ class Quantizer:
         self.num_repeated += len(again)
         self.used[again] = highest[~settled]
         return self._round(again)
+
+    def _memory(self, values: Floats) -> Floats:
+        """For the result of these: what the last result does not have, and the values themselves do not."""
+        latest, other = self._memories
+        if len(other) < len(values) or np.may_share_memory(other, values):
+            other = np.empty_like(values)
+        self._memories = other, latest
+        return other[: len(values)]
 
     def _unstage(self, words: Elements, which: Blocks, exponents: Exponents) -> None:
         sums = words if self._form is INT32 else self._form.integers(words).astype(np.int32)

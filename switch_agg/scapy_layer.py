@@ -3,7 +3,8 @@
     >>> from switch_agg.scapy_layer import SwitchAgg
     >>> (IP(dst="10.0.0.1") / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(chunk=7, elements=[1, 2] + 254 * [0])).show()
 
-The fields are those of :mod:`switch_agg.wire`. The layer is bound to UDP's ports 0xBEE0 to 0xBEEF, in both directions.
+The fields are those of :mod:`switch_agg.wire`. The layer is bound to UDP's ports 0xBEE0 to 0xBEEF, in both directions,
+where the datagrams of p4app-switchML's clients (:mod:`switch_agg.switchml.wire`) travel, too: it shows both.
 """
 
 from array import array
@@ -14,6 +15,7 @@ from scapy.fields import BitEnumField, BitField, ConditionalField, IntField, Sig
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, bind_layers
 
+from switch_agg.switchml.wire import TYPE as ORIGINAL
 from switch_agg.wire import CARRYING, EXPONENT_ZERO, FORMAT, PORTS, SIZES, Kind, size_code
 
 
@@ -47,7 +49,7 @@ class ElementsField(StrField):
 
     def getfield(self, packet: Packet, data: bytes) -> tuple[bytes, list[int]]:
         """As many as the header's size says, if they are there."""
-        carries = packet.kind in CARRYING
+        carries = packet.kind in CARRYING or packet.kind == ORIGINAL
         length = 4 * SIZES.get(packet.size, 0) if carries else 0
         return data[length:], self.m2i(packet, data[:length])
 
@@ -60,7 +62,9 @@ class SwitchAgg(Packet):
 
     name = "SwitchAgg"
     fields_desc = (
-        BitEnumField("kind", int(Kind.DATA_32), 4, {int(kind): kind.name.lower() for kind in Kind}),
+        BitEnumField(
+            "kind", int(Kind.DATA_32), 4, {ORIGINAL: "original", **{int(kind): kind.name.lower() for kind in Kind}}
+        ),
         BitField("partial", 0, 1),
         BitField("size", None, 3),
         BitField("job", 0, 4),
@@ -71,7 +75,7 @@ class SwitchAgg(Packet):
         BitField("slot", 0, 14),
         SignedByteField("exponent", EXPONENT_ZERO),
         SignedByteField("contributions", 0),
-        ConditionalField(IntField("epoch", 0), lambda packet: packet.kind != Kind.DATA),
+        ConditionalField(IntField("epoch", 0), lambda packet: packet.kind != ORIGINAL),
         ElementsField("elements", []),
     )
 

@@ -15,13 +15,12 @@
     +-------------------------------+  complement 32-bit elements ...
 
 UDP destination port 0xBEE0 to 0xBEEF towards the aggregator, which answers from that port. Sizes 1 (64 elements) and 3
-(256) are the original's; 4 to 6 (512, 1024, 2048) need jumbo frames, and 0 and 2 complete the row. Everything but kind
-1 is ours: see :class:`Kind`. P marks a partial result and `contributions` then says of how many workers. `chunk` is
+(256) are the original's; 4 to 6 (512, 1024, 2048) need jumbo frames, and 0 and 2 complete the row. The kinds are ours:
+see :class:`Kind`. P marks a partial result and `contributions` then says of how many workers. `chunk` is
 opaque to the original; here it counts up within an epoch, which keeps sums right when packets are reordered, and no two
 epochs have the same number, which keeps them right when packets come late (docs/protocol.md).
 
-Kind 1 is the original's own datagram, which `switch_agg/switchml` serves and no job of ours: no epoch, so the elements
-begin four bytes earlier, and its job_number has the whole second byte.
+Kind 1 is the original's own datagram, which :mod:`switch_agg.switchml.wire` reads; here it means nothing.
 """
 
 import struct
@@ -39,8 +38,6 @@ FORMAT: Final = 2
 """Of the datagrams. The first had epochs of four bits where this number stands, and 10 bytes of header."""
 HEADER: Final = struct.Struct(">BBIHbbI")
 """Kind, P and size; job and format; chunk; version and slot; exponent; contributions; epoch."""
-ORIGINAL_HEADER: Final = struct.Struct(">BBIHbb")
-"""p4app-switchML's: the same without the epoch, and all of the second byte its job number."""
 SIZES: Final = {code: 32 << code for code in range(7)}
 """Elements of a chunk by the header's size code."""
 MAX_SLOTS: Final = 1 << 14
@@ -62,8 +59,6 @@ WIRE_ELEMENT: Final = np.dtype(">i4")
 class Kind(IntEnum):
     """What a datagram is. To the aggregator, and what it answers."""
 
-    DATA = 1
-    """p4app-switchML's: a contribution; the result. Known here so that tools show it; no job of ours carries it."""
     JOIN = 2
     """`slot` is the worker's index, `chunk` a number that differs after every start, `contributions` counts the joins
     since then, so that the answer to an earlier one is known. The answer has both, and the epoch."""
@@ -83,7 +78,7 @@ class Kind(IntEnum):
     """A contribution; the result."""
 
 
-CARRYING: Final = frozenset({Kind.DATA, Kind.SATURATED, Kind.DATA_16, Kind.DATA_8, Kind.DATA_32})
+CARRYING: Final = frozenset({Kind.SATURATED, Kind.DATA_16, Kind.DATA_8, Kind.DATA_32})
 """The kinds that have elements."""
 
 
@@ -94,7 +89,7 @@ class Packet(NamedTuple):
     job: int
     """0 to 15."""
     epoch: int
-    """0 to 2^32 - 1. Of DATA 0 to 15: the low half of the original's job number, of which `job` is the high half."""
+    """0 to 2^32 - 1."""
     chunk: int
     """0 to 2^32 - 1."""
     slot: int = 0
@@ -115,10 +110,7 @@ class Packet(NamedTuple):
             size = size_code(len(self.elements))
         fields = (self.chunk, self.version << 15 | self.slot, self.exponent, self.contributions)
         first = self.kind << 4 | self.partial << 3 | size
-        if self.kind == Kind.DATA:
-            head = ORIGINAL_HEADER.pack(first, self.job << 4 | self.epoch, *fields)
-        else:
-            head = HEADER.pack(first, self.job << 4 | FORMAT, *fields, self.epoch)
+        head = HEADER.pack(first, self.job << 4 | FORMAT, *fields, self.epoch)
         return head if self.elements is None else head + self.elements.astype(WIRE_ELEMENT).tobytes()
 
 
@@ -131,21 +123,18 @@ def decode(data: bytes | memoryview) -> Packet:
         kind = Kind(first >> 4)
     except ValueError:
         raise WireError("bad_kind", f"kind {first >> 4} means nothing") from None
-    begin = HEADER.size
-    if kind == Kind.DATA:
-        begin, epoch = ORIGINAL_HEADER.size, job & 15
-    elif job & 15 != FORMAT:
+    if job & 15 != FORMAT:
         raise WireError("bad_format", f"a datagram of format {job & 15}, and this is {FORMAT}")
     elements = None
     if kind in CARRYING:
         num_elements = SIZES.get(first & 7)
         if num_elements is None:
             raise WireError("bad_size", f"size code {first & 7} means nothing")
-        if len(data) != begin + 4 * num_elements:
+        if len(data) != HEADER.size + 4 * num_elements:
             raise WireError("bad_length", f"{len(data)} bytes cannot carry {num_elements} elements")
-        elements = np.frombuffer(data, WIRE_ELEMENT, offset=begin).astype(np.int32)
-    elif len(data) != begin:
-        raise WireError("bad_length", f"{len(data)} bytes where a header's {begin} are all")
+        elements = np.frombuffer(data, WIRE_ELEMENT, offset=HEADER.size).astype(np.int32)
+    elif len(data) != HEADER.size:
+        raise WireError("bad_length", f"{len(data)} bytes where a header's {HEADER.size} are all")
     if pool & 1 << 14:
         raise WireError("bad_slot", "the bit between version and slot is set")
     return Packet(

@@ -31,7 +31,8 @@ HEADER: Final = struct.Struct(">BBIHbb")
 NUM_ELEMENTS: Final = {1: 64, 3: 256}
 """By the header's size code, which is that of `enum ibv_mtu`. The program drops 0 and 2 (next_step_selector.py)."""
 MAX_DATAGRAM_BYTES: Final = HEADER.size + 4 * max(NUM_ELEMENTS.values())
-_TYPE: Final = 1
+TYPE: Final = 1
+"""No kind of our own datagrams, which begin alike and come to the same ports."""
 _WIRE_ELEMENT: Final = np.dtype(">i4")
 
 
@@ -51,7 +52,7 @@ class Packet(NamedTuple):
 
     def encode(self) -> bytes:
         """The datagram."""
-        first = _TYPE << 4 | self.size
+        first = TYPE << 4 | self.size
         pool_index = self.pool_set << 15 | self.slot
         head = HEADER.pack(first, self.job_number, self.tsi, pool_index, *self.exponents)
         return head + self.elements.astype(_WIRE_ELEMENT).tobytes()

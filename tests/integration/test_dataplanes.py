@@ -21,6 +21,7 @@ from switch_agg.job import Job
 from switch_agg.namespaces import in_network_of
 from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.quantize import error_bound
+from switch_agg.switchml import wire as original_wire
 from switch_agg.wire import HEADER, Kind, Packet, decode, frame_bytes
 from tests.rack import AGGREGATOR, PORT, Rack, everybody, rack, run
 
@@ -450,6 +451,7 @@ def test_no_stray_datagram_of_a_worker_s_host_redirects_results_or_ends_an_epoch
         b.reduce(20)
         epoch, wrong = b.plane.epoch(0), np.full(256, 5, np.int32)
         data = Packet(Kind.DATA_32, 0, epoch, 20, slot=4, version=1, elements=wrong)
+        original = original_wire.Packet(3, 0, 20, 1, 4, (0, 0), wrong)  # p4app-switchML's, of the same slot
         control = [Packet(each, 0, epoch, 4711, slot=0) for each in (Kind.PROBE, Kind.RESET, Kind.LEAVE)]
         strays = [
             *(packet.encode() for packet in control),
@@ -461,7 +463,7 @@ def test_no_stray_datagram_of_a_worker_s_host_redirects_results_or_ends_an_epoch
             data._replace(slot=5).encode(),
             data._replace(job=9).encode(),
             data._replace(kind=Kind.DATA_8).encode(),
-            data._replace(kind=Kind.DATA, epoch=0).encode(),
+            original.encode(),
             data.encode()[:-1],
             b"noise",
         ]

@@ -18,7 +18,7 @@ from tests.switchml_client import SWITCH_PORT, Config, Worker, exact_sum, float_
 
 SWITCH: Address = ("10.0.0.254", SWITCH_PORT)
 SEEDS = int(os.environ.get("SWITCHML_SEEDS", "60"))
-"""Of each campaign; `SWITCHML_SEEDS=10000 pytest tests/simulation/test_switchml.py` is the long one."""
+"""Of each campaign; `make test-seeds` is the long one."""
 
 
 class World:

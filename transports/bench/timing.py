@@ -10,6 +10,7 @@ from transports.baselines.base import CommunicatorLike, WorkLike
 from transports.bench.rows import TIMED_OPERATIONS, Sample, matrix_shape
 from transports.bench.stacks import Composed, StackLike
 from transports.collectives.base import Operation
+from transports.execution.communicator import Communicator
 
 _SUMMED: Final = ("all_reduce", "reduce_scatter", "reduce")
 _GATHERED: Final = ("all_gather", "gather")
@@ -133,7 +134,8 @@ def timed(
     one operation that is not timed and one that is: while the others had theirs TCP has forgotten its window (RFC 5681,
     4.1), which it has not where one operation follows another, as in nccl-tests and in the OSU benchmarks. Of
     operations that last for seconds, as rank 0 has found, only the one that is timed. Raises ValueError for a result
-    whose error is above what is `allowed` for that communicator, or not a number."""
+    whose error is above what is `allowed` for that communicator, or not a number, and when a communicator has lost its
+    aggregator."""
     lasting: set[str] = set()
     for number in range(-num_warmup, num_samples):
         for name, communicator in communicators.items():
@@ -146,6 +148,7 @@ def timed(
                     f"{name}: the result of {operands.operation} of {operands.size_bytes} bytes is wrong on rank "
                     f"{communicator.rank}: relative L2 error {error:.2e} (allowed {allowed[name]:.0e})"
                 )
+            _check_aggregator(name, communicator)
             if _of_rank_0(communicator, duration_s) > LASTING_S:
                 lasting.add(name)
             if number >= 0:
@@ -171,6 +174,15 @@ def _once(communicator: CommunicatorLike, operands: Operands) -> tuple[float, fl
     duration_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
     communicator.barrier().wait()
     return duration_s, cpu_s
+
+
+def _check_aggregator(name: str, communicator: CommunicatorLike) -> None:
+    """Raise ValueError when the gradients go around a ring because the aggregator is lost: that has other times."""
+    statistics = communicator.reducer_statistics() if isinstance(communicator, Communicator) else None
+    if statistics is not None and statistics["lost"] is not None:
+        raise ValueError(
+            f"{name}: {statistics['lost']}; an aggregator serves one stack of a kind: no two with the same options"
+        )
 
 
 def _of_rank_0(communicator: CommunicatorLike, value: float) -> float:

@@ -35,7 +35,7 @@
 #define NUM_VALUES (LANES * NUM_ELEMENTS)
 
 enum { MAX_WORKERS = 32, MAX_JOBS = 16, FORMAT = 2, EXPONENT_ZERO = -128 };
-enum { KIND_DATA = 1, KIND_SATURATED = 6, KIND_DATA_16 = 7, KIND_DATA_8 = 8, KIND_DATA_32 = 9 };
+enum { KIND_SATURATED = 6, KIND_DATA_16 = 7, KIND_DATA_8 = 8, KIND_DATA_32 = 9 };
 #if LANES == 1
 typedef __s32 integer;
 typedef __s64 wide; /* of which 2 to the 32 contributions make no overflow */
@@ -499,10 +499,10 @@ __noinline int meet(struct __sk_buff *skb) {
         return TC_ACT_SHOT;
     }
     __u32 kind = frame->chunk.kind_size >> 4;
-    if (kind != KIND_DATA && (kind < KIND_SATURATED || kind > KIND_DATA_32)) return TC_ACT_OK;
+    if (kind < KIND_SATURATED || kind > KIND_DATA_32) return TC_ACT_OK;
 
     COUNT(rx);
-    if (kind != KIND_DATA && (frame->chunk.job_format & 15) != FORMAT) {
+    if ((frame->chunk.job_format & 15) != FORMAT) {
         COUNT(bad_format);
         return TC_ACT_SHOT;
     }

@@ -138,3 +138,18 @@ def test_a_sum_beyond_float32_is_infinite() -> None:
 def test_blocks_fill_up_the_last_chunk() -> None:
     assert blocks(np.ones(70, np.float32), 32).sum(axis=1).tolist() == [32, 32, 6]
     assert blocks(np.ones(0, np.float32), 32).shape == (0, 32)
+
+
+def test_results_take_turns_in_two_memories_and_never_lie_in_the_values() -> None:
+    quantizer, values = Quantizer(1, 32), np.arange(64, dtype=np.float32)
+    found = []
+    for _ in range(4):
+        add("b", [quantizer], [values])
+        found.append(quantizer.result)
+    assert not np.shares_memory(found[2], found[3]), "the last one stays while the next comes"
+    assert np.shares_memory(found[0], found[2]), "kept: the kernel clears every page that it gives out anew"
+    assert np.shares_memory(found[1], found[3])
+    expected = found[2].copy()
+    add("b", [quantizer], [found[2]])
+    assert not np.shares_memory(quantizer.result, found[2])
+    np.testing.assert_array_equal(quantizer.result, expected)

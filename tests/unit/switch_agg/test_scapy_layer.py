@@ -12,6 +12,7 @@ from scapy.utils import wrpcap
 import switch_agg
 from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.scapy_layer import SwitchAgg
+from switch_agg.switchml.wire import TYPE as ORIGINAL
 from switch_agg.wire import Kind, Packet, decode
 
 LUA = Path(switch_agg.__file__).parent / "wireshark" / "switch_agg.lua"
@@ -48,7 +49,7 @@ def test_control_and_wrong_sizes_can_be_built_too() -> None:
     join = decode(bytes(SwitchAgg(kind=int(Kind.JOIN), chunk=99, slot=2)))
     assert (join.kind, join.chunk, join.slot) == (Kind.JOIN, 99, 2)
     assert bytes(SwitchAgg(size=3, elements=[1]))[0] == 0x93
-    original = bytes(SwitchAgg(kind=int(Kind.DATA), job=0, format=7, chunk=5, elements=[1, *[0] * 63]))
+    original = bytes(SwitchAgg(kind=ORIGINAL, job=0, format=7, chunk=5, elements=[1, *[0] * 63]))
     assert original[:14].hex(" ") == "11 07 00 00 00 05 00 00 80 00 00 00 00 01"
     assert "chunk 7 slot 1.0" in SwitchAgg(chunk=7, slot=1).mysummary()
 
@@ -63,7 +64,7 @@ def test_wireshark_dissects_what_it_should(tmp_path: Path) -> None:
         frame / UDP(sport=0xBEEF, dport=4000) / SwitchAgg(partial=1, contributions=3, exponent=-4, elements=elements),
         frame / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(kind=int(Kind.JOIN), chunk=4711),
         frame / UDP(sport=4000, dport=0xBEE0) / bytes(SwitchAgg(elements=elements))[:100],
-        frame / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(kind=int(Kind.DATA), format=7, elements=elements),
+        frame / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(kind=ORIGINAL, format=7, elements=elements),
     ]
     capture = tmp_path / "capture.pcap"
     wrpcap(str(capture), sent)

@@ -8,6 +8,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from switch_agg.errors import WireError
+from switch_agg.switchml import wire as original_wire
 from switch_agg.wire import (
     HEADER,
     MAX_SLOTS,
@@ -36,15 +37,11 @@ packets = st.builds(
 )
 
 
-def test_the_original_s_golden_bytes() -> None:
-    elements = np.zeros(256, np.int32)
-    elements[:3] = [1, -1, 2**31 - 1]
-    # p4app-switchML: job_number 7, tsi 5, set 1, slot 3, exponents -4 and 0; its job_number is both of our fields.
-    data = Packet(Kind.DATA, 0, 7, 5, slot=3, version=1, exponent=-4, elements=elements).encode()
-    assert data[:10].hex(" ") == "13 07 00 00 00 05 80 03 fc 00"
-    assert data[10:22].hex(" ") == "00 00 00 01 ff ff ff ff 7f ff ff ff"
-    assert len(data) == 1034
-    assert decode(data)._replace(elements=None) == Packet(Kind.DATA, 0, 7, 5, slot=3, version=1, exponent=-4)
+def test_the_original_s_own_datagrams_mean_nothing_here() -> None:
+    original = original_wire.Packet(3, 7, 5, 1, 3, (-4, 0), np.zeros(256, np.int32))
+    with pytest.raises(WireError, match="kind 1 means nothing") as caught:
+        decode(original.encode())
+    assert caught.value.reason == "bad_kind"
 
 
 def test_golden_bytes() -> None:

@@ -70,7 +70,8 @@ class Connection:
         self._latest_s = 0.0
         self._meter = DeliveryMeter()
         self._marks_seen = 0
-        self._probe_s: float | None = None
+        self._armed_s: float | None = None
+        """Since when the probe timer runs; None: it does not."""
         self._probes_unanswered = 0
         self._num_probes = 0
         self._asked_s = now_s
@@ -238,20 +239,23 @@ class Connection:
 
     def next_run(self, now_s: float) -> Run | None:
         """The next packets to send now, already counted as sent; None when there are none or it is too early."""
+        probing = self._num_probes > 0
+        if not probing and not self._pacer.opens(now_s):
+            return None
         wanted = self.outgoing.wanted()
         if wanted is None:
             return None
         room = self._room_packets()
-        if self._num_probes > 0:
+        if probing:
             max_packets, self._num_probes = 1, self._num_probes - 1
-        elif room <= 0 or not self._pacer.opens(now_s):
+        elif room <= 0:
             return None
         else:
             max_packets = min(room, self._burst_packets())
         after_rest = self._flight_bytes <= self._pace.path_bytes
         run = self.outgoing.take(wanted, max_packets, now_s, room=room, after_rest=after_rest)
         self._pacer.spend(run.num_bytes + run.num_packets * OVERHEAD_BYTES, self._rate_bps(), now_s)
-        self._arm(now_s)
+        self._armed_s = now_s
         return run
 
     def take_back(self, run: Run, num_sent: int, now_s: float) -> None:
@@ -299,11 +303,12 @@ class Connection:
 
     def _arm(self, now_s: float) -> None:
         """The probe timer (RFC 9002, 6.2): while anything is under way, or held back by the peer."""
-        if self.outgoing.unfinished:
-            timeout_s = self._round_trip.after_attempts_s(1 + self._probes_unanswered)
-            self._probe_s = now_s + timeout_s + MAX_ACKNOWLEDGEMENT_DELAY_S
-        else:
-            self._probe_s = None
+        self._armed_s = now_s if self.outgoing.unfinished else None
+
+    def _probe_s(self, armed_s: float) -> float:
+        """When that timer ends."""
+        timeout_s = self._round_trip.after_attempts_s(1 + self._probes_unanswered)
+        return armed_s + timeout_s + MAX_ACKNOWLEDGEMENT_DELAY_S
 
     def deadline_s(self) -> float:
         """See switch_agg.core.Core."""
@@ -313,7 +318,7 @@ class Connection:
         if self.outgoing.loss_s is not None:
             found.append(self.outgoing.loss_s)
         if self.outgoing.unfinished:
-            found.append(self._probe_s if self._probe_s is not None else 0.0)
+            found.append(self._probe_s(self._armed_s) if self._armed_s is not None else 0.0)
             if self._room_packets() > 0 and self.outgoing.wanted() is not None:
                 found.append(self._pacer.next_s)
         if self._leaving is not None and not self.leave_answered:
@@ -327,10 +332,9 @@ class Connection:
         """See switch_agg.core.Core."""
         if self.outgoing.loss_s is not None and now_s >= self.outgoing.loss_s:
             self._detect_loss(now_s)
-        if self._probe_s is None:
-            if self.outgoing.unfinished:
-                self._arm(now_s)
-        elif now_s >= self._probe_s:
+        if self._armed_s is None:
+            self._arm(now_s)
+        elif now_s >= self._probe_s(self._armed_s):
             self._probe(now_s)
         if now_s >= self._ping_s():
             self._ask(now_s)

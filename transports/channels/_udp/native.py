@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,8 @@ _BATCH: Final = 32
 _BUFFER_BYTES: Final = 65536
 _MAX_RUNS: Final = 256
 _CONTROLS_BYTES: Final = 65536
+_RUN: Final = struct.Struct("<QQIIIIq")
+"""struct run of udp.c: read as one, since fields of ctypes cost a look-up each."""
 
 
 class _Target(ctypes.Structure):
@@ -34,7 +37,7 @@ class _Target(ctypes.Structure):
 
 
 class _Run(ctypes.Structure):
-    """struct run of udp.c."""
+    """struct run of udp.c, whose fields `_RUN` reads in this order; here for the layout to be checked against."""
 
     _fields_ = (
         ("offset", ctypes.c_uint64),
@@ -45,6 +48,9 @@ class _Run(ctypes.Structure):
         ("train_bytes", ctypes.c_uint32),
         ("arrived_ns", ctypes.c_int64),
     )
+
+
+assert _RUN.size == ctypes.sizeof(_Run)
 
 
 class _Reception(ctypes.Structure):
@@ -92,7 +98,8 @@ def library() -> ctypes.CDLL:
 
 
 def _address(view: memoryview | bytes | bytearray) -> int:
-    return int(np.frombuffer(view, np.uint8).ctypes.data) if len(view) else 0
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0] if len(view) else 0
+    return address
 
 
 def send_run(descriptor: int, connection: Connection, run: Run) -> int:
@@ -144,15 +151,13 @@ class Receiver:
         reception.prefix = connection.incoming.received.prefix
         self._library.receive_runs(self._pointer)
         now_s = clock.protocol_s(reception.now_ns * 1e-9)
-        runs = self._scratch.runs
-        for index in range(reception.num_runs):
-            run = runs[index]
-            connection.on_packets(
-                Arrival(
-                    run.number, run.num_packets, run.offset, run.num_bytes, bool(run.marked),
-                    clock.protocol_s(run.arrived_ns * 1e-9), run.train_bytes,
-                ), now_s,
-            )  # fmt: skip
+        if reception.num_runs:
+            runs = _RUN.iter_unpack(self._scratch.run_bytes[: reception.num_runs * _RUN.size])
+            for offset, num_bytes, number, num_packets, marked, train_bytes, arrived_ns in runs:
+                arrived_s = clock.protocol_s(arrived_ns * 1e-9)
+                connection.on_packets(
+                    Arrival(number, num_packets, offset, num_bytes, bool(marked), arrived_s, train_bytes), now_s
+                )
         connection.num_rejected += reception.num_rejected
         if reception.num_controls_bytes:
             for packet in self._controls(reception.num_controls_bytes):
@@ -185,7 +190,8 @@ class Scratch:
     """Memory that one batch passes through."""
 
     def __init__(self) -> None:
-        self.runs = (_Run * _MAX_RUNS)()
+        self.runs = (ctypes.c_uint8 * (_MAX_RUNS * _RUN.size))()
+        self.run_bytes = memoryview(self.runs).cast("B")
         self.controls = (ctypes.c_uint8 * _CONTROLS_BYTES)()
         self.buffers = (ctypes.c_uint8 * (_BATCH * _BUFFER_BYTES))()
 

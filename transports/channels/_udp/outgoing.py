@@ -229,9 +229,10 @@ class Outgoing:
             return piece
         if self._unsent:
             message = self._unsent[0]
-            offset = max(self._next_offset, message.start)
-            end = min(message.end, self.limit)
-            if end < message.end:
+            offset = self._next_offset if self._next_offset > message.start else message.start
+            end = message.end
+            if self.limit < end:
+                end = self.limit
                 end = offset + max(0, end - offset) // self.packet_bytes * self.packet_bytes
             if end > offset:
                 return Piece(message, offset, end)
@@ -255,7 +256,7 @@ class Outgoing:
                 self._unsent.popleft()
         # A few packets after a rest say nothing of the network, however many such bursts an interval holds.
         is_long = finish - self._busy_from >= FEW_PACKETS * self.packet_bytes
-        saturated = is_long and (self.wanted() is not None or room <= num_packets)
+        saturated = is_long and (room <= num_packets or self.wanted() is not None)
         run = Run(message, self.next_number, num_packets, offset, finish - offset, now_s, after_rest, saturated)
         self.next_number += num_packets
         self._sent.append(run)

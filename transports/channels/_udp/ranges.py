@@ -41,4 +41,5 @@ class Ranges:
 
     def keep_last(self, num_ranges: int) -> None:
         """Forget all but the largest."""
-        del self.starts[:-num_ranges], self.ends[:-num_ranges]
+        if len(self.starts) > num_ranges:
+            del self.starts[:-num_ranges], self.ends[:-num_ranges]

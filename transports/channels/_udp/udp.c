@@ -41,6 +41,7 @@ struct run {
     uint32_t train_bytes; /* of the last datagram of the kernel's, which has one time of arrival */
     int64_t arrived_ns;   /* CLOCK_MONOTONIC, of that */
 };
+_Static_assert(sizeof(struct run) == 40, "as native.py reads it");
 
 struct reception {
     /* What is asked. */

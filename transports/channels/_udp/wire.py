@@ -88,11 +88,11 @@ class Acknowledged(NamedTuple):
 
 def check(datagram: bytes | bytearray | memoryview) -> int:
     """The sum over all but the first word."""
-    rest = bytes(memoryview(datagram)[4:])
-    rest += bytes(-len(rest) % 4)
-    if len(rest) <= _SHORT_BYTES:
-        return sum(memoryview(rest).cast("I")) & _MASK
-    return int(np.frombuffer(rest, "<u4").sum(dtype=np.uint64)) & _MASK
+    padded = bytes(datagram) + bytes(-len(datagram) % 4)
+    if len(padded) <= _SHORT_BYTES:
+        words = memoryview(padded).cast("I")
+        return sum(words) - words[0] & _MASK
+    return int(np.frombuffer(padded, "<u4", offset=4).sum(dtype=np.uint64)) & _MASK
 
 
 def pack(connection: int, number: int, kind: Kind, offset: int, body: bytes | memoryview = b"") -> bytes:

@@ -36,6 +36,19 @@ def test_a_wrong_result_fails() -> None:
         assert "a: the result of all_reduce of 120 bytes is wrong" in str(result)
 
 
+def test_the_time_of_the_ring_that_stands_in_for_an_aggregator_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = {"lost": "the aggregator 10.0.0.9 (ebpf) is lost: epoch 7 has begun"}
+    monkeypatch.setattr(Communicator, "reducer_statistics", lambda _: lost)
+
+    def measure(communicator: Communicator) -> None:
+        operands = Operands("all_reduce", rank=communicator.rank, num_workers=2, num_elements=30)
+        list(timed({"a": communicator}, operands, allowed={"a": 1e-6}, num_warmup=0, num_samples=1))
+
+    for result in run_communicators(measure, 2):
+        assert isinstance(result, ValueError)
+        assert str(result).startswith(f"a: {lost['lost']}")
+
+
 @pytest.mark.parametrize(("lasting_s", "num_operations"), [(0.0, 3), (1000.0, 4)])
 def test_a_turn_has_one_operation_more_than_is_timed_unless_they_last(
     lasting_s: float, num_operations: int, monkeypatch: pytest.MonkeyPatch
