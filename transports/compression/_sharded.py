@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, chain, islice, pairwise, zip_longest
 from math import prod, sqrt
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -53,6 +53,10 @@ _GRAIN: Final = 8
 """Shards are multiples of so many elements, but for the last: signs fill whole bytes."""
 
 
+ExchangeOption = Literal["auto", "gather", "two_phase"]
+Slices = Annotated[int, Field(ge=1, le=64)]
+
+
 class Shard(NamedTuple):
     """What one worker owns of a slice of a bucket."""
 
@@ -80,11 +84,11 @@ class Sharded(Gathered):
     """A compressor that codes elements by themselves, or in blocks: shards can be coded one by one, and their means
     again."""
 
-    exchange: Literal["auto", "gather", "two_phase"] = "auto"
+    exchange: ExchangeOption = "auto"
     """`gather`: every worker gathers all payloads. `two_phase`: each averages a shard and codes the mean again, which
     takes 2/N of the bytes and rounds twice. `auto`: two phases where they save more bytes than a round of messages
     costs, and where what the second coding loses is fed back or surely little."""
-    slices: int = Field(1, ge=1, le=64)
+    slices: Slices = 1
     """Of two phases: a bucket goes in so many slices, one of which is coded while another one is on the links. Each is
     two more operations: it pays where coding takes longer than their messages' latency, and not on far links."""
 
@@ -210,6 +214,11 @@ class ShardedCodec(GatheredCodec):
         size that `finish` gives it."""
         self.add_decoded(payload, total, weight, layout)
 
+    def put_decoded_mean(self, payload: Bytes, out: Array, weight: float, layout: Layout) -> None:
+        """Put `weight` times what such a payload says in place of what is there."""
+        out.fill(0.0)
+        self.add_decoded_mean(payload, out, weight, layout)
+
     def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
         """One round; or two of every slice, as :func:`turns` has them. Beside each request goes what the next one needs
         and the decoding of what has come back."""
@@ -295,10 +304,11 @@ class _Slice:
         codec, own = self._codec, self._own
         if not own.lengths:
             return
-        mean = np.zeros(own.stop - own.start, np.float32)
+        mean = np.empty(own.stop - own.start, np.float32)
         damping, length = codec.damping(len(mean)), self._options.encoded_bytes(own.shapes)
-        for payload in self.answers[0]:
-            codec.add_decoded(payload[:length], mean, damping * self._weight, own.layout)
+        for number, payload in enumerate(self.answers[0]):
+            decode = codec.add_decoded if number else codec.put_decoded
+            decode(payload[:length], mean, damping * self._weight, own.layout)
         codec.finish(mean, self._weight)
         if self._owed is not None:
             mean += own.of(self._owed)
@@ -313,9 +323,8 @@ class _Slice:
         """The means of all shards."""
         for shard, payload in zip(self._shards, self.answers[1], strict=False):
             out = shard.of(self._out)
-            out.fill(0.0)
             meant = payload[: self._options.mean_bytes(shard.shapes)]
-            self._codec.add_decoded_mean(meant, out, self._codec.damping(len(out)), shard.layout)
+            self._codec.put_decoded_mean(meant, out, self._codec.damping(len(out)), shard.layout)
             self._codec.finish(out, self._weight)
 
 

@@ -10,11 +10,12 @@ from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import FOLDER, build
 from testbed.errors import EnvironmentLacksError
 from transports.channels.base import CHANNELS
+from transports.compression.base import COMPRESSORS
 
 
 def build_libraries() -> list[Path]:
     """Raises EnvironmentLacksError where there is no compiler, with the cure."""
-    sources = dict.fromkeys(source for channel in CHANNELS for source in channel.native_sources)
+    sources = dict.fromkeys(source for value in (*CHANNELS, *COMPRESSORS) for source in value.native_sources)
     try:
         return [build(source, "library") for source in (FOLDER / "worker.c", *sources)]
     except UnsupportedError as error:
