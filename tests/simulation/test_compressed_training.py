@@ -33,6 +33,7 @@ EXACT: list[Any] = [
     {"kind": "int8", "exchange": "two_phase"},
     "natural",
     "thc",
+    "thc_table",
     "threshold",
 ]
 """Those that one seed is enough for: they go the uncompressed way, nearly."""

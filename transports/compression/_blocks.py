@@ -72,13 +72,17 @@ class BlockCodec(ShardedCodec):
     def encode(self, values: Array, layout: Layout) -> Bytes:
         """Scales and codes."""
         payload = np.empty(self.options.encoded_bytes([piece.shape for piece in layout]), np.uint8)
+        self.encode_into(payload, values, layout)
+        return payload
+
+    def encode_into(self, payload: Bytes, values: Array, layout: Layout) -> None:
+        """Without a copy."""
         code, block = self.options.code, self.options.block
         scales, codes = _divided(payload, len(values))
         if (library := native.library()) is not None:
             native.encode(library, code.name, values, lengths_of(layout), block, scales, codes)
         else:
             encode(code, values, layout, block, scales, codes)
-        return payload
 
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         """To what is there."""

@@ -42,7 +42,7 @@ from transports.compression.base import (
     Shape,
     count,
 )
-from transports.compression.memory import Memory, forget_infinite
+from transports.compression.memory import Memory, Scratch, forget_infinite
 
 ROUND_BYTES: Final = 12_500
 """What the second round of messages is reckoned to cost: what a link of 1 Gbit/s carries in 100 us, the rate and the
@@ -200,14 +200,15 @@ class ShardedCodec(GatheredCodec):
         super().__init__(options, place)
         self.owed: Final = Memory()
         """What the second coding of this worker's shards left out of their means. It is fed back into the next."""
+        self.scratch: Final = Scratch()
 
     def coded(self, values: Array, layout: Layout) -> Array:  # noqa: ARG002
         """What is coded for these values, (n,): they themselves, unless the codec makes something else of a bucket."""
         return values
 
-    def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
+    def encode_mean_into(self, payload: Bytes, mean: Array, layout: Layout) -> None:
         """The payload of a shard's mean, finished: of `weight` times its sum. The values stay as they are."""
-        return self.encode(mean, layout)
+        self.encode_into(payload, mean, layout)
 
     def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         """Add `weight` times what such a payload says to the total, which is then finished again: it may be without a
@@ -231,7 +232,7 @@ class ShardedCodec(GatheredCodec):
         if not two_phase:
             yield from super().exchange(values, out, layout, weight)
             return
-        parts = [_Slice(self, shards, weight, values, out, owed) for shards in slices]
+        parts = [_Slice(self, number, shards, weight, values, out, owed) for number, shards in enumerate(slices)]
         parts[0].encode()
         decoding: list[Callable[[], None]] = []
         for (number, phase), following in zip_longest(order := turns(len(parts)), order[1:]):
@@ -266,6 +267,7 @@ class _Slice:
     def __init__(
         self,
         codec: ShardedCodec,
+        number: int,
         shards: Sequence[Shard],
         weight: float,
         values: Array,
@@ -280,8 +282,10 @@ class _Slice:
         self._own = shards[codec.place.rank]
         self._row_bytes = codec.options.row_bytes(shards)
         self._values, self._out, self._owed = values, out, owed
-        self._payloads = np.zeros((len(shards), self._row_bytes[0]), np.uint8)
-        self._mean_payload = np.zeros(self._row_bytes[1], np.uint8)
+        rows = codec.scratch.bytes(("shards", number), len(shards) * self._row_bytes[0])
+        self._payloads = rows.reshape(len(shards), self._row_bytes[0])
+        self._mean = codec.scratch.bytes(("mean", number), 4 * (self._own.stop - self._own.start)).view(np.float32)
+        self._mean_payload = codec.scratch.bytes(("coded", number), self._row_bytes[1])
         self.answers: list[Any] = [None, None]
         self.steps: Final = (self.encode, self.encode_mean)
         """What comes before the request of each phase."""
@@ -292,19 +296,20 @@ class _Slice:
 
     def encode(self) -> None:
         """Every shard. With error feedback the values become what is not sent."""
+        self._payloads[len(self._shards) :] = 0
         for row, shard in zip(self._payloads, self._shards, strict=False):
             values = shard.of(self._values)
-            payload = self._codec.encode(values, shard.layout)
-            row[: len(payload)] = payload
+            payload = filled_up(row, self._options.encoded_bytes(shard.shapes))
+            self._codec.encode_into(payload, values, shard.layout)
             if self._options.error_feedback:
                 self._codec.add_decoded(payload, values, -self._codec.damping(len(values)), shard.layout)
 
     def encode_mean(self) -> None:
         """Of this worker's shard, added in the order of the ranks. With error feedback what it leaves out is kept."""
-        codec, own = self._codec, self._own
+        codec, own, mean = self._codec, self._own, self._mean
         if not own.lengths:
+            self._mean_payload.fill(0)
             return
-        mean = np.empty(own.stop - own.start, np.float32)
         damping, length = codec.damping(len(mean)), self._options.encoded_bytes(own.shapes)
         for number, payload in enumerate(self.answers[0]):
             decode = codec.add_decoded if number else codec.put_decoded
@@ -312,8 +317,8 @@ class _Slice:
         codec.finish(mean, self._weight)
         if self._owed is not None:
             mean += own.of(self._owed)
-        payload = codec.encode_mean(mean, own.layout)
-        self._mean_payload[: len(payload)] = payload
+        payload = filled_up(self._mean_payload, self._options.mean_bytes(own.shapes))
+        codec.encode_mean_into(payload, mean, own.layout)
         if self._owed is not None:
             codec.add_decoded_mean(payload, mean, -damping, own.layout)
             forget_infinite(mean)
@@ -326,6 +331,12 @@ class _Slice:
             meant = payload[: self._options.mean_bytes(shard.shapes)]
             self._codec.put_decoded_mean(meant, out, self._codec.damping(len(out)), shard.layout)
             self._codec.finish(out, self._weight)
+
+
+def filled_up(row: Bytes, num_bytes: int) -> Bytes:
+    """The first bytes of a row, and zeros in the rest: nothing of an earlier exchange goes out again."""
+    row[num_bytes:] = 0
+    return row[:num_bytes]
 
 
 def turns(num_slices: int) -> list[tuple[int, int]]:

@@ -341,6 +341,10 @@ class GatheredCodec(Codec):
     def encode(self, values: Array, layout: Layout) -> Bytes:
         """The payload. The values stay as they are."""
 
+    def encode_into(self, payload: Bytes, values: Array, layout: Layout) -> None:
+        """The same, in memory of that length."""
+        payload[:] = self.encode(values, layout)
+
     @abstractmethod
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         """Add `weight` times what the payload says to the total."""

@@ -146,9 +146,9 @@ class _Codec(Codec):
             values -= rotation.back(entries[indices] - np.float32(granularity / 2), steps)
         shards: Bytes = yield AllToAll(self._packed(indices))
         sums: list[Bytes] = yield AllGather(self._added(shards, entries).view(np.uint8), varying=False)
-        total = np.concatenate(sums).view(self._sum_type)[: rotated.size].reshape(rotated.shape)
-        middle = np.float32(num_workers * granularity / 2)
-        out[:] = rotation.back(total - middle, steps * np.float32(weight))
+        total = np.concatenate(sums).view(self._sum_type)[: rotated.size].astype(np.float32).reshape(rotated.shape)
+        total -= np.float32(num_workers * granularity / 2)
+        out[:] = rotation.back(total, steps * np.float32(weight))
 
     @property
     def _sum_type(self) -> type[np.uint8 | np.uint16]:
@@ -190,7 +190,10 @@ class _Codec(Codec):
 
     def _added(self, rows: Bytes, entries: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """Of this worker's shard, from all workers' indices."""
-        return np.sum([entries[unpack(row, self.options.bits)] for row in rows], axis=0, dtype=self._sum_type)
+        total = np.zeros(rows.shape[1] * 8 // self.options.bits, self._sum_type)
+        for row in rows:
+            total += entries[unpack(row, self.options.bits)]
+        return total
 
 
 def _norms(blocks: Array) -> Array:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.lockstep import Workers
+from transports.compression import onebit_adam
 from transports.compression.base import COMPRESSORS, AllReduce, AllToAll, Piece, Place
 from transports.compression.onebit_adam import OneBitAdam, Signs, SignsCodec
 
@@ -112,8 +113,8 @@ def test_a_coding_keeps_the_length_of_each_part_and_leaves_what_is_said(
     """|C(x) - x|^2 = 2 (1 - |x|_1 / (sqrt(n) |x|_2)) |x|^2."""
     generator = np.random.default_rng(seed)
     layout = [Piece(number, (length,)) for number, length in enumerate(lengths)]
-    values = generator.standard_normal(sum(lengths)) * (generator.random(sum(lengths)) >= share_of_zeros) * scale
-    values = values.astype(np.float32)
+    drawn = generator.standard_normal(sum(lengths)) * (generator.random(sum(lengths)) >= share_of_zeros) * scale
+    values = drawn.astype(np.float32)
     codec = SignsCodec(Signs(), Place(rank=0, num_workers=1, seed=0))
     payload = codec.encode(values, layout)
     assert len(payload) == Signs().encoded_bytes([piece.shape for piece in layout])
@@ -126,7 +127,7 @@ def test_a_coding_keeps_the_length_of_each_part_and_leaves_what_is_said(
         norm = np.linalg.norm(part)
         assert np.linalg.norm(coded) == pytest.approx(norm, rel=1e-5)
         left = 2 * norm * (norm - np.abs(part).sum() / math.sqrt(length))
-        assert np.square(coded - part).sum() == pytest.approx(left, rel=1e-4, abs=1e-5 * norm**2)
+        assert np.square(coded - part).sum() == pytest.approx(left, rel=1e-4, abs=float(1e-5 * norm**2))
 
 
 @pytest.mark.parametrize("num_large", [1, 3, 40, 256])
@@ -139,6 +140,7 @@ def test_what_is_left_out_stays_bounded_though_one_coding_may_leave_more_than_th
             each[:num_large] = given_
         workers.mean(values, LAYOUT)
         codec = workers.members[0]._codec
+        assert isinstance(codec, onebit_adam._Codec)
         norms.append(float(np.linalg.norm(codec._errors.flat(LAYOUT))))
     assert np.mean(norms[300:]) < 1.3 * np.mean(norms[150:250]) + 1e-9
     assert max(norms[1:]) < 30 * math.sqrt(num_large)

@@ -90,7 +90,9 @@ def test_every_float_is_coded_and_decoded_to_the_same_bits(
     """Subnormal numbers, zeros of both signs, infinity and what is no number included; wherever a payload begins."""
     generator = np.random.default_rng(seed)
     num_elements = sum(lengths)
-    values = np.exp2(generator.uniform(*exponents, num_elements)) * generator.choice([-1, 0, 1], num_elements)
+    values = np.exp2(generator.uniform(exponents[0], exponents[1], num_elements)) * generator.choice(
+        [-1, 0, 1], num_elements
+    )
     values = np.minimum(values, 3.4e38).astype(np.float32)
     if spoiled is not None and num_elements:
         values[generator.integers(num_elements)] = spoiled
