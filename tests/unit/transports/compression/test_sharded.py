@@ -271,7 +271,7 @@ def test_nothing_of_an_earlier_exchange_goes_out_again() -> None:
     assert torch.equal(used.mean(values, layout)[0], expected[0])
     for first, second in zip(fresh.requests, used.requests, strict=True):
         sent = [request.payloads if isinstance(request, AllToAll) else request.payload for request in (first, second)]
-        assert np.array_equal(*sent)
+        assert np.array_equal(sent[0], sent[1])
 
 
 @pytest.mark.parametrize("num_workers", [2, 4])

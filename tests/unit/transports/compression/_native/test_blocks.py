@@ -128,6 +128,15 @@ def test_every_byte_is_decoded_to_the_same_bits(kind: str) -> None:
     assert np.isnan(found).sum() == (2 if kind == "fp8" else 0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_total_does_not_depend_on_what_was_there(kind: str) -> None:
+    scales, codes = np.array([0.75], np.float32).view(np.uint8), np.arange(100, dtype=np.uint8)
+    expected = _decoded(kind, (scales, codes), [100], 256, 0.5, np.zeros(100, np.float32), in_c=False)
+    found = np.full(100, np.nan, np.float32)
+    native.decode(_native(), _compressor(kind).code.name, scales, codes, [100], 256, 0.5, found, fresh=True)
+    assert _same(found, expected)
+
+
 def test_every_float_between_two_codes_is_rounded_as_torch_rounds_it() -> None:
     """Those next to each tie, and the ties; a block of 448 has the scale 1."""
     codes = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
