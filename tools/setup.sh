@@ -76,5 +76,5 @@ index=()
 for folder in switch_agg testbed.system; do
   .venv/bin/python -m "$folder.native.build" || fail "the C sources of $folder could not be built"
 done
-.venv/bin/python -m testbed.system.native.libraries >/dev/null || fail "the C sources of the channels could not be built"
+.venv/bin/python -m testbed.system.native.libraries >/dev/null || fail "the C sources of the transports could not be built"
 printf '%s' "$wanted" > "$stamp"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, chain, islice, pairwise, zip_longest
 from math import prod, sqrt
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -42,7 +42,7 @@ from transports.compression.base import (
     Shape,
     count,
 )
-from transports.compression.memory import Memory, forget_infinite
+from transports.compression.memory import Memory, Scratch, forget_infinite
 
 ROUND_BYTES: Final = 12_500
 """What the second round of messages is reckoned to cost: what a link of 1 Gbit/s carries in 100 us, the rate and the
@@ -51,6 +51,10 @@ LEAST_KEPT: Final = 0.75
 """Of the square: how much of it a second coding must keep, at worst, to be chosen where no error is fed back."""
 _GRAIN: Final = 8
 """Shards are multiples of so many elements, but for the last: signs fill whole bytes."""
+
+
+ExchangeOption = Literal["auto", "gather", "two_phase"]
+Slices = Annotated[int, Field(ge=1, le=64)]
 
 
 class Shard(NamedTuple):
@@ -80,11 +84,11 @@ class Sharded(Gathered):
     """A compressor that codes elements by themselves, or in blocks: shards can be coded one by one, and their means
     again."""
 
-    exchange: Literal["auto", "gather", "two_phase"] = "auto"
+    exchange: ExchangeOption = "auto"
     """`gather`: every worker gathers all payloads. `two_phase`: each averages a shard and codes the mean again, which
     takes 2/N of the bytes and rounds twice. `auto`: two phases where they save more bytes than a round of messages
     costs, and where what the second coding loses is fed back or surely little."""
-    slices: int = Field(1, ge=1, le=64)
+    slices: Slices = 1
     """Of two phases: a bucket goes in so many slices, one of which is coded while another one is on the links. Each is
     two more operations: it pays where coding takes longer than their messages' latency, and not on far links."""
 
@@ -196,19 +200,25 @@ class ShardedCodec(GatheredCodec):
         super().__init__(options, place)
         self.owed: Final = Memory()
         """What the second coding of this worker's shards left out of their means. It is fed back into the next."""
+        self.scratch: Final = Scratch()
 
     def coded(self, values: Array, layout: Layout) -> Array:  # noqa: ARG002
         """What is coded for these values, (n,): they themselves, unless the codec makes something else of a bucket."""
         return values
 
-    def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
+    def encode_mean_into(self, payload: Bytes, mean: Array, layout: Layout) -> None:
         """The payload of a shard's mean, finished: of `weight` times its sum. The values stay as they are."""
-        return self.encode(mean, layout)
+        self.encode_into(payload, mean, layout)
 
     def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         """Add `weight` times what such a payload says to the total, which is then finished again: it may be without a
         size that `finish` gives it."""
         self.add_decoded(payload, total, weight, layout)
+
+    def put_decoded_mean(self, payload: Bytes, out: Array, weight: float, layout: Layout) -> None:
+        """Put `weight` times what such a payload says in place of what is there."""
+        out.fill(0.0)
+        self.add_decoded_mean(payload, out, weight, layout)
 
     def exchange(self, values: Array, out: Array, layout: Layout, weight: float) -> Exchanging:
         """One round; or two of every slice, as :func:`turns` has them. Beside each request goes what the next one needs
@@ -222,7 +232,7 @@ class ShardedCodec(GatheredCodec):
         if not two_phase:
             yield from super().exchange(values, out, layout, weight)
             return
-        parts = [_Slice(self, shards, weight, values, out, owed) for shards in slices]
+        parts = [_Slice(self, number, shards, weight, values, out, owed) for number, shards in enumerate(slices)]
         parts[0].encode()
         decoding: list[Callable[[], None]] = []
         for (number, phase), following in zip_longest(order := turns(len(parts)), order[1:]):
@@ -257,6 +267,7 @@ class _Slice:
     def __init__(
         self,
         codec: ShardedCodec,
+        number: int,
         shards: Sequence[Shard],
         weight: float,
         values: Array,
@@ -271,8 +282,10 @@ class _Slice:
         self._own = shards[codec.place.rank]
         self._row_bytes = codec.options.row_bytes(shards)
         self._values, self._out, self._owed = values, out, owed
-        self._payloads = np.zeros((len(shards), self._row_bytes[0]), np.uint8)
-        self._mean_payload = np.zeros(self._row_bytes[1], np.uint8)
+        rows = codec.scratch.bytes(("shards", number), len(shards) * self._row_bytes[0])
+        self._payloads = rows.reshape(len(shards), self._row_bytes[0])
+        self._mean = codec.scratch.bytes(("mean", number), 4 * (self._own.stop - self._own.start)).view(np.float32)
+        self._mean_payload = codec.scratch.bytes(("coded", number), self._row_bytes[1])
         self.answers: list[Any] = [None, None]
         self.steps: Final = (self.encode, self.encode_mean)
         """What comes before the request of each phase."""
@@ -283,27 +296,29 @@ class _Slice:
 
     def encode(self) -> None:
         """Every shard. With error feedback the values become what is not sent."""
+        self._payloads[len(self._shards) :] = 0
         for row, shard in zip(self._payloads, self._shards, strict=False):
             values = shard.of(self._values)
-            payload = self._codec.encode(values, shard.layout)
-            row[: len(payload)] = payload
+            payload = filled_up(row, self._options.encoded_bytes(shard.shapes))
+            self._codec.encode_into(payload, values, shard.layout)
             if self._options.error_feedback:
                 self._codec.add_decoded(payload, values, -self._codec.damping(len(values)), shard.layout)
 
     def encode_mean(self) -> None:
         """Of this worker's shard, added in the order of the ranks. With error feedback what it leaves out is kept."""
-        codec, own = self._codec, self._own
+        codec, own, mean = self._codec, self._own, self._mean
         if not own.lengths:
+            self._mean_payload.fill(0)
             return
-        mean = np.zeros(own.stop - own.start, np.float32)
         damping, length = codec.damping(len(mean)), self._options.encoded_bytes(own.shapes)
-        for payload in self.answers[0]:
-            codec.add_decoded(payload[:length], mean, damping * self._weight, own.layout)
+        for number, payload in enumerate(self.answers[0]):
+            decode = codec.add_decoded if number else codec.put_decoded
+            decode(payload[:length], mean, damping * self._weight, own.layout)
         codec.finish(mean, self._weight)
         if self._owed is not None:
             mean += own.of(self._owed)
-        payload = codec.encode_mean(mean, own.layout)
-        self._mean_payload[: len(payload)] = payload
+        payload = filled_up(self._mean_payload, self._options.mean_bytes(own.shapes))
+        codec.encode_mean_into(payload, mean, own.layout)
         if self._owed is not None:
             codec.add_decoded_mean(payload, mean, -damping, own.layout)
             forget_infinite(mean)
@@ -313,10 +328,15 @@ class _Slice:
         """The means of all shards."""
         for shard, payload in zip(self._shards, self.answers[1], strict=False):
             out = shard.of(self._out)
-            out.fill(0.0)
             meant = payload[: self._options.mean_bytes(shard.shapes)]
-            self._codec.add_decoded_mean(meant, out, self._codec.damping(len(out)), shard.layout)
+            self._codec.put_decoded_mean(meant, out, self._codec.damping(len(out)), shard.layout)
             self._codec.finish(out, self._weight)
+
+
+def filled_up(row: Bytes, num_bytes: int) -> Bytes:
+    """The first bytes of a row, and zeros in the rest: nothing of an earlier exchange goes out again."""
+    row[num_bytes:] = 0
+    return row[:num_bytes]
 
 
 def turns(num_slices: int) -> list[tuple[int, int]]:

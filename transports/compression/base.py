@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction as Rational
 from functools import lru_cache
 from math import ceil, prod, sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
@@ -167,6 +168,9 @@ class Compressor(Options):
     overflows: ClassVar[bool] = False
     """Whether without error feedback a finite element beyond the range becomes infinite, for a gradient scaler to see,
     instead of the largest."""
+
+    native_libraries: ClassVar[Sequence[Callable[[], Path]]] = ()
+    """What builds the C that its codec loads, and says where it is: ahead for containers, which have no compiler."""
 
     no_feedback: ClassVar[str] = ""
     """Why error feedback makes no sense here, and what does."""
@@ -339,9 +343,18 @@ class GatheredCodec(Codec):
     def encode(self, values: Array, layout: Layout) -> Bytes:
         """The payload. The values stay as they are."""
 
+    def encode_into(self, payload: Bytes, values: Array, layout: Layout) -> None:
+        """The same, in memory of that length."""
+        payload[:] = self.encode(values, layout)
+
     @abstractmethod
     def add_decoded(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         """Add `weight` times what the payload says to the total."""
+
+    def put_decoded(self, payload: Bytes, out: Array, weight: float, layout: Layout) -> None:
+        """Put `weight` times what the payload says in place of what is there."""
+        out.fill(0.0)
+        self.add_decoded(payload, out, weight, layout)
 
     def finish(self, out: Array, weight: float) -> None:
         """Make the result of `weight` times the sum, in place."""
@@ -353,9 +366,9 @@ class GatheredCodec(Codec):
         damping = self.damping(len(values))
         if self.options.error_feedback:
             self.add_decoded(payload, values, -damping, layout)
-        out.fill(0.0)
-        for each in payloads:
-            self.add_decoded(each, out, damping * weight, layout)
+        for number, each in enumerate(payloads):
+            decode = self.add_decoded if number else self.put_decoded
+            decode(each, out, damping * weight, layout)
         self.finish(out, weight)
 
 

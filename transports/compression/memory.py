@@ -1,11 +1,11 @@
-"""Something kept of each parameter between exchanges, whatever bucket it is in."""
+"""What is kept between exchanges: something of each parameter, whatever bucket it is in; and memory to work in."""
 
 from collections.abc import Hashable
 from math import prod
 
 import numpy as np
 
-from transports.compression.base import Array, Layout
+from transports.compression.base import Array, Bytes, Layout
 
 
 class Memory:
@@ -37,6 +37,20 @@ class Memory:
         for earlier in outdated:
             self._flats.pop(earlier, None)
         self._flats[keys] = flat
+
+
+class Scratch:
+    """Memory that is used again in the next exchange: the kernel takes longer to give out fresh pages, and to clear
+    them, than an eight-bit code takes to fill them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[Hashable, Bytes] = {}
+
+    def bytes(self, use: Hashable, num_bytes: int) -> Bytes:
+        """(num_bytes,) of any content, until the same is asked for again."""
+        if use not in self._buffers or len(self._buffers[use]) < num_bytes:
+            self._buffers[use] = np.empty(num_bytes, np.uint8)
+        return self._buffers[use][:num_bytes]
 
 
 def forget_infinite(*kept: Array) -> None:

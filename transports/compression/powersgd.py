@@ -6,8 +6,9 @@ is summed and orthogonalised, Q = M^T P is summed, and P Q^T stands for M. So wh
 length 1, whatever the size of M. Parameters of one dimension, and those that would not shrink, travel as
 they are, with the first of the two sums. On the wire: float32.
 
-`start` and `min_compression_rate` are `start_powerSGD_iter` and `min_compression_rate` of torch's PowerSGDState
-(torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py), whose defaults are 1000 and 2.
+`start`, `min_compression_rate` and `batch_same_shapes` are `start_powerSGD_iter`, `min_compression_rate` and
+`batch_tensors_with_same_shape` of torch's PowerSGDState (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py),
+whose defaults are 1000, 2 and False.
 """
 
 from collections.abc import Hashable, Sequence
@@ -48,6 +49,9 @@ class PowerSgd(Summed):
     many as the workload warms up for, so that all measured iterations send the same."""
     min_compression_rate: float = Field(1.0, ge=1, le=1e6, allow_inf_nan=False)
     """A gradient is factored where that saves more than this many times the elements."""
+    batch_same_shapes: bool = False
+    """Factor gradients of one shape together: less of the processor's time for many small ones, and memory for a copy
+    of them. Results are the same but for roundings."""
     error_feedback: bool = True
 
     @property
@@ -89,12 +93,25 @@ class PowerSgd(Summed):
 
 
 class _Part(NamedTuple):
-    """A parameter: where it lies in the bucket and, in its turn, in what is summed first."""
+    """A parameter, and where it lies in the bucket."""
 
     key: Hashable
     start: int
     stop: int
     matrix: tuple[int, int] | None
+
+
+class _Batch(NamedTuple):
+    """Matrices of one shape (rows, columns), factored together."""
+
+    rows: int
+    columns: int
+    parts: list[_Part]
+
+    def stacked(self, values: Array) -> Array:
+        """Of the bucket's values (matrices, rows, columns): a view, where there is one."""
+        matrices = [values[part.start : part.stop].reshape(self.rows, self.columns) for part in self.parts]
+        return matrices[0][None] if len(matrices) == 1 else np.stack(matrices)
 
 
 class _Codec(Codec):
@@ -112,65 +129,88 @@ class _Codec(Codec):
             yield from uncompressed(values, out, weight, error_feedback=self.options.error_feedback)
             return
         parts = self._parts(layout)
-        rank = self.options.rank
+        batches, whole = self._batches(parts), [part for part in parts if part.matrix is None]
         sent = limited(values, self.options.valid_range.largest)
-        first = np.concatenate([self._first(part, sent) for part in parts])
-        first *= np.float32(weight)
+        matrices = [batch.stacked(sent) for batch in batches]
+        first = _joined(
+            [matrix @ self._query(batch) for batch, matrix in zip(batches, matrices, strict=True)]
+            + [sent[part.start : part.stop] for part in whole],
+            weight,
+        )
         yield AllReduce(torch.from_numpy(first), "sum")
-        lefts, rights = {}, {}
-        for part, summed in zip(parts, _cut(first, [self._length(part) for part in parts]), strict=True):
-            if part.matrix is None:
-                out[part.start : part.stop] = summed
-                if self.options.error_feedback:
-                    values[part.start : part.stop] -= sent[part.start : part.stop]
-                continue
-            left = lefts[part] = _orthogonal(summed.reshape(-1, rank))
-            right = rights[part] = sent[part.start : part.stop].reshape(part.matrix).T @ left
+        *summed, rest = _cut(first, [self._elements(batch, batch.rows) for batch in batches])
+        lefts = [_orthogonal(each.reshape(len(b.parts), b.rows, -1)) for b, each in zip(batches, summed, strict=True)]
+        for part, mean in zip(whole, _cut(rest, [part.stop - part.start for part in whole]), strict=False):
+            out[part.start : part.stop] = mean
             if self.options.error_feedback:
-                values[part.start : part.stop].reshape(part.matrix)[...] -= left @ right.T
-        if not rights:
+                values[part.start : part.stop] -= sent[part.start : part.stop]
+        if not batches:
             return
-        second = np.concatenate([right.ravel() for right in rights.values()])
-        second *= np.float32(weight)
+        rights = [matrix.swapaxes(1, 2) @ left for matrix, left in zip(matrices, lefts, strict=True)]
+        second = _joined(rights, weight)
+        if self.options.error_feedback:
+            for batch, left, right in zip(batches, lefts, rights, strict=True):
+                for part, product in zip(batch.parts, left @ right.swapaxes(1, 2), strict=True):
+                    values[part.start : part.stop] -= product.reshape(-1)
         yield AllReduce(torch.from_numpy(second), "sum")
-        for part, summed in zip(rights, _cut(second, [right.size for right in rights.values()]), strict=True):
-            assert part.matrix is not None, "only matrices have a second factor"
-            query = summed.reshape(-1, rank)
-            np.matmul(lefts[part], query.T, out=out[part.start : part.stop].reshape(part.matrix))
-            if np.isfinite(query).all() and query.any():  # zeros would find no direction ever again
-                self._queries[part.key] = _orthogonal(query)
+        factors = _cut(second, [self._elements(batch, batch.columns) for batch in batches])
+        for batch, left, each in zip(batches, lefts, factors, strict=False):
+            self._finish(batch, left, each.reshape(len(batch.parts), batch.columns, -1), out)
+
+    def _finish(self, batch: _Batch, left: Array, right: Array, out: Array) -> None:
+        """Put the products in the bucket, and keep where the next time begins."""
+        queries = _orthogonal(right)
+        for number, part in enumerate(batch.parts):
+            product = out[part.start : part.stop].reshape(batch.rows, batch.columns)
+            np.matmul(left[number], right[number].T, out=product)
+            if np.isfinite(right[number]).all() and right[number].any():  # zeros would find no direction ever again
+                self._queries[part.key] = queries[number]
             else:
                 self._queries.pop(part.key, None)
 
     def _parts(self, layout: Layout) -> list[_Part]:
+        """In order. Those that have no Q are given one, in that order too, so that all workers draw the same."""
         parts, start = [], 0
         for piece in layout:
             stop = start + prod(piece.shape)
-            parts.append(_Part(piece.key, start, stop, self.options.matrix(piece.shape)))
+            parts.append(part := _Part(piece.key, start, stop, self.options.matrix(piece.shape)))
+            if part.matrix and part.key not in self._queries:
+                shape = part.matrix[1], self.options.rank
+                self._queries[part.key] = _orthogonal(self.shared.standard_normal(shape, dtype=np.float32))
             start = stop
         return parts
 
-    def _length(self, part: _Part) -> int:
-        return part.stop - part.start if part.matrix is None else part.matrix[0] * self.options.rank
+    def _batches(self, parts: Sequence[_Part]) -> list[_Batch]:
+        """Of one matrix each, unless those of one shape go together."""
+        batches: dict[Hashable, _Batch] = {}
+        for part in parts:
+            if part.matrix:
+                key = part.matrix if self.options.batch_same_shapes else part.start
+                batches.setdefault(key, _Batch(*part.matrix, [])).parts.append(part)
+        return list(batches.values())
 
-    def _first(self, part: _Part, values: Array) -> Array:
-        """What a parameter gives to the first sum."""
-        own = values[part.start : part.stop]
-        if part.matrix is None:
-            return own
-        if part.key not in self._queries:
-            shape = part.matrix[1], self.options.rank
-            self._queries[part.key] = _orthogonal(self.shared.standard_normal(shape, dtype=np.float32))
-        product: Array = own.reshape(part.matrix) @ self._queries[part.key]
-        return product.ravel()
+    def _query(self, batch: _Batch) -> Array:
+        """(matrices, columns, rank)."""
+        return np.stack([self._queries[part.key] for part in batch.parts])
+
+    def _elements(self, batch: _Batch, length: int) -> int:
+        return len(batch.parts) * length * self.options.rank
 
 
-def _orthogonal(matrix: Array) -> Array:
-    """(n, r) of orthogonal columns of length 1 that span the given ones, by Householder reflections: they are so also
-    where the given ones are tiny, huge, zero, or depend on each other.
+def _joined(arrays: Sequence[Array], weight: float) -> Array:
+    """All of them one after another, times the weight."""
+    flat = np.concatenate([each.reshape(-1) for each in arrays])
+    flat *= np.float32(weight)
+    return flat
+
+
+def _orthogonal(matrices: Array) -> Array:
+    """(..., n, r) of orthogonal columns of length 1 that span the given ones, by Householder reflections: they are so
+    also where the given ones are tiny, huge, zero, or depend on each other.
     """
-    return np.linalg.qr(matrix)[0]
+    return np.linalg.qr(matrices)[0]
 
 
 def _cut(flat: Array, lengths: Sequence[int]) -> list[Array]:
-    return np.split(flat, np.cumsum(lengths[:-1]))
+    """Parts of such lengths, and the rest."""
+    return np.split(flat, np.cumsum(lengths))

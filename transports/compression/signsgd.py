@@ -90,10 +90,12 @@ class _Codec(ShardedCodec):
             signs += 1
             total[start:stop] += signs * scale  # never twice the scale, for which there may be no room
 
-    def encode_mean(self, mean: Array, layout: Layout) -> Bytes:
+    def encode_mean_into(self, payload: Bytes, mean: Array, layout: Layout) -> None:
         if self.options.scaled:
-            return super().encode_mean(mean, layout)
-        return pack((np.nan_to_num(np.sign(mean), nan=2.0) + 1).astype(np.uint8), 2)  # the fourth level is no number
+            super().encode_mean_into(payload, mean, layout)
+            return
+        votes = np.nan_to_num(np.sign(mean), nan=2.0) + 1  # the fourth level is no number
+        payload[:] = pack(votes.astype(np.uint8), 2)
 
     def add_decoded_mean(self, payload: Bytes, total: Array, weight: float, layout: Layout) -> None:
         if self.options.scaled:

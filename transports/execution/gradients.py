@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
+from itertools import count
 from typing import Final, Literal
 
 import numpy as np
@@ -24,7 +26,7 @@ from transports.compression.base import (
     Place,
     Request,
 )
-from transports.compression.memory import Memory, forget_infinite
+from transports.compression.memory import Memory, Scratch, forget_infinite
 from transports.errors import OptionError
 from transports.execution.operations import Transport
 
@@ -58,6 +60,7 @@ class GradientCompression:
         self._num_workers = num_workers
         self._codec = compressor.codec(Place(rank=rank, num_workers=num_workers, seed=seed))
         self._errors = Memory()
+        self._scratch = Scratch()
 
     def exchange(self, buffer: torch.Tensor, layout: Layout, operation: Literal["sum", "avg"] = "avg") -> Exchanging:
         """The contiguous buffer (n,), of a type that :func:`require_compressible` allows, becomes the mean, or the sum,
@@ -88,7 +91,7 @@ class GradientCompression:
         self, transport: Transport, buffer: torch.Tensor, layout: Layout, operation: Literal["sum", "avg"] = "avg"
     ) -> None:
         """The exchange, over a transport: a job for the communication thread."""
-        run(self.exchange(buffer, layout, operation), transport)
+        run(self.exchange(buffer, layout, operation), transport, self._scratch)
 
     def all_reduce(self, transport: Transport, tensor: torch.Tensor, operation: Literal["sum", "avg"]) -> None:
         """For a tensor of any shape, of such a type: a job as well. All of one shape are one parameter's."""
@@ -98,17 +101,19 @@ class GradientCompression:
             tensor.detach().copy_(flat.view(tensor.shape))
 
 
-def run(exchange: Exchanging, transport: Transport) -> None:
+def run(exchange: Exchanging, transport: Transport, scratch: Scratch) -> None:
     """Drive an exchange; the transport keeps the account of its bytes and of the codec's CPU time: what follows the
-    last request is decoding."""
+    last request is decoding. Answers lie in the scratch memory, each in its own."""
     account = transport.codec
+    numbers = count()
     begun_s = time.thread_time()
     try:
         step = next(exchange)
         while True:
             account.encode_s += time.thread_time() - begun_s
             request, work = step if isinstance(step, Meanwhile) else (step, None)
-            answer = _perform(request, transport) if work is None else _perform_beside(work, request, transport)
+            perform = partial(_perform, request, transport, partial(scratch.bytes, next(numbers)))
+            answer = perform() if work is None else _beside(work, perform, transport)
             account.payload_bytes += _payload_bytes(request)
             begun_s = time.thread_time()
             step = exchange.send(answer)
@@ -116,7 +121,7 @@ def run(exchange: Exchanging, transport: Transport) -> None:
         account.decode_s += time.thread_time() - begun_s
 
 
-def _perform_beside(work: Callable[[], None], request: Request, transport: Transport) -> Answer:
+def _beside(work: Callable[[], None], perform: Callable[[], Answer], transport: Transport) -> Answer:
     """The request on this thread, which has the endpoint, and the work on another."""
 
     def timed() -> float:
@@ -126,7 +131,7 @@ def _perform_beside(work: Callable[[], None], request: Request, transport: Trans
 
     with ThreadPoolExecutor(1, "codec") as helper:
         done = helper.submit(copy_context().run, timed)  # numpy keeps what it ignores in the context
-        answer = _perform(request, transport)
+        answer = perform()
     transport.codec.encode_s += done.result()
     return answer
 
@@ -139,26 +144,26 @@ def _payload_bytes(request: Request) -> int:
     return len(request.payload) + LENGTH_BYTES * request.varying
 
 
-def _perform(request: Request, transport: Transport) -> Answer:
+def _perform(request: Request, transport: Transport, memory: Callable[[int], Bytes]) -> Answer:
     if isinstance(request, AllReduce):
         transport.all_reduce(request.tensor, request.operation)
         return None
     if isinstance(request, AllToAll):
-        received = torch.empty(request.payloads.shape, dtype=torch.uint8)
-        transport.all_to_all(list(received), list(torch.from_numpy(request.payloads)))
-        return received.numpy()
-    return _gather(request, transport)
+        received = memory(request.payloads.nbytes).reshape(request.payloads.shape)
+        transport.all_to_all(list(torch.from_numpy(received)), list(torch.from_numpy(request.payloads)))
+        return received
+    return _gather(request, transport, memory)
 
 
-def _gather(request: AllGather, transport: Transport) -> list[Bytes]:
+def _gather(request: AllGather, transport: Transport, memory: Callable[[int], Bytes]) -> list[Bytes]:
     payload = request.payload
     lengths = torch.full((transport.size,), len(payload))
     if request.varying:
         transport.all_gather(lengths, torch.tensor([len(payload)]))
     longest = int(lengths.max())
-    part = torch.zeros(longest, dtype=torch.uint8)
-    part[: len(payload)] = torch.from_numpy(payload)
-    gathered = torch.empty(transport.size * longest, dtype=torch.uint8)
-    transport.all_gather(gathered, part)
-    rows = gathered.numpy().reshape(transport.size, longest)
+    part = torch.from_numpy(payload)
+    if len(part) < longest:
+        part = torch.cat([part, torch.zeros(longest - len(part), dtype=torch.uint8)])
+    rows = memory(transport.size * longest).reshape(transport.size, longest)
+    transport.all_gather(torch.from_numpy(rows).view(-1), part)
     return [row[:length] for row, length in zip(rows, lengths.tolist(), strict=True)]

@@ -235,7 +235,9 @@ class Transport:
         """inputs[p] of rank r becomes outputs[r] of rank p; lengths may differ from pair to pair."""
         for tensor in (*outputs, *inputs):
             check(tensor)
-        sent, received = (torch.cat([flat(tensor)[0] for tensor in tensors]) for tensors in (inputs, outputs))
+        sent, received = _in_a_row(inputs), _in_a_row(outputs)
+        if sent.untyped_storage().data_ptr() == received.untyped_storage().data_ptr():
+            sent = sent.clone()  # what arrives must not change what is still to go
         splits = _runs(inputs), _runs(outputs)
         places = [received[start : start + count] for start, count in splits[1]]
         start, count = splits[0][self.rank]
@@ -243,7 +245,8 @@ class Transport:
         self._run("all_to_all", {"input": sent, "output": received}, len(sent), inputs[0].dtype, splits=splits)
         for output, place in zip(outputs, places, strict=True):
             plain = output.view(torch.uint8) if output.dtype == torch.bool else output
-            plain.copy_(place.view(output.shape))
+            if plain.data_ptr() != place.data_ptr():
+                plain.copy_(place.view(output.shape))
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
@@ -293,6 +296,18 @@ class Transport:
         )
         if self.first_byte_s is None:
             self.first_byte_s = first_s
+
+
+def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Their elements one after the other, (n,): their own memory where they lie so already, else a copy."""
+    parts = [flat(tensor)[0] for tensor in tensors]
+    first = parts[0]
+    place, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    for part in parts:
+        if part.data_ptr() != place or part.untyped_storage().data_ptr() != storage:
+            return torch.cat(parts)
+        place += part.nbytes
+    return first.as_strided((sum(map(len, parts)),), (1,))
 
 
 def _runs(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:

@@ -10,11 +10,12 @@ from switch_agg.errors import UnsupportedError
 from switch_agg.native.worker import build_library
 from testbed.errors import EnvironmentLacksError
 from transports.channels.base import CHANNELS
+from transports.compression.base import COMPRESSORS
 
 
 def build_libraries() -> list[Path]:
     """Raises EnvironmentLacksError where there is no compiler, with the cure."""
-    builders = dict.fromkeys(builder for channel in CHANNELS for builder in channel.native_libraries)
+    builders = dict.fromkeys(builder for value in (*CHANNELS, *COMPRESSORS) for builder in value.native_libraries)
     try:
         return [builder() for builder in (build_library, *builders)]
     except UnsupportedError as error:

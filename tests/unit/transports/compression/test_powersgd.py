@@ -117,27 +117,73 @@ class _Bucket:
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
-def test_it_goes_as_torch_s_hook_from_the_same_start(tmp_path: Path) -> None:
+def _alike(seed: int) -> torch.Tensor:
+    """For ALIKE."""
+    return torch.cat([_gradient(seed + number, rank=6)[:600] for number in range(3)] + [_gradient(seed)[:20]])
+
+
+ALIKE = [Piece(0, (20, 30)), Piece(1, (20, 30)), Piece("bias", (20,)), Piece(2, (20, 5, 6))]
+
+
+@pytest.mark.parametrize("error_feedback", [False, True])
+def test_matrices_of_one_shape_go_together_to_the_same_result(
+    monkeypatch: pytest.MonkeyPatch, error_feedback: bool
+) -> None:
+    """Also when one of them is zero, or no number, and the others are not."""
+    options = {"kind": "powersgd", "rank": 2, "error_feedback": error_feedback}
+    single, together = (Workers({**options, "batch_same_shapes": batched}, 2) for batched in (False, True))
+    factored: list[int] = []
+    plain = powersgd._orthogonal
+    monkeypatch.setattr(powersgd, "_orthogonal", lambda each: factored.append(len(each)) or plain(each))
+    for round_ in range(8):
+        values = [_alike(10 * round_ + rank) for rank in range(2)]
+        if round_ == 3:
+            values[0][700] = float("nan")
+        if round_ == 5:
+            values = [torch.cat([torch.zeros(600), each[600:]]) for each in values]
+        expected = single.mean(values, ALIKE)[0]
+        factored.clear()
+        found = together.mean(values, ALIKE)[0]
+        assert torch.allclose(found, expected, atol=1e-4, equal_nan=True)
+        assert factored.count(3) == 4  # twice a worker: three matrices at once
+        assert torch.isfinite(found[:600]).all()
+        assert torch.isfinite(found).all() == (round_ != 3)
+    assert (
+        together.payload_bytes()
+        == single.payload_bytes()
+        == together.compressor.payload_bytes([piece.shape for piece in ALIKE], 2)
+    )
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_it_goes_as_torch_s_hook_from_the_same_start(tmp_path: Path, batched: bool) -> None:
     dist.init_process_group("gloo", store=FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     try:
         state = powerSGD_hook.PowerSGDState(
-            None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=2
+            None,
+            matrix_approximation_rank=2,
+            start_powerSGD_iter=2,
+            min_compression_rate=2,
+            batch_tensors_with_same_shape=batched,
         )
-        workers = Workers({"kind": "powersgd", "rank": 2, "start": 2, "min_compression_rate": 2.0}, 1)
-        query = torch.linalg.qr(torch.randn(30, 2, generator=torch.Generator().manual_seed(5)))[0]
-        state.p_memory_dict[0], state.q_memory_dict[0] = torch.zeros(20 * 2), query.flatten().clone()
+        workers = Workers(
+            {"kind": "powersgd", "rank": 2, "start": 2, "min_compression_rate": 2.0, "batch_same_shapes": batched}, 1
+        )
+        queries = torch.linalg.qr(torch.randn(3, 30, 2, generator=torch.Generator().manual_seed(5)))[0]
+        state.p_memory_dict[0], state.q_memory_dict[0] = torch.zeros(3 * 20 * 2), queries.flatten().clone()
         codec = workers.members[0]._codec
         assert isinstance(codec, powersgd._Codec)
-        codec._queries["weight"] = query.numpy().copy()
+        codec._queries |= {number: queries[number].numpy().copy() for number in range(3)}
+        order = [ALIKE[0], ALIKE[1], ALIKE[3], ALIKE[2]]
         for number in range(20):
-            gradient = _gradient(number, rank=6)
+            gradient = _alike(3 * number)
             theirs = gradient.clone()
             powerSGD_hook.powerSGD_hook(
                 state,
-                _Bucket(theirs, [piece.shape for piece in LAYOUT]),
+                _Bucket(theirs, [piece.shape for piece in order]),
             ).wait()
-            ours = workers.mean([gradient], LAYOUT)[0]
-            assert torch.allclose(ours, theirs, atol=1e-3)
+            ours = workers.mean([gradient], order)[0]
+            assert torch.allclose(ours, theirs, atol=2e-3)
             assert torch.allclose(ours, gradient, atol=1e-3) == (number < 2)
     finally:
         dist.destroy_process_group()

@@ -19,7 +19,7 @@ from transports.compression._sharded import (
     cut,
     turns,
 )
-from transports.compression.base import COMPRESSORS, Piece
+from transports.compression.base import COMPRESSORS, AllToAll, Piece
 from transports.execution.communicator import Communicator
 
 FLOAT_BYTES = 4
@@ -256,8 +256,22 @@ def test_a_vote_that_is_no_number_is_told_as_such() -> None:
     assert isinstance(codec, _sharded.ShardedCodec)
     votes, layout = np.array([1, 0, -1, np.nan, 1], np.float32), [Piece(0, (5,))]
     told = np.zeros(5, np.float32)
-    codec.add_decoded_mean(codec.encode_mean(votes, layout), told, 1.0, layout)
+    payload = np.empty(2, np.uint8)
+    codec.encode_mean_into(payload, votes, layout)
+    codec.add_decoded_mean(payload, told, 1.0, layout)
     assert np.array_equal(told, votes, equal_nan=True)
+
+
+def test_nothing_of_an_earlier_exchange_goes_out_again() -> None:
+    """Memory is used again, for buckets of any size: what fills payloads up stays zero."""
+    fresh, used = (Workers({"kind": "int8", "exchange": "two_phase", "slices": 2}, 3) for _ in range(2))
+    used.mean([torch.full((5000,), -1.0)] * 3)
+    values, layout = gradients(3, 403), [Piece(number, (length,)) for number, length in enumerate([1, 1, 1, 400])]
+    expected = fresh.mean(values, layout)
+    assert torch.equal(used.mean(values, layout)[0], expected[0])
+    for first, second in zip(fresh.requests, used.requests, strict=True):
+        sent = [request.payloads if isinstance(request, AllToAll) else request.payload for request in (first, second)]
+        assert np.array_equal(sent[0], sent[1])
 
 
 @pytest.mark.parametrize("num_workers", [2, 4])

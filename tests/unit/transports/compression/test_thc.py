@@ -4,19 +4,8 @@ import pytest
 import torch
 
 from tests.lockstep import Workers
-from transports.compression.thc import TensorHomomorphic, _hadamard, _rotate
+from transports.compression.thc import TensorHomomorphic
 from transports.errors import OptionError
-
-
-@pytest.mark.parametrize("block", [1, 2, 8, 1024])
-def test_the_rotation_is_its_own_inverse_and_keeps_lengths(block: int) -> None:
-    values = torch.randn(3, block, generator=torch.Generator().manual_seed(1)).numpy()
-    rotated = _rotate(values)
-    assert torch.allclose(torch.from_numpy(_rotate(rotated)), torch.from_numpy(values), atol=1e-5)
-    assert torch.allclose(torch.from_numpy(rotated).norm(), torch.from_numpy(values).norm(), atol=1e-4)
-    assert torch.allclose(
-        torch.from_numpy(rotated), torch.from_numpy(values @ _hadamard(block) / block**0.5), atol=1e-4
-    )
 
 
 @pytest.mark.parametrize("num_workers", [1, 4, 127])

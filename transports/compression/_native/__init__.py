@@ -1,0 +1,1 @@
+"""What of coding is written in C, and as Python sees it."""
