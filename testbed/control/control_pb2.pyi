@@ -229,9 +229,10 @@ class Iteration(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     FORWARD_STALL_S_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
+    DATA_END_S_FIELD_NUMBER: _builtins.int
     SLOWDOWN_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """compute_only, warmup, measured"""
+    """compute_alone, compute_only, warmup, measured"""
     index: _builtins.int
     """from 0 within its phase"""
     start_s: _builtins.float
@@ -255,6 +256,8 @@ class Iteration(_message.Message):
     """of the forward pass, waiting for gradients of the iteration before"""
     staleness: _builtins.int
     """how many updates behind the parameters were that the gradient was made with"""
+    data_end_s: _builtins.float
+    """the batch was there"""
     slowdown: _builtins.float
     """how many times as long computing was made to take; 1: not at all"""
     @_builtins.property
@@ -278,11 +281,12 @@ class Iteration(_message.Message):
         buckets: _abc.Iterable[Global___Bucket] | None = ...,
         forward_stall_s: _builtins.float = ...,
         staleness: _builtins.int = ...,
+        data_end_s: _builtins.float = ...,
         slowdown: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "staleness", b"staleness", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "data_end_s", b"data_end_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "staleness", b"staleness", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,11 +116,14 @@ ITERATION: Final = Family(
     text="Measured training iterations of the worker.",
     source=_WORKER,
 )
+ITERATION_PART_NAMES: Final = ("compute", "data", "waiting", "exposed_communication", "optimizer", "other")
+"""As docs/definitions.md has them."""
 ITERATION_PARTS: Final = Family(
     name="testbed_iteration_part_seconds_total",
     kind="counter",
     labels=("worker", "part"),
-    text="Time of measured iterations by what it went into: compute, exposed_communication, other.",
+    text="Time of measured iterations by what it went into: compute, data, waiting (for slower workers), "
+    "exposed_communication, optimizer, other.",
     source=_WORKER,
 )
 LAST_ITERATION: Final = Family(

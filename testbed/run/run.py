@@ -25,7 +25,7 @@ from testbed.plan.addressing import Port
 from testbed.plan.plan import Plan
 from testbed.record.reader import load
 from testbed.record.status import RunStatus, StatusFile
-from testbed.record.summary import Outcome, Summary
+from testbed.record.summary import Summary
 from testbed.record.writer import RecordWriter
 from testbed.report.page import write_report
 from testbed.report.terminal.setup import setup_text
@@ -35,7 +35,9 @@ from testbed.run.session import Workbench, workbench
 from testbed.run.user_command import redirections
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
+from testbed.verdict.facts import COMPLETED, End
 from testbed.verdict.findings import Findings
+from testbed.verdict.summarize import summarize
 
 WORK_TIMEOUT_S: Final = 7 * 24 * 3600.0
 """A run that makes progress may take this long; one that makes none ends at the spec's `timeout`."""
@@ -155,18 +157,14 @@ class _Run:
                 self.found.overhead_s = bench.overhead_s
                 self._work(bench, exporter)
         except (TestbedError, Interrupted) as error:
-            invalid = isinstance(error, CalibrationError)
-            unsupported = isinstance(error, EnvironmentLacksError)
-            outcome: Outcome = "invalid" if invalid else "unsupported" if unsupported else "failed"
-            reason = f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
-            raise RunStoppedError(self._finish(outcome, [reason])) from error
+            raise RunStoppedError(self._finish(_end_of(error))) from error
         self.told.phase("report")
-        summary = self._finish(*self.found.verdict())
+        summary = self._finish(COMPLETED)
         write_report(load(self.writer.directory))
         return summary
 
-    def _finish(self, outcome: Outcome, reasons: Sequence[str]) -> Summary:
-        summary = self.found.summary(outcome, reasons)
+    def _finish(self, end: End) -> Summary:
+        summary = summarize(self.found.facts(end))
         self.writer.finish(summary)
         return summary
 
@@ -268,3 +266,12 @@ class _Run:
         recorder.watched.append(server.check)
         self.progress.say(f"Prometheus: {server.url} (alerts: {server.url}/alerts)")
         return server
+
+
+def _end_of(error: TestbedError | Interrupted) -> End:
+    """As the verdict is told."""
+    if isinstance(error, Interrupted):
+        return End("failed", f"interrupted by {error}")
+    if isinstance(error, CalibrationError):
+        return End("not calibrated", str(error))
+    return End("unsupported" if isinstance(error, EnvironmentLacksError) else "failed", str(error))

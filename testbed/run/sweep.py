@@ -68,6 +68,7 @@ def found(sweep: Sweep, plans: Sequence[Plan], *, output: Path, force: bool = Fa
                 settings=point.settings,
                 spec_sha256=experiment.sha256(),
                 bound_s=plan.prediction.bound_s,
+                schedule_bound_s=plan.prediction.schedule_bound_s,
                 predicted_s=plan.prediction.alpha_beta_s,
                 num_asked=sweep.repeat,
                 runs=tuple(valid[-sweep.repeat :]),

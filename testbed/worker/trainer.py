@@ -69,7 +69,7 @@ class Trainer:
         self._slowdown = None if slowdown is None else SLOWDOWNS.parse(slowdown)
 
     def run(self) -> None:
-        """Compute only, warm up, measure, report."""
+        """Compute alone, compute beside the others, warm up, measure, report."""
         options, configuration = self._options, self._configuration
         torch.set_num_threads(configuration.num_threads)
         torch.manual_seed(configuration.seed)
@@ -156,9 +156,19 @@ class Trainer:
         alone = Alone(model, optimizer_of(list(model.parameters()), self._options))
         iterations = _Iterations(alone, self._batches(dataset), RunQueueClock(frozenset()), self._pacer, self._report)
         iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
+        self._compute_alone(iterations)
         self._control.barrier("compute_only")
         iterations.run("compute_only", self._options.compute_only, self._factor)
         self._control.barrier("compute_only_done")
+
+    def _compute_alone(self, iterations: "_Iterations") -> None:
+        """In turn, while the others wait in a barrier: what the scaling factor compares with."""
+        configuration = self._configuration
+        for rank in range(configuration.num_workers):
+            self._control.barrier(f"compute_alone_{rank}")
+            if rank == configuration.rank:
+                iterations.one("compute_alone", 0, 1.0)  # the caches were others'
+                iterations.run("compute_alone", self._options.num_alone(configuration.num_workers), self._factor)
 
     def _factor(self, phase: str, index: int) -> float:
         """How many times as long this worker's computing takes in that iteration."""
@@ -252,6 +262,7 @@ class _Iterations:
         self._pacer.factor = slowdown
         self._pacer.begin()
         images, labels = next(self._data)
+        data_end_s = time.monotonic()
         loss = nn.functional.cross_entropy(synchroniser.forward(images), labels)
         self._pacer.stretch()
         forward_end_s = time.monotonic()
@@ -279,6 +290,7 @@ class _Iterations:
             phase=phase,
             index=index,
             start_s=start_s,
+            data_end_s=data_end_s,
             forward_end_s=forward_end_s,
             backward_compute_end_s=handed_over_s,
             backward_end_s=backward_end_s,

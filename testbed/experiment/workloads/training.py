@@ -1,9 +1,11 @@
 """Data-parallel training of a real model with torch's own DistributedDataParallel.
 
-A worker goes through four phases, with barriers of the control plane between them:
+A worker goes through five phases, with barriers of the control plane between them:
 
-- compute_only: the same iterations without communication, all workers at once and so under the same
-  contention for cores; the model is a copy that is dropped afterwards. The scaling factor compares with it.
+- compute_alone: the same iterations without communication, one worker at a time; the model is a copy that is dropped
+  afterwards. The scaling factor compares with it.
+- compute_only: the same, all workers at once and so under the same contention for cores. Network efficiency compares
+  with it.
 - set-up of DistributedDataParallel (it broadcasts the model), then warmup.
 - measured.
 
@@ -12,7 +14,7 @@ What this file leaves to `trainer.py` is everything that needs torch.
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -30,6 +32,8 @@ from transports.torch_backend.ordering import layers_of
 if TYPE_CHECKING:
     from torch import nn
 
+_ALONE_WORKERS: Final = 8
+
 
 @WORKLOADS.register
 class Training(AgentWorkload):
@@ -40,7 +44,8 @@ class Training(AgentWorkload):
     batch_size: int = Field(64, ge=1, le=65536)
     """Images per worker and iteration."""
     compute_only: int = Field(8, ge=1, le=100_000)
-    """Iterations without communication, before the others."""
+    """Iterations without communication, before the others: of each worker alone, then of all at once. With fewer than 8
+    there is no scaling factor."""
     warmup: int = Field(3, ge=2, le=100_000)
     """Iterations before the measured ones. At least 2: DistributedDataParallel forms its buckets anew in the
     second."""
@@ -133,6 +138,11 @@ class Training(AgentWorkload):
     def num_iterations(self) -> int:
         """Measured iterations."""
         return self.iterations
+
+    def num_alone(self, num_workers: int) -> int:
+        """Iterations that each worker computes by itself: `compute_only`, or fewer where many workers take turns, so
+        that all of them together take no longer than eight do."""
+        return min(self.compute_only, max(2, -(-_ALONE_WORKERS * self.compute_only // num_workers)))
 
     def phase_lengths(self) -> Mapping[str, int]:
         """As the worker goes through them."""

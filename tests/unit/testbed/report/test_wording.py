@@ -46,9 +46,12 @@ def test_deviation_never_shows_a_negative_zero(record: Callable[..., Record]) ->
 def test_the_headline_answers_the_question(record: Callable[..., Record]) -> None:
     summary = record().summary
     assert wording.headline(summary).startswith("4 workers spend 82 % of every iteration on communication")
-    without = summary.model_copy(update={"scaling_factor": None})
+    assert "of 4 times the speed of one alone" in wording.headline(summary)
+    contended = summary.model_copy(update={"scaling_factor": None})
+    assert wording.headline(contended).endswith("of the speed they would have without a network, on these cores.")
+    without = contended.model_copy(update={"network_efficiency": None})
     assert wording.headline(without).endswith("does not hide.")
-    limited_by_cores = summary.model_copy(update={"scaling_factor": 1.09})
+    limited_by_cores = contended.model_copy(update={"network_efficiency": 1.09})
     assert "the cores are the limit" in wording.headline(limited_by_cores)
 
 

@@ -30,6 +30,7 @@ def swept(summary: Summary, times_s: Mapping[tuple[Any, ...], float | None], *pa
             settings=dict(zip(paths, values, strict=True)),
             spec_sha256="ab",
             bound_s=0.1,
+            schedule_bound_s=0.1,
             predicted_s=0.1,
             num_asked=1,
             runs=() if time_s is None else (taking(summary, time_s),),

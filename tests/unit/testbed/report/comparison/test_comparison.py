@@ -38,6 +38,7 @@ def point(*runs: Summary, num_asked: int = 1, **settings: Any) -> ComparedPoint:
         settings=settings or {"link.rate": "100mbit"},
         spec_sha256="ab" * 32,
         bound_s=0.5,
+        schedule_bound_s=0.5,
         predicted_s=0.6,
         num_asked=num_asked,
         runs=runs,

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import polars as pl
+from typing import Any
+
 import pytest
 from rich.console import Console
 
@@ -15,7 +17,6 @@ from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
 from testbed.record.summary import PrometheusSummary
 from testbed.report.terminal.summary import LiveProgress, render_summary
-from testbed.verdict.facts import CompressionFacts
 
 Make = Callable[..., Record]
 
@@ -76,7 +77,9 @@ def test_links_between_switches_are_groups_of_their_own_with_names_in_order(reco
 
 def test_a_failed_run_is_shown_without_numbers(record: Make) -> None:
     loaded = record(num_iterations=2)
-    empty = dict.fromkeys(("iteration_time_s", "samples_per_s", "scaling_factor", "loss", "allreduce"))
+    empty = dict.fromkeys(
+        ("iteration_time_s", "samples_per_s", "scaling_factor", "network_efficiency", "loss", "allreduce")
+    )
     summary = loaded.summary.model_copy(update={**empty, "outcome": "failed", "links": []})
     stream = io.StringIO()
     render_summary(summary, Console(file=stream, width=100))
@@ -185,8 +188,8 @@ def test_changes_are_listed_with_their_times_and_what_was_not_reached(record: Ma
 
 
 def test_compression_says_what_it_saved_and_what_it_cost(record: Make) -> None:
-    facts = CompressionFacts(kind="top_k", gradient_bytes=4_456_448, traffic_ratio=0.41)
-    loaded = record(num_iterations=3, compression=facts)
+    facts: dict[str, Any] = {"compression": "top_k", "gradient_bytes": 4_456_448, "traffic_ratio": 0.41}
+    loaded = record(num_iterations=3, **facts)
     stream = io.StringIO()
     render_summary(loaded.summary, Console(file=stream, width=100))
     text = " ".join(stream.getvalue().split())
