@@ -205,5 +205,5 @@ def max_series(num_directions: int, num_workers: int) -> int:
     anybody changes links (one more for each direction changed, and each source of changes) and without aggregators
     (switch_agg.metrics)."""
     by_direction = 6 + 2 + 5  # counters and gauges; probes; three quantiles, their count, drops
-    by_worker = 2 + 3 + 4  # sum and count; parts; last iteration, loss, service, run queue
+    by_worker = 2 + len(ITERATION_PART_NAMES) + 4  # sum and count; parts; last iteration, loss, service, run queue
     return num_directions * by_direction + num_workers * by_worker + 3 + 1 + 1

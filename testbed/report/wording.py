@@ -59,8 +59,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "rate_held": "Sent over rate x time, in short times during which the queue surely held packets.",
     "late": "How much later than the delay asks packets were let go by the program that holds them: median, 99th "
     "percentile.",
-    "straggler": "How much later than the last but one the last worker handed over its last gradient, over all measured "
-    "iterations: the time for which everyone waited for this worker alone.",
+    "straggler": "How much later than the last but one the last worker handed over its last gradient, over all "
+    "measured iterations: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
     "bound": "Of the task: the least that any exchange over the workers' own links needs, without help from "
@@ -81,13 +81,16 @@ PARTS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("optimizer", "optimizer_time_s", "magenta", "optimizer"),
     ("other", "other_time_s", "bright_black", "other"),
 )
-"""Of an iteration, in the order in which they are shown: name, field of the summary, colour in a terminal, definition."""
+"""Of an iteration, in the order in which they are shown: name, field of the summary, colour in a terminal,
+definition."""
 
 CHANCE: Final = 0.05
 """A share that is known less well is not shown."""
 STRAGGLER_SHARE: Final = 0.05
 """Of an iteration: workers that are all alike hold each other up by less."""
 
+_SAME_BOUND: Final = 0.002
+"""Relative: frames' headers, which one of them counts, make less."""
 _NUM_AGES: Final = 6
 """Ages of gradients that are told one by one."""
 
@@ -106,6 +109,17 @@ def prediction_name(allreduce: "AllReduceSummary") -> str:
     """What the prediction rests on."""
     trunk = allreduce.bottleneck
     return "the alpha-beta prediction" if trunk is None else f"what the bytes of {trunk} need at its rate"
+
+
+def bounds_text(allreduce: "AllReduceSummary") -> str:
+    """`1.030 x the bound of the task (537 ms), 1.420 x its schedule's (389 ms)`; once where they are the same."""
+    task_s, schedule_s = allreduce.bound_s, allreduce.schedule_bound_s
+    task = f"{allreduce.time_s / task_s:.3f} x the bound of the task"
+    if abs(schedule_s / task_s - 1) < _SAME_BOUND:
+        return f"{task} and of its schedule ({time_text(task_s)})"
+    return (
+        f"{task} ({time_text(task_s)}), {allreduce.time_s / schedule_s:.3f} x its schedule's ({time_text(schedule_s)})"
+    )
 
 
 def exchange_name(summary: "Summary") -> str:

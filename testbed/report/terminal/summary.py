@@ -94,10 +94,9 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row(
             wording.exchange_name(summary),
             number_text.time_text(took.time_s),
-            f"for {number_text.size_text(took.size_bytes)}; {took.time_s / took.bound_s:.3f} x the task's bound "
-            f"({number_text.time_text(took.bound_s)}), {took.time_s / took.schedule_bound_s:.3f} x its schedule's "
-            f"({number_text.time_text(took.schedule_bound_s)}), {took.time_s / took.predicted_s:.3f} x "
-            f"{wording.prediction_name(took)} ({number_text.time_text(took.predicted_s)})",
+            f"for {number_text.size_text(took.size_bytes)}; {wording.bounds_text(took)}, "
+            f"{took.time_s / took.predicted_s:.3f} x {wording.prediction_name(took)} "
+            f"({number_text.time_text(took.predicted_s)})",
         )
     if summary.machine is not None:
         idle, text = wording.machine_text(summary.machine)
@@ -180,11 +179,10 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
 
 def _checks(summary: "Summary") -> list[RenderableType]:
     """What the verdict has looked at, and what it has not."""
-    lines = [f"{wording.checked_text(summary.checked)}; measured rates of others are their class's (~)"]
-    if not any(wording.measured_on(link) for link in summary.links):
-        lines = [wording.checked_text(summary.checked)]
+    of_class = any(wording.measured_on(link) for link in summary.links)
+    marks = "; ~: measured on another of its class" if of_class else ""
+    lines = [f"{wording.checked_text(summary.checked)}{marks}. Definitions: {wording.DEFINITIONS_PAGE}"]
     lines += [f"not checked: {text}" for text in summary.checked.not_checked]
-    lines.append(f"Each number's definition: {wording.DEFINITIONS_PAGE}")
     return [Text(line, style="dim") for line in lines]
 
 

@@ -8,9 +8,9 @@ from random import Random
 import polars as pl
 import pytest
 
+from testbed.plan.prediction import Prediction
 from testbed.record.reader import Record, load
 from testbed.record.writer import RecordWriter
-from testbed.plan.prediction import Prediction
 from testbed.verdict.facts import Facts, LinkFacts
 from testbed.verdict.summarize import summarize
 

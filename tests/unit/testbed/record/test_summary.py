@@ -12,8 +12,8 @@ def test_summary_json_keeps_the_contract_for_scripts(record: Make) -> None:
     summary = json.loads((record().path / "summary.json").read_text())
     promised = {
         "schema_version", "run_id", "outcome", "reasons", "num_workers", "num_iterations", "dilation",
-        "iteration_time_s", "compute_time_s", "data_time_s", "waiting_time_s", "exposed_communication_s", "optimizer_time_s",
-        "other_time_s", "samples_per_s", "scaling_factor", "network_efficiency", "checked", "loss",
+        "iteration_time_s", "compute_time_s", "data_time_s", "waiting_time_s", "exposed_communication_s",
+        "optimizer_time_s", "other_time_s", "samples_per_s", "scaling_factor", "network_efficiency", "checked", "loss",
         "parameters_sha256", "workers", "links", "allreduce", "record",
     }  # fmt: skip
     assert promised <= summary.keys()

@@ -45,7 +45,7 @@ def test_deviation_never_shows_a_negative_zero(record: Callable[..., Record]) ->
 
 def test_the_headline_answers_the_question(record: Callable[..., Record]) -> None:
     summary = record().summary
-    assert wording.headline(summary).startswith("4 workers spend 82 % of every iteration on communication")
+    assert wording.headline(summary).startswith("4 workers spend 81 % of every iteration on communication")
     assert "of 4 times the speed of one alone" in wording.headline(summary)
     contended = summary.model_copy(update={"scaling_factor": None})
     assert wording.headline(contended).endswith("of the speed they would have without a network, on these cores.")

@@ -7,7 +7,7 @@ import pytest
 
 from testbed.record.summary import BackgroundSummary, BacklogSummary, PrometheusSummary
 from testbed.verdict import judge as judge_module
-from testbed.verdict.facts import End, Facts, LinkFacts, Quota
+from testbed.verdict.facts import End, Facts, Quota
 from testbed.verdict.judge import Verdict
 from testbed.verdict.summarize import measure
 from tests.facts import LINK, delay_line, facts, waiting, with_link

@@ -5,10 +5,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-
-import polars as pl
 from typing import Any
 
+import polars as pl
 import pytest
 from rich.console import Console
 
@@ -36,7 +35,7 @@ def test_the_summary_is_one_screen_and_cuts_nothing_off(record: Make, width: int
         made, summary=made.summary.model_copy(update={"record": "results/quickstart-6d443f69-261121t234915"})
     )
     text = rendered(made, width)
-    assert len(text.splitlines()) <= 42
+    assert len(text.splitlines()) <= 48
     assert max(len(line.rstrip()) for line in text.splitlines()) <= min(width, 100)
     assert "\u2026" not in text, "an ellipsis is a number that cannot be read"
 
@@ -45,9 +44,19 @@ def test_the_summary_says_verdict_split_definition_and_path(record: Make) -> Non
     loaded = record(outcome="invalid", reasons=["w0 → s0 carried too much"])
     text = " ".join(rendered(loaded).split())
     assert text.index("INVALID") < text.index("w0 → s0 carried too much") < text.index("Iteration")
-    for expected in ("compute", "exposed communication", "other", "samples per second", "alpha-beta", "+0.00 %"):
+    for expected in (
+        "compute",
+        "waiting for slower",
+        "exposed communication",
+        "other",
+        "samples per second",
+        "alpha-beta",
+        "+0.00 %",
+    ):
         assert expected in text
-    assert "The same 4 workers computing without communicating, under the same contention for cores, over the" in text
+    assert "T_n / (n T_1): samples a second of 4 workers over 4 times those of one that computes alone" in text
+    assert "rates of 8 (0 measured themselves)" in text
+    assert "docs/definitions.md" in text
     assert "report.html" in text
 
 
