@@ -251,7 +251,7 @@ class Iteration(_message.Message):
     run_queue_delay_s: _builtins.float
     """time its threads were runnable but had no core"""
     communication_run_queue_delay_s: _builtins.float
-    """the same, of the communication thread alone"""
+    """the same, of the threads that move gradients"""
     forward_stall_s: _builtins.float
     """of the forward pass, waiting for gradients of the iteration before"""
     staleness: _builtins.int

@@ -15,6 +15,7 @@ from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
 from testbed.experiment.link import MAX_RATE_BPS, BackendName
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
+from testbed.experiment.workloads.base import changed_options
 from testbed.links.base import BACKENDS, DelayStage
 from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port, ports_of, routed_addresses
@@ -371,6 +372,12 @@ def _exchanged_with(experiment: Experiment) -> Collective:
         raise SpecError(
             f"stack: {stack.kind} is a whole stack over TCP and has no use for channel {experiment.channel.kind}; "
             "leave one of the two out (of channel tcp, `congestion` is for every stack)"
+        )
+    ignored = [name for name in changed_options(experiment.channel, standard.channel) if name != "congestion"]
+    if ignored:
+        raise SpecError(
+            f"channel.{ignored[0]}: stack {stack.kind} opens its own connections and has no use for it; leave it "
+            "out (of channel tcp, `congestion` is for every stack)"
         )
     if stack.enters_namespaces and experiment.runtime.kind != standard.runtime.kind:
         raise SpecError(

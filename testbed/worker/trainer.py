@@ -24,11 +24,10 @@ from testbed.system.kernel import return_free_memory
 from testbed.worker.compute_pacer import ComputePacer
 from testbed.worker.datasets import DATASETS, Dataset, batches
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
-from testbed.worker.run_queue import RunQueueClock, threads_named
+from testbed.worker.run_queue import RunQueueClock, threads
 from testbed.worker.synchronisers import Alone, Synchroniser, optimizer_of, synchroniser
 from transports.baselines.base import STACKS, CommunicatorLike
 from transports.baselines.gloo import Gloo
-from transports.baselines.openmpi import OpenMpiCommunicator
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
@@ -38,8 +37,6 @@ from transports.execution.trace import OperationTrace
 from transports.torch_backend import autoload, process_group
 
 _GLOO: Final = "gloo"
-_GLOO_THREADS: Final = "gloo"
-"""Part of the name of the threads in which torch's gloo group runs collectives."""
 
 
 class _Counted(NamedTuple):
@@ -75,14 +72,18 @@ class Trainer:
         torch.manual_seed(configuration.seed)
         model = options.build()
         dataset = DATASETS[options.dataset]()
+        computing = threads()
         with self._process_group() as group:
+            opened = threads()
             self._compute_only(copy.deepcopy(model), dataset)
+            if configuration.num_threads > 1:
+                computing |= threads() - opened  # torch's own pool
             return_free_memory()
             check = GradientCheck(group) if options.verify_gradients else None
             iterations = _Iterations(
                 self._synchroniser(group, model, check),
                 self._batches(dataset),
-                _clock(group),
+                RunQueueClock(computing),
                 self._pacer,
                 self._report,
                 recorder=self._recorder,
@@ -154,7 +155,7 @@ class Trainer:
     def _compute_only(self, model: nn.Module, dataset: Dataset) -> None:
         """The same iterations on the same shapes, alone; the weights it makes are dropped with the copy."""
         alone = Alone(model, optimizer_of(list(model.parameters()), self._options))
-        iterations = _Iterations(alone, self._batches(dataset), RunQueueClock(frozenset()), self._pacer, self._report)
+        iterations = _Iterations(alone, self._batches(dataset), RunQueueClock(), self._pacer, self._report)
         iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
         self._compute_alone(iterations)
         self._control.barrier("compute_only")
@@ -324,13 +325,6 @@ def _message(trace: OperationTrace) -> control_pb2.Bucket:
 def _communicator(group: dist.ProcessGroup) -> CommunicatorLike | None:
     """What the group exchanges tensors with; None for one of torch's own."""
     return group.communicator if isinstance(group, process_group.TestbedProcessGroup) else None
-
-
-def _clock(group: dist.ProcessGroup) -> RunQueueClock:
-    communicator = _communicator(group)
-    if isinstance(communicator, Communicator | OpenMpiCommunicator):
-        return RunQueueClock(frozenset({communicator.thread_id}))
-    return RunQueueClock(threads_named(_GLOO_THREADS))
 
 
 def _finished(model: nn.Module, *, alike: bool) -> control_pb2.Finished:

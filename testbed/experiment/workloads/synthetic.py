@@ -6,9 +6,9 @@ network and not on who got the cores. The gradients are drawn once, and the loss
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from testbed.experiment.workloads.base import WORKLOADS
 from testbed.experiment.workloads.training import Training
@@ -38,6 +38,16 @@ class Synthetic(Training):
     """Of the whole pass; each layer has the same part."""
     backward_s: Time = Field(0.2, alias="backward", ge=0, le=3600)
     """The same."""
+
+    @model_validator(mode="after")
+    def _without_what_only_computing_has(self) -> Self:
+        for name in ("model", "dataset", "batch_size"):
+            if getattr(self, name) != Training.model_fields[name].default:
+                raise ValueError(
+                    f"{name}: computing is time that passes here, whatever the {name.replace('_', ' ')}; leave it out, "
+                    "and say how long it takes in `forward` and `backward`"
+                )
+        return self
 
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
         """Of a named network its own, else a matrix for each layer."""
