@@ -160,6 +160,10 @@ class Recorder(Listener):
         """A command has no other last word."""
         self._observations.exits[rank] = (status, time.monotonic())
 
+    def on_interference(self, text: str) -> None:
+        """For the verdict."""
+        self._observations.interference.append(text)
+
     def on_hint(self, text: str) -> None:
         """For the verdict's notes."""
         self._observations.hints.append(text)

@@ -149,6 +149,7 @@ class Findings:
             softnet_drops=after.softnet_drops - before.softnet_drops if before and after else 0,
             read_back_differences=self.differences,
             foreign_changes=[change.text for change in self.observations.foreign_changes],
+            interference=self.observations.interference,
             unused_backend=self._unused_backend(),
             notes=self._notes(),
             not_checked=self._not_checked(),

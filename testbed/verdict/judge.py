@@ -79,7 +79,7 @@ Rule = Callable[[Facts, Results], Iterator[Reason]]
 
 def judge(facts: Facts, results: Results) -> Verdict:
     """The verdict. A valid run may carry notes: what a reader should know that calls no number in question."""
-    rules = RULES if facts.end.kind == "completed" else (_ended_early, _parameters, _foreign_changes)
+    rules = RULES if facts.end.kind == "completed" else (_ended_early, _parameters, _foreign_changes, _interference)
     order = list(_OUTCOMES)
     found = sorted(
         (reason for rule in rules for reason in rule(facts, results)), key=lambda reason: order.index(reason.gravity)
@@ -119,6 +119,12 @@ def _foreign_changes(facts: Facts, _: Results) -> Iterator[Reason]:
             "somebody else changed settings of the emulated network while the workers worked "
             f"({_listed(list(dict.fromkeys(facts.foreign_changes)))}): the numbers are of more than one network",
         )
+
+
+def _interference(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.interference:
+        listed = _listed(list(dict.fromkeys(facts.interference)))
+        yield Reason("degraded", f"somebody else held workers back ({listed}): part of the times is theirs")
 
 
 def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
@@ -345,6 +351,7 @@ RULES: Final[Sequence[Rule]] = (
     _parameters,
     _aggregation,
     _foreign_changes,
+    _interference,
     _impossible,
     _read_back,
     _bytes,

@@ -258,6 +258,12 @@ def test_settings_that_somebody_else_changed_are_invalid_put_back_or_not() -> No
     assert reason.count(change) == 1
 
 
+def test_what_others_did_to_workers_degrades_and_is_named() -> None:
+    outcome, (reason,) = judge(facts(interference=["w1 was stopped for 2.0 s (SIGSTOP, or a debugger)"]))
+    assert outcome == "degraded"
+    assert "w1 was stopped for 2.0 s" in reason
+
+
 def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:
     outcome, (reason,) = judge(with_link(bytes=120_000_000, expected_bytes=None))
     assert outcome == "invalid"
