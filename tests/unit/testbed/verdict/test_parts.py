@@ -81,7 +81,7 @@ _STEP = st.floats(0, 2)
     st.booleans(),
 )
 def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[float]], in_step: bool) -> None:
-    rows = []
+    rows: list[dict[str, object]] = []
     for position, (gap, data, forward, backward, exposed, optimizer) in enumerate(steps):
         rank, index = position % num_workers, position // num_workers
         start_s = max([float(str(row["end_s"])) for row in rows if row["rank"] == rank], default=0.0) + gap
