@@ -73,7 +73,7 @@ def with_link(**changes: Any) -> Facts:
 
 def waiting(share: float, **changes: Any) -> Facts:
     """Threads that move gradients waited for a core for this share of exposed communication (5.75 s)."""
-    delay = {"communication_run_queue_delay_s": share * 5.75 / 2}
+    delay: dict[str, Any] = {"communication_run_queue_delay_s": share * 5.75 / 2}
     return facts(iterations=iterations(iteration(0, 10.0, **delay), iteration(1, 10.25, **delay)), **changes)
 
 

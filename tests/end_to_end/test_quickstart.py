@@ -50,7 +50,7 @@ def test_summary_keeps_the_contract_for_scripts(summary: dict[str, Any]) -> None
     assert summary["num_workers"] == 4
     assert summary["num_iterations"] == 6
     assert summary["dilation"] == 1
-    assert set(summary["iteration_time_s"]) == {"median", "p10", "p90"}
+    assert set(summary["iteration_time_s"]) == {"mean", "median", "p10", "p90"}
     assert summary["loss"]["first"] > 0
     assert re.fullmatch("[0-9a-f]{64}", summary["parameters_sha256"])
     keys = {"name", "from", "to", "rate_bps", "delay_s", "measured_rate_bps", "measured_delay_s", "bytes"}
@@ -69,11 +69,14 @@ def test_each_link_carried_what_the_schedule_says_within_one_percent(summary: di
 
 
 def test_the_parts_of_an_iteration_add_up_and_physics_holds(summary: dict[str, Any]) -> None:
-    parts = summary["compute_time_s"] + summary["exposed_communication_s"] + summary["other_time_s"]
-    assert parts == pytest.approx(summary["iteration_time_s"]["median"], rel=0.15)
-    assert summary["iteration_time_s"]["median"] > 0.98 * summary["allreduce"]["bound_s"]
-    assert summary["allreduce"]["time_s"] > 0.98 * summary["allreduce"]["bound_s"]
-    assert 0 < summary["scaling_factor"] < 1.1
+    names = ("compute_time_s", "data_time_s", "waiting_time_s", "optimizer_time_s", "other_time_s")
+    parts = sum(summary[name] for name in names) + summary["exposed_communication_s"]
+    assert parts == pytest.approx(summary["iteration_time_s"]["mean"], rel=1e-9)
+    assert summary["iteration_time_s"]["mean"] > 0.98 * summary["allreduce"]["bound_s"]
+    assert summary["allreduce"]["time_s"] > 0.98 * summary["allreduce"]["schedule_bound_s"]
+    assert summary["network_efficiency"] > 0
+    assert (summary["scaling_factor"] is None) == (summary["scaling_factor_missing"] is not None)
+    assert summary["checked"]["num_bytes"] == summary["checked"]["num_directions"] == 8
     for link in summary["links"]:
         assert 0.2 < link["utilization_mean"] <= link["utilization_busy"] < 1.02
 
@@ -246,7 +249,7 @@ def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
 def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
     relayed = run(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=tap")
     # That other programs held the cores is no fault of the links; that nothing was dropped or lost is asserted below.
-    of_the_machine = ("for a core", "hypervisor", "this machine was busy with other things")
+    of_the_machine = ("for a core", "hypervisor", "this machine was busy with other things", "other programs took")
     assert not [reason for reason in relayed["reasons"] if not any(words in reason for words in of_the_machine)]
     for link in relayed["links"]:
         assert abs(link["bytes"] / link["expected_bytes"] - 1) < 1e-3

@@ -276,7 +276,7 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
         overhead_s={"deploy": 0.8, "calibrate": 2.9, "start": 1.4, "tear_down": 0.3},
         parameters_sha256=["ab" * 32] * scenario.num_workers,
     )
-    judged = {name: changes.pop(name) for name in ("outcome", "reasons") if name in changes}
+    judged = {str(name): changes.pop(name) for name in ("outcome", "reasons") if name in changes}
     summary = summarize(replace(facts, **changes))  # type: ignore[arg-type]
     writer.finish(summary.model_copy(update=judged))
     return load(directory)

@@ -57,7 +57,7 @@ def throttled(share: float) -> Facts:
 
 def hidden(waited_s: float) -> Facts:
     """All communication is hidden: 3.75 s an iteration, none of it exposed."""
-    moments = {"backward_end_s": 13.0, "optimizer_end_s": 13.5, "end_s": 13.75}
+    moments: dict[str, Any] = {"backward_end_s": 13.0, "optimizer_end_s": 13.5, "end_s": 13.75}
     rows = [iteration(rank, 10.0, **moments, communication_run_queue_delay_s=waited_s) for rank in range(2)]
     times = buckets(bucket(0, 10.2, 13.6), bucket(1, 10.2, 13.6))
     link = replace(LINK, class_bytes_end=40_000_000, expected_bytes=40_000_000)
@@ -204,7 +204,7 @@ CASES: dict[str, Case] = {
     "BUSY_SHARE": Case(
         lambda beyond: facts(samples=samples((11.0, 0), (12.0, round((0.011 if beyond else 0.009) * 12_500_000)))),
         (0, 1),
-        lambda known: command_busy(8 * known.samples["class_bytes"].max() / 100e6),  # type: ignore[operator]
+        lambda known: command_busy(8 * float(known.samples["class_bytes"].to_numpy().max()) / 100e6),
     ),
     "SATURATED_IDLE_SHARE": Case(
         lambda beyond: saturated(0.051 if not beyond else 0.049),
