@@ -1,6 +1,7 @@
 """One run: plan, deploy, calibrate, work, judge, record, report. The whole story of `testbed run`."""
 
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,7 +11,14 @@ from typing import Final
 
 from testbed.calibration.cache import Mode
 from testbed.calibration.tolerances import Calibration
-from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
+from testbed.errors import (
+    CalibrationError,
+    EnvironmentLacksError,
+    Interrupted,
+    RunFailedError,
+    SpecError,
+    TestbedError,
+)
 from testbed.experiment.changes import ScheduledChange
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.workloads.command import Command
@@ -158,10 +166,20 @@ class _Run:
                 self._work(bench, exporter)
         except (TestbedError, Interrupted) as error:
             raise RunStoppedError(self._finish(_end_of(error))) from error
+        except Exception as error:  # noqa: BLE001 - whatever it is, the record is finished and says so
+            # What ended the run first is what it is told by; whatever removing the rest met with comes after it.
+            cause = _first_cause(error) or self._own_failure(error)
+            raise RunStoppedError(self._finish(_end_of(cause))) from cause
         self.told.phase("report")
         summary = self._finish(COMPLETED)
         write_report(load(self.writer.directory))
         return summary
+
+    def _own_failure(self, error: Exception) -> RunFailedError:
+        """An error that nobody has foreseen; its traceback is kept with the record."""
+        log = self.writer.logs / "testbed.log"
+        log.write_text("".join(traceback.format_exception(error)))
+        return RunFailedError(f"the testbed itself failed: {type(error).__name__}: {error} (traceback in {log})")
 
     def _finish(self, end: End) -> Summary:
         summary = summarize(self.found.facts(end))
@@ -275,3 +293,12 @@ def _end_of(error: TestbedError | Interrupted) -> End:
     if isinstance(error, CalibrationError):
         return End("not calibrated", str(error))
     return End("unsupported" if isinstance(error, EnvironmentLacksError) else "failed", str(error))
+
+
+def _first_cause(error: BaseException) -> TestbedError | Interrupted | None:
+    """The first of ours among those in whose handling this one was raised."""
+    found, each = None, error.__context__
+    while each is not None:
+        found = each if isinstance(each, TestbedError | Interrupted) else found
+        each = each.__context__
+    return found

@@ -220,6 +220,32 @@ def test_a_killed_process_ends_the_run_with_its_name_and_leaves_nothing(tmp_path
     assert leftovers(started.run_id) == []
 
 
+def test_a_killed_holder_of_a_namespace_ends_the_run_with_its_node_and_a_whole_record(tmp_path: Path) -> None:
+    started = Started(tmp_path)
+    signal.pidfd_send_signal(os.pidfd_open(started.pid_of("holder of w1")), signal.SIGKILL)
+    status, errors = started.ended(30)
+    assert status == 1
+    assert "the process that held the network namespace of w1" in errors
+    assert "Traceback" not in errors
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert summary["outcome"] == "failed"
+    assert "network namespace of w1" in summary["reasons"][0]
+    assert leftovers(started.run_id) == []
+
+
+def test_a_worker_that_is_stopped_for_a_while_degrades_the_run_and_is_named(tmp_path: Path) -> None:
+    started = Started(tmp_path, "--set", "workload.iterations=40")
+    pid = started.pid_of("w1")
+    signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGSTOP)
+    time.sleep(1.0)  # what is asserted is that so long a stop is noticed
+    signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT)
+    status, errors = started.ended(90)
+    assert status in (0, 4), errors
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert summary["outcome"] in ("degraded", "invalid")
+    assert any("w1 was stopped for" in reason for reason in summary["reasons"])
+
+
 def test_a_killed_delay_daemon_ends_the_run_at_once_with_its_name_and_leaves_nothing(tmp_path: Path) -> None:
     started = Started(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=nfqueue", "--set", "timeout=600s")
     signal.pidfd_send_signal(os.pidfd_open(started.pid_of("delay-s0")), signal.SIGKILL)
