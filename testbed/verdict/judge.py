@@ -229,10 +229,12 @@ def _delay_lines(facts: Facts, _: Results) -> Iterator[Reason]:
 def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
     # A packet lost on one link is sent again over every link before it, so one loss explains them all.
     lossless = not any(link.may_drop or link.drops for link in facts.links)
+    filtered = any("packet filter" in change for change in facts.foreign_changes)
+    why = "a packet filter that somebody set dropped them" if filtered else "timers fired: a process did not get to run"
     yield from _about(
         "degraded",
         [link for link in facts.links if lossless and link.retransmitted_bytes > _retransmission_slack(link)],
-        "bytes were sent again although nothing was dropped (timers fired: a process did not get to run)",
+        f"bytes were sent again although no link dropped any ({why})",
         lambda link: f"{link.retransmitted_bytes:,} bytes",
     )
     yield from _about(

@@ -181,7 +181,7 @@ class Started:
         return self.process.returncode, errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cleans_up_and_exits_with_130(tmp_path: Path, number: signal.Signals) -> None:
     started = Started(tmp_path)
     started.process.send_signal(number)
@@ -231,6 +231,18 @@ def test_a_killed_holder_of_a_namespace_ends_the_run_with_its_node_and_a_whole_r
     assert summary["outcome"] == "failed"
     assert "network namespace of w1" in summary["reasons"][0]
     assert leftovers(started.run_id) == []
+
+
+def test_packets_that_somebody_drops_are_named_as_such(tmp_path: Path) -> None:
+    started = Started(tmp_path, "--set", "workload.iterations=40")
+    enter = ["nsenter", f"--net=/proc/{started.pid_of('w1')}/ns/net", "--"]
+    rule = ["INPUT", "-m", "statistic", "--mode", "random", "--probability", "0.005", "-j", "DROP"]
+    subprocess.run([*enter, "iptables", "-w", "10", "-A", *rule], check=True, timeout=20)
+    status, errors = started.ended(90)
+    assert status == 4, errors
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert any("w1: packet filter set by process" in reason for reason in summary["reasons"])
+    assert not any("timers fired" in reason for reason in summary["reasons"])
 
 
 def test_a_worker_that_is_stopped_for_a_while_degrades_the_run_and_is_named(tmp_path: Path) -> None:

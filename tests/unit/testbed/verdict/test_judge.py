@@ -98,6 +98,15 @@ def test_retransmissions_without_loss_or_drops_degrade() -> None:
     assert judge(with_link(retransmitted_bytes=3_000))[0] == "valid", "a few tail-loss probes are normal"
 
 
+def test_a_packet_filter_that_somebody_set_explains_them_better_than_timers() -> None:
+    change = "w1: packet filter set by process 4711 (iptables)"
+    outcome, reasons = judge(replace(with_link(retransmitted_bytes=200_000), foreign_changes=[change]))
+    assert outcome == "invalid"
+    assert change in reasons[0]
+    assert "a packet filter that somebody set dropped them" in reasons[1]
+    assert "timers" not in reasons[1]
+
+
 @pytest.mark.parametrize("cause", [{"may_drop": True}, {"drops_end": 4}])
 def test_loss_on_a_later_link_explains_retransmissions_on_an_earlier_one(cause: dict[str, Any]) -> None:
     earlier = replace(LINK, class_bytes_end=60_500_000, retransmitted_bytes=500_000)
