@@ -329,6 +329,8 @@ class Findings:
             found.append(f"rates of {len(unmeasured)} directions: calibration did not measure them")
         if unmeasured := [each for each in self.links if each.measured_delay_s is None]:
             found.append(f"delays of {len(unmeasured)} directions: calibration did not measure them")
+        if self.plan.aggregators or len(self.plan.participants) > experiment.workers:
+            found.append("run-queue delay of parameter servers and aggregators: only workers' threads are counted")
         if experiment.collective.kind == "in_network" and any(each.tenants for each in self.plan.aggregators):
             found.append("bytes of the other jobs at the aggregating switch: they have no schedule")
         return found
