@@ -339,7 +339,7 @@ class SynchronisationSummary(_Part):
 
 
 class Checks(_Part):
-    """What was compared with what was asked, on how many of the `num_directions` of links, and what was not."""
+    """What was compared with the configuration, on how many of the `num_directions` of links, and what was not."""
 
     num_directions: int
     num_bytes: int

@@ -34,8 +34,7 @@ class ProcessWatch:
         controllers = available_controllers()
         self._cpu = controllers["cpu"]
         self._memory = controllers["memory"]
-        self._asked_cores = self._cores()
-        self._cores_now = self._asked_cores
+        self._cores_now = self._cores()
         self._memory_group = group_of(self._memory, pid) if self._memory else None
         self._num_kills = self._kills()
         self._machine_kills = _machine_kills()

@@ -182,7 +182,7 @@ class Facts:
     notes: Sequence[str] = ()
     """What else a reader of the numbers should know; calls nothing in question."""
     not_checked: Sequence[str] = ()
-    """What was not compared with what was asked, and why."""
+    """What was not compared with the configuration, and why."""
     prometheus: PrometheusSummary | None = None
     captures: Sequence[CaptureSummary] = ()
     overhead_s: Mapping[str, float] = field(default_factory=dict)

@@ -311,7 +311,7 @@ class Findings:
         )
 
     def _not_checked(self) -> list[str]:
-        """What could not be compared with what was asked, and why."""
+        """What could not be compared with the configuration, and why."""
         experiment = self.plan.experiment
         found = []
         without = [each for each in self.links if each.expected_bytes is None]
