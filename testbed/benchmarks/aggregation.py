@@ -34,7 +34,8 @@ def _median_s(row: Row) -> float:
 
 
 def _share(what: str, row: Row, facts: Row, target: float) -> Row:
-    return target_row(f"{what}: share of the bound", 1 / row["ratio_to_bound"], target, {**facts, **row}, at_least=True)
+    share = 1 / row["ratio_to_schedule_bound"]
+    return target_row(f"{what}: share of its schedule's bound", share, target, {**facts, **row}, at_least=True)
 
 
 def rival_rows() -> Iterator[Row]:

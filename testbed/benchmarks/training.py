@@ -58,7 +58,7 @@ def _side_by_side(spec: Mapping[str, Any], fusions: Sequence[Any]) -> tuple[dict
 
 def _iteration_s(summary: Summary) -> float:
     assert summary.iteration_time_s is not None, "trained() has looked"
-    return summary.iteration_time_s.median
+    return summary.iteration_time_s.mean
 
 
 def _facts(runs: Mapping[str, Summary]) -> Row:

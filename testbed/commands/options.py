@@ -14,7 +14,7 @@ from testbed.calibration.cache import Mode
 
 EPILOG: Final = (
     "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 this machine lacks something, "
-    "4 ran but the result is invalid, 130 interrupted and cleaned."
+    "4 ran but the result is invalid, 130 interrupted and cleaned. What each number means: docs/definitions.md."
 )
 Spec = Annotated[
     Path, typer.Argument(help="A YAML spec; `testbed schema` describes it.", metavar="SPEC", show_default=False)

@@ -230,10 +230,11 @@ class Iteration(_message.Message):
     FORWARD_STALL_S_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     SLOWDOWN_FIELD_NUMBER: _builtins.int
+    DATA_END_S_FIELD_NUMBER: _builtins.int
     PACE_S_FIELD_NUMBER: _builtins.int
     OVERRUN_S_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """compute_only, warmup, measured"""
+    """compute_alone, compute_only, warmup, measured"""
     index: _builtins.int
     """from 0 within its phase"""
     start_s: _builtins.float
@@ -252,13 +253,15 @@ class Iteration(_message.Message):
     run_queue_delay_s: _builtins.float
     """time its threads were runnable but had no core"""
     communication_run_queue_delay_s: _builtins.float
-    """the same, of the communication thread alone"""
+    """the same, of the threads that move gradients"""
     forward_stall_s: _builtins.float
     """of the forward pass, waiting for gradients of the iteration before"""
     staleness: _builtins.int
     """how many updates behind the parameters were that the gradient was made with"""
     slowdown: _builtins.float
     """how many times as long computing was made to take; 1: not at all"""
+    data_end_s: _builtins.float
+    """the batch was there"""
     pace_s: _builtins.float
     """how long computing should have lasted; 0: as long as it takes"""
     overrun_s: _builtins.float
@@ -285,12 +288,13 @@ class Iteration(_message.Message):
         forward_stall_s: _builtins.float = ...,
         staleness: _builtins.int = ...,
         slowdown: _builtins.float = ...,
+        data_end_s: _builtins.float = ...,
         pace_s: _builtins.float = ...,
         overrun_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "overrun_s", b"overrun_s", "pace_s", b"pace_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "staleness", b"staleness", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "data_end_s", b"data_end_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "overrun_s", b"overrun_s", "pace_s", b"pace_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "staleness", b"staleness", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -43,7 +43,7 @@ from testbed.plan.direction import Direction
 from testbed.plan.nodes import NodePlan
 from testbed.plan.paths import Hop
 from testbed.plan.plan import Plan
-from testbed.system.kernel import write_sysctl
+from testbed.system.kernel import network_namespace, write_sysctl
 from testbed.system.netlink import HtbClass, LinkMonitor, NetlinkError
 from testbed.system.run_state import RunState
 
@@ -75,6 +75,8 @@ class Deployment:
         self._aggregators: list[RunningAggregator] = []
         self.aggregator_reports: list[AggregatorReport] = []
         """Of each aggregator, once :meth:`read_aggregators` has been called."""
+        self.holders: dict[str, int] = {}
+        """The processes that keep the nodes' namespaces, by node; of containers the runtime knows."""
         self.relay: DelayDaemon | None = None
         """Carries all links; None where the kernel does."""
         self._controls: dict[str, tuple[LinkController, dict[str, int]]] = {}
@@ -98,8 +100,14 @@ class Deployment:
         return dict(zip((node.name for node in self.plan.nodes), states, strict=True))
 
     def check(self) -> None:
-        """Raise RunFailedError if a delay daemon, the relay, or an end of a background flow has ended, or a worker that
-        needed more memory than the spec gives it."""
+        """Raise RunFailedError if a process that holds a node's namespaces, a delay daemon, the relay, or an end of a
+        background flow has ended, or a worker that needed more memory than the spec gives it."""
+        for node, pid in self.holders.items():
+            if network_namespace(pid) is None:
+                raise RunFailedError(
+                    f"the process that held the network namespace of {node} (pid {pid}) has ended: somebody killed it, "
+                    "and nothing in there can be watched or measured any more"
+                )
         for name in self.out_of_memory():
             raise RunFailedError(
                 f"hosts.{name}.memory: the kernel ended {name}, which needed more than it was given: give it more, or "
@@ -429,6 +437,10 @@ def deploy(
         deployment = Deployment(
             plan, hosts, counters_directory=state.directory, scratch_directory=state.scratch_directory
         )
+        contained = runtime.holders if runtime else {}
+        deployment.holders = {
+            node.name: network.get(node.name).pid for node in plan.nodes if node.name not in contained
+        }
         deployment.apply()
         differences = deployment.differences()
         if differences:

@@ -1,9 +1,11 @@
 """What training and its replays have in common: iterations that end with everybody's gradients.
 
-A worker goes through four phases, with barriers of the control plane between them:
+A worker goes through five phases, with barriers of the control plane between them:
 
-- compute_only: the same iterations without communication, all workers at once and so under the same
-  contention for cores; the model is a copy that is dropped afterwards. The scaling factor compares with it.
+- compute_alone: the same iterations without communication, one worker at a time; the model is a copy that is dropped
+  afterwards. The scaling factor compares with it.
+- compute_only: the same, all workers at once and so under the same contention for cores. Network efficiency compares
+  with it.
 - set-up of DistributedDataParallel (it broadcasts the model), then warmup.
 - measured.
 
@@ -14,7 +16,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pydantic import Field
 
@@ -25,12 +27,15 @@ from testbed.traces.table import LayerTable
 from transports.compression.base import Compressor
 from transports.torch_backend.ordering import layers_of
 
+_ALONE_WORKERS: Final = 8
+
 
 class Iterative(AgentWorkload):
     """Synchronous by nature: workers exchange the gradients of each iteration, unless the spec says otherwise."""
 
     compute_only: int = Field(8, ge=1, le=100_000)
-    """Iterations without communication, before the others."""
+    """Iterations without communication, before the others: of each worker alone, then of all at once. With fewer than 8
+    there is no scaling factor."""
     warmup: int = Field(3, ge=2, le=100_000)
     """Iterations before the measured ones. At least 2: DistributedDataParallel forms its buckets anew in the
     second."""
@@ -113,6 +118,11 @@ class Iterative(AgentWorkload):
     def num_iterations(self) -> int:
         """Measured iterations."""
         return self.iterations
+
+    def num_alone(self, num_workers: int) -> int:
+        """Iterations that each worker computes by itself: `compute_only`, or fewer where many workers take turns, so
+        that all of them together take no longer than eight do."""
+        return min(self.compute_only, max(2, -(-_ALONE_WORKERS * self.compute_only // num_workers)))
 
     def phase_lengths(self) -> Mapping[str, int]:
         """As the worker goes through them."""

@@ -153,6 +153,25 @@ def own_throttling() -> Throttling | None:
     return parse_throttling(file.read_text()) if file and file.exists() else None
 
 
+def quota_cores(controller: Controller, group: Path) -> float:
+    """The cores that a group may use: the least that it or any group above it may; infinity without a quota."""
+    least = math.inf
+    while group != controller.mount_point and group.is_relative_to(controller.mount_point):
+        least = min(least, _own_quota_cores(controller, group))
+        group = group.parent
+    return least
+
+
+def _own_quota_cores(controller: Controller, group: Path) -> float:
+    if controller.version == 1:
+        words = _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
+    else:
+        words = _words(group / "cpu.max")
+    if len(words) != 2 or words[0] in ("max", "-1"):
+        return math.inf
+    return int(words[0]) / int(words[1])
+
+
 def num_out_of_memory(controller: Controller, group: Path) -> int:
     """How many processes of a group the kernel has ended because of its memory limit."""
     name = "memory.oom_control" if controller.version == 1 else "memory.events"

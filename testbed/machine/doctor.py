@@ -31,12 +31,17 @@ from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan.plan import Plan, make_plan
 from testbed.plan.requested_links import refusals
-from testbed.system.kernel import has_sysctl
+from testbed.system.kernel import has_sysctl, require_descriptors
 from testbed.system.native import build
 from transports.errors import UnsupportedError
 
 if TYPE_CHECKING:  # its module deploys, which needs extras of the package
     from testbed.machine.budget import Budget
+
+_DESCRIPTORS: Final = 512
+"""Files that a run may have open at once: sockets of the sampler and of the control plane, namespaces, logs, ..."""
+_DESCRIPTORS_PER_WORKER: Final = 64
+"""... and of each worker: its node's and switch port's, its process', and in the worker its peers' connections."""
 
 Severity = Literal["needed", "optional"]
 APT_PACKAGES: Final = {
@@ -382,6 +387,7 @@ def require(plan: Plan) -> None:
     from testbed.machine.budget import known_budget, refuse_excess
 
     require_root()
+    require_descriptors(_DESCRIPTORS + _DESCRIPTORS_PER_WORKER * plan.experiment.workers)
     missing = [
         f"{name} is missing: apt-get install --no-install-recommends {package}"
         for name, package in APT_PACKAGES.items()

@@ -16,6 +16,8 @@ class Observations:
     """The counters at the borders of the measured window: at `measure` and at `done`."""
     foreign_changes: list[SettingChange] = field(default_factory=list)
     """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
+    interference: list[str] = field(default_factory=list)
+    """What others did to workers' processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
     parameters_sha256: list[str] = field(default_factory=list)
     """Of each worker that trained, when it finished."""
     unshared_memory_bytes: list[int] = field(default_factory=list)

@@ -116,11 +116,14 @@ ITERATION: Final = Family(
     text="Measured training iterations of the worker.",
     source=_WORKER,
 )
+ITERATION_PART_NAMES: Final = ("compute", "data", "waiting", "exposed_communication", "optimizer", "other")
+"""As docs/definitions.md has them."""
 ITERATION_PARTS: Final = Family(
     name="testbed_iteration_part_seconds_total",
     kind="counter",
     labels=("worker", "part"),
-    text="Time of measured iterations by what it went into: compute, exposed_communication, other.",
+    text="Time of measured iterations by what it went into: compute, data, waiting (for slower workers), "
+    "exposed_communication, optimizer, other.",
     source=_WORKER,
 )
 LAST_ITERATION: Final = Family(
@@ -210,5 +213,5 @@ def max_series(num_directions: int, num_workers: int) -> int:
     anybody changes links (one more for each direction changed, and each source of changes) and without aggregators
     (switch_agg.metrics)."""
     by_direction = 6 + 2 + 5  # counters and gauges; probes; three quantiles, their count, drops
-    by_worker = 2 + 3 + 4  # sum and count; parts; last iteration, loss, service, run queue
+    by_worker = 2 + len(ITERATION_PART_NAMES) + 4  # sum and count; parts; last iteration, loss, service, run queue
     return num_directions * by_direction + num_workers * by_worker + 3 + 1 + 1 + 1

@@ -17,6 +17,7 @@ from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
 from testbed.experiment.link import AUTO, MAX_RATE_BPS, MIN_RATE_BPS, BackendName, LinkSpec
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
+from testbed.experiment.workloads.base import changed_options
 from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port
 from testbed.plan.aggregators import (
@@ -463,6 +464,12 @@ def _exchanged_with(experiment: Experiment) -> Collective:
         raise SpecError(
             f"stack: {stack.kind} is a whole stack over TCP and has no use for channel {experiment.channel.kind}; "
             "leave one of the two out (of channel tcp, `congestion` is for every stack)"
+        )
+    ignored = [name for name in changed_options(experiment.channel, standard.channel) if name != "congestion"]
+    if ignored:
+        raise SpecError(
+            f"channel.{ignored[0]}: stack {stack.kind} opens its own connections and has no use for it; leave it "
+            "out (of channel tcp, `congestion` is for every stack)"
         )
     if stack.enters_namespaces and not experiment.runtime.enters_hosts:
         raise SpecError(

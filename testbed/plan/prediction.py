@@ -7,6 +7,7 @@ from typing import Final
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.topologies.base import participant_names
+from testbed.plan.bounds import own_goodput_bps, schedule_bound_s, task_bound_s
 from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
 from transports.collectives.base import Collective, World
@@ -37,12 +38,15 @@ class Prediction:
     payload_bytes: int
     """What of them each worker hands to the collective; an estimate where it depends on the gradients."""
     bound_s: float
+    """The least that any exchange over the workers' own links needs (testbed.plan.bounds)."""
+    schedule_bound_s: float
+    """What the collective's own bytes need at least on the most loaded link."""
     alpha_beta_s: float
     goodput_bps: float
     """Of the slowest direction of a worker's or server's link that carries anything."""
     bottleneck: str | None
     """The direction between two switches, `s0 -> s1`, that needs more time for its bytes than workers' and servers'
-    links do: it decides `alpha_beta_s`, and `bound_s` where its bytes are certain."""
+    links do: it decides `alpha_beta_s`, and `schedule_bound_s` where its bytes are certain."""
 
 
 def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s: Mapping[Hop, float]) -> float:
@@ -104,22 +108,36 @@ def predict(
             gradient_bytes=size_bytes,
             payload_bytes=size_bytes,
             bound_s=least_s,
+            schedule_bound_s=least_s,
             alpha_beta_s=alone_s,
             goodput_bps=goodput_bps,
             bottleneck=None,
         )
-    least_s = max(_least_s(direction, ends, exchanges, fraction) for direction in used)
+    estimate_s = {direction.name: _any_s(direction, ends, exchanges, fraction) for direction in used}
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
-    certain_s = max((trunk.balanced_s for trunk in trunks if trunk.expected_bytes is not None), default=0.0)
     decides = busiest is not None and busiest.balanced_s > alpha_beta_s
     return Prediction(
         gradient_bytes=sum(buckets) * GRADIENT_ELEMENT_BYTES,
         payload_bytes=sum(exchange.payload_bytes(experiment.workers) for exchange in exchanges),
-        bound_s=max(least_s, certain_s),
+        bound_s=task_bound_s(exchanges, *_workers_goodput_bps(directions, world, fraction)),
+        schedule_bound_s=schedule_bound_s(used, trunks, estimate_s),
         alpha_beta_s=busiest.balanced_s if busiest is not None and decides else alpha_beta_s,
         goodput_bps=goodput_bps,
         bottleneck=busiest.name if busiest is not None and decides else None,
     )
+
+
+def _workers_goodput_bps(
+    directions: Sequence[Direction], world: World, fraction: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Of each worker's own links, away from it and towards it; of workers that share hosts of each host's."""
+    workers = set(participant_names(world.num_workers))
+    own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
+    if all(direction.asked.unshaped for direction in own):
+        nodes = {node for direction in own for node in direction.hop} - workers
+        own = [direction for direction in directions if workers.isdisjoint(direction.hop)]
+        return own_goodput_bps(own, sorted(nodes), fraction)
+    return own_goodput_bps(own, sorted(workers), fraction)
 
 
 def exchange_time_s(
@@ -143,11 +161,11 @@ def exchange_time_s(
     )
 
 
-def _least_s(direction: Direction, world: World, exchanges: Sequence[Exchange], goodput_fraction: float) -> float:
-    """What this direction of a worker's or server's link needs at least: for the bytes that these operations must move
-    through some such link, whatever the collective, or for its own where the collective gives it fewer."""
+def _any_s(direction: Direction, world: World, exchanges: Sequence[Exchange], goodput_fraction: float) -> float:
+    """What this direction of a worker's or server's link would need for the bytes that these operations must move
+    through some such link, whatever the collective."""
     goodput_bps = direction.rate_bps * goodput_fraction
-    any_s = sum(
+    return sum(
         bound_s(
             exchange.operation,
             world=world,
@@ -156,4 +174,3 @@ def _least_s(direction: Direction, world: World, exchanges: Sequence[Exchange], 
         )
         for exchange in exchanges
     )
-    return min(any_s, direction.balanced_s)

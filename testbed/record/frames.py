@@ -10,6 +10,7 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "phase": pl.String,
     "index": pl.Int32,
     "start_s": pl.Float64,
+    "data_end_s": pl.Float64,
     "forward_end_s": pl.Float64,
     "backward_compute_end_s": pl.Float64,
     "backward_end_s": pl.Float64,
@@ -26,25 +27,39 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "pace_s": pl.Float64,  # how long computing should have lasted; 0: as long as it takes
     "overrun_s": pl.Float64,  # by how much a gradient was handed over later than it was due, at most
 }
-_ITERATION_PARTS: Final = (
-    ("backward", "forward_end_s", "backward_compute_end_s"),
-    ("exposed communication", "backward_compute_end_s", "backward_end_s"),
-    ("optimizer", "backward_end_s", "optimizer_end_s"),
-    ("other", "optimizer_end_s", "end_s"),
-)
 
 
-def iteration_parts(row: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+def iteration_parts(row: Mapping[str, Any], last_s: float) -> list[tuple[str, float, float]]:
     """What an iteration of one worker, a row of ITERATION_SCHEMA, consists of, without gaps: name, begin and end.
 
-    What the forward pass waits for gradients is exposed communication; at its layers, but only the sum is known, which
-    comes before the rest of the pass here.
+    `last_s`: when the last worker's last gradient was ready, until when this one waits for it; of workers that do not
+    wait for each other the row's own. What the forward pass waits for gradients is exposed communication; at its
+    layers, but only the sum is known, which comes before the rest of the pass here.
     """
-    begun_s = row["start_s"] + row["forward_stall_s"]
-    parts = [("forward", begun_s, row["forward_end_s"])]
-    if row["forward_stall_s"] > 0:
-        parts.append(("exposed communication", row["start_s"], begun_s))
-    return [*parts, *((name, row[begin], row[end]) for name, begin, end in _ITERATION_PARTS)]
+    begun_s = row["data_end_s"] + row["forward_stall_s"]
+    ready_s, reduced_s = row["backward_compute_end_s"], row["backward_end_s"]
+    waited_s = max(ready_s, min(last_s, reduced_s))
+    parts = [
+        ("data", row["start_s"], row["data_end_s"]),
+        ("exposed communication", row["data_end_s"], begun_s),
+        ("forward", begun_s, row["forward_end_s"]),
+        ("backward", row["forward_end_s"], ready_s),
+        ("waiting for slower workers", ready_s, waited_s),
+        ("exposed communication", waited_s, reduced_s),
+        ("optimizer", reduced_s, row["optimizer_end_s"]),
+        ("other", row["optimizer_end_s"], row["end_s"]),
+    ]
+    optional = ("data", "waiting for slower workers", "exposed communication")
+    return [part for part in parts if part[0] not in optional or part[2] > part[1]]
+
+
+def last_ready_s(iterations: pl.DataFrame, *, in_step: bool) -> pl.DataFrame:
+    """ITERATION_SCHEMA with `last_s` for :func:`iteration_parts`."""
+    ready_s = pl.col("backward_compute_end_s")
+    together = pl.col("phase").is_in(["warmup", "measured"]) & in_step
+    return iterations.with_columns(
+        last_s=pl.when(together).then(ready_s.max().over("phase", "index")).otherwise(ready_s)
+    )
 
 
 BUCKET_SCHEMA: Final[dict[str, Any]] = {

@@ -5,7 +5,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 class _Part(BaseModel):
@@ -13,8 +13,10 @@ class _Part(BaseModel):
 
 
 class Quantiles(_Part):
-    """Of a sample, in virtual seconds."""
+    """Mean and quantiles of a sample, in virtual seconds."""
 
+    mean: float
+    """The parts of an iteration add up to it."""
     median: float
     p10: float
     p90: float
@@ -86,7 +88,11 @@ class LinkSummary(_Part):
     rate_bps: float
     delay_s: float
     measured_rate_bps: float | None
+    """TCP's goodput in calibration as a line rate, of the direction `rate_measured_on`; None: not measured."""
     measured_delay_s: float | None
+    """One way, in calibration; always of this direction itself."""
+    rate_measured_on: str | None = None
+    """`w0 -> s0`: this direction, or the one that was measured for all of its class; None: not measured."""
     bytes: int
     """Counted by what shapes the link, headers included, pure acknowledgements and background traffic taken out (as far
     as they have one path; a command's acknowledgements are not known, and in it)."""
@@ -104,8 +110,8 @@ class LinkSummary(_Part):
     utilization_mean: float | None
     """class bytes x 8 / (rate x measured time): 0 to 1; None on an unshaped link, as fast as the machine."""
     utilization_busy: float | None
-    """The same while at least one bucket is in service on any worker; of a command, while any link carries over 1 %
-    of its rate."""
+    """The same while at least one bucket is under way: from the moment the last of its members has handed it over to
+    the moment the last of them has its result; of a command, while any link carries over 1 % of its rate."""
     drops: int
     delay_line: DelayLine | None = None
     """None where no daemon makes the delay."""
@@ -193,12 +199,16 @@ class WorkerSummary(_Part):
 
     name: str
     compute_time_s: float
-    """Median; with what a slowdown added."""
+    """Forward and backward pass: mean; with what a slowdown added."""
+    compute_alone_s: float | None
+    """The same, plus the optimizer, while no other worker did anything; None: not measured."""
+    compute_contention: float | None
+    """Forward, backward and optimizer in the measured iterations over the same alone, slowdowns taken out."""
     slowdown_mean: float
     """How many times as long its computing was made to take; 1: not at all."""
     last_share: float
     """Of the iterations, those in which it was the last to hand over its last gradient."""
-    held_up_s: float
+    straggler_wait_s: float
     """By how much it then came later than the last but one, per iteration, the others' counting as 0: the time for
     which everyone waited for this worker alone."""
 
@@ -256,7 +266,11 @@ class AllReduceSummary(_Part):
     """Median over iterations of the time during which at least one bucket was in service on the slowest
     worker."""
     bound_s: float
-    """The physical bound of the collective at the goodput of the links."""
+    """Of the task: the least that any exchange over the workers' own links needs, without help from switches or
+    servers (testbed.plan.bounds)."""
+    schedule_bound_s: float
+    """Of the schedule: what its bytes need at least on the most loaded link. Below `bound_s` where switches or servers
+    bring links of their own."""
     predicted_s: float
     """The alpha-beta prediction, or the time of the `bottleneck`."""
     bottleneck: str | None = None
@@ -339,8 +353,24 @@ class PaceSummary(_Part):
     """The most by which any gradient was late."""
 
 
-class Summary(_Part):
-    """summary.json, and what `testbed run --json` prints. Times are virtual seconds."""
+class Checks(_Part):
+    """What was compared with the configuration, on how many of the `num_directions` of links, and what was not."""
+
+    num_directions: int
+    num_bytes: int
+    """Directions whose bytes were compared with the schedule's."""
+    num_rates: int
+    """Directions with a measured rate, their own or that of their class."""
+    num_rates_own: int
+    """Directions whose own rate was measured."""
+    num_delays: int
+    """Directions whose own delay was measured."""
+    not_checked: list[str]
+    """What was not compared, and why."""
+
+
+class Results(_Part):
+    """Everything that a run has measured, before anybody judges it. Times are virtual seconds."""
 
     schema_version: int = SCHEMA_VERSION
     name: str
@@ -356,24 +386,37 @@ class Summary(_Part):
     """Date and time of the start, ISO 8601 with its offset."""
     epoch_s: float
     """CLOCK_MONOTONIC at the zero of the frames' times."""
-    outcome: Outcome
-    reasons: list[str]
     num_workers: int
     num_iterations: int
     dilation: float
     iteration_time_s: Quantiles | None
+    """Mean over workers of the time from one start of an iteration to the next one's."""
     compute_time_s: float | None
-    """Median over iterations of the mean over workers: forward, backward until the last gradient,
-    optimizer."""
+    """Forward and backward pass, until the worker's own last gradient: mean over workers and iterations, as all of
+    these parts, which add up to `iteration_time_s.mean`."""
+    data_time_s: float | None
+    """Loading the batch."""
+    waiting_time_s: float | None
+    """From the worker's own last gradient to the last worker's last gradient, as far as it waited."""
     exposed_communication_s: float | None
-    """The same: from the last gradient computed to the last gradient reduced."""
+    """From the last worker's last gradient to the last reduced one, and what a forward pass waited for gradients."""
+    optimizer_time_s: float | None
     other_time_s: float | None
-    """The same: data, bookkeeping, waiting at the end of the iteration."""
+    """Bookkeeping between the optimizer's end and the next iteration's start."""
     compute_only_time_s: float | None
-    """Median iteration of the same workers computing at the same time without communicating."""
+    """Iteration of the same workers on the same cores, all at once, without communicating: mean of the slowest."""
+    compute_alone_time_s: float | None
+    """Iteration of one worker while all others wait: harmonic mean over workers."""
+    compute_contention: float | None
+    """Computing (forward, backward, optimizer) in the measured iterations over computing alone, of the worker where
+    they differ most."""
     samples_per_s: float | None
     scaling_factor: float | None
-    """compute_only_time_s / iteration_time_s.median; not capped, so noise may carry it past 1."""
+    """T_n / (n T_1) in samples per second: compute_alone_time_s / iteration_time_s.mean, where every worker computed
+    as fast as alone; else None and `scaling_factor_missing` says why. Not capped."""
+    scaling_factor_missing: str | None = None
+    network_efficiency: float | None
+    """compute_only_time_s / iteration_time_s.mean. Not capped."""
     loss: LossValues | None
     parameters_sha256: str | None
     """Of the final parameters; the same on every worker, else the run has failed."""
@@ -403,3 +446,11 @@ class Summary(_Part):
     """Scheduled for later than the run's end."""
     record: str
     """Path of the record."""
+    checked: Checks
+
+
+class Summary(Results):
+    """summary.json, and what `testbed run --json` prints: the results and how far to trust them."""
+
+    outcome: Outcome
+    reasons: list[str]

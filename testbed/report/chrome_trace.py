@@ -18,7 +18,8 @@ import yaml
 
 from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS
-from testbed.record.frames import iteration_parts
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
+from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.reader import Record
 from testbed.record.writer import replace_bytes
 from testbed.report.lanes import Lanes
@@ -104,13 +105,15 @@ def _network(record: Record) -> int:
 
 
 def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
-    for row in record.iterations.iter_rows(named=True):
+    asked = record.summary.synchronisation
+    in_step = asked is None or SYNCHRONISATIONS[asked.kind].in_step
+    for row in last_ready_s(record.iterations, in_step=in_step).iter_rows(named=True):
         place = _worker(row["rank"]), _COMPUTE_THREAD
         known = {} if not np.isfinite(row["loss"]) else {"loss": row["loss"]}
         name = f"{_PHASES.get(row['phase'], row['phase'])} {row['index']}"
         whole = {"phase": row["phase"], "index": row["index"], "slowdown": row["slowdown"], **known}
         yield clock.span(name, *place, row["start_s"], row["end_s"], **whole)
-        for part, begin_s, end_s in iteration_parts(row):
+        for part, begin_s, end_s in iteration_parts(row, row["last_s"]):
             if end_s > begin_s:
                 yield clock.span(part, *place, begin_s, end_s)
 

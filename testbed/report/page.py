@@ -81,6 +81,7 @@ def template(name: str) -> Any:
         digits=number_text.digits,
         breakable=_breakable,
         rate_held=wording.rate_held,
+        measured_on=wording.measured_on,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
         pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),
     )

@@ -12,13 +12,13 @@ import polars as pl
 
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record import number_text
-from testbed.record.frames import iteration_parts
+from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.reader import Record
 from testbed.record.summary import LinkSummary
 from testbed.report import wording
 from testbed.report.lanes import Lanes
 from testbed.verdict.changes import RateHistory
-from testbed.verdict.summarize import per_iteration
+from testbed.verdict.parts import PARTS, per_iteration
 
 Figure = dict[str, Any]
 
@@ -31,8 +31,10 @@ TEAL: Final = "#2a9d8f"
 DARK_TEAL: Final = "#1d6f65"
 PURPLE: Final = "#8e6bbf"
 _PART_COLORS: Final = {
+    "data": TEAL,
     "forward": BLUE,
     "backward": NAVY,
+    "waiting for slower workers": AMBER,
     "exposed communication": RED,
     "optimizer": PURPLE,
     "other": GREY,
@@ -162,11 +164,13 @@ def _mark_changes(layout: Figure, record: Record, *, end_s: float) -> None:
 
 
 def breakdown(record: Record) -> Figure | None:
-    """Compute, exposed communication and the rest of every measured iteration, stacked."""
+    """The parts of every measured iteration, stacked: means over workers."""
     iterations = _measured(record)
     if iterations.is_empty():
         return None
-    parts = (("compute", "compute_s", BLUE), ("exposed communication", "exposed_s", RED), ("other", "other_s", GREY))
+    colors = (BLUE, TEAL, AMBER, RED, PURPLE, GREY)
+    names = (name for name, *_ in wording.PARTS)
+    parts = tuple(zip(names, PARTS, colors, strict=True))
     return {
         "data": [
             {
@@ -228,9 +232,10 @@ def timeline(record: Record) -> Figure | None:
     origin_s = float(iterations.filter(pl.col("index") == index)["start_s"][0])
     this = (pl.col("phase") == "measured") & (pl.col("index") == index)
     bars = _Bars(origin_s, record.summary.dilation)
-    for row in record.iterations.filter(this).sort("rank").iter_rows(named=True):
+    rows = last_ready_s(record.iterations.filter(this), in_step=_in_step(record)).sort("rank")
+    for row in rows.iter_rows(named=True):
         worker = f"w{row['rank']}"
-        for name, begin_s, end_s in iteration_parts(row):
+        for name, begin_s, end_s in iteration_parts(row, row["last_s"]):
             bars.add(name, _PART_COLORS[name], row["rank"] - 0.21, 0.36, begin_s, end_s, f"{worker} {name}")
     for (rank,), buckets in (
         record.buckets.filter(this).sort("rank", "enqueued_s").group_by("rank", maintain_order=True)

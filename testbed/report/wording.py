@@ -4,7 +4,7 @@ report."""
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from transports.units import format_size
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         AllReduceSummary,
         BackgroundSummary,
         ChangeSummary,
+        Checks,
         CommandSummary,
         CompressionSummary,
         LinkSummary,
@@ -29,21 +30,28 @@ from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record.number_text import DASH, percent_text, size_text, time_text
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {
-    "valid": "Bytes, rates and settings of every link hold, and the machine kept up.",
+    "valid": "What was checked holds, and the machine kept up.",
     "degraded": "The numbers stand, with reservations.",
     "invalid": "The emulation did not hold; do not draw conclusions from these numbers.",
     "failed": "The run did not complete.",
     "unsupported": "This machine cannot run the experiment.",
 }
 DEFINITIONS: Final[Mapping[str, str]] = {
-    "iteration": "From the first worker's start to the last worker's end: median, 10th and 90th percentile.",
-    "compute": "Forward, backward until the last gradient, optimizer: mean over workers, median iteration.",
-    "exposed": "Communication that computing did not hide: last gradient computed to last reduced.",
-    "other": "The rest: loading data, bookkeeping, waiting for the slowest worker.",
-    "scaling": "The same {num_workers} workers computing without communicating, under the same contention "
-    "for cores, over the measured iteration.",
+    "iteration": "From a worker's start of an iteration to its start of the next: mean over workers and iterations. "
+    "Its parts are those of the same iterations, and add up to it.",
+    "compute": "Forward and backward pass, until the worker's own last gradient.",
+    "data": "Loading the batch.",
+    "waiting": "From the worker's own last gradient to the slowest worker's.",
+    "exposed": "Communication that computing did not hide: from the last worker's last gradient to the last reduced.",
+    "optimizer": "The optimizer's step.",
+    "other": "Bookkeeping between iterations.",
+    "scaling": "T_n / (n T_1): samples a second of {num_workers} workers over {num_workers} times those of one that "
+    "computes alone, with the same batch each.",
+    "efficiency": "The same {num_workers} workers on the same cores computing without communicating, over the "
+    "iteration.",
     "utilization_mean": "What the link carried over what it could have carried in the measured iterations.",
-    "utilization_busy": "The same while at least one bucket was in service.",
+    "utilization_busy": "The same while at least one bucket was under way, from when all of its members had handed "
+    "it over.",
     "background": "What background flows took of the link in the measured iterations; it is in the utilisation and not "
     "in the bytes.",
     "bytes": "Counted by what shapes the link, with headers, pure acknowledgements taken out, next to what "
@@ -52,21 +60,38 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "rate_held": "Sent over rate x time, in short times during which the queue surely held packets.",
     "late": "How much later than the delay asks packets were let go by the program that holds them: median, 99th "
     "percentile.",
-    "held_up": "How much later than the last but one the last worker handed over its last gradient, over all measured "
-    "iterations: the time for which everyone waited for this worker alone.",
+    "straggler": "How much later than the last but one the last worker handed over its last gradient, over all "
+    "measured iterations: the time for which everyone waited for this worker alone.",
     "allreduce": "Time in which at least one bucket was in service on the slowest worker, all buckets of one "
     "iteration together.",
-    "bound": "Least time for these bytes at the goodput of the links of workers and parameter servers, or of a link "
-    "that workers share and that must carry more.",
+    "bound": "Of the task: the least that any exchange over the workers' own links needs, without help from "
+    "switches or servers.",
+    "schedule_bound": "What this collective's own bytes need at least on the most loaded link, those of switches and "
+    "servers included.",
     "predicted": "Alpha-beta model: latency of every round, then bytes at the goodput of those links; or the "
     "time the most loaded link that workers share needs, if that is longer.",
 }
+
+DEFINITIONS_PAGE: Final = "docs/definitions.md"
+"""Where each of these is said with its reasons."""
+PARTS: Final[Sequence[tuple[str, str, str, str]]] = (
+    ("compute", "compute_time_s", "blue", "compute"),
+    ("data", "data_time_s", "bright_black", "data"),
+    ("waiting for slower workers", "waiting_time_s", "yellow", "waiting"),
+    ("exposed communication", "exposed_communication_s", "red", "exposed"),
+    ("optimizer", "optimizer_time_s", "magenta", "optimizer"),
+    ("other", "other_time_s", "bright_black", "other"),
+)
+"""Of an iteration, in the order in which they are shown: name, field of the summary, colour in a terminal,
+definition."""
 
 CHANCE: Final = 0.05
 """A share that is known less well is not shown."""
 STRAGGLER_SHARE: Final = 0.05
 """Of an iteration: workers that are all alike hold each other up by less."""
 
+_SAME_BOUND: Final = 0.002
+"""Relative: frames' headers, which one of them counts, make less."""
 _NUM_AGES: Final = 6
 """Ages of gradients that are told one by one."""
 
@@ -85,6 +110,17 @@ def prediction_name(allreduce: "AllReduceSummary") -> str:
     """What the prediction rests on."""
     trunk = allreduce.bottleneck
     return "the alpha-beta prediction" if trunk is None else f"what the bytes of {trunk} need at its rate"
+
+
+def bounds_text(allreduce: "AllReduceSummary") -> str:
+    """`1.030 x the bound of the task (537 ms), 1.420 x its schedule's (389 ms)`; once where they are the same."""
+    task_s, schedule_s = allreduce.bound_s, allreduce.schedule_bound_s
+    task = f"{allreduce.time_s / task_s:.3f} x the bound of the task"
+    if abs(schedule_s / task_s - 1) < _SAME_BOUND:
+        return f"{task} and of its schedule ({time_text(task_s)})"
+    return (
+        f"{task} ({time_text(task_s)}), {allreduce.time_s / schedule_s:.3f} x its schedule's ({time_text(schedule_s)})"
+    )
 
 
 def exchange_name(summary: "Summary") -> str:
@@ -125,13 +161,55 @@ def computing_text(summary: "Summary") -> str:
     )
 
 
-def scaling_definition(summary: "Summary") -> str:
-    """The definition with the run's own numbers."""
-    text = DEFINITIONS["scaling"].format(num_workers=summary.num_workers)
-    if summary.iteration_time_s is None or summary.compute_only_time_s is None:
-        return text
-    median = time_text(summary.iteration_time_s.median)
-    return f"{text.removesuffix('.')}: {time_text(summary.compute_only_time_s)} / {median}."
+def parts(numbers: "Summary | Mapping[str, Any]") -> list[tuple[str, float]]:
+    """Name and virtual seconds of each part of an iteration, of a run or a sweep's point; they add up to its mean."""
+    found = numbers if isinstance(numbers, Mapping) else numbers.__dict__
+    return [(name, float(found[field] or 0.0)) for name, field, _, _ in PARTS]
+
+
+def shares(numbers: "Summary | Mapping[str, Any]") -> list[float]:
+    """Of an iteration, of each of `parts`: per cent, rounded to tenths so that they add up to 100 (largest
+    remainders)."""
+    times_s = [time_s for _, time_s in parts(numbers)]
+    exact = [1000 * time_s / sum(times_s) for time_s in times_s]
+    whole = [math.floor(each) for each in exact]
+    missing = 1000 - sum(whole)
+    for index in sorted(range(len(exact)), key=lambda each: whole[each] - exact[each])[:missing]:
+        whole[index] += 1
+    return [each / 10 for each in whole]
+
+
+def factor(summary: "Summary") -> tuple[str, str, str] | None:
+    """What the run says of the network's cost: its name, the number and the definition with the run's own numbers.
+    The scaling factor where it is one, else network efficiency and why; None without iterations."""
+    time_s = summary.iteration_time_s
+    if time_s is None:
+        return None
+    if summary.scaling_factor is not None and summary.compute_alone_time_s is not None:
+        text = DEFINITIONS["scaling"].format(num_workers=summary.num_workers).removesuffix(".")
+        numbers = f"{time_text(summary.compute_alone_time_s)} / {time_text(time_s.mean)}"
+        return "Scaling factor", f"{summary.scaling_factor:.3f}", f"{text}: {numbers}."
+    if summary.network_efficiency is None or summary.compute_only_time_s is None:
+        return None
+    text = DEFINITIONS["efficiency"].format(num_workers=summary.num_workers).removesuffix(".")
+    numbers = f"{time_text(summary.compute_only_time_s)} / {time_text(time_s.mean)}"
+    why = f" No scaling factor: {summary.scaling_factor_missing}." if summary.scaling_factor_missing else ""
+    return "Network efficiency", f"{summary.network_efficiency:.3f}", f"{text}: {numbers}.{why}"
+
+
+def checked_text(checked: "Checks") -> str:
+    """`bytes of 8 of 8 link directions, rates of 8 (2 measured themselves), delays of 8 checked`."""
+    own = "" if checked.num_rates_own == checked.num_rates else f" ({checked.num_rates_own} measured themselves)"
+    return (
+        f"bytes of {checked.num_bytes} of {checked.num_directions} link directions, rates of {checked.num_rates}{own}, "
+        f"delays of {checked.num_delays} checked"
+    )
+
+
+def measured_on(link: "LinkSummary") -> str:
+    """Where the measured rate is from: empty where it is the link's own."""
+    own = f"{link.from_} -> {link.to}"
+    return "" if link.rate_measured_on in (None, own) else f"of its class, measured on {link.rate_measured_on}"
 
 
 def machine_text(machine: "MachineSummary") -> tuple[str, str]:
@@ -190,10 +268,10 @@ def marks_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
 
 def straggler(summary: "Summary") -> "WorkerSummary | None":
     """The worker that held the others up most, if that cost any worth a line."""
-    worst = max(summary.workers, key=lambda worker: worker.held_up_s, default=None)
+    worst = max(summary.workers, key=lambda worker: worker.straggler_wait_s, default=None)
     if worst is None or summary.iteration_time_s is None:
         return None
-    return worst if worst.held_up_s > STRAGGLER_SHARE * summary.iteration_time_s.median else None
+    return worst if worst.straggler_wait_s > STRAGGLER_SHARE * summary.iteration_time_s.mean else None
 
 
 def aggregator_text(aggregator: "AggregatorSummary") -> str:
@@ -268,17 +346,25 @@ def headline(summary: "Summary") -> str:
         return _command_headline(summary, summary.command)
     if summary.iteration_time_s is None or summary.exposed_communication_s is None:
         return "No iteration was completed."
-    share = summary.exposed_communication_s / summary.iteration_time_s.median
+    share = summary.exposed_communication_s / summary.iteration_time_s.mean
     workers = f"{summary.num_workers} workers"
     text = f"{workers} spend {100 * share:.0f} % of every iteration on communication that computing does not hide"
-    if summary.scaling_factor is None:
+    if summary.scaling_factor is not None:
+        return (
+            f"{text}: together they train at {100 * summary.scaling_factor:.0f} % of {summary.num_workers} times the "
+            "speed of one alone."
+        )
+    if summary.network_efficiency is None:
         return f"{text}."
-    if summary.scaling_factor >= 1:
+    if summary.network_efficiency >= 1:
         # Workers that wait for each other leave cores to those that compute, so a busy machine may gain by it.
         return (
             f"{text}, and train as fast as they would without a network: here the cores are the limit, not the links."
         )
-    return f"{text} and train at {100 * summary.scaling_factor:.0f} % of the speed they would have without a network."
+    return (
+        f"{text} and train at {100 * summary.network_efficiency:.0f} % of the speed they would have without a network, "
+        "on these cores."
+    )
 
 
 def _command_headline(summary: "Summary", command: "CommandSummary") -> str:

@@ -19,6 +19,7 @@ from testbed.errors import RunFailedError
 from testbed.hosts.base import Process, RunningRuntime
 from testbed.hosts.spawn import log_tail
 from testbed.run.control_service import Arrival, Arrived, ControlService, Registered
+from testbed.run.process_watch import ProcessWatch
 
 _TICK_S: Final = 0.1
 _SETTLE_S: Final = 0.5
@@ -59,6 +60,9 @@ class Listener:
     def on_hint(self, text: str) -> None:
         """Something about a command that whoever reads the results should know."""
 
+    def on_interference(self, text: str) -> None:
+        """Others have done something to a worker's process: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
+
     def on_tick(self) -> None:
         """About ten times a second."""
 
@@ -69,6 +73,7 @@ class _Worker:
 
     configuration: WorkerConfiguration
     process: Process | None = None
+    watch: ProcessWatch | None = None
     registered: bool = False
     finished: bool = False
     exited: bool = False
@@ -129,7 +134,9 @@ class Coordinator:
 
     def attach(self, rank: int, process: Process) -> None:
         """Watch the process of a worker: its exit status is part of the outcome."""
-        self._workers[rank].process = process
+        worker = self._workers[rank]
+        worker.process = process
+        worker.watch = ProcessWatch(worker.configuration.host, process.pid, time.monotonic())
 
     def wait_registered(self, timeout_s: float) -> None:
         """Until every worker has registered. Raises RunFailedError, having stopped all workers."""
@@ -180,7 +187,11 @@ class Coordinator:
                 self._handle(self._service.arrivals.get_nowait())
         except queue.Empty:
             pass
+        now_s = time.monotonic()
         for worker, status in zip(self._workers, statuses, strict=True):
+            if worker.watch is not None and status is None:
+                for text in worker.watch.look(now_s):
+                    self._listener.on_interference(text)
             self._judge(worker, status)
         failure = self._runtime.failure if self._runtime is not None else None
         if failure is not None and not self._runtime_failed:
@@ -243,7 +254,8 @@ class Coordinator:
                 return
             if status < 0:
                 # Nobody but the outside world sends signals while the run goes on.
-                name = signal.strsignal(-status)
+                cause = worker.watch.cause_of_kill() if worker.watch and status == -signal.SIGKILL else ""
+                name = ": ".join(filter(None, [signal.strsignal(-status), cause]))
                 self._fail(worker, 0, f"was killed by signal {-status}, {name}", _log_tail(worker))
             elif status > 0 or not worker.finished:
                 self._fail(worker, 1, f"ended with status {status} before it was finished", _log_tail(worker))
@@ -253,7 +265,8 @@ class Coordinator:
         silent_s = time.monotonic() - worker.heard_s
         listening = worker.registered and not (worker.exited or worker.failed or worker.barrier)
         if listening and silent_s > limit_s:
-            self._fail(worker, 2, f"has said nothing for {silent_s:.1f} s", _log_tail(worker))
+            stopped = " and is stopped (SIGSTOP, or a debugger)" if worker.watch and worker.watch.is_stopped else ""
+            self._fail(worker, 2, f"has said nothing for {silent_s:.1f} s{stopped}", _log_tail(worker))
 
     def _fail(self, worker: _Worker, priority: int, summary: str, details: str = "") -> None:
         worker.failed = True

@@ -123,9 +123,6 @@ class Recorder(Listener):
         key = {"rank": rank, "phase": iteration.phase, "index": iteration.index}
         self._writer.append_buckets([key | self._scalars(bucket) for bucket in iteration.buckets])
         self._exporter.note_iteration(f"w{rank}")
-        if iteration.phase == MEASURED:
-            times = _times(iteration, dilation=self._plan.clock.dilation)
-            self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
         if iteration.phase != self._phase:
             self._phase = iteration.phase
             self._waiting.clear()
@@ -137,8 +134,21 @@ class Recorder(Listener):
 
     def _iteration_done(self, workers: dict[int, messages.Iteration]) -> None:
         phase, index = workers[0].phase, workers[0].index
+        if phase == MEASURED:
+            self._observe(workers)
         loss = fmean(each.loss for each in workers.values())
-        self._progress.iteration(phase, index + 1, self._plan.experiment.workload.phase_lengths()[phase], loss)
+        lengths = self._plan.experiment.workload.phase_lengths()
+        if phase in lengths:
+            self._progress.iteration(phase, index + 1, lengths[phase], loss)
+
+    def _observe(self, workers: dict[int, messages.Iteration]) -> None:
+        """How long each waited for the slowest is known when all of them are through it."""
+        last_s = max(each.backward_compute_end_s for each in workers.values())
+        in_step = self._plan.experiment.synchronisation.in_step
+        for rank, iteration in workers.items():
+            ready_s = last_s if in_step else iteration.backward_compute_end_s
+            times = _times(iteration, ready_s, dilation=self._plan.clock.dilation)
+            self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
 
     def on_result(self, rank: int, json: str) -> None:
         """What a worker counted in the measured iterations: of a switch that adds, of its own endpoint."""
@@ -156,6 +166,10 @@ class Recorder(Listener):
     def on_exit(self, rank: int, status: int) -> None:
         """A command has no other last word."""
         self._observations.exits[rank] = (status, time.monotonic())
+
+    def on_interference(self, text: str) -> None:
+        """For the verdict."""
+        self._observations.interference.append(text)
 
     def on_hint(self, text: str) -> None:
         """For the verdict's notes."""
@@ -185,17 +199,24 @@ class Recorder(Listener):
         return row
 
 
-def _times(iteration: messages.Iteration, *, dilation: float) -> IterationTimes:
-    """Where an iteration went."""
+def _times(iteration: messages.Iteration, last_s: float, *, dilation: float) -> IterationTimes:
+    """Where an iteration went, given when the last worker's last gradient was ready (testbed.verdict.parts)."""
     service_s, reach_s = 0.0, 0.0
     for bucket in sorted(iteration.buckets, key=lambda bucket: bucket.started_s):
         service_s += max(0.0, bucket.done_s - max(bucket.started_s, reach_s))
         reach_s = max(reach_s, bucket.done_s)
-    communicating_s = iteration.backward_end_s - iteration.backward_compute_end_s + iteration.forward_stall_s
+    ready_s, reduced_s = iteration.backward_compute_end_s, iteration.backward_end_s
+    waited_s = max(0.0, min(last_s, reduced_s) - ready_s)
+    parts_s = {
+        "compute": ready_s - iteration.data_end_s - iteration.forward_stall_s,
+        "data": iteration.data_end_s - iteration.start_s,
+        "waiting": waited_s,
+        "exposed_communication": reduced_s - ready_s - waited_s + iteration.forward_stall_s,
+        "optimizer": iteration.optimizer_end_s - reduced_s,
+        "other": iteration.end_s - iteration.optimizer_end_s,
+    }
     return IterationTimes(
-        iteration_s=(iteration.end_s - iteration.start_s) / dilation,
-        compute_s=(iteration.optimizer_end_s - iteration.start_s - communicating_s) / dilation,
-        exposed_communication_s=communicating_s / dilation,
+        parts_s={name: part_s / dilation for name, part_s in parts_s.items()},
         service_s=service_s,
         run_queue_s=iteration.communication_run_queue_delay_s,
     )

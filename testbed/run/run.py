@@ -1,6 +1,7 @@
 """One run: plan, deploy, calibrate, work, judge, record, report. The whole story of `testbed run`."""
 
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,7 +11,14 @@ from typing import Final
 
 from testbed.calibration.cache import Mode
 from testbed.calibration.tolerances import Calibration
-from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError, TestbedError
+from testbed.errors import (
+    CalibrationError,
+    EnvironmentLacksError,
+    Interrupted,
+    RunFailedError,
+    SpecError,
+    TestbedError,
+)
 from testbed.experiment.changes import ScheduledChange
 from testbed.experiment.experiment import Experiment
 from testbed.machine.doctor import plan_here, require
@@ -24,7 +32,7 @@ from testbed.plan.addressing import Port
 from testbed.plan.plan import Plan
 from testbed.record.reader import load
 from testbed.record.status import RunStatus, StatusFile
-from testbed.record.summary import Outcome, Summary
+from testbed.record.summary import Summary
 from testbed.record.writer import RecordWriter
 from testbed.report.page import write_report
 from testbed.report.terminal.setup import setup_text
@@ -34,7 +42,9 @@ from testbed.run.session import Workbench, workbench
 from testbed.run.user_command import redirections
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
+from testbed.verdict.facts import COMPLETED, End
 from testbed.verdict.findings import Findings
+from testbed.verdict.summarize import summarize
 
 WORK_TIMEOUT_S: Final = 7 * 24 * 3600.0
 """A run that makes progress may take this long; one that makes none ends at the spec's `timeout`."""
@@ -156,18 +166,24 @@ class _Run:
                 self.found.overhead_s = bench.overhead_s
                 self._work(bench, exporter)
         except (TestbedError, Interrupted) as error:
-            invalid = isinstance(error, CalibrationError)
-            unsupported = isinstance(error, EnvironmentLacksError)
-            outcome: Outcome = "invalid" if invalid else "unsupported" if unsupported else "failed"
-            reason = f"interrupted by {error}" if isinstance(error, Interrupted) else str(error)
-            raise RunStoppedError(self._finish(outcome, [reason])) from error
+            raise RunStoppedError(self._finish(_end_of(error))) from error
+        except Exception as error:  # noqa: BLE001 - whatever it is, the record is finished and says so
+            # What ended the run first is what it is told by; whatever removing the rest met with comes after it.
+            cause = _first_cause(error) or self._own_failure(error)
+            raise RunStoppedError(self._finish(_end_of(cause))) from cause
         self.told.phase("report")
-        summary = self._finish(*self.found.verdict())
+        summary = self._finish(COMPLETED)
         write_report(load(self.writer.directory))
         return summary
 
-    def _finish(self, outcome: Outcome, reasons: Sequence[str]) -> Summary:
-        summary = self.found.summary(outcome, reasons)
+    def _own_failure(self, error: Exception) -> RunFailedError:
+        """An error that nobody has foreseen; its traceback is kept with the record."""
+        log = self.writer.logs / "testbed.log"
+        log.write_text("".join(traceback.format_exception(error)))
+        return RunFailedError(f"the testbed itself failed: {type(error).__name__}: {error} (traceback in {log})")
+
+    def _finish(self, end: End) -> Summary:
+        summary = summarize(self.found.facts(end))
         self.writer.finish(summary)
         return summary
 
@@ -271,3 +287,21 @@ class _Run:
         recorder.watched.append(server.check)
         self.progress.say(f"Prometheus: {server.url} (alerts: {server.url}/alerts)")
         return server
+
+
+def _end_of(error: TestbedError | Interrupted) -> End:
+    """As the verdict is told."""
+    if isinstance(error, Interrupted):
+        return End("failed", f"interrupted by {error}")
+    if isinstance(error, CalibrationError):
+        return End("not calibrated", str(error))
+    return End("unsupported" if isinstance(error, EnvironmentLacksError) else "failed", str(error))
+
+
+def _first_cause(error: BaseException) -> TestbedError | Interrupted | None:
+    """The first of ours among those in whose handling this one was raised."""
+    found, each = None, error.__context__
+    while each is not None:
+        found = each if isinstance(each, TestbedError | Interrupted) else found
+        each = each.__context__
+    return found

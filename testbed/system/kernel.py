@@ -2,11 +2,14 @@
 
 import ctypes
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from testbed.errors import EnvironmentLacksError
 
 MEASURING_PRIORITY: Final = 5
 """Of SCHED_FIFO; below the 10 of the programs that delay packets."""
@@ -101,3 +104,20 @@ def return_free_memory() -> None:
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def require_descriptors(count: int) -> None:
+    """Let this process and what it starts open so many files at once, as far as it may. Raises EnvironmentLacksError
+    where its hard limit is lower and only root could raise it; a limit that is high enough stays as it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    try:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (count, hard if hard == resource.RLIM_INFINITY else max(hard, count))
+        )
+    except (ValueError, OSError) as error:
+        raise EnvironmentLacksError(
+            f"this process may open {soft} files at once, and {count} are needed: ulimit -n {count} (as root), or "
+            "raise the limit in /etc/security/limits.conf or the container's --ulimit nofile"
+        ) from error

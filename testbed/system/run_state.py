@@ -13,6 +13,7 @@ Processes are the exception: their pid is known only after the fork. They carry 
 environment (testbed.system.processes), from their first instant.
 """
 
+import errno
 import os
 import re
 import secrets
@@ -83,6 +84,15 @@ class Owned(BaseModel):
     """Files and directories outside the run's directory."""
 
 
+def _cure(error: OSError, root: Path) -> str:
+    """Of a directory that cannot be made."""
+    if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
+        return "run as root"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"its file system is full: make room in {root}"
+    return f"{root} must be writable, also for root: look at how it is mounted (findmnt -T {root})"
+
+
 class RunState:
     """The state file of one run. Every change is on disk when the call returns; callable from any thread."""
 
@@ -110,7 +120,9 @@ class RunState:
             state.directory = nascent.rename(root / run_id)
         except OSError as error:
             shutil.rmtree(nascent, ignore_errors=True)
-            raise EnvironmentLacksError(f"cannot make {root / run_id}: {error}; run as root") from error
+            raise EnvironmentLacksError(
+                f"cannot make {root / run_id}: {error.strerror or error}; {_cure(error, root)}"
+            ) from error
         return state
 
     @classmethod

@@ -7,7 +7,6 @@ from testbed.plan.background import FlowBytes, flow_bytes, on_hop
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from testbed.record.summary import BackgroundSummary
-from testbed.verdict.judge import BackgroundEvidence
 
 
 def flows_between(plan: Plan, start: Snapshot, end: Snapshot) -> list[FlowBytes]:
@@ -57,16 +56,6 @@ def crossed(plan: Plan) -> set[tuple[str, str]]:
 def background_ends(plan: Plan) -> set[tuple[str, int]]:
     """Addresses and ports of the sinks: connections to and from them are not the experiment's."""
     return {(flow.target.address, flow.port) for flow in plan.background}
-
-
-def evidence(flows: Sequence[FlowBytes]) -> list[BackgroundEvidence]:
-    """For the verdict."""
-    return [
-        BackgroundEvidence(
-            name=each.flow.title, late_share=_share(each.late, each.due), blocked_share=_share(each.blocked, each.due)
-        )
-        for each in flows
-    ]
 
 
 def summaries(flows: Sequence[FlowBytes], window_s: float) -> list[BackgroundSummary]:

@@ -1,21 +1,39 @@
-"""What a summary is made from: the frames, and what else a run knows."""
+"""What a run knows at its end, as plain data: all that results are computed from and all that the verdict looks at."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
-from testbed.record.frames import CHANGE_SCHEMA
+from testbed.plan.prediction import Prediction
+from testbed.record.frames import (
+    BUCKET_SCHEMA,
+    CHANGE_SCHEMA,
+    ITERATION_SCHEMA,
+    LINK_SCHEMA,
+    MACHINE_SCHEMA,
+)
 from testbed.record.summary import (
     AggregatorSummary,
     BackgroundSummary,
     BacklogSummary,
     CaptureSummary,
+    CommandSummary,
     DelayLine,
-    Outcome,
     PrometheusSummary,
 )
-from testbed.verdict.judge import LATENESS_FLOOR_S, BacklogEvidence, LinkEvidence
+
+
+class End(NamedTuple):
+    """How a run ended."""
+
+    kind: Literal["completed", "failed", "not calibrated", "unsupported"]
+    text: str = ""
+    """What ended it, unless it completed."""
+
+
+COMPLETED: Final = End("completed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +45,7 @@ class LinkFacts:
     from_: str
     to: str
     rate_bps: float
+    """Nominal; virtual, like every rate here."""
     delay_s: float
     measured_rate_bps: float | None
     measured_delay_s: float | None
@@ -40,6 +59,11 @@ class LinkFacts:
     acknowledgement_bytes: int
     """Pure acknowledgements counted by the class in between, as far as they have only one path."""
     retransmitted_bytes: int
+    rate_measured_on: str | None = None
+    """The direction that was measured, for all of its class."""
+    may_drop: bool = False
+    """Chance decides about packets here, the cable was cut, or background traffic passes: drops and retransmissions
+    belong to the experiment."""
     background_bytes: int | None = 0
     """Of background flows that surely crossed, headers included; None where they could have taken another path."""
     background_uncertain_bytes: int = 0
@@ -47,7 +71,14 @@ class LinkFacts:
     delay_line: DelayLine | None = None
     """In between; None where no daemon makes the delay."""
     backlog: BacklogSummary | None = None
-    """In between."""
+    """In between; None: its queue never held enough to tell."""
+    burst_bytes: int = 0
+    """May leave at once, whatever the rate."""
+
+    @property
+    def title(self) -> str:
+        """As people read it: `w0 → s0`."""
+        return f"{self.from_} → {self.to}"
 
     @property
     def class_bytes(self) -> int:
@@ -64,83 +95,25 @@ class LinkFacts:
         """Packets dropped in between."""
         return self.drops_end - self.drops_start
 
-    def evidence(self, *, may_drop: bool, lateness_floor_s: float = LATENESS_FLOOR_S) -> LinkEvidence:
-        """What the verdict looks at; see :class:`LinkEvidence` for the argument."""
-        return LinkEvidence(
-            name=f"{self.from_} → {self.to}",
-            rate_bps=self.rate_bps,
-            measured_rate_bps=self.measured_rate_bps,
-            bytes=self.bytes,
-            expected_bytes=self.expected_bytes,
-            retransmitted_bytes=self.retransmitted_bytes,
-            drops=self.drops,
-            may_drop=may_drop,
-            delay_s=self.delay_s,
-            late_s=self.delay_line.late_p99_s if self.delay_line else None,
-            latest_s=self.delay_line.late_max_s if self.delay_line else None,
-            lateness_floor_s=lateness_floor_s,
-            delay_drops=self.delay_line.num_dropped if self.delay_line else 0,
-            uncertain_bytes=self.background_uncertain_bytes,
-            backlog=BacklogEvidence(
-                num_probes=self.backlog.num_probes,
-                due_bytes=self.backlog.due_bytes,
-                sent_bytes=self.backlog.sent_bytes,
-                chance=self.backlog.chance,
-            )
-            if self.backlog
-            else None,
-        )
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quota:
+    """What a CPU quota did over the measured iterations."""
+
+    name: str
+    """The worker's, or whatever else the quota holds."""
+    cpu_cores: float | None
+    """Asked for by the spec; None: nobody asked for it."""
+    throttled_share: float
+    """Of the scheduler's periods, those in which the quota was used up."""
+    throttled_s: float
+    waiting_share: float | None
+    """Run-queue delay of its communication threads over its exposed communication; None: none was exposed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AllReduceFacts:
-    """What theory says about one iteration's all-reduce, all buckets together; virtual seconds."""
-
-    size_bytes: int
-    bound_s: float
-    predicted_s: float
-    bottleneck: str | None = None
-    """Whose bytes decide `predicted_s`, where not the alpha-beta model does."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompressionFacts:
-    """What the gradients of one iteration are without compression."""
-
-    kind: str
-    gradient_bytes: int
-    traffic_ratio: float | None
-    """Bytes that the workers' links carried over what they would have carried without; None: not known."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommandFacts:
-    """A user's program in every worker; seconds since the run's epoch."""
-
-    argv: Sequence[str]
-    backend: str | None
-    redirected: Sequence[str]
-    launcher: bool
-    start_s: float
-    end_s: float
-    exits: Sequence[tuple[str, int, float]]
-    """Worker, status, and when it had ended."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SynchronisationFacts:
-    """How workers synchronised, where not in every iteration."""
-
-    kind: str
-    every: int | None
-    num_exchanges: int | None
-    in_step: bool
-    """Whether they wait for each other at all."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """Everything a summary is made from."""
+class Facts:
+    """Of a whole run, or of as much as there was. Tables are those of the record (testbed.record.frames)."""
 
     name: str
     run_id: str
@@ -150,37 +123,87 @@ class Inputs:
     """What of computing is real."""
     started_at: str
     epoch_s: float
-    outcome: Outcome
-    reasons: Sequence[str]
     num_workers: int
     dilation: float
     record: str
-    iterations: pl.DataFrame
-    """ITERATION_SCHEMA; may be empty or end early where the run failed."""
-    buckets: pl.DataFrame
-    """BUCKET_SCHEMA."""
-    samples: pl.DataFrame
-    """LINK_SCHEMA."""
-    machine: pl.DataFrame
-    """MACHINE_SCHEMA."""
+    end: End = COMPLETED
+    iterations: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ITERATION_SCHEMA))
+    """May be empty or end early where the run failed."""
+    buckets: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=BUCKET_SCHEMA))
+    samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINK_SCHEMA))
+    """Of the links."""
+    machine: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MACHINE_SCHEMA))
+    changes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CHANGE_SCHEMA))
+    num_changes_not_reached: int = 0
     links: Sequence[LinkFacts] = ()
+    granule_bytes: int = 1514
+    """The largest packet, which is sent whole once it has begun."""
+    num_buckets: int = 1
+    """In an iteration."""
+    prediction: Prediction | None = None
+    """Of an iteration's exchanges, with the latency that calibration measured; None: nothing is exchanged."""
+    compression: str | None = None
+    """Its kind; None: gradients travel as they are."""
+    gradient_bytes: int = 0
+    """Of an iteration, without compression."""
+    traffic_ratio: float | None = None
+    """Bytes that the workers' links carried over what they would have carried without compression; None: not known."""
+    synchronisation: str = "every_iteration"
+    in_step: bool = True
+    """Whether workers wait for each other at all."""
+    exchanges_always: bool = True
+    """Whether workers exchange gradients in every iteration."""
+    exchange_every: int | None = None
+    """Of local SGD: iterations from one averaging to the next."""
+    num_exchanges: int | None = None
+    """In which workers exchanged anything; None: each worker in each iteration, by itself."""
+    command: CommandSummary | None = None
+    """None: the workload is one of ours."""
+    command_end_s: float = 0.0
+    """Seconds since the epoch at which all of a command's workers had ended."""
     background: Sequence[BackgroundSummary] = ()
     aggregators: Sequence[AggregatorSummary] = ()
-    allreduce: AllReduceFacts | None = None
-    compression: CompressionFacts | None = None
-    """None: nothing is compressed."""
-    synchronisation: SynchronisationFacts | None = None
-    """None: in every iteration."""
-    command: CommandFacts | None = None
-    """None: the workload is one of ours."""
+    aggregation_violations: Sequence[str] = ()
+    """Counters of aggregating switches that do not add up: `aggregator a0 at s0 (ebpf): 7 datagrams received and 6
+    accounted for`."""
+    aggregation_lost: Sequence[str] = ()
+    """Why a switch stopped aggregating."""
+    limited_ranks: frozenset[int] = frozenset()
+    """Workers that the spec holds to a quota or to cores: they wait by design."""
+    quotas: Sequence[Quota] = ()
+    """Every CPU quota, asked for or not."""
+    steal_share: float = 0.0
+    """CPU steal over the measured iterations, as a share of all cores' time."""
+    softnet_drops: int = 0
+    """Packets that the kernel dropped before they reached a link's port, because its input queue was full."""
+    read_back_differences: Sequence[str] = ()
+    """What the kernel says after the run, of any link, route or sysctl, where it differs from what was set:
+    `w0-eth0: rate is 90000000, asked for 100000000`."""
+    foreign_changes: Sequence[str] = ()
+    """Of settings, while the workers worked, that the run has not made, put back or not: `w0: traffic class set on
+    w0-eth0 by process 4711`."""
+    interference: Sequence[str] = ()
+    """What others did to workers' processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
+    unused_backend: str | None = None
+    """Why the backend that the spec asks for may not be what the numbers are of."""
+    notes: Sequence[str] = ()
+    """What else a reader of the numbers should know; calls nothing in question."""
+    not_checked: Sequence[str] = ()
+    """What was not compared with the configuration, and why."""
+    prometheus: PrometheusSummary | None = None
+    captures: Sequence[CaptureSummary] = ()
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
-    captures: Sequence[CaptureSummary] = ()
-    prometheus: PrometheusSummary | None = None
-    changes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CHANGE_SCHEMA))
-    """CHANGE_SCHEMA."""
-    num_changes_not_reached: int = 0
     unshared_memory_bytes: Sequence[int] = ()
     """Of each worker."""
     parameters_sha256: Sequence[str] = ()
-    """Of each worker's final parameters."""
+    """Of each worker's final parameters, where they must be the same."""
+
+    @property
+    def window(self) -> tuple[float, float] | None:
+        """From the first worker's start to the last worker's end of the measured part, seconds since the epoch; None:
+        nothing was measured."""
+        measured = self.iterations.filter(pl.col("phase") == "measured")
+        if not measured.is_empty():
+            return float(measured["start_s"].to_numpy().min()), float(measured["end_s"].to_numpy().max())
+        return (self.command.start_s, self.command_end_s) if self.command else None

@@ -1,4 +1,4 @@
-"""What a run has found: facts for its summary, evidence for its verdict, from counters and frames."""
+"""What a run has counted and measured, on its way to plain facts. Nothing is judged here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,35 +23,32 @@ from testbed.plan.background import FlowBytes
 from testbed.plan.buckets import scaled
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import HOST_LATENCY_S, predict
-from testbed.record.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
+from testbed.plan.prediction import HOST_LATENCY_S, Prediction, predict
+from testbed.record.summary import (
+    BacklogSummary,
+    CaptureSummary,
+    CommandExit,
+    CommandSummary,
+    DelayLine,
+    PrometheusSummary,
+)
 from testbed.record.writer import RecordWriter
 from testbed.verdict import retransmissions
 from testbed.verdict.aggregation import aggregator_summaries, losses, switched_bytes, violations
-from testbed.verdict.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
-from testbed.verdict.changes import change_notes, changed_directions
-from testbed.verdict.facts import (
-    AllReduceFacts,
-    CommandFacts,
-    CompressionFacts,
-    Inputs,
-    LinkFacts,
-    SynchronisationFacts,
-)
-from testbed.verdict.judge import LATENESS_FLOOR_S, Evidence, ThrottlingEvidence, judge
-from testbed.verdict.link_bounds import impossible, overspeeds
-from testbed.verdict.machine import backlog_summary, machine_summary, run_queue_share
-from testbed.verdict.pace import judge_pace, pace_summary
-from testbed.verdict.summarize import payload_bytes_per_iteration, summarize
+from testbed.verdict.background import background_ends, crossed, flows_between, on_direction, summaries
+from testbed.verdict.changes import changed_directions
+from testbed.verdict.facts import End, Facts, LinkFacts, Quota
+from testbed.verdict.machine import backlog_summary, run_queue_share
+from testbed.verdict.summarize import payload_bytes_per_iteration
 from transports.compression.base import Exchange
 
-_GRAVITY: Final[Sequence[Outcome]] = ("valid", "degraded", "invalid")
+_NUM_NAMED: Final = 3
 _NO_THROTTLING: Final = Throttling(num_periods=0, num_throttled=0, throttled_s=0.0)
 
 
 @dataclass(kw_only=True)
 class Findings:
-    """What a run has counted and measured so far, and what follows from it. Reads, and changes nothing."""
+    """What a run has counted and measured so far; `facts` says it as plain data. Reads, and changes nothing."""
 
     plan: Plan
     run_id: str
@@ -107,121 +104,82 @@ class Findings:
             return None
         return window["measure"].at_s - self.epoch_s, window["done"].at_s - self.epoch_s
 
-    def verdict(self) -> tuple[Outcome, list[str]]:
-        """Whether the numbers can be trusted, and what a reader of them should know. Of a run that went to its end."""
-        window = self.observations.window
-        start, end = window["measure"].machine, window["done"].machine
-        machine = machine_summary(
-            *(self.writer.frame(name) for name in ("machine", "iterations", "buckets")),
-            window=self._command_window,
-            links=self.writer.frame("links") if self._command_window else None,
-        )
-        ranks = range(self.plan.experiment.workers)
-        changes = self.writer.frame("changes")
-        lossy = {(each.link, each.hop[0]) for each in self.plan.ever if each.spec.draws}
-        lossy |= crossed(self.plan) | changed_directions(changes)
-        outcome, reasons = judge(
-            Evidence(
-                links=[
-                    facts.evidence(
-                        may_drop=(facts.name, facts.from_) in lossy,
-                        lateness_floor_s=self.plan.clock.virtual_s(LATENESS_FLOOR_S),
-                    )
-                    for facts in self.links
-                ],
-                run_queue_share=self._run_queue_share([rank for rank in ranks if not self.plan.host(rank).limits_cpu]),
-                steal_share=end.steal_share_since(start),
-                saturated_share=machine.saturated_share if machine else None,
-                softnet_drops=end.softnet_drops - start.softnet_drops,
-                read_back_differences=self.differences,
-                foreign_changes=[change.text for change in self.observations.foreign_changes],
-                impossible=self._impossible(),
-                throttling=self._throttling(),
-                background=evidence(self.background),
-                aggregation_violations=violations(self.aggregators, self._switch_statistics),
-                aggregation_lost=losses(self.aggregators, self._switch_statistics),
-                prometheus_differences=self.prometheus.differences if self.prometheus else (),
-            )
-        )
-        if late := judge_pace(pace_summary(self.writer.frame("iterations"), dilation=self.plan.clock.dilation)):
-            outcome = max(outcome, late[0], key=_GRAVITY.index)
-            reasons.insert(0, late[1])
-        if unused := self._unused_backend():
-            outcome = "degraded" if outcome == "valid" else outcome
-            reasons.append(unused)
-        return outcome, [*reasons, *change_notes(changes), *self._notes()]
-
-    def summary(self, outcome: Outcome, reasons: Sequence[str]) -> Summary:
+    def facts(self, end: End) -> Facts:
         """Of the whole run, or of as much as there was."""
-        experiment = self.plan.experiment
-        return summarize(
-            Inputs(
-                name=experiment.name,
-                run_id=self.run_id,
-                spec_sha256=experiment.sha256(),
-                setup=self.setup,
-                computing=experiment.workload.computing(),
-                started_at=self.started_at.isoformat(timespec="seconds"),
-                epoch_s=self.epoch_s,
-                outcome=outcome,
-                reasons=reasons,
-                num_workers=experiment.workers,
-                dilation=self.plan.clock.dilation,
-                record=str(self.writer.directory),
-                iterations=self.writer.frame("iterations"),
-                buckets=self.writer.frame("buckets"),
-                samples=self.writer.frame("links"),
-                machine=self.writer.frame("machine"),
-                links=self.links,
-                background=summaries(self.background, self.plan.clock.virtual_s(self._window_s)),
-                aggregators=aggregator_summaries(self.aggregators, self._switch_statistics, self.plan.clock),
-                allreduce=self._prediction(),
-                compression=self._compression(),
-                synchronisation=self._synchronisation(),
-                command=self._command(),
-                unshared_memory_bytes=self.observations.unshared_memory_bytes,
-                overhead_s=self.overhead_s,
-                changes=self.writer.frame("changes"),
-                num_changes_not_reached=self.num_changes_not_reached,
-                prometheus=self.prometheus,
-                captures=[
-                    CaptureSummary(
-                        link=each.link,
-                        file=str(each.path.relative_to(self.writer.directory)),
-                        num_packets=each.num_packets,
-                        num_dropped=each.num_dropped,
-                    )
-                    for each in self.captures
-                ],
-                parameters_sha256=self.observations.parameters_sha256 if experiment.compression.replicas_agree else (),
-            )
+        experiment, plan = self.plan.experiment, self.plan
+        window, statistics = self.observations.window, self._switch_statistics
+        before, after = (window["measure"].machine, window["done"].machine) if "done" in window else (None, None)
+        synchronisation = experiment.synchronisation
+        return Facts(
+            name=experiment.name,
+            run_id=self.run_id,
+            spec_sha256=experiment.sha256(),
+            setup=self.setup,
+            computing=experiment.workload.computing(),
+            started_at=self.started_at.isoformat(timespec="seconds"),
+            epoch_s=self.epoch_s,
+            num_workers=experiment.workers,
+            dilation=plan.clock.dilation,
+            record=str(self.writer.directory),
+            end=end,
+            iterations=self.writer.frame("iterations"),
+            buckets=self.writer.frame("buckets"),
+            samples=self.writer.frame("links"),
+            machine=self.writer.frame("machine"),
+            changes=self.writer.frame("changes"),
+            num_changes_not_reached=self.num_changes_not_reached,
+            links=self.links,
+            granule_bytes=self._granule_bytes,
+            num_buckets=len(plan.buckets),
+            prediction=self._prediction(),
+            compression=experiment.compression.kind if experiment.compression.compresses else None,
+            gradient_bytes=plan.prediction.gradient_bytes,
+            traffic_ratio=self._traffic_ratio(),
+            synchronisation=synchronisation.kind,
+            in_step=synchronisation.in_step,
+            exchanges_always=synchronisation.gradients_in_every_iteration,
+            exchange_every=synchronisation.interval,
+            num_exchanges=self._num_exchanges(),
+            command=self._command(),
+            command_end_s=self._command_window[1] if self._command_window else 0.0,
+            background=summaries(self.background, plan.clock.virtual_s(self._window_s)),
+            aggregators=aggregator_summaries(self.aggregators, statistics, plan.clock),
+            aggregation_violations=violations(self.aggregators, statistics),
+            aggregation_lost=losses(self.aggregators, statistics),
+            limited_ranks=frozenset(rank for rank in range(experiment.workers) if plan.host(rank).limits_cpu),
+            quotas=self._quotas(),
+            steal_share=after.steal_share_since(before) if before and after else 0.0,
+            softnet_drops=after.softnet_drops - before.softnet_drops if before and after else 0,
+            read_back_differences=self.differences,
+            foreign_changes=[change.text for change in self.observations.foreign_changes],
+            interference=self.observations.interference,
+            unused_backend=self._unused_backend(),
+            notes=self._notes(),
+            not_checked=self._not_checked(),
+            prometheus=self.prometheus,
+            captures=[
+                CaptureSummary(
+                    link=each.link,
+                    file=str(each.path.relative_to(self.writer.directory)),
+                    num_packets=each.num_packets,
+                    num_dropped=each.num_dropped,
+                )
+                for each in self.captures
+            ],
+            overhead_s=self.overhead_s,
+            unshared_memory_bytes=self.observations.unshared_memory_bytes,
+            parameters_sha256=self.observations.parameters_sha256 if experiment.compression.replicas_agree else (),
         )
 
-    def _impossible(self) -> list[str]:
-        """What was measured and cannot be."""
-        experiment = self.plan.experiment
-        granule_bytes = wire_bytes(experiment.packet_bytes, experiment.mtu)
-        burst_bytes = {
-            (each.link, each.sender.node): each.shaper.burst_bytes if each.shaper else granule_bytes
-            for each in self.plan.directions
-        }
-        too_fast = [
-            f"{each.node} sent {each.sent_bytes:,} bytes into {each.link} in {1e3 * each.time_s:.0f} ms, in which its "
-            f"rate allows {each.possible_bytes:,.0f}"
-            for each in overspeeds(
-                self.writer.frame("links"), burst_bytes, granule_bytes, dilation=self.plan.clock.dilation
-            )
-        ]
-        at_once_s = max(
-            (
-                8 * (burst_bytes[each.link, each.sender.node] + granule_bytes) / each.rate_bps
-                for each in self.plan.directions
-                if not each.asked.unshaped
-            ),
-            default=0.0,
-        )
-        num_buckets = max(len(self.plan.buckets), 1)
-        return too_fast + impossible(self.summary("valid", ()), at_once_s=num_buckets * at_once_s)
+    @property
+    def _granule_bytes(self) -> int:
+        return wire_bytes(self.plan.experiment.packet_bytes, self.plan.experiment.mtu)
+
+    @cached_property
+    def _lossy(self) -> set[tuple[str, str]]:
+        """Directions, by link and sending node, whose drops belong to the experiment."""
+        drawn = {(each.link, each.hop[0]) for each in self.plan.ever if each.spec.draws}
+        return drawn | crossed(self.plan) | changed_directions(self.writer.frame("changes"))
 
     def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
         key = (direction.link, direction.sender.node)
@@ -229,7 +187,6 @@ class Findings:
         acknowledged, retransmitted = self._overheads(direction, start, end)
         crossing, uncertain = on_direction(self.plan, self.background, direction, start, end)
         workload = self.plan.experiment.workload
-        granule_bytes = wire_bytes(self.plan.experiment.packet_bytes, self.plan.experiment.mtu)
         expected = direction.expected_bytes
         if expected is not None:
             expected *= self.plan.experiment.synchronisation.num_exchanges(workload.num_iterations())
@@ -253,18 +210,25 @@ class Findings:
             retransmitted_bytes=retransmitted,
             background_bytes=crossing,
             background_uncertain_bytes=uncertain,
-            backlog=self._backlog(key, start, end, granule_bytes),
+            rate_measured_on=measured.rate_of if measured else None,
+            may_drop=key in self._lossy,
+            burst_bytes=self._burst_bytes(direction),
+            backlog=self._backlog(key, start, end),
             delay_line=_delay_line(start.delay_counters.get(key), end.delay_counters.get(key), clock=self.plan.clock),
         )
 
-    def _backlog(
-        self, key: tuple[str, str], start: Snapshot, end: Snapshot, granule_bytes: int
-    ) -> BacklogSummary | None:
+    def _burst_bytes(self, direction: Direction) -> int:
+        """May leave at once; 0 where there is no rate to exceed."""
+        if direction.asked.unshaped:
+            return 0
+        return direction.shaper.burst_bytes if direction.shaper else self._granule_bytes
+
+    def _backlog(self, key: tuple[str, str], start: Snapshot, end: Snapshot) -> BacklogSummary | None:
         link, node = key
         from_s, until_s = (snapshot.machine.at_s - self.epoch_s for snapshot in (start, end))
         mine = (pl.col("link") == link) & (pl.col("node") == node)
         probes = self.writer.frame("backlog").filter(mine & pl.col("at_s").is_between(from_s, until_s))
-        return backlog_summary(probes, granule_bytes=granule_bytes)
+        return backlog_summary(probes, granule_bytes=self._granule_bytes)
 
     def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
         """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that
@@ -324,14 +288,10 @@ class Findings:
             )
         return [*notes, *_dilated(self.plan), *self.observations.hints]
 
-    def _run_queue_share(self, ranks: Sequence[int]) -> float | None:
-        iterations, buckets = (
-            self.writer.frame(name).filter(pl.col("rank").is_in(ranks)) for name in ("iterations", "buckets")
-        )
-        return run_queue_share(iterations, buckets)
-
-    def _throttling(self) -> list[ThrottlingEvidence]:
+    def _quotas(self) -> list[Quota]:
         """Each CPU quota over the measured window; the testbed's own, if it has one, first."""
+        if "done" not in self.observations.window:
+            return []
         start, end = self.observations.window["measure"], self.observations.window["done"]
         found = []
         if start.own_throttling and end.own_throttling:
@@ -339,13 +299,61 @@ class Findings:
         for rank in range(self.plan.experiment.workers):
             name = f"w{rank}"
             if name in end.throttling:
-                waiting = self._run_queue_share([rank])
                 cores = self.plan.host(rank).cpu_cores
                 before = start.throttling.get(name, _NO_THROTTLING)  # a command begins after the window
-                found.append(_quota(name, cores, end.throttling[name].since(before), waiting))
+                found.append(_quota(name, cores, end.throttling[name].since(before), self._waiting_share(rank)))
         return found
 
-    def _prediction(self) -> AllReduceFacts | None:
+    def _waiting_share(self, rank: int) -> float | None:
+        experiment = self.plan.experiment
+        return run_queue_share(
+            self.writer.frame("iterations"),
+            num_workers=experiment.workers,
+            ranks=[rank],
+            in_step=experiment.synchronisation.in_step,
+        )
+
+    def _not_checked(self) -> list[str]:
+        """What could not be compared with the configuration, and why."""
+        experiment = self.plan.experiment
+        found = []
+        without = [each for each in self.links if each.expected_bytes is None]
+        if without:
+            found.append(f"bytes of {len(without)} directions: {self._why_unknown()}")
+        named = [each for each in self.links if each.rate_measured_on != f"{each.from_} -> {each.to}"]
+        measured = sorted({each.rate_measured_on for each in named if each.rate_measured_on})
+        if measured:
+            found.append(
+                f"rates of {sum(bool(each.rate_measured_on) for each in named)} directions one by one: they count as "
+                f"measured where another of their class was ({', '.join(measured[:_NUM_NAMED])}"
+                f"{' and others' if len(measured) > _NUM_NAMED else ''})"
+            )
+        if unmeasured := [each for each in self.links if each.measured_rate_bps is None]:
+            found.append(f"rates of {len(unmeasured)} directions: calibration did not measure them")
+        if unmeasured := [each for each in self.links if each.measured_delay_s is None]:
+            found.append(f"delays of {len(unmeasured)} directions: calibration did not measure them")
+        if self.plan.aggregators or len(self.plan.participants) > experiment.workers:
+            found.append("run-queue delay of parameter servers and aggregators: only workers' threads are counted")
+        if any(each.tenants for each in self.plan.aggregators):
+            found.append("bytes of the other jobs at the aggregating switch: they have no schedule")
+        return found
+
+    def _why_unknown(self) -> str:
+        """Why the bytes of some direction have nothing to be compared with."""
+        experiment = self.plan.experiment
+        if not experiment.workload.sends_only_gradients():
+            return f"a workload {experiment.workload.kind} sends what it likes"
+        if experiment.stack is not None and experiment.stack.schedule is None:
+            return f"the schedule of {experiment.stack.kind} is its own"
+        if not experiment.channel.countable:
+            return f"what short messages of channel {experiment.channel.kind} cost on the wire is not known in advance"
+        if experiment.compression.data_dependent:
+            return f"how many bytes compression {experiment.compression.kind} sends depends on the gradients"
+        if any(each.lost for each in self._switch_statistics.values()):
+            return "the switch stopped aggregating"
+        return "flows could have taken another of several equal paths"
+
+    def _prediction(self) -> Prediction | None:
         """The prediction with the latency that calibration measured."""
         if not self.plan.buckets or not self.calibration.links:
             return None
@@ -353,7 +361,7 @@ class Findings:
         plan = self.plan
         alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s)
         alpha_s += plan.clock.virtual_s(HOST_LATENCY_S)
-        prediction = predict(
+        return predict(
             self.plan.experiment,
             self.plan.collective,
             self.plan.buckets,
@@ -361,12 +369,6 @@ class Findings:
             self.plan.directions,
             self.plan.world,
             alpha_s=alpha_s,
-        )
-        return AllReduceFacts(
-            size_bytes=prediction.gradient_bytes,
-            bound_s=prediction.bound_s,
-            predicted_s=prediction.alpha_beta_s,
-            bottleneck=prediction.bottleneck,
         )
 
     def _exchanges(self) -> tuple[Exchange, ...]:
@@ -377,48 +379,37 @@ class Findings:
             return planned
         return scaled(planned, payload_bytes=found_bytes, num_workers=experiment.workers)
 
-    def _command(self) -> CommandFacts | None:
+    def _command(self) -> CommandSummary | None:
         command, window = self.plan.experiment.workload.command, self._command_window
         if command is None or window is None:
             return None
-        return CommandFacts(
-            argv=command.argv,
+        begun_s, dilation = window[0], self.plan.clock.dilation
+        return CommandSummary(
+            argv=list(command.argv),
             backend=command.backend,
             redirected=self.redirected,
             launcher=command.launcher,
-            start_s=window[0],
-            end_s=window[1],
-            exits=[
-                (f"w{rank}", status, at_s - self.epoch_s)
+            start_s=begun_s,
+            time_s=(window[1] - begun_s) / dilation,
+            workers=[
+                CommandExit(name=f"w{rank}", status=status, time_s=(at_s - self.epoch_s - begun_s) / dilation)
                 for rank, (status, at_s) in sorted(self.observations.exits.items())
             ],
         )
 
-    def _compression(self) -> CompressionFacts | None:
-        experiment, plan = self.plan.experiment, self.plan
-        if not experiment.compression.compresses:
-            return None
+    def _traffic_ratio(self) -> float | None:
+        plan = self.plan
         senders = {sender for sender, _ in plan.traffic}
         sent_bytes = sum(facts.bytes for facts in self.links if facts.from_ in senders)
-        without_bytes = plan.uncompressed_bytes * experiment.workload.num_iterations()
-        return CompressionFacts(
-            kind=experiment.compression.kind,
-            gradient_bytes=plan.prediction.gradient_bytes,
-            traffic_ratio=sent_bytes / without_bytes if sent_bytes and without_bytes else None,
-        )
+        without_bytes = plan.uncompressed_bytes * plan.experiment.workload.num_iterations()
+        return sent_bytes / without_bytes if sent_bytes and without_bytes else None
 
-    def _synchronisation(self) -> SynchronisationFacts | None:
-        asked = self.plan.experiment.synchronisation
-        if asked.gradients_in_every_iteration:
+    def _num_exchanges(self) -> int | None:
+        """None where each worker exchanges by itself."""
+        experiment = self.plan.experiment
+        if not experiment.synchronisation.in_step:
             return None
-        in_step = asked.in_step
-        num_iterations = self.plan.experiment.workload.num_iterations()
-        return SynchronisationFacts(
-            kind=asked.kind,
-            every=asked.interval,
-            num_exchanges=asked.num_exchanges(num_iterations) if in_step else None,
-            in_step=in_step,
-        )
+        return experiment.synchronisation.num_exchanges(experiment.workload.num_iterations())
 
 
 def _delay_line(start: DelayCounters | None, end: DelayCounters | None, *, clock: Clock) -> DelayLine | None:
@@ -449,8 +440,8 @@ def _dilated(plan: Plan) -> list[str]:
     return [faster, *plan.warnings]
 
 
-def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> ThrottlingEvidence:
-    return ThrottlingEvidence(
+def _quota(name: str, cpu_cores: float | None, between: Throttling, waiting_share: float | None) -> Quota:
+    return Quota(
         name=name,
         cpu_cores=cpu_cores,
         throttled_share=between.num_throttled / between.num_periods if between.num_periods else 0.0,

@@ -1,261 +1,338 @@
-"""Did the emulation keep up? A pure judgement of evidence: valid, degraded or invalid, with reasons.
+"""What a run's numbers are worth: the only place that decides an outcome. Pure.
 
-The verdict rests on invariants of the links (what crossed them, how fast) and on how long the threads that
-move gradients waited for a core. Idle CPU never decides: a busy machine whose links and communication
-threads were on time has measured the network, and an idle one that missed them has not.
+:func:`judge` takes what a run knows (Facts) and what was computed from it (Results), and says valid, degraded, invalid,
+failed or unsupported, with every reason as a readable sentence, the gravest first. It rests on invariants of the links
+(what crossed them, how fast) and on how long the threads that move gradients waited for a core. Idle CPU never
+decides: a busy machine whose links and communication threads were on time has measured the network, and an idle one
+that missed them has not.
+
+A rule is a function that yields reasons; a new one is added to RULES.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
-if TYPE_CHECKING:  # the record's module imports polars
-    from testbed.record.summary import Outcome
+from testbed.record.number_text import percent_text
+from testbed.record.summary import Outcome, Results
+from testbed.verdict.changes import change_notes
+from testbed.verdict.facts import Facts, LinkFacts, Quota
+from testbed.verdict.link_bounds import impossible, overspeeds
+from testbed.verdict.machine import alone_wait_shares, other_load_share, run_queue_share
+from testbed.verdict.thresholds import (
+    ALONE_WAIT_DEGRADED,
+    BACKGROUND_BLOCKED_NOTED,
+    BACKGROUND_LATE_DEGRADED,
+    BACKLOG_SHORT_DEGRADED,
+    BACKLOG_SHORT_INVALID,
+    BYTES_FLOOR,
+    BYTES_TOLERANCE,
+    LATENESS_FLOOR_S,
+    LATENESS_SHARE_DEGRADED,
+    LATEST_DEGRADED_S,
+    OTHER_LOAD_DEGRADED,
+    OTHER_LOAD_INVALID,
+    OVERRUN_DEGRADED,
+    OVERRUN_INVALID,
+    OVERRUN_TOLERANCE,
+    RATE_TOLERANCE,
+    RETRANSMITTED_DEGRADED,
+    RUN_QUEUE_DEGRADED,
+    RUN_QUEUE_INVALID,
+    STEAL_DEGRADED,
+    THROTTLED_DEGRADED,
+    UTILIZATION_LIMIT,
+)
+from testbed.verdict.utilization import busy, busy_utilization
 
-# Every threshold of the verdict, in one place.
-BYTES_TOLERANCE: Final = 0.01
-"""Measured against expected bytes. Headers are computed from the segment size, so on a healthy link the two
-agree to well under 0.1 %; 1 % is the smallest error that could be read as an effect of a collective or a
-channel."""
-BYTES_FLOOR: Final = 20_000
-"""Connection set-up, keep-alives and ARP are not in the schedule: about a dozen full frames are always
-allowed."""
-RATE_TOLERANCE: Final = 0.01
-"""Above nominal. A shaped link errs by at most 0.1 % (HTB with a burst of 1 ms); a faster one flatters the
-network."""
-RUN_QUEUE_DEGRADED: Final = 0.05
-RUN_QUEUE_INVALID: Final = 0.20
-"""Run-queue delay of the communication threads over the time their buckets were in service. A share d of
-waiting can stretch the transfer by a factor of up to 1 / (1 - d): 5 % is the size of the differences
-between transports that experiments look for, and at 20 % (x 1.25) the numbers describe the machine's
-scheduler rather than the network."""
-STEAL_DEGRADED: Final = 0.02
-"""CPU time the hypervisor gave to others, over all cores. Above 2 % the same run repeated no longer agrees
-with itself to within the 1 to 2 % the other limits work with."""
-THROTTLED_DEGRADED: Final = 0.02
-"""Of the scheduler's periods, those in which a quota that nobody asked for was used up; as steal, it takes time from
-everything alike."""
-BACKGROUND_LATE_DEGRADED: Final = 0.01
-BACKGROUND_BLOCKED_NOTED: Final = 0.01
-"""Of a background flow's packets: the size of the error that links are allowed."""
-BACKLOG_SHORT_DEGRADED: Final = 0.02
-BACKLOG_SHORT_INVALID: Final = 0.10
-"""Of rate x time, what a link failed to send while packets waited in its queue (Mininet-HiFi's invariant). The first is
-the size of the effects that experiments look for; with a tenth less the experiment was of a slower link."""
-RETRANSMITTED_DEGRADED: Final = 0.001
-"""Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
-below; more means timers fired because a receiver did not get to run."""
-LATENESS_SHARE_DEGRADED: Final = 0.1
-LATENESS_FLOOR_S: Final = 300e-6
-"""How much later than asked the 99th percentile of a link's packets may be let go, of the delay and at least.
-A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core."""
-
-LATEST_DEGRADED_S: Final = 0.02
-"""How much later than asked any packet may be let go. A hundredth of an iteration of 2 s; what takes longer is no
-wake-up, but a program that was stopped or starved, and everybody behind the packet waited as long."""
-
+Gravity = Literal["failed", "unsupported", "invalid", "degraded", "note"]
+_OUTCOMES: Final[Mapping[Gravity, Outcome]] = {
+    "failed": "failed",
+    "unsupported": "unsupported",
+    "invalid": "invalid",
+    "degraded": "degraded",
+    "note": "valid",
+}
+"""The gravest first."""
+_ENDS: Final[Mapping[str, Gravity]] = {
+    "failed": "failed",
+    "not calibrated": "invalid",
+    "unsupported": "unsupported",
+}
 _NUM_NAMED: Final = 3
 """Links, or settings, named in one sentence; the rest are counted."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BacklogEvidence:
-    """What a direction sent in short times during which its queue surely held packets (testbed.measure.backlog)."""
+class Reason(NamedTuple):
+    """Why numbers are not simply valid, or what a reader of valid ones should know."""
 
-    num_probes: int
-    due_bytes: float
-    """rate x time."""
-    sent_bytes: int
-    chance: float
-    """So much of the difference, relative, may be chance."""
-
-    @property
-    def error(self) -> float:
-        """Relative, signed, of what cannot be chance."""
-        surplus = self.sent_bytes / self.due_bytes - 1
-        return math.copysign(max(0.0, abs(surplus) - self.chance), surplus)
+    gravity: Gravity
+    text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinkEvidence:
-    """One direction of one link over the measured iterations."""
+class Verdict(NamedTuple):
+    """What the numbers are worth, and why."""
 
-    name: str
-    """As people read it: `w0 → s0`."""
-    rate_bps: float
-    """Nominal; virtual, like every rate here."""
-    measured_rate_bps: float | None
-    """The highest rate seen, in calibration or over the run; None: not measured."""
-    bytes: int
-    """With headers and retransmissions, without pure acknowledgements."""
-    expected_bytes: int | None
-    """None: the stack's schedule is not known."""
-    retransmitted_bytes: int
-    drops: int
-    may_drop: bool
-    """Chance decides about packets here, the cable was cut, or background traffic passes: drops and retransmissions
-    belong to the experiment."""
-    delay_s: float = 0.0
-    """Asked for."""
-    late_s: float | None = None
-    """99th percentile of how much later than asked packets were let go; None: the kernel itself delays, or nothing
-    does."""
-    latest_s: float | None = None
-    """Of the packet that was let go latest; None as above."""
-    lateness_floor_s: float = LATENESS_FLOOR_S
-    """So late a packet may always be; less in virtual time, where time is dilated."""
-    backlog: "BacklogEvidence | None" = None
-    """None: its queue never held enough to tell."""
-    delay_drops: int = 0
-    """Packets that the delay line dropped though no loss was asked of it: its buffers were full."""
-    uncertain_bytes: int = 0
-    """Of background traffic that may or may not have been counted here: dropped somewhere along its path, or under way
-    while counters were read."""
+    outcome: Outcome
+    reasons: list[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BackgroundEvidence:
-    """One background flow over the measured iterations."""
-
-    name: str
-    """As people read it: `background w0 → w3 (constant)`."""
-    late_share: float
-    """Of the packets that were due, those left out because the source did not get to run in time."""
-    blocked_share: float
-    """Those that did not fit the source's own link."""
+Rule = Callable[[Facts, Results], Iterator[Reason]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ThrottlingEvidence:
-    """What a CPU quota did over the measured iterations."""
-
-    name: str
-    """The worker's, or whatever else the quota holds."""
-    cpu_cores: float | None
-    """Asked for by the spec; None: nobody asked for it."""
-    throttled_share: float
-    """Of the scheduler's periods, those in which the quota was used up."""
-    throttled_s: float
-    waiting_share: float | None
-    """Run-queue delay of its communication thread / time its buckets were in service; None: no bucket moved."""
+def judge(facts: Facts, results: Results) -> Verdict:
+    """The verdict. A valid run may carry notes: what a reader should know that calls no number in question."""
+    rules = RULES if facts.end.kind == "completed" else (_ended_early, _parameters, _foreign_changes, _interference)
+    order = list(_OUTCOMES)
+    found = sorted(
+        (reason for rule in rules for reason in rule(facts, results)), key=lambda reason: order.index(reason.gravity)
+    )
+    outcome = _OUTCOMES[found[0].gravity] if found else "valid"
+    return Verdict(outcome, list(dict.fromkeys(reason.text for reason in found)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
-    """Everything the verdict looks at."""
-
-    links: Sequence[LinkEvidence]
-    run_queue_share: float | None
-    """Run-queue delay of the communication threads / time their buckets were in service; None: no bucket
-    moved. Workers that the spec holds to a quota or to cores are left out: they wait by design."""
-    steal_share: float
-    """CPU steal over the measured iterations, as a share of all cores' time."""
-    saturated_share: float | None = None
-    """Of the time in which buckets were in service, that in which the cores had nothing idle left. Decides nothing, but
-    explains what does."""
-    softnet_drops: int = 0
-    """Packets that the kernel dropped before they reached a link's port, because its input queue was full."""
-    read_back_differences: Sequence[str] = ()
-    """What the kernel says after the run, of any link, route or sysctl, where it differs from what was set:
-    `w0-eth0: rate is 90000000, asked for 100000000`."""
-    impossible: Sequence[str] = ()
-    """Figures beyond what is physically possible: `w0 → s0 carried 191 % of its rate on average`."""
-    foreign_changes: Sequence[str] = ()
-    """Of settings, while the workers worked, that the run has not made, put back or not: `w0: traffic class set on
-    w0-eth0 by process 4711`."""
-    throttling: Sequence[ThrottlingEvidence] = ()
-    """Every CPU quota, asked for or not."""
-    background: Sequence[BackgroundEvidence] = ()
-    aggregation_violations: Sequence[str] = ()
-    """Counters of switches that add which do not add up: `aggregator a0 at s0 (ebpf): 7 datagrams received and 6
-    accounted for`."""
-    aggregation_lost: Sequence[str] = ()
-    """Why a switch stopped adding."""
-    prometheus_differences: Sequence[str] = ()
-    """Counters of Prometheus that are not the record's: `testbed_link_drops_total of w0 on w0-s0 was never scraped`."""
+def _ended_early(facts: Facts, _: Results) -> Iterator[Reason]:
+    yield Reason(_ENDS[facts.end.kind], facts.end.text)
 
 
-def judge(evidence: Evidence) -> "tuple[Outcome, list[str]]":
-    """The verdict, and every reason as a readable sentence, the gravest first.
-
-    A valid run may carry notes: things a reader should know that do not call the numbers in question.
-    """
-    invalid, degraded, notes = _judge_links(evidence.links, _saturated(evidence))
-    if evidence.read_back_differences:
-        invalid.insert(
-            0,
-            f"the kernel's settings differ after the run from what was set ({_listed(evidence.read_back_differences)})",
+def _parameters(facts: Facts, _: Results) -> Iterator[Reason]:
+    if (different := len(set(facts.parameters_sha256))) > 1:
+        yield Reason(
+            "failed", f"the workers ended with {different} different sets of parameters; they must be the same"
         )
-    if evidence.impossible:
-        invalid.insert(
-            0,
-            f"figures are physically impossible ({_listed(evidence.impossible)}): what decided them is not in the spec",
+
+
+def _aggregation(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.aggregation_violations:
+        yield Reason(
+            "invalid", f"the counters of an aggregating switch do not add up ({_listed(facts.aggregation_violations)})"
         )
-    if evidence.foreign_changes:
-        invalid.insert(
-            0,
+    if facts.aggregation_lost:
+        yield Reason(
+            "degraded",
+            "the switch stopped aggregating, and gradients went around the ring from then on: times are of both "
+            f"({_listed(facts.aggregation_lost)})",
+        )
+
+
+def _foreign_changes(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.foreign_changes:
+        yield Reason(
+            "invalid",
             "somebody else changed settings of the emulated network while the workers worked "
-            f"({_listed(list(dict.fromkeys(evidence.foreign_changes)))}): the numbers are of more than one network",
+            f"({_listed(list(dict.fromkeys(facts.foreign_changes)))}): the numbers are of more than one network",
         )
-    if evidence.aggregation_violations:
-        invalid.insert(
-            0, f"the counters of a switch that adds do not add up ({_listed(evidence.aggregation_violations)})"
+
+
+def _interference(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.interference:
+        listed = _listed(list(dict.fromkeys(facts.interference)))
+        yield Reason("degraded", f"somebody else held workers back ({listed}): part of the times is theirs")
+
+
+def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
+    """Some of a bucket's bytes may move before its last member hands it over, so the time in which they could is longer
+    than the one that `utilization_busy` counts."""
+    bursts = {(link.name, link.from_): link.burst_bytes for link in facts.links}
+    rates = [(link.burst_bytes, link.rate_bps) for link in facts.links if link.burst_bytes]
+    at_once_s = max((8 * (burst + facts.granule_bytes) / rate_bps for burst, rate_bps in rates), default=0.0)
+    found = [
+        f"{each.node} sent {each.sent_bytes:,} bytes into {each.link} in {1e3 * each.time_s:.0f} ms, in which its "
+        f"rate allows {each.possible_bytes:,.0f}"
+        for each in overspeeds(facts.samples, bursts, facts.granule_bytes, dilation=facts.dilation)
+    ]
+    since_first = busy(facts, since="first")
+    found += [
+        f"{link.title} carried {percent_text(share)} of its rate while buckets were in service"
+        for link in facts.links
+        if (share := busy_utilization(facts, link, since_first)) is not None and share > UTILIZATION_LIMIT
+    ]
+    found += impossible(results, at_once_s=max(facts.num_buckets, 1) * at_once_s)
+    if found:
+        yield Reason(
+            "invalid", f"figures are physically impossible ({_listed(found)}): what decided them is not in the spec"
         )
-    if evidence.aggregation_lost:
-        degraded.append(
-            "the switch stopped adding, and gradients went around the ring from then on: times are of both "
-            f"({_listed(evidence.aggregation_lost)})"
+
+
+def _read_back(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.read_back_differences:
+        listed = _listed(facts.read_back_differences)
+        yield Reason("invalid", f"the kernel's settings differ after the run from what was set ({listed})")
+
+
+def _bytes(facts: Facts, _: Results) -> Iterator[Reason]:
+    wrong = sorted((link for link in facts.links if _bytes_error(link)), key=lambda link: -abs(_bytes_error(link)))
+    yield from _about(
+        "invalid",
+        wrong,
+        f"bytes on the wire differ from the collective's schedule by more than {100 * BYTES_TOLERANCE:.0f} %",
+        lambda link: f"{link.bytes:,} bytes instead of {link.expected_bytes:,}{_percent(link)}",
+    )
+    unsure = BYTES_TOLERANCE
+    yield from _about(
+        "note",
+        [each for each in facts.links if each.background_uncertain_bytes > unsure * (each.expected_bytes or math.inf)],
+        "background packets were dropped along their way or under way while counters were read, so the check of the "
+        "training's bytes is wider there",
+        lambda link: f"{link.background_uncertain_bytes:,} bytes of {link.expected_bytes:,}",
+    )
+
+
+def _rates(facts: Facts, results: Results) -> Iterator[Reason]:
+    yield from _about(
+        "invalid",
+        [link for link in facts.links if (link.measured_rate_bps or 0) > link.rate_bps * (1 + RATE_TOLERANCE)],
+        f"measured rate is more than {100 * RATE_TOLERANCE:.0f} % above what was asked",
+        lambda link: f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}",
+    )
+    errors = [(_backlog_error(link), link) for link in facts.links]
+    too_fast = [link for error, link in errors if error > RATE_TOLERANCE]
+    yield from _about(
+        "invalid", too_fast, "links sent more than their rate while packets waited in their queues", _backlog_number
+    )
+    text = (
+        "links sent less than their rate while packets waited in their queues: the cores did not keep up with them"
+        f"{_saturated(results)}; use fewer workers or a lower rate"
+    )
+    much = [link for error, link in errors if -error > BACKLOG_SHORT_INVALID]
+    little = [link for error, link in errors if BACKLOG_SHORT_DEGRADED < -error <= BACKLOG_SHORT_INVALID]
+    yield from _about("invalid", much, text, _backlog_number)
+    yield from _about("degraded", little, text, _backlog_number)
+
+
+def _delay_lines(facts: Facts, _: Results) -> Iterator[Reason]:
+    lines = [(link, link.delay_line) for link in facts.links if link.delay_line is not None]
+    yield from _about(
+        "invalid",
+        [link for link, line in lines if line.num_dropped],
+        "the delay line dropped packets, which no experiment asked for: this machine did not keep up with it; use a "
+        "lower rate or a shorter delay",
+        lambda link: f"{link.delay_line.num_dropped if link.delay_line else 0:,} packets",
+    )
+    yield from _about(
+        "degraded",
+        [link for link, line in lines if (line.late_p99_s or 0.0) > _lateness_limit_s(link, facts.dilation)],
+        "packets were let go later than their delay says: this machine was busy with other things; use fewer workers, "
+        "a lower rate or a longer delay",
+        lambda link: (
+            f"1 % more than {1e6 * _late_s(link, 'late_p99_s'):.0f} us late, limit "
+            f"{1e6 * _lateness_limit_s(link, facts.dilation):.0f} us"
+        ),
+    )
+    yield from _about(
+        "degraded",
+        [link for link, line in lines if (line.late_max_s or 0.0) > LATEST_DEGRADED_S],
+        "the program that delays packets stood still for a while: somebody stopped it, or it did not get to run",
+        lambda link: (
+            f"a packet left {1e3 * _late_s(link, 'late_max_s'):.0f} ms late, limit {1e3 * LATEST_DEGRADED_S:.0f} ms"
+        ),
+    )
+
+
+def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
+    # A packet lost on one link is sent again over every link before it, so one loss explains them all.
+    lossless = not any(link.may_drop or link.drops for link in facts.links)
+    filtered = any("packet filter" in change for change in facts.foreign_changes)
+    why = "a packet filter that somebody set dropped them" if filtered else "timers fired: a process did not get to run"
+    yield from _about(
+        "degraded",
+        [link for link in facts.links if lossless and link.retransmitted_bytes > _retransmission_slack(link)],
+        f"bytes were sent again although no link dropped any ({why})",
+        lambda link: f"{link.retransmitted_bytes:,} bytes",
+    )
+    yield from _about(
+        "note",
+        [link for link in facts.links if link.drops and not link.may_drop],
+        "queues were full and dropped packets: part of the experiment if it is about queues, else raise `link.queue`",
+        lambda link: f"{link.drops:,} packets",
+    )
+    if facts.softnet_drops:
+        yield Reason(
+            "degraded",
+            f"the kernel dropped {facts.softnet_drops:,} packets because its input queue was full, which is no "
+            "link's queue: sysctl -w net.core.netdev_max_backlog=10000, or use fewer workers or a lower rate",
         )
-    share = evidence.run_queue_share
+
+
+def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
+    free = frozenset(range(facts.num_workers)) - facts.limited_ranks
+    share = run_queue_share(facts.iterations, num_workers=facts.num_workers, ranks=free, in_step=facts.in_step)
     if share is not None and share > RUN_QUEUE_DEGRADED:
         grave = share > RUN_QUEUE_INVALID
         limit = RUN_QUEUE_INVALID if grave else RUN_QUEUE_DEGRADED
-        (invalid if grave else degraded).append(
-            f"the threads that move gradients waited for a core during {100 * share:.1f} % of the time buckets "
-            f"were in service (limit {100 * limit:.0f} %): part of the communication time is this machine's, not the "
-            f"network's{_saturated(evidence)}; use fewer workers or a lower rate"
+        yield Reason(
+            "invalid" if grave else "degraded",
+            f"the threads that move gradients waited for a core for {100 * share:.1f} % of exposed communication "
+            f"(limit {100 * limit:.0f} %): part of it is this machine's, not the network's{_saturated(results)}; use "
+            "fewer workers or a lower rate",
         )
-    if evidence.softnet_drops:
-        degraded.append(
-            f"the kernel dropped {evidence.softnet_drops:,} packets because its input queue was full, which is no "
-            "link's queue: sysctl -w net.core.netdev_max_backlog=10000, or use fewer workers or a lower rate"
+    if facts.steal_share > STEAL_DEGRADED:
+        yield Reason(
+            "degraded",
+            f"the hypervisor took {100 * facts.steal_share:.1f} % of the CPU time "
+            f"(limit {100 * STEAL_DEGRADED:.0f} %): repeat the run when the host is quieter",
         )
-    if evidence.steal_share > STEAL_DEGRADED:
-        degraded.append(
-            f"the hypervisor took {100 * evidence.steal_share:.1f} % of the CPU time "
-            f"(limit {100 * STEAL_DEGRADED:.0f} %): repeat the run when the host is quieter"
-        )
-    if evidence.prometheus_differences:
-        degraded.append(
-            "Prometheus' counters are not the record's: what it shows is not what was measured "
-            f"({_listed(evidence.prometheus_differences)})"
-        )
-    for flow in evidence.background:
-        if flow.late_share > BACKGROUND_LATE_DEGRADED:
-            degraded.append(
-                f"{flow.name} sent {100 * flow.late_share:.1f} % less than asked, because its source did not get to "
-                f"run (limit {100 * BACKGROUND_LATE_DEGRADED:.0f} %): use a lower rate, larger packets or fewer workers"
+
+
+def _computing_without_communication(facts: Facts, results: Results) -> Iterator[Reason]:
+    """What the headline compares with was measured, too, so it is judged like the measured iterations."""
+    if results.scaling_factor is not None:
+        for rank, share in alone_wait_shares(facts.iterations).items():
+            if share > ALONE_WAIT_DEGRADED:
+                yield Reason(
+                    "degraded",
+                    f"w{rank} waited for a core for {100 * share:.0f} % of the time in which it computed alone (limit "
+                    f"{100 * ALONE_WAIT_DEGRADED:.0f} %): other programs had the cores, and the scaling factor is too "
+                    "high; repeat the run when the machine is quieter",
+                )
+    elif results.network_efficiency is not None:
+        load = other_load_share(facts.machine, facts.iterations, phase="compute_only")
+        if load is not None and load > OTHER_LOAD_DEGRADED:
+            grave = load > OTHER_LOAD_INVALID
+            limit = OTHER_LOAD_INVALID if grave else OTHER_LOAD_DEGRADED
+            yield Reason(
+                "invalid" if grave else "degraded",
+                f"other programs took {100 * load:.0f} % of the cores while the workers computed without "
+                f"communicating (limit {100 * limit:.0f} %): network efficiency compares with that time and is too "
+                "high; repeat the run when the machine is quieter",
             )
-        if flow.blocked_share > BACKGROUND_BLOCKED_NOTED:
-            notes.append(
-                f"{flow.name} could not send {100 * flow.blocked_share:.1f} % of its packets: its own host's link was "
-                "full"
-            )
-    for quota in evidence.throttling:
+
+
+def _pace(_: Facts, results: Results) -> Iterator[Reason]:
+    pace = results.pace
+    if pace is None:
+        return
+    mean = 100 * pace.overrun_share_mean
+    if pace.overrun_share_mean > OVERRUN_INVALID:
+        yield Reason(
+            "invalid",
+            f"gradients were ready {mean:.0f} % of the pace later than it says, in the mean (limit "
+            f"{100 * OVERRUN_INVALID:.0f} %): this machine computes more slowly than the device that it should be; use "
+            "a longer pace, smaller batches or fewer workers",
+        )
+    elif pace.num_overrun > OVERRUN_DEGRADED * pace.num_iterations:
+        yield Reason(
+            "degraded",
+            f"computing overran its pace by more than {100 * OVERRUN_TOLERANCE:.0f} % in {pace.num_overrun} of "
+            f"{pace.num_iterations} iterations (limit {100 * OVERRUN_DEGRADED:.0f} %), by {mean:.1f} % in the mean: "
+            "part of every iteration is this machine's; use a longer pace, smaller batches or fewer workers",
+        )
+
+
+def _quotas(facts: Facts, _: Results) -> Iterator[Reason]:
+    for quota in facts.quotas:
         if quota.cpu_cores is not None:
-            notes.append(_by_design(quota))
+            yield Reason("note", _by_design(quota))
         elif quota.throttled_share > THROTTLED_DEGRADED:
-            degraded.append(
+            yield Reason(
+                "degraded",
                 f"a CPU quota that the spec did not ask for held {quota.name} back in "
                 f"{100 * quota.throttled_share:.1f} % of the scheduler's periods (limit {100 * THROTTLED_DEGRADED:.0f} "
-                "%): part of every time is the quota's; raise it (docker run --cpus, systemd CPUQuota=)"
+                "%): part of every time is the quota's; raise it (docker run --cpus, systemd CPUQuota=)",
             )
-    outcome: Outcome = "invalid" if invalid else "degraded" if degraded else "valid"
-    return outcome, [*invalid, *degraded, *notes]
 
 
-def _by_design(quota: ThrottlingEvidence) -> str:
+def _by_design(quota: Quota) -> str:
     text = (
         f"{quota.name} was held to {quota.cpu_cores:g} cores as asked: throttled in {100 * quota.throttled_share:.0f} "
         f"% of the scheduler's periods, {quota.throttled_s:.2g} s in all"
@@ -263,99 +340,80 @@ def _by_design(quota: ThrottlingEvidence) -> str:
     if quota.waiting_share is None:
         return text
     return (
-        f"{text}; its communication shares the quota, and waited for a core during {100 * quota.waiting_share:.0f} % "
-        "of the time its buckets were in service"
+        f"{text}; its communication shares the quota, and waited for a core for {100 * quota.waiting_share:.0f} % "
+        "of its exposed communication"
     )
 
 
-def _saturated(evidence: Evidence) -> str:
-    share = evidence.saturated_share
+def _background(facts: Facts, _: Results) -> Iterator[Reason]:
+    for flow in facts.background:
+        title = f"background {flow.from_} → {flow.to} ({flow.kind})"
+        if flow.late_share > BACKGROUND_LATE_DEGRADED:
+            yield Reason(
+                "degraded",
+                f"{title} sent {100 * flow.late_share:.1f} % less than asked, because its source did not get to run "
+                f"(limit {100 * BACKGROUND_LATE_DEGRADED:.0f} %): use a lower rate, larger packets or fewer workers",
+            )
+        if flow.blocked_share > BACKGROUND_BLOCKED_NOTED:
+            yield Reason(
+                "note",
+                f"{title} could not send {100 * flow.blocked_share:.1f} % of its packets: its own host's link was full",
+            )
+
+
+def _others(facts: Facts, _: Results) -> Iterator[Reason]:
+    if facts.prometheus is not None and facts.prometheus.differences:
+        yield Reason(
+            "degraded",
+            "Prometheus' counters are not the record's: what it shows is not what was measured "
+            f"({_listed(facts.prometheus.differences)})",
+        )
+    if facts.unused_backend:
+        yield Reason("degraded", facts.unused_backend)
+    yield from (Reason("note", text) for text in (*change_notes(facts.changes), *facts.notes))
+
+
+RULES: Final[Sequence[Rule]] = (
+    _parameters,
+    _aggregation,
+    _foreign_changes,
+    _interference,
+    _impossible,
+    _read_back,
+    _bytes,
+    _rates,
+    _delay_lines,
+    _losses,
+    _pace,
+    _cores,
+    _computing_without_communication,
+    _quotas,
+    _background,
+    _others,
+)
+"""Of a run that went to its end, in the order in which reasons alike in gravity are said."""
+
+
+def _saturated(results: Results) -> str:
+    share = results.machine.saturated_share if results.machine else None
     return f" (cores were saturated for {100 * share:.0f} % of communication)" if share else ""
 
 
-def _judge_links(links: Sequence[LinkEvidence], saturated: str) -> tuple[list[str], list[str], list[str]]:
-    """Reasons that make the run invalid, that degrade it, and notes."""
-    invalid = [
-        *_sentence(
-            sorted((link for link in links if _bytes_error(link)), key=lambda link: -abs(_bytes_error(link))),
-            f"bytes on the wire differ from the collective's schedule by more than {100 * BYTES_TOLERANCE:.0f} %",
-            lambda link: f"{link.bytes:,} bytes instead of {link.expected_bytes:,}{_percent(link)}",
-        ),
-        *_sentence(
-            [link for link in links if (link.measured_rate_bps or 0) > link.rate_bps * (1 + RATE_TOLERANCE)],
-            f"measured rate is more than {100 * RATE_TOLERANCE:.0f} % above what was asked",
-            lambda link: f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}",
-        ),
-    ]
-    invalid += _sentence(
-        [link for link in links if link.delay_drops],
-        "the delay line dropped packets, which no experiment asked for: this machine did not keep up with it; use a "
-        "lower rate or a shorter delay",
-        lambda link: f"{link.delay_drops:,} packets",
-    )
-    short = [(-link.backlog.error, link) for link in links if link.backlog is not None and link.backlog.error < 0]
-    invalid += _sentence(
-        [link for share, link in short if share > BACKLOG_SHORT_INVALID], _short_words(saturated), _backlog_number
-    )
-    invalid += _sentence(
-        [link for link in links if link.backlog is not None and link.backlog.error > RATE_TOLERANCE],
-        "links sent more than their rate while packets waited in their queues",
-        _backlog_number,
-    )
-    # A packet lost on one link is sent again over every link before it, so one loss explains them all.
-    lossless = not any(link.may_drop or link.drops for link in links)
-    spurious = [link for link in links if lossless and link.retransmitted_bytes > _retransmission_slack(link)]
-    degraded = _sentence(
-        spurious,
-        "bytes were sent again although nothing was dropped (timers fired: a process did not get to run)",
-        lambda link: f"{link.retransmitted_bytes:,} bytes",
-    )
-    degraded += _sentence(
-        [link for share, link in short if BACKLOG_SHORT_DEGRADED < share <= BACKLOG_SHORT_INVALID],
-        _short_words(saturated),
-        _backlog_number,
-    )
-    degraded += _sentence(
-        [link for link in links if link.late_s is not None and link.late_s > _lateness_limit_s(link)],
-        "packets were let go later than their delay says: this machine was busy with other things; use fewer workers, "
-        "a lower rate or a longer delay",
-        lambda link: (
-            f"1 % more than {1e6 * (link.late_s or 0):.0f} us late, limit {1e6 * _lateness_limit_s(link):.0f} us"
-        ),
-    )
-    degraded += _sentence(
-        [link for link in links if link.latest_s is not None and link.latest_s > LATEST_DEGRADED_S],
-        "the program that delays packets stood still for a while: somebody stopped it, or it did not get to run",
-        lambda link: f"a packet left {1e3 * (link.latest_s or 0):.0f} ms late, limit {1e3 * LATEST_DEGRADED_S:.0f} ms",
-    )
-    notes = _sentence(
-        [link for link in links if link.drops and not link.may_drop],
-        "queues were full and dropped packets: part of the experiment if it is about queues, else raise `link.queue`",
-        lambda link: f"{link.drops:,} packets",
-    )
-    notes += _sentence(
-        [link for link in links if link.uncertain_bytes > BYTES_TOLERANCE * (link.expected_bytes or math.inf)],
-        "background packets were dropped along their way or under way while counters were read, so the check of the "
-        "training's bytes is wider there",
-        lambda link: f"{link.uncertain_bytes:,} bytes of {link.expected_bytes:,}",
-    )
-    return invalid, degraded, notes
+def _backlog_error(link: LinkFacts) -> float:
+    """Relative, signed, of what cannot be chance."""
+    if link.backlog is None:
+        return 0.0
+    surplus = link.backlog.sent_bytes / link.backlog.due_bytes - 1
+    return math.copysign(max(0.0, abs(surplus) - link.backlog.chance), surplus)
 
 
-def _short_words(saturated: str) -> str:
-    return (
-        "links sent less than their rate while packets waited in their queues: the cores did not keep up with them"
-        f"{saturated}; use fewer workers or a lower rate"
-    )
-
-
-def _backlog_number(link: LinkEvidence) -> str:
+def _backlog_number(link: LinkFacts) -> str:
     assert link.backlog is not None
     backlog = link.backlog
     return f"{100 * backlog.sent_bytes / backlog.due_bytes:.1f} % of rate x time in {backlog.num_probes} probes"
 
 
-def _bytes_error(link: LinkEvidence) -> int:
+def _bytes_error(link: LinkFacts) -> int:
     """Bytes outside the tolerance, signed; 0 within it.
 
     The link counts a retransmission that follows a loss further on, but not one that follows a drop in its
@@ -363,30 +421,37 @@ def _bytes_error(link: LinkEvidence) -> int:
     """
     if link.expected_bytes is None:
         return 0
-    slack = max(int(BYTES_TOLERANCE * link.expected_bytes), BYTES_FLOOR) + link.uncertain_bytes
+    slack = max(int(BYTES_TOLERANCE * link.expected_bytes), BYTES_FLOOR) + link.background_uncertain_bytes
     if link.bytes < link.expected_bytes - slack:
         return link.bytes - link.expected_bytes
     surplus = link.bytes - link.retransmitted_bytes - link.expected_bytes
     return surplus if surplus > slack else 0
 
 
-def _lateness_limit_s(link: LinkEvidence) -> float:
-    return max(link.lateness_floor_s, LATENESS_SHARE_DEGRADED * link.delay_s)
+def _late_s(link: LinkFacts, name: Literal["late_p99_s", "late_max_s"]) -> float:
+    late_s: float | None = getattr(link.delay_line, name) if link.delay_line else None
+    return late_s or 0.0
 
 
-def _retransmission_slack(link: LinkEvidence) -> float:
+def _lateness_limit_s(link: LinkFacts, dilation: float) -> float:
+    """Virtual; the floor is a wake-up on this machine."""
+    return max(LATENESS_FLOOR_S / dilation, LATENESS_SHARE_DEGRADED * link.delay_s)
+
+
+def _retransmission_slack(link: LinkFacts) -> float:
     return max(RETRANSMITTED_DEGRADED * (link.expected_bytes or link.bytes), BYTES_FLOOR)
 
 
-def _percent(link: LinkEvidence) -> str:
+def _percent(link: LinkFacts) -> str:
     return f", {100 * (link.bytes / link.expected_bytes - 1):+.1f} %" if link.expected_bytes else ""
 
 
-def _sentence(links: Sequence[LinkEvidence], what: str, number: Callable[[LinkEvidence], str]) -> list[str]:
-    """No sentence for no link, else one: what is wrong, where, by how much."""
-    if not links:
-        return []
-    return [f"{what} ({_listed([f'{link.name}: {number(link)}' for link in links])})"]
+def _about(
+    gravity: Gravity, links: Sequence[LinkFacts], what: str, number: Callable[[LinkFacts], str]
+) -> Iterator[Reason]:
+    """Nothing for no link, else one sentence: what is wrong, where, by how much."""
+    if links:
+        yield Reason(gravity, f"{what} ({_listed([f'{link.title}: {number(link)}' for link in links])})")
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -11,17 +11,11 @@ import polars as pl
 
 from testbed.experiment.link import MAX_RATE_BPS
 from testbed.record.number_text import digits, percent_text, time_text
-from testbed.record.summary import Summary
+from testbed.record.summary import Results
+from testbed.verdict.thresholds import BOUND_TOLERANCE, EFFICIENCY_LIMIT, SENT_TOLERANCE, UTILIZATION_LIMIT
 
-SPANS: Final = (1, 3, 10)
+_SPANS: Final = (1, 3, 10)
 """Of samples, over which sent bytes are compared: short ones find short changes, long ones small changes."""
-RATE_TOLERANCE: Final = 0.01
-"""Above the rate: an order of magnitude more than a shaped link errs by."""
-UTILIZATION_LIMIT: Final = 1.01
-BOUND_TOLERANCE: Final = 0.01
-"""Below the bound of an all-reduce, beside the bursts of its buckets."""
-SCALING_LIMIT: Final = 1.05
-"""Of the scaling factor: computing alone and computing beside communication differ by some per cent by chance."""
 
 
 class Overspeed(NamedTuple):
@@ -57,7 +51,7 @@ def overspeeds(
         if burst is None or rows.is_empty() or rows["rate_bps"].max() > MAX_RATE_BPS:  # type: ignore[operator]
             continue
         worst = max(
-            (each for span in SPANS if (each := _worst(rows, span, burst + granule_bytes)) is not None),
+            (each for span in _SPANS if (each := _worst(rows, span, burst + granule_bytes)) is not None),
             key=lambda each: each[0] / each[1],
             default=None,
         )
@@ -75,38 +69,37 @@ def _worst(rows: pl.DataFrame, span: int, at_once_bytes: int) -> tuple[int, floa
     time_s = pl.col("at_s") - pl.col("read_from_s").shift(span)
     spans = rows.select(
         sent=pl.col("class_bytes") - pl.col("class_bytes").shift(span),
-        possible=rate_bps * time_s * (1 + RATE_TOLERANCE) / 8 + at_once_bytes,
+        possible=rate_bps * time_s * (1 + SENT_TOLERANCE) / 8 + at_once_bytes,
         time_s=time_s,
     ).drop_nulls()
     sent, possible, took_s = spans.row(int((spans["sent"] / spans["possible"]).arg_max() or 0))
     return int(sent), float(possible), float(took_s)
 
 
-def impossible(summary: Summary, *, at_once_s: float) -> list[str]:
+def impossible(results: Results, *, at_once_s: float) -> list[str]:
     """Headline figures beyond what is physically possible, each as a phrase; empty when there are none.
 
-    `at_once_s`: how much earlier than its rate says a link's bytes of one bucket may have left, as a burst.
+    `at_once_s`: how much earlier than its rate says a link's bytes of one iteration may have left, as bursts.
     """
     found = [
-        f"{link.from_} → {link.to} carried {percent_text(share)} of its rate {when}"
-        for link in summary.links
-        for share, when in (
-            (link.utilization_mean, "on average"),
-            (link.utilization_busy, "while buckets were in service"),
-        )
-        if share is not None and share > UTILIZATION_LIMIT
+        f"{link.from_} → {link.to} carried {percent_text(link.utilization_mean)} of its rate on average"
+        for link in results.links
+        if link.utilization_mean is not None and link.utilization_mean > UTILIZATION_LIMIT
     ]
-    steady = not summary.changes and summary.synchronisation is None
-    allreduce = summary.allreduce
+    steady = not results.changes and results.synchronisation is None
+    allreduce = results.allreduce
     if allreduce is not None and steady:
-        least_s = allreduce.bound_s * (1 - BOUND_TOLERANCE) - at_once_s
+        least_s = allreduce.schedule_bound_s * (1 - BOUND_TOLERANCE) - at_once_s
         if allreduce.time_s < least_s:
-            took, least = time_text(allreduce.time_s), time_text(allreduce.bound_s)
+            took, least = time_text(allreduce.time_s), time_text(allreduce.schedule_bound_s)
             found.append(f"an all-reduce took {took}, and its bytes alone need {least}")
-    factor = summary.scaling_factor
-    if factor is not None and factor > SCALING_LIMIT and summary.synchronisation is None:
-        found.append(
-            f"a scaling factor of {digits(factor)}: iterations without communication took longer than those with it, "
-            "so something else held them up"
-        )
+    for name, ratio in (
+        ("scaling factor", results.scaling_factor),
+        ("network efficiency", results.network_efficiency),
+    ):
+        if ratio is not None and ratio > EFFICIENCY_LIMIT and results.synchronisation is None:
+            found.append(
+                f"a {name} of {digits(ratio)}: iterations without communication took longer than those with it, "
+                "so something else held them up"
+            )
     return found

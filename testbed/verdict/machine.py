@@ -1,49 +1,74 @@
 """What the machine and its links' queues did over the measured part of a run. Pure."""
 
 import math
-from typing import Final
+import os
+from collections.abc import Collection
 
 import numpy as np
 import polars as pl
 
 from testbed.record.summary import BacklogSummary, MachineSummary
 from testbed.verdict.intervals import Floats, busy_between, union
-from testbed.verdict.judge import RATE_TOLERANCE
-
-BUSY_SHARE: Final = 0.01
-"""Of its rate: a link that carries less has nothing to do but a heartbeat."""
-SATURATED_IDLE_SHARE: Final = 0.05
-"""With less of the cores' time idle between two samples, somebody waited for a core."""
+from testbed.verdict.parts import worker_parts
+from testbed.verdict.thresholds import BUSY_SHARE, RATE_TOLERANCE, RUN_QUEUE_FLOOR, SATURATED_IDLE_SHARE
 
 
-def run_queue_share(iterations: pl.DataFrame, buckets: pl.DataFrame) -> float | None:
-    """Of the time buckets were in service, the share during which their communication thread waited for a
-    core.
+def run_queue_share(
+    iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], in_step: bool = True
+) -> float | None:
+    """How much of exposed communication the threads that move gradients spent waiting for a core, of these workers.
 
-    Both summed over workers and measured iterations. None if no bucket was in service.
+    Both summed over workers and measured iterations. Any of the waiting may have prolonged what is exposed, wherever in
+    the iteration it was. None without iterations; 0 where all of it is less than RUN_QUEUE_FLOOR of them.
     """
-    measured = buckets.filter(pl.col("phase") == "measured")
-    service_s = 0.0
-    for _, rows in measured.group_by("rank"):
-        starts, ends = union(rows["started_s"].to_numpy(), rows["done_s"].to_numpy())
-        service_s += float(np.sum(ends - starts))
-    if service_s == 0:
+    mine = pl.col("rank").is_in(list(ranks))
+    parts = worker_parts(iterations, num_workers=num_workers, in_step=in_step).filter(mine)
+    if parts.is_empty():
         return None
-    waited_s = iterations.filter(pl.col("phase") == "measured")["communication_run_queue_delay_s"].sum()
-    return float(waited_s) / service_s
+    indices = parts["index"].unique()
+    measured = iterations.filter(mine & (pl.col("phase") == "measured") & pl.col("index").is_in(indices.implode()))
+    waited_s = float(measured["communication_run_queue_delay_s"].sum())
+    if waited_s <= RUN_QUEUE_FLOOR * float(parts["time_s"].sum()):
+        return 0.0
+    exposed_s = float(parts["exposed_s"].sum())
+    return min(waited_s / exposed_s, 1.0) if exposed_s > 0 else 1.0
+
+
+def alone_wait_shares(iterations: pl.DataFrame) -> dict[int, float]:
+    """By rank: run-queue delay of a worker's threads over the time in which it computed alone."""
+    alone = iterations.filter(pl.col("phase") == "compute_alone")
+    took_s, waited_s = (pl.col("end_s") - pl.col("start_s")).sum(), pl.col("run_queue_delay_s").sum()
+    rows = alone.group_by("rank").agg(took_s.alias("took_s"), waited_s.alias("waited_s")).sort("rank")
+    return {int(rank): waited / took for rank, took, waited in rows.iter_rows() if took > 0}
+
+
+def other_load_share(machine: pl.DataFrame, iterations: pl.DataFrame, *, phase: str) -> float | None:
+    """Of all cores' time while every worker was in this phase, what was neither idle nor stolen nor the workers' own;
+    None where the machine was not sampled twice in it. The workers' own is as much of their CPU time as they spent in
+    iterations that overlap it."""
+    rows = iterations.filter(pl.col("phase") == phase)
+    if rows.is_empty():
+        return None
+    spans = rows.group_by("rank").agg(pl.col("start_s").min(), pl.col("end_s").max())
+    begin_s, end_s = float(spans["start_s"].to_numpy().max()), float(spans["end_s"].to_numpy().min())
+    samples = machine.filter(pl.col("at_s").is_between(begin_s, end_s)).sort("at_s")
+    if samples.height < 2:
+        return None
+    first, last = samples.row(0, named=True), samples.row(-1, named=True)
+    ticks = last["ticks"] - first["ticks"]
+    busy = ticks - sum(last[name] - first[name] for name in ("idle_ticks", "steal_ticks"))
+    overlap_s = pl.min_horizontal(pl.col("end_s"), last["at_s"]) - pl.max_horizontal(pl.col("start_s"), first["at_s"])
+    share = overlap_s.clip(lower_bound=0) / (pl.col("end_s") - pl.col("start_s"))
+    own_s = float(rows.select((pl.col("cpu_s") * share).sum()).item())
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return max(0.0, (busy - own_s * ticks_per_s) / ticks) if ticks else None
 
 
 def machine_summary(
-    machine: pl.DataFrame,
-    iterations: pl.DataFrame,
-    buckets: pl.DataFrame,
-    *,
-    window: tuple[float, float] | None = None,
-    links: pl.DataFrame | None = None,
+    machine: pl.DataFrame, window: tuple[float, float] | None, busy: tuple[Floats, Floats]
 ) -> MachineSummary | None:
-    """The machine over the measured iterations; None if it was not sampled twice in them. A command has no iterations
-    but a window, and communicates while `links` (LINK_SCHEMA) are busy."""
-    window = measured_window(iterations) or window
+    """The machine over the measured window, and while communication was under way (disjoint times, in order); None if
+    it was not sampled twice in the window."""
     if window is None:
         return None
     samples = machine.filter(pl.col("at_s").is_between(*window)).sort("at_s")
@@ -51,11 +76,6 @@ def machine_summary(
         return None
     ticks, idle, steal = (np.diff(samples[name].to_numpy()) for name in ("ticks", "idle_ticks", "steal_ticks"))
     total = float(max(ticks.sum(), 1))
-    in_service = buckets.filter(pl.col("phase") == "measured")
-    if links is None:
-        busy = union(in_service["started_s"].to_numpy(), in_service["done_s"].to_numpy())
-    else:
-        busy = busy_times(links, window)
     busy_s = busy_between(samples["at_s"].to_numpy(), busy)
     saturated = idle < SATURATED_IDLE_SHARE * ticks
     return MachineSummary(
@@ -85,14 +105,6 @@ def backlog_summary(probes: pl.DataFrame, *, granule_bytes: int) -> BacklogSumma
         held_share=float(elapsed_s[held].sum() / elapsed_s.sum()),
         chance=3 * granule_bytes * math.sqrt(probes.height / 6) / float(due.sum()),
     )
-
-
-def measured_window(iterations: pl.DataFrame) -> tuple[float, float] | None:
-    """From the first worker's start to the last worker's end, seconds since the epoch; None without iterations."""
-    measured = iterations.filter(pl.col("phase") == "measured")
-    if measured.is_empty():
-        return None
-    return float(measured["start_s"].to_numpy().min()), float(measured["end_s"].to_numpy().max())
 
 
 def busy_times(samples: pl.DataFrame, window: tuple[float, float]) -> tuple[Floats, Floats]:

@@ -36,6 +36,10 @@ class ComputePacer(ABC):
         """An iteration begins, whose computing takes `slowdown` times as long; returns when it has begun."""
 
     @abstractmethod
+    def data_loaded(self) -> float:
+        """The host has the iteration's batch; returns when computing has begun."""
+
+    @abstractmethod
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:
         """In the forward pass, wait until it comes to these parameters, which a gradient will be waited for."""
 
@@ -89,6 +93,10 @@ class StretchingPacer(ComputePacer):
         self._slowdown = slowdown
         self._begun_s = time.monotonic()
         return self._begun_s
+
+    def data_loaded(self) -> float:
+        """Now."""
+        return time.monotonic()
 
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:  # noqa: ARG002 (all computing counts)
         """What has been computed is stretched."""
@@ -174,6 +182,10 @@ class SchedulePacer(ComputePacer):
         self.pace_s = slowdown * self._schedule.compute_s
         self.overrun_s = 0.0
         return now_s
+
+    def data_loaded(self) -> float:
+        """With the iteration: the host loads while the device computes already."""
+        return self._zero_s
 
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:
         """Until the first of them is needed."""

@@ -24,16 +24,9 @@ def run_queue_delays_s() -> dict[int, float]:
     return delays
 
 
-def threads_named(part: str) -> frozenset[int]:
-    """Native ids of this process' threads whose name contains `part`."""
-    found = set()
-    for task in _TASKS.iterdir():
-        try:
-            if part in (task / "comm").read_text():
-                found.add(int(task.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return frozenset(found)
+def threads() -> frozenset[int]:
+    """Native ids of this process' threads."""
+    return frozenset(int(task.name) for task in _TASKS.iterdir())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +40,10 @@ class RunQueueDelay:
 class RunQueueClock:
     """Differences of the run-queue delay between successive looks."""
 
-    def __init__(self, communication_threads: frozenset[int]) -> None:
-        self._communication_threads = communication_threads
+    def __init__(self, computing_threads: frozenset[int] | None = None) -> None:
+        """All other threads move gradients, those that begin later included: a channel's readers, an event loop, a
+        pool of gRPC's. None: none does."""
+        self._computing_threads = computing_threads
         self._previous = run_queue_delays_s()
 
     def lap(self) -> RunQueueDelay:
@@ -56,5 +51,6 @@ class RunQueueClock:
         now = run_queue_delays_s()
         laps = {thread: delay - self._previous.get(thread, 0.0) for thread, delay in now.items()}
         self._previous = now
-        communication_s = sum(laps.get(thread, 0.0) for thread in self._communication_threads)
+        computing = laps.keys() if self._computing_threads is None else self._computing_threads
+        communication_s = sum(delay for thread, delay in laps.items() if thread not in computing)
         return RunQueueDelay(sum(laps.values()), communication_s)

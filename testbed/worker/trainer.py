@@ -22,7 +22,7 @@ from testbed.experiment.workloads.base import GRADIENTS_GROUP
 from testbed.system.kernel import return_free_memory
 from testbed.worker.compute_pacer import ComputePacer, SchedulePacer, StretchingPacer
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
-from testbed.worker.run_queue import RunQueueClock, threads_named
+from testbed.worker.run_queue import RunQueueClock, threads
 from testbed.worker.synchronisers import Alone, Situation, Synchroniser, synchroniser
 from testbed.worker.task import Batch, Task
 from testbed.worker.wall_time import durations_of
@@ -36,8 +36,6 @@ from transports.execution.trace import OperationTrace
 from transports.torch_backend import autoload, process_group
 
 _GLOO: Final = "gloo"
-_GLOO_THREADS: Final = "gloo"
-"""Part of the name of the threads in which torch's gloo group runs collectives."""
 
 
 class _Counted(NamedTuple):
@@ -67,7 +65,7 @@ class Trainer:
         self._slowdown = None if slowdown is None else SLOWDOWNS.parse(slowdown)
 
     def run(self) -> None:
-        """Compute only, warm up, measure, report.
+        """Compute alone, compute beside the others, warm up, measure, report.
 
         Raises what torch raises when a peer is lost, and ArithmeticError when a gradient is wrong."""
         options, configuration, task = self._options, self._configuration, self._task
@@ -75,14 +73,18 @@ class Trainer:
         torch.manual_seed(configuration.seed)
         model = task.build()
         self._pacer.bind(list(model.parameters()))
+        computing = threads()
         with self._process_group() as group:
+            opened = threads()
             self._compute_only(task.copy(model))
+            if configuration.num_threads > 1:
+                computing |= threads() - opened  # torch's own pool
             return_free_memory()
             check = GradientCheck(group) if options.verify_gradients else None
             iterations = _Iterations(
                 task,
                 self._synchroniser(group, model, check),
-                _clock(group),
+                RunQueueClock(computing),
                 self._pacer,
                 self._report,
                 recorder=self._recorder,
@@ -152,11 +154,21 @@ class Trainer:
     def _compute_only(self, model: nn.Module) -> None:
         """The same iterations on the same shapes, alone, with a model that is dropped afterwards."""
         alone = Alone(model, self._task.optimizer(list(model.parameters())))
-        iterations = _Iterations(self._task, alone, RunQueueClock(frozenset()), self._pacer, self._report)
+        iterations = _Iterations(self._task, alone, RunQueueClock(), self._pacer, self._report)
         iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
+        self._compute_alone(iterations)
         self._control.barrier("compute_only")
         iterations.run("compute_only", self._options.compute_only, self._factor)
         self._control.barrier("compute_only_done")
+
+    def _compute_alone(self, iterations: "_Iterations") -> None:
+        """In turn, while the others wait in a barrier: what the scaling factor compares with."""
+        configuration = self._configuration
+        for rank in range(configuration.num_workers):
+            self._control.barrier(f"compute_alone_{rank}")
+            if rank == configuration.rank:
+                iterations.one("compute_alone", 0, 1.0)  # the caches were others'
+                iterations.run("compute_alone", self._options.num_alone(configuration.num_workers), self._factor)
 
     def _factor(self, phase: str, index: int) -> float:
         """How many times as long this worker's computing takes in that iteration."""
@@ -242,6 +254,7 @@ class _Iterations:
         cpu_before_s = time.process_time()
         start_s = pacer.begin(slowdown)
         batch = next(self._data)
+        data_end_s = pacer.data_loaded()
         loss = self._task.loss(synchroniser.forward(batch.inputs), batch)
         forward_end_s = pacer.forward_ended()
         if self._trailing is not None:
@@ -265,6 +278,7 @@ class _Iterations:
             phase=phase,
             index=index,
             start_s=start_s,
+            data_end_s=data_end_s,
             forward_end_s=forward_end_s,
             backward_compute_end_s=handed_over_s,
             backward_end_s=backward_end_s,
@@ -306,13 +320,6 @@ def _message(trace: OperationTrace) -> control_pb2.Bucket:
 def _communicator(group: dist.ProcessGroup) -> CommunicatorLike | None:
     """What the group exchanges tensors with; None for one of torch's own."""
     return group.communicator if isinstance(group, process_group.TestbedProcessGroup) else None
-
-
-def _clock(group: dist.ProcessGroup) -> RunQueueClock:
-    communicator = _communicator(group)
-    if communicator is not None and communicator.thread_id is not None:
-        return RunQueueClock(frozenset({communicator.thread_id}))
-    return RunQueueClock(threads_named(_GLOO_THREADS))
 
 
 def _finished(results: Sequence[torch.Tensor], *, alike: bool) -> control_pb2.Finished:

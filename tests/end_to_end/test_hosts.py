@@ -57,7 +57,7 @@ def test_a_quota_is_named_and_a_straggler_holds_up_the_others(tmp_path: Path) ->
     fast, slow = summary["workers"]
     assert (fast["slowdown_mean"], slow["slowdown_mean"]) == (1, 2)
     assert slow["last_share"] > 0.5
-    assert slow["held_up_s"] > fast["held_up_s"]
+    assert slow["straggler_wait_s"] > fast["straggler_wait_s"]
     iterations = pl.read_parquet(Path(summary["record"]) / "iterations.parquet").filter(pl.col("rank") == 1)
     # At least half of the time is waiting, and waiting uses no core.
     alone = iterations.filter(pl.col("phase") == "compute_only")

@@ -90,11 +90,18 @@ def wire_bytes_per_rank(
     return max(sent[:num_workers])
 
 
-def least_s(
+def task_bound_s(operation: Operation, *, num_workers: int, size_bytes: int, rate_bps: float, mtu: int) -> float:
+    """The least time of an operation on links of that rate, one per rank, without help from switches or servers: the
+    same for every stack."""
+    goodput_bps = rate_bps * Tcp().goodput_fraction(mtu)
+    return bound_s(operation, world=World(num_workers=num_workers), size_bytes=size_bytes, goodput_bps=goodput_bps)
+
+
+def schedule_bound_s(
     stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str, rate_bps: float, mtu: int
 ) -> float:
-    """The least time of an operation on links of that rate: where a switch adds, of the frames that each link must
-    carry once up and once down; else of the bytes that no schedule between ranks, or with servers, can avoid."""
+    """The least time of a stack's way to do it: where a switch aggregates, of the frames that each link must carry once
+    up and once down; with servers, of the bytes that their links must carry; else the task's."""
     parsed = parse_stack(stack)
     size_bytes, world = num_elements * element_bytes(dtype), World(num_workers=num_workers)
     if isinstance(parsed, Composed):
@@ -117,7 +124,7 @@ def summarise(
 ) -> list[Row]:
     """One row for each stack and size, in the order of the samples. The time of an operation is that of its slowest
     rank, its CPU time that of all ranks together; GB moved are what bus bandwidth counts, times the ranks. With
-    the rate of every rank's link, each stack has its own bound: :func:`least_s`."""
+    the rate of every rank's link, each stack has the task's bound and its own."""
     rows: list[Row] = []
     for stack, size_bytes in dict.fromkeys((sample.stack, sample.size_bytes) for sample in samples):
         chosen = [sample for sample in samples if (sample.stack, sample.size_bytes) == (stack, size_bytes)]
@@ -147,7 +154,8 @@ def summarise(
             "relative_error": max(s.error for s in chosen),
         }
         if rate_bps is not None:
-            bound = least_s(
+            task_s = task_bound_s(operation, num_workers=num_workers, size_bytes=size_bytes, rate_bps=rate_bps, mtu=mtu)
+            schedule_s = schedule_bound_s(
                 stack,
                 operation,
                 num_workers=num_workers,
@@ -156,13 +164,19 @@ def summarise(
                 rate_bps=rate_bps,
                 mtu=mtu,
             )
-            row |= {"bound_s": bound, "ratio_to_bound": median_s / bound if bound else None}
+            row |= {
+                "bound_s": task_s,
+                "ratio_to_bound": median_s / task_s if task_s else None,
+                "schedule_bound_s": schedule_s,
+                "ratio_to_schedule_bound": median_s / schedule_s if schedule_s else None,
+            }
         rows.append(row)
     return rows
 
 
 def render(rows: Sequence[Row], console: Console) -> None:
-    """The table, sizes in ascending order. `of bound` is the bound over the median time.
+    """The table, sizes in ascending order. `of bound` is the task's bound over the median time,
+    `of own` the stack's own.
 
     A narrow terminal is spared the columns that JSON has as well.
     """
@@ -175,7 +189,13 @@ def render(rows: Sequence[Row], console: Console) -> None:
         pad_edge=False,
     )
     columns = ["size", *["count", "dtype"] * wide, "stack", "time", *["p10", "p90"] * wide, "algbw", "busbw"]
-    columns += ["of bound"] * bounded + ["wire/rank"] * wide + ["CPU s/GB"] + ["error"] * wide
+    columns += (
+        ["of bound"] * bounded
+        + ["of own"] * (bounded and wide)
+        + ["wire/rank"] * wide
+        + ["CPU s/GB"]
+        + ["error"] * wide
+    )
     for column in columns:
         if column == "stack":
             table.add_column(column, overflow="fold")
@@ -187,8 +207,8 @@ def render(rows: Sequence[Row], console: Console) -> None:
         cells += times_ms if wide else times_ms[:1]
         cells += [f"{row[key] / 1e6:.1f}" for key in ("algbw_bps", "busbw_bps")]
         if bounded:
-            ratio = row["ratio_to_bound"]
-            cells.append(f"{100 / ratio:.1f}%" if ratio else "-")
+            ratios = [row["ratio_to_bound"], *[row["ratio_to_schedule_bound"]] * wide]
+            cells += [f"{100 / ratio:.1f}%" if ratio else "-" for ratio in ratios]
         wire_bytes, cpu_s_per_gb = row["wire_bytes_per_rank"], row["cpu_s_per_gb"]
         cells += ["-" if wire_bytes is None else str(wire_bytes)] * wide
         cells.append("-" if cpu_s_per_gb is None else f"{cpu_s_per_gb:.2f}")

@@ -1,17 +1,20 @@
 """All-reduce and nothing else: every size on every stack, interleaved on the same links, every result checked."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator
 
-from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, ServedGroup
+from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload, ServedGroup, unread
 from transports.baselines.base import Stack
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import Channel
 from transports.collectives.base import Collective
 from transports.compression.base import Compressor
 from transports.units import Size
+
+if TYPE_CHECKING:
+    from testbed.experiment.experiment import Experiment
 
 
 @WORKLOADS.register
@@ -53,6 +56,22 @@ class AllReduce(AgentWorkload):
     def refusal(self, compressor: Compressor) -> str | None:
         """It has stacks of its own, and they their compression."""
         return f"workload allreduce: say it in `stacks`, as in ring/tcp/{compressor.kind}"
+
+    def misfits(self, experiment: "Experiment") -> Sequence[str]:
+        """What its stacks say themselves, and what only training has."""
+        standard = type(experiment)(name="standard")
+        slowed = [name for name, host in experiment.hosts.items() if host.slowdown is not None]
+        return [
+            *unread(
+                experiment,
+                standard,
+                ("collective", "channel", "stack"),
+                "workload allreduce has stacks of its own; say it in `workload.stacks`, as in tree/tcp:streams=4 or "
+                "gloo (of channel tcp, `congestion` is for every stack)",
+            ),
+            *unread(experiment, standard, ("fusion",), "workload allreduce has no gradients to fuse; leave it out"),
+            *(f"hosts.{name}.slowdown: workload allreduce computes nothing; leave it out" for name in slowed),
+        ]
 
     def num_iterations(self) -> int:
         """Samples of each size and stack."""

@@ -48,6 +48,28 @@ class Steps(NamedTuple):
     """Of each worker, from the first that communicates."""
 
 
+def changed_options(value: Options, standard: Options) -> list[str]:
+    """Names of what differs from the standard of the same axis, as a spec writes them; `kind` where that does."""
+    if value.kind != standard.kind:
+        return ["kind"]
+    fields = type(value).model_fields
+    return [fields[name].alias or name for name in fields if getattr(value, name) != getattr(standard, name)]
+
+
+def unread(experiment: "Experiment", standard: "Experiment", names: Sequence[str], why: str) -> list[str]:
+    """Of these keys of a spec those that differ from the standard and that nobody would read, each as a refusal. Of
+    channels `congestion` is the route's, and so every TCP connection's."""
+    found = []
+    for name in names:
+        value, usual = getattr(experiment, name), getattr(standard, name)
+        if value == usual:
+            continue
+        if name == "channel" and set(changed_options(value, usual)) <= {"congestion"}:
+            continue
+        found.append(f"{name}: {why}")
+    return found
+
+
 class Workload(Options):
     """A value on the workload axis."""
 

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from testbed.experiment.fusion.base import FUSIONS
 from testbed.experiment.host import Limits
-from testbed.experiment.workloads.base import WORKLOADS, Workload
+from testbed.experiment.workloads.base import WORKLOADS, Workload, unread
 from transports.compression.base import Compressor, require_for_group
 from transports.errors import OptionError
 from transports.units import Time
@@ -103,6 +103,14 @@ class Command(Workload):
             found.append(
                 f"collective: dedicated servers of {experiment.collective.kind} serve workers of ours only; allowed "
                 "for a command: `placement: co_located`"
+            )
+        if self.backend is None:
+            found += unread(
+                experiment,
+                type(experiment)(name="standard"),
+                ("collective", "channel", "compression"),
+                "nothing reads it where process groups are not made by testbed; leave it out, or say "
+                "`workload.backend: testbed` (--backend testbed), also for a script that names testbed itself",
             )
         if self.launcher:
             found += self._launcher_misfits(experiment)

@@ -17,7 +17,7 @@ _ENOUGH: Final = 1.1
 
 
 def answer(comparison: "Comparison") -> list[str]:
-    """Sentences about the medians of iterations, of commands where those were run; none where fewer than two points
+    """Sentences about the means of iterations, of commands where those were run; none where fewer than two points
     have a result that stands."""
     axis, numbers = horizontal(comparison)
     found: dict[str, dict[str, float]] = {}
@@ -40,9 +40,9 @@ def answer(comparison: "Comparison") -> list[str]:
 
 
 def _time_s(point: "ComparedPoint") -> float | None:
-    times_s = [run.iteration_time_s.median for run in point.usable if run.iteration_time_s]
+    times_s = [run.iteration_time_s.mean for run in point.usable if run.iteration_time_s]
     times_s += [run.command.time_s for run in point.usable if run.command]
-    return statistics.median(times_s) if times_s else None
+    return statistics.fmean(times_s) if times_s else None
 
 
 def _waiting(point: "ComparedPoint") -> float | None:

@@ -5,8 +5,8 @@
       sweep.csv     the same numbers, a row for each point
       sweep.html    plots with theory drawn in, and the table; opens offline
 
-The runs stay records of their own beside that directory and are linked. A point's numbers are medians over its valid
-and degraded runs; those of other runs are nobody's.
+The runs stay records of their own beside that directory and are linked. A point's numbers are of its valid and degraded
+runs, those of other runs are nobody's: of iterations and their parts means, so that parts add up, else medians.
 """
 
 import json
@@ -22,6 +22,7 @@ from testbed.errors import EnvironmentLacksError
 from testbed.experiment.sweep import value_text
 from testbed.record import number_text
 from testbed.record.writer import replace_text
+from testbed.report import wording
 from testbed.report.comparison.answer import answer
 from testbed.report.comparison.points import Comparison, State
 
@@ -75,7 +76,7 @@ def render_points(comparison: Comparison, console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for path in comparison.paths:
         table.add_column(path, overflow="fold")
-    for column in ("all-reduce predicted", "bound", "to run"):
+    for column in ("all-reduce predicted", "bound of the task", "of the schedule", "to run"):
         table.add_column(column, justify="right")
     for point in comparison.points:
         left = point.num_asked - len(point.runs)
@@ -83,6 +84,7 @@ def render_points(comparison: Comparison, console: Console) -> None:
             *(value_text(point.settings[path]) for path in comparison.paths),
             number_text.time_text(point.predicted_s),
             number_text.time_text(point.bound_s),
+            number_text.time_text(point.schedule_bound_s),
             f"{left} of {point.num_asked}" if point.num_asked > 1 else "yes" if left else "has a result",
         )
     console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(comparison.points)} points\n"))
@@ -96,14 +98,18 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapp
             ("command\ntime", lambda row: number_text.time_text(row["command_time_s"]), False),
             ("links\nused", lambda row: number_text.percent_text(row["utilization_mean"]), False),
         ]
+    # One number for all points: where cores decide at any of them, the scaling factor is none.
+    scales = all(row["scaling_factor"] is not None for row in rows if row["iteration_time_s"] is not None)
+    factor = ("scaling", "factor") if scales else ("network", "efficiency")
     columns: list[tuple[str, Callable[[Mapping[str, Any]], str], bool]] = [
-        ("iteration\nmedian", lambda row: number_text.time_text(row["iteration_time_s"]), False),
-        ("exposed\ncomm.", lambda row: number_text.time_text(row["exposed_communication_s"]), True),
+        ("iteration\nmean", lambda row: number_text.time_text(row["iteration_time_s"]), False),
+        *_part_columns(),
         ("\nsamples/s", lambda row: _number(row["samples_per_s"]), True),
-        ("scaling\nfactor", lambda row: _number(row["scaling_factor"]), False),
+        (f"{factor[0]}\n{factor[1]}", lambda row: _number(row["_".join(factor)]), False),
         ("all-\nreduce", lambda row: number_text.time_text(row["allreduce_time_s"]), False),
         ("\npredicted", lambda row: number_text.time_text(row["allreduce_predicted_s"]), True),
-        ("\nbound", lambda row: number_text.time_text(row["allreduce_bound_s"]), False),
+        ("bound:\ntask", lambda row: number_text.time_text(row["allreduce_bound_s"]), False),
+        ("\nschedule", lambda row: number_text.time_text(row["allreduce_schedule_bound_s"]), True),
         ("links\nused", lambda row: number_text.percent_text(row["utilization_mean"]), False),
     ]
     if any(row["payload_ratio"] not in (None, 1.0) for row in rows):
@@ -111,6 +117,22 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapp
         columns.append(("codec\nCPU", lambda row: number_text.time_text(row["codec_time_s"]), False))
         columns.append(("loss at\nthe end", lambda row: _number(row["loss"]), False))
     return columns
+
+
+def _part_columns() -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]:
+    """Shares of the iteration, which add up to 100 %."""
+
+    def share(field: str) -> Callable[[Mapping[str, Any]], str]:
+        def text(row: Mapping[str, Any]) -> str:
+            if row["iteration_time_s"] is None:
+                return number_text.DASH
+            return f"{wording.shares(row)[[each for _, each, *_ in wording.PARTS].index(field)]:.1f} %"
+
+        return text
+
+    headers = {name: name.replace(" ", "\n", 1) if " " in name else f"\n{name}" for name, *_ in wording.PARTS}
+    headers["waiting for slower workers"], headers["exposed communication"] = "waiting\nfor slower", "exposed\ncomm."
+    return [(headers[name], share(field), True) for name, field, *_ in wording.PARTS]
 
 
 def _number(value: float | None) -> str:

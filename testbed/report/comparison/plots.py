@@ -13,7 +13,7 @@ from typing import Any, Final
 from testbed.report import wording
 from testbed.report.comparison.axes import grouped, horizontal, point_name
 from testbed.report.comparison.points import ComparedPoint, Comparison
-from testbed.report.plots import BLUE, GREY, PALETTE, RED, Figure, rounded
+from testbed.report.plots import AMBER, BLUE, GREY, PALETTE, PURPLE, RED, TEAL, Figure, rounded
 
 _LOG_RATIO: Final = 8
 """An axis whose values differ by more than this factor is logarithmic."""
@@ -63,25 +63,31 @@ def allreduce(comparison: Comparison) -> Figure | None:
 
 
 def scaling(comparison: Comparison) -> Figure | None:
-    """The scaling factor beside what it would be with all communication hidden, and with none."""
+    """The scaling factor beside what it would be with all communication hidden, and with none; where cores decide at
+    any point, network efficiency instead."""
+    rows = [point.row() for point in comparison.points]
+    scales = all(row["scaling_factor"] is not None for row in rows if row["iteration_time_s"] is not None)
+    name, key = ("scaling factor", "compute_alone_time_s") if scales else ("network efficiency", "compute_only_time_s")
     curves = (
-        _Curve("measured", lambda row: row["scaling_factor"]),
-        _Curve("nothing hidden", lambda row: _share(row["compute_only_time_s"], _nothing_hidden(row)), "dash"),
-        _Curve("all hidden that can be", lambda row: _share(row["compute_only_time_s"], _all_hidden(row)), "dot"),
+        _Curve("measured", lambda row: row[name.replace(" ", "_")]),
+        _Curve("nothing hidden", lambda row: _share(row[key], _nothing_hidden(row)), "dash"),
+        _Curve("all hidden that can be", lambda row: _share(row[key], _all_hidden(row)), "dot"),
     )
-    return _figure(comparison, curves, "scaling factor", scale=1.0, linear=True)
+    return _figure(comparison, curves, name, scale=1.0, linear=True)
 
 
 def breakdown(comparison: Comparison) -> Figure | None:
-    """Computing and exposed communication of each point's iteration, stacked."""
+    """The parts of each point's iteration, stacked."""
     points = [point for point in comparison.points if point.usable][:_NUM_BARS]
     if not points:
         return None
     rows = [point.row() for point in points]
     names = [point_name(point, comparison.paths) for point in points]
-    exposed: list[float] = [float(row["exposed_communication_s"] or 0.0) for row in rows]
-    whole: list[float] = [float(row["iteration_time_s"] or 0.0) for row in rows]
-    rest = [time_s - part_s for time_s, part_s in zip(whole, exposed, strict=True)]
+    colors = (BLUE, TEAL, AMBER, RED, PURPLE, GREY)
+    parts = [
+        (name, [float(row[field] or 0.0) for row in rows], color)
+        for (name, field, *_), color in zip(wording.PARTS, colors, strict=True)
+    ]
     return {
         "data": [
             {
@@ -93,7 +99,7 @@ def breakdown(comparison: Comparison) -> Figure | None:
                 "marker": {"color": color, "line": {"width": 0}},
                 "hovertemplate": "%{x:.4g} ms",
             }
-            for name, values, color in (("exposed communication", exposed, RED), ("computing and the rest", rest, BLUE))
+            for name, values, color in parts
         ],
         "layout": {
             "height": 130 + 24 * len(points),
@@ -244,12 +250,14 @@ def _legend(curve: _Curve, group: str, *, as_lines: bool) -> Figure:
 
 
 DEFINITIONS: Final[Mapping[str, str]] = {
-    "iteration": "Median iteration, with its 10th and 90th percentile (of several runs: the lowest and the highest "
-    "median). Theory: the compute-only time and the all-reduce, one after the other (nothing hidden), and the longer "
+    "iteration": "Mean iteration, with its 10th and 90th percentile (of several runs: the lowest and the highest "
+    "mean). Theory: the compute-only time and the all-reduce, one after the other (nothing hidden), and the longer "
     "of the compute-only time and the bound (everything hidden).",
     "allreduce": f"{wording.DEFINITIONS['allreduce']} {wording.DEFINITIONS['predicted']} "
     "Theory counts bytes and rounds, no codec and no core.",
-    "scaling": "The same workers computing without communicating, over the measured iteration.",
-    "breakdown": "Exposed communication is what an iteration waits for.",
+    "scaling": "Scaling factor: samples a second of n workers over n times those of one alone. Where workers take "
+    "cores from each other at any point, network efficiency instead: the same workers on the same cores computing "
+    "without communicating, over the iteration.",
+    "breakdown": f"{wording.DEFINITIONS['iteration']} Exposed: {wording.DEFINITIONS['exposed']}",
 }
 """What each figure says, for the page."""

@@ -11,10 +11,11 @@ import polars as pl
 
 from testbed.experiment.sweep import settings_text, value_text
 from testbed.record.summary import Summary
+from testbed.report import wording
 from testbed.report.comparison.answer import answer
 
 State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _SEVERITY: Final[tuple[State, ...]] = ("valid", "degraded", "not run", "invalid", "unsupported", "failed")
 
 
@@ -25,7 +26,8 @@ class ComparedPoint:
     settings: Mapping[str, Any]
     spec_sha256: str
     bound_s: float
-    """Of one iteration's all-reduces, as planned; `predicted_s` too."""
+    """Of one iteration's all-reduces, the task's, as planned; the others too."""
+    schedule_bound_s: float
     predicted_s: float
     num_asked: int
     """Runs that the sweep wants of it."""
@@ -49,23 +51,26 @@ class ComparedPoint:
         """Its numbers; None where no run has them. Times in virtual seconds."""
         runs = self.usable
         times = [run.iteration_time_s for run in runs if run.iteration_time_s]
-        medians = [time.median for time in times]
+        means, trained = [time.mean for time in times], [run for run in runs if run.iteration_time_s]
         theory = next((run.allreduce for run in runs if run.allreduce), None)  # with the latency that was measured
         single = times[0] if len(times) == 1 else None
         return {
             **{path: value_text(value) for path, value in self.settings.items()},
             "outcome": self.outcome,
             "num_runs": len(runs),
-            "iteration_time_s": _median(medians),
-            "iteration_time_low_s": single.p10 if single else min(medians, default=None),
-            "iteration_time_high_s": single.p90 if single else max(medians, default=None),
+            "iteration_time_s": _mean(means),
+            "iteration_time_low_s": single.p10 if single else min(means, default=None),
+            "iteration_time_high_s": single.p90 if single else max(means, default=None),
+            **{field: _mean([getattr(run, field) for run in trained]) for _, field, *_ in wording.PARTS},
             "compute_only_time_s": _of(runs, lambda run: run.compute_only_time_s),
-            "exposed_communication_s": _of(runs, lambda run: run.exposed_communication_s),
+            "compute_alone_time_s": _of(runs, lambda run: run.compute_alone_time_s),
             "samples_per_s": _of(runs, lambda run: run.samples_per_s),
             "scaling_factor": _of(runs, lambda run: run.scaling_factor),
+            "network_efficiency": _of(runs, lambda run: run.network_efficiency),
             "allreduce_time_s": _of(runs, lambda run: run.allreduce.time_s if run.allreduce else None),
             "allreduce_predicted_s": self.predicted_s if theory is None else theory.predicted_s,
             "allreduce_bound_s": self.bound_s if theory is None else theory.bound_s,
+            "allreduce_schedule_bound_s": self.schedule_bound_s if theory is None else theory.schedule_bound_s,
             "utilization_mean": _of(runs, _utilization),
             "payload_ratio": _of(runs, lambda run: run.compression.payload_ratio if run.compression else 1.0),
             "codec_time_s": _of(runs, _codec_time_s),
@@ -147,6 +152,11 @@ class Comparison:
 def _kind_of(reason: str) -> str:
     """A reason without its numbers and what is in brackets: what it has in common with others of its kind."""
     return re.sub(r"\([^)]*\)|\d+", "", reason)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Of runs: only means of parts add up to the mean of the whole."""
+    return statistics.fmean(values) if values else None
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -148,7 +148,8 @@ def render_plan(plan: Plan, console: Console) -> None:
         for text, which in went.items():
             console.print(f"  {experiment.compression.kind}: {text} ({', '.join(which)})", highlight=False)
     console.print(
-        f"  {exchange} at least {prediction.bound_s * 1e3:.1f} ms (bound), "
+        f"  {exchange} at least {prediction.bound_s * 1e3:.1f} ms (bound of the task), "
+        f"{prediction.schedule_bound_s * 1e3:.1f} ms (of the schedule), "
         f"{prediction.alpha_beta_s * 1e3:.1f} ms by {model}, "
         f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
         highlight=False,

@@ -44,7 +44,7 @@ def render_summary(summary: "Summary", console: Console) -> None:
     title = Text.assemble((summary.name, "bold"), (f"   {summary.setup or f'run {summary.run_id}'}", "dim"))
     parts: list[RenderableType] = [title, _verdict(summary), "", Text(wording.headline(summary)), "", _numbers(summary)]
     if summary.links:
-        parts += ["", _links(summary.links, wide=console.width >= _WIDTH)]
+        parts += ["", _links(summary.links, wide=console.width >= _WIDTH), *_checks(summary)]
     if summary.changes or summary.num_changes_not_reached:
         parts += ["", _changes(summary)]
     parts += ["", _where(summary)]
@@ -71,19 +71,18 @@ def _numbers(summary: "Summary") -> Table:
     grid.add_column()
     time_s = summary.iteration_time_s
     if time_s is not None:
-        spread = f"p10 {number_text.time_text(time_s.p10)}, p90 {number_text.time_text(time_s.p90)}"
+        spread = ", ".join(
+            f"{name} {number_text.time_text(value)}"
+            for name, value in (("median", time_s.median), ("p10", time_s.p10), ("p90", time_s.p90))
+        )
         asked = f"{summary.num_iterations} iterations of {summary.num_workers} workers"
         every = summary.synchronisation.every if summary.synchronisation else None
-        what = f"mean over each {every} that average once, median of {asked}" if every else f"median of {asked}"
-        grid.add_row("Iteration", number_text.time_text(time_s.median), f"{what}; {spread}")
-        for name, part_s, color in (
-            ("  compute", summary.compute_time_s, "blue"),
-            ("  exposed communication", summary.exposed_communication_s, "red"),
-            ("  other", summary.other_time_s, "bright_black"),
+        rounds = f"; each {every} that average once count as one" if every else ""
+        grid.add_row("Iteration", number_text.time_text(time_s.mean), f"mean of {asked}{rounds}; {spread}")
+        for (name, part_s), share, (_, _, color, _) in zip(
+            wording.parts(summary), wording.shares(summary), wording.PARTS, strict=True
         ):
-            grid.add_row(
-                Text(name, style="not bold"), number_text.time_text(part_s), _share(part_s, time_s.median, color)
-            )
+            grid.add_row(Text(f"  {name}", style="not bold"), number_text.time_text(part_s), _share(share, color))
     if summary.computing:
         pace = number_text.time_text(summary.pace.pace_s) if summary.pace else ""
         grid.add_row("Computing", pace, wording.computing_text(summary))
@@ -91,16 +90,16 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row("Command", number_text.time_text(summary.command.time_s), wording.command_text(summary.command))
     if summary.samples_per_s is not None:
         grid.add_row("Throughput", f"{number_text.digits(summary.samples_per_s)}/s", "samples per second, all workers")
-    if summary.scaling_factor is not None:
-        grid.add_row("Scaling factor", f"{summary.scaling_factor:.3f}", wording.scaling_definition(summary))
+    if (factor := wording.factor(summary)) is not None:
+        grid.add_row(*factor)
     if summary.allreduce is not None:
         took = summary.allreduce
         grid.add_row(
             wording.exchange_name(summary),
             number_text.time_text(took.time_s),
-            f"for {number_text.size_text(took.size_bytes)}; {took.time_s / took.bound_s:.3f} x the bound "
-            f"({number_text.time_text(took.bound_s)}), {took.time_s / took.predicted_s:.3f} x "
-            f"{wording.prediction_name(took)} ({number_text.time_text(took.predicted_s)})",
+            f"for {number_text.size_text(took.size_bytes)}; {wording.bounds_text(took)}, "
+            f"{took.time_s / took.predicted_s:.3f} x {wording.prediction_name(took)} "
+            f"({number_text.time_text(took.predicted_s)})",
         )
     if summary.machine is not None:
         idle, text = wording.machine_text(summary.machine)
@@ -115,7 +114,9 @@ def _numbers(summary: "Summary") -> Table:
         slowed = f", slowed {worker.slowdown_mean:.3g} x" if worker.slowdown_mean > 1 else ""
         last = f"{worker.name} came last in {100 * worker.last_share:.0f} % of the iterations{slowed}"
         grid.add_row(
-            "Straggler", number_text.time_text(worker.held_up_s), f"per iteration that everyone waited for {last}"
+            "Straggler",
+            number_text.time_text(worker.straggler_wait_s),
+            f"per iteration that everyone waited for {last}",
         )
     for aggregator in summary.aggregators:
         grid.add_row("Switch adds", f"{aggregator.chunks:,}", wording.aggregator_text(aggregator))
@@ -140,10 +141,9 @@ def _numbers(summary: "Summary") -> Table:
     return grid
 
 
-def _share(part_s: float | None, whole_s: float, color: str) -> Table:
-    share = (part_s or 0.0) / whole_s
+def _share(percent: float, color: str) -> Table:
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(f"{100 * share:3.0f} %", Bar(1, 0, share, width=40, color=color))
+    grid.add_row(f"{percent:5.1f} %", Bar(1, 0, percent / 100, width=40, color=color))
     return grid
 
 
@@ -166,7 +166,7 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
         cells = [
             _ways(group),
             number_text.rate_text(group[0].rate_bps),
-            _span([link.measured_rate_bps for link in group], number_text.rate_text),
+            _measured_rates(group),
             number_text.time_text(group[0].delay_s),
             _span([link.measured_delay_s for link in group], number_text.time_text),
             *([_span([link.bytes for link in group], number_text.size_text)] if wide else []),
@@ -178,6 +178,21 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
         ]
         table.add_row(*cells)
     return table
+
+
+def _checks(summary: "Summary") -> list[RenderableType]:
+    """What the verdict has looked at, and what it has not."""
+    of_class = any(wording.measured_on(link) for link in summary.links)
+    marks = "; ~: measured on another of its class" if of_class else ""
+    lines = [f"{wording.checked_text(summary.checked)}{marks}. Definitions: {wording.DEFINITIONS_PAGE}"]
+    lines += [f"not checked: {text}" for text in summary.checked.not_checked]
+    return [Text(line, style="dim") for line in lines]
+
+
+def _measured_rates(group: "Sequence[LinkSummary]") -> str:
+    """With a mark where none of them was measured itself."""
+    text = _span([link.measured_rate_bps for link in group], number_text.rate_text)
+    return f"~{text}" if all(wording.measured_on(link) for link in group) else text
 
 
 def _groups(links: "Sequence[LinkSummary]") -> "list[list[LinkSummary]]":

@@ -8,9 +8,10 @@ from random import Random
 import polars as pl
 import pytest
 
+from testbed.plan.prediction import Prediction
 from testbed.record.reader import Record, load
 from testbed.record.writer import RecordWriter
-from testbed.verdict.facts import AllReduceFacts, Inputs, LinkFacts
+from testbed.verdict.facts import Facts, LinkFacts
 from testbed.verdict.summarize import summarize
 
 FRAMES_PER_BYTE = 1514 / 1448
@@ -44,6 +45,8 @@ class Model:
         self.busy: list[tuple[float, float]] = []
         """When the links carry data, wall seconds, in order."""
         self.now_s = 2.0
+        for rank in range(scenario.num_workers):
+            self._compute_alone(rank)
         for index in range(8):
             self._iterate("compute_only", index)
         for index in range(scenario.num_warmup):
@@ -52,6 +55,35 @@ class Model:
         for index in range(scenario.num_iterations):
             self._iterate("measured", index)
         self.window_end_s = self.now_s
+
+    def _compute_alone(self, rank: int) -> None:
+        for index in range(8):
+            compute_s = self.scenario.compute_s * self.scenario.dilation * self.random.uniform(0.99, 1.03)
+            start_s, self.now_s = self.now_s, self.now_s + compute_s + 0.002
+            ready_s = start_s + 0.95 * compute_s
+            moments = {"backward_compute_end_s": ready_s, "backward_end_s": ready_s, "end_s": self.now_s}
+            self.iterations.append(
+                {
+                    "rank": rank,
+                    "phase": "compute_alone",
+                    "index": index,
+                    "start_s": start_s,
+                    "data_end_s": start_s + 0.02 * compute_s,
+                    "forward_end_s": start_s + 0.3 * compute_s,
+                    "optimizer_end_s": start_s + compute_s,
+                    "loss": 2.3,
+                    "num_samples": 64,
+                    "cpu_s": compute_s,
+                    "run_queue_delay_s": 0.001,
+                    "communication_run_queue_delay_s": 0.0,
+                    "slowdown": 1.0,
+                    "forward_stall_s": 0.0,
+                    "staleness": 0,
+                    **moments,
+                    "pace_s": 0.0,
+                    "overrun_s": 0.0,
+                }
+            )
 
     def _iterate(self, phase: str, index: int) -> None:
         scenario, stretch = self.scenario, self.scenario.dilation
@@ -98,6 +130,7 @@ class Model:
                     "phase": phase,
                     "index": index,
                     "start_s": starts[rank],
+                    "data_end_s": starts[rank] + 0.02 * compute[rank],
                     "forward_end_s": forward_ends[rank],
                     "backward_compute_end_s": backward_ends[rank],
                     "backward_end_s": reduced_s,
@@ -201,7 +234,7 @@ class Model:
 
 
 def make_record(directory: Path, scenario: Scenario, **changes: object) -> Record:
-    """A whole record on disk, loaded again; `changes` replace fields of the summary's inputs."""
+    """A whole record on disk, loaded again; `changes` replace facts, or the verdict that follows from them."""
     model = Model(scenario)
     writer = RecordWriter(directory)
     writer.write_spec(SPEC)
@@ -219,15 +252,13 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
     bound_s = (
         2 * (scenario.num_workers - 1) / scenario.num_workers * size_bytes * FRAMES_PER_BYTE * 8 / scenario.rate_bps
     )
-    inputs = Inputs(
+    facts = Facts(
         name=scenario.name,
         run_id="20261121T020000Z-quickstart-1a2b3c4d",
         spec_sha256="1a2b3c4d" * 8,
         setup="star · 100mbit · ring over tcp · buckets of 1MiB",
         started_at="2026-11-21T02:00:00+00:00",
         epoch_s=1000.0,
-        outcome="valid",
-        reasons=[],
         num_workers=scenario.num_workers,
         dilation=scenario.dilation,
         record=str(directory),
@@ -236,12 +267,22 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
         samples=writer.frame("links"),
         machine=writer.frame("machine"),
         links=model.facts(),
-        allreduce=AllReduceFacts(size_bytes=size_bytes, bound_s=bound_s, predicted_s=bound_s * 1.004),
+        prediction=Prediction(
+            gradient_bytes=size_bytes,
+            payload_bytes=size_bytes,
+            bound_s=bound_s,
+            schedule_bound_s=bound_s,
+            alpha_beta_s=bound_s * 1.004,
+            goodput_bps=scenario.rate_bps / FRAMES_PER_BYTE,
+            bottleneck=None,
+        ),
         unshared_memory_bytes=[38_000_000] * scenario.num_workers,
         overhead_s={"deploy": 0.8, "calibrate": 2.9, "start": 1.4, "tear_down": 0.3},
         parameters_sha256=["ab" * 32] * scenario.num_workers,
     )
-    writer.finish(summarize(replace(inputs, **changes)))  # type: ignore[arg-type]
+    judged = {str(name): changes.pop(name) for name in ("outcome", "reasons") if name in changes}
+    summary = summarize(replace(facts, **changes))  # type: ignore[arg-type]
+    writer.finish(summary.model_copy(update=judged))
     return load(directory)
 
 

@@ -25,7 +25,7 @@ from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample
 from testbed.metrics.exporter import Exporter, IterationTimes
-from testbed.metrics.families import FAMILIES, max_series
+from testbed.metrics.families import FAMILIES, ITERATION_PART_NAMES, max_series
 
 
 def sample(node: str = "w0", at_s: float = 1.0, class_bytes: int = 0) -> LinkSample:
@@ -121,9 +121,11 @@ def test_in_slower_time_utilization_is_the_virtual_links() -> None:
 
 def times(iteration_s: float = 1.0, exposed_s: float = 0.2) -> IterationTimes:
     return IterationTimes(
-        iteration_s=iteration_s,
-        compute_s=iteration_s / 2,
-        exposed_communication_s=exposed_s,
+        parts_s={
+            "compute": iteration_s / 2,
+            "exposed_communication": exposed_s,
+            "waiting": iteration_s / 2 - exposed_s,
+        },
         service_s=0.3,
         run_queue_s=0.01,
     )
@@ -141,7 +143,8 @@ def test_iterations_count_by_worker(exporter: Exporter) -> None:
     assert values(families["testbed_loss"], "testbed_loss") == {("r1", "w0"): 1.5, ("r1", "w1"): 1.7}
     parts = families["testbed_iteration_part_seconds"].samples
     found = {item.labels["part"]: item.value for item in parts if item.labels["worker"] == "w0"}
-    assert found == pytest.approx({"compute": 0.5, "exposed_communication": 0.2, "other": 0.3})
+    told = {"compute": 0.5, "exposed_communication": 0.2, "waiting": 0.3}
+    assert found == pytest.approx(dict.fromkeys(ITERATION_PART_NAMES, 0.0) | told)
     (last,) = families["testbed_last_iteration_timestamp_seconds"].samples
     assert last.value == pytest.approx(time.time(), abs=60)
 

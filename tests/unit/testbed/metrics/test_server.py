@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from testbed.metrics.server import RULES, SCRAPE_INTERVAL_S, arguments, configuration, reopen_command
-from testbed.verdict import judge
+from testbed.verdict import thresholds
 
 RULE_TESTS = Path(__file__).with_name("rules_test.yml")
 
@@ -49,8 +49,8 @@ def test_rules_are_valid_and_do_what_they_say_on_made_up_series(tmp_path: Path) 
 def test_limits_of_alerts_are_those_of_the_verdict() -> None:
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     limits = {rule["labels"]["reason"]: rule["expr"] for rule in rules if rule.get("alert") == "EmulationNotValid"}
-    assert limits["rate"].endswith(f"< {1 - judge.BACKLOG_SHORT_INVALID:.2f}")
-    assert limits["cores"].endswith(f"> {judge.RUN_QUEUE_INVALID:.2f}")
+    assert limits["rate"].endswith(f"< {1 - thresholds.BACKLOG_SHORT_INVALID:.2f}")
+    assert limits["cores"].endswith(f"> {thresholds.RUN_QUEUE_INVALID:.2f}")
 
 
 def test_every_rule_of_aggregators_and_runs_has_a_test() -> None:

@@ -39,7 +39,7 @@ def test_a_process_beside_the_switch_gets_them_over_its_own_link() -> None:
 def test_the_prediction_is_the_frames_at_the_link_s_rate() -> None:
     made = plan(workers=4, link={"rate": "100mbit"})
     least_s = sum(-(-count // 256) for count in made.buckets) * 1080 * 8 / 100e6
-    assert made.prediction.bound_s == pytest.approx(least_s, rel=0.01)
+    assert made.prediction.schedule_bound_s == pytest.approx(least_s, rel=0.01)
     assert made.prediction.alpha_beta_s == pytest.approx(least_s, rel=0.02)
 
 
@@ -146,7 +146,9 @@ def test_one_switch_above_gets_what_a_tree_keeps_from_it() -> None:
         for made in (once, all_of_them)
     ]
     assert loads[1] == 4 * (loads[0] or 0)
-    assert all_of_them.prediction.bound_s > 1.9 * once.prediction.bound_s  # 4 workers share an uplink of twice the rate
+    assert (
+        all_of_them.prediction.schedule_bound_s > 1.9 * once.prediction.schedule_bound_s
+    )  # 4 workers share an uplink of twice the rate
 
 
 def test_the_way_up_a_tree_is_as_long_as_its_parts_together() -> None:

@@ -269,7 +269,7 @@ def test_one_server_s_link_is_what_a_parameter_server_waits_for() -> None:
     made = plan(workers=4, collective="parameter_server", fusion={"bytes": "64MiB"})
     once_s = made.prediction.gradient_bytes * 8 / made.prediction.goodput_bps
     assert made.prediction.alpha_beta_s == pytest.approx(2 * 4 * once_s, rel=0.02)
-    assert made.prediction.bound_s == pytest.approx(4 * once_s, rel=0.01)
+    assert made.prediction.schedule_bound_s == pytest.approx(4 * once_s, rel=0.01)
 
 
 def test_auto_is_told_the_links_and_its_choice_is_recorded() -> None:

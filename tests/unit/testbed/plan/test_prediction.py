@@ -15,7 +15,7 @@ def plan(**keys: Any) -> Plan:
 
 def test_one_slow_direction_is_what_the_ring_waits_for() -> None:
     alike, slow = plan().prediction, plan(links={"w2->s0": {"rate": "10mbit"}}).prediction
-    assert slow.bound_s == pytest.approx(10 * alike.bound_s, rel=2e-3)
+    assert slow.schedule_bound_s == pytest.approx(10 * alike.schedule_bound_s, rel=2e-3)
     assert slow.alpha_beta_s == pytest.approx(plan(link={"rate": "10mbit"}).prediction.alpha_beta_s)
     assert slow.goodput_bps == pytest.approx(alike.goodput_bps / 10)
 
@@ -42,16 +42,18 @@ def test_servers_links_bind_where_they_carry_more_than_workers_do(num_servers: i
     servers = {"kind": "parameter_server", "servers": num_servers}
     ring = plan(workers=8).prediction
     found = plan(workers=8, collective=servers).prediction
-    assert found.bound_s == pytest.approx(busiest / (2 * 7 / 8) * ring.bound_s, rel=5e-3)
-    assert found.bound_s <= found.alpha_beta_s
+    assert found.schedule_bound_s == pytest.approx(busiest / (2 * 7 / 8) * ring.bound_s, rel=5e-3)
+    assert found.schedule_bound_s <= found.alpha_beta_s
     pipelined = plan(workers=8, collective=servers | {"pipelined": True}).prediction
-    assert found.bound_s <= pipelined.alpha_beta_s * 1.001
+    assert found.schedule_bound_s <= pipelined.alpha_beta_s * 1.001
 
 
 def test_a_slow_server_is_what_its_workers_wait_for() -> None:
     servers = {"kind": "parameter_server", "servers": 2}
     alike = plan(collective=servers).prediction
     slow = plan(collective=servers, links={"ps1-s0": {"rate": "10mbit"}}).prediction
-    assert slow.bound_s == pytest.approx(10 * alike.bound_s, rel=5e-3)
+    assert slow.schedule_bound_s == pytest.approx(10 * alike.schedule_bound_s, rel=5e-3)
     slow_worker = plan(collective=servers, links={"w0-s0": {"rate": "50mbit"}}).prediction
-    assert slow_worker.bound_s == pytest.approx(alike.bound_s, rel=5e-3)  # half as fast, with half as many bytes
+    assert slow_worker.bound_s == pytest.approx(
+        alike.schedule_bound_s, rel=5e-3
+    )  # half as fast, with half as many bytes

@@ -20,7 +20,7 @@ def test_a_record_is_read_back_as_it_was_written(record: Make) -> None:
     assert loaded.spec_yaml.startswith("name: quickstart")
     assert loaded.plan == {"nodes": ["w0", "s0"]}
     assert loaded.environment["cpu"]["num_cores"] == 2
-    assert loaded.iterations.height == 4 * (8 + 3 + 30)
+    assert loaded.iterations.height == 4 * (8 + 8 + 3 + 30)
     assert loaded.buckets.height == 4 * 4 * (3 + 30)
     assert dict(loaded.links.schema) == LINK_SCHEMA
     assert (loaded.path / "logs").is_dir()
@@ -50,8 +50,8 @@ def test_what_is_not_a_record_is_refused_in_words(tmp_path: Path, record: Make) 
         ("plan.json", b"\xff\xfe", r"plan\.json cannot be read"),
         ("spec.yaml", b"\xff\xfe", r"spec\.yaml cannot be read"),
         ("links.parquet", "not parquet", r"links\.parquet cannot be read"),
-        ("summary.json", '{"schema_version": 99}', "schema_version is 99; this version reads 1"),
-        ("summary.json", '{"schema_version": 1}', r"summary\.json: name: Field required"),
+        ("summary.json", '{"schema_version": 99}', "schema_version is 99; this version reads 2"),
+        ("summary.json", '{"schema_version": 2}', r"summary\.json: name: Field required"),
     ],
 )
 def test_damage_is_named(record: Make, name: str, content: str | bytes, message: str) -> None:

@@ -12,13 +12,21 @@ def test_summary_json_keeps_the_contract_for_scripts(record: Make) -> None:
     summary = json.loads((record().path / "summary.json").read_text())
     promised = {
         "schema_version", "run_id", "outcome", "reasons", "num_workers", "num_iterations", "dilation",
-        "iteration_time_s", "compute_time_s", "exposed_communication_s", "samples_per_s", "scaling_factor", "loss",
+        "iteration_time_s", "compute_time_s", "data_time_s", "waiting_time_s", "exposed_communication_s",
+        "optimizer_time_s", "other_time_s", "samples_per_s", "scaling_factor", "network_efficiency", "checked", "loss",
         "parameters_sha256", "workers", "links", "allreduce", "record",
     }  # fmt: skip
     assert promised <= summary.keys()
-    assert summary["iteration_time_s"].keys() == {"median", "p10", "p90"}
+    assert summary["iteration_time_s"].keys() == {"mean", "median", "p10", "p90"}
     assert summary["loss"].keys() == {"first", "last", "end"}
-    assert summary["allreduce"].keys() == {"size_bytes", "time_s", "bound_s", "predicted_s", "bottleneck"}
+    assert summary["allreduce"].keys() == {
+        "size_bytes",
+        "time_s",
+        "bound_s",
+        "schedule_bound_s",
+        "predicted_s",
+        "bottleneck",
+    }
     assert {
         "name", "from", "to", "rate_bps", "delay_s", "measured_rate_bps", "measured_delay_s", "bytes",
         "expected_bytes", "utilization_mean", "utilization_busy", "drops",

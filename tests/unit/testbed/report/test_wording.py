@@ -1,13 +1,22 @@
 """Numbers as people read them."""
 
-from collections.abc import Callable
+import io
+import re
+from collections.abc import Callable, Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
 from testbed.record import number_text
 from testbed.record.reader import Record
-from testbed.record.summary import BacklogSummary, DelayLine, LinkSummary
+from testbed.record.summary import BacklogSummary, DelayLine, LinkSummary, Quantiles, Summary
 from testbed.report import wording
+from testbed.report.comparison.comparison import columns
+from testbed.report.comparison.points import ComparedPoint
+from testbed.report.page import write_report
+from testbed.report.terminal.summary import render_summary
 
 
 @pytest.mark.parametrize(
@@ -45,10 +54,13 @@ def test_deviation_never_shows_a_negative_zero(record: Callable[..., Record]) ->
 
 def test_the_headline_answers_the_question(record: Callable[..., Record]) -> None:
     summary = record().summary
-    assert wording.headline(summary).startswith("4 workers spend 82 % of every iteration on communication")
-    without = summary.model_copy(update={"scaling_factor": None})
+    assert wording.headline(summary).startswith("4 workers spend 81 % of every iteration on communication")
+    assert "of 4 times the speed of one alone" in wording.headline(summary)
+    contended = summary.model_copy(update={"scaling_factor": None})
+    assert wording.headline(contended).endswith("of the speed they would have without a network, on these cores.")
+    without = contended.model_copy(update={"network_efficiency": None})
     assert wording.headline(without).endswith("does not hide.")
-    limited_by_cores = summary.model_copy(update={"scaling_factor": 1.09})
+    limited_by_cores = contended.model_copy(update={"network_efficiency": 1.09})
     assert "the cores are the limit" in wording.headline(limited_by_cores)
 
 
@@ -93,3 +105,48 @@ def test_marks_are_counted_over_all_links_and_the_most_marked_is_named(record: C
     ]
     number, text = wording.marks_text([link.model_copy(update={"delay_line": line}) for line in lines]) or ("", "")
     assert (number, text) == ("1,205", f"packets by ECN; most by {link.from_} → {link.to}: 1,200 of 2,000")
+
+
+@given(st.lists(st.floats(0, 10), min_size=6, max_size=6).filter(lambda parts: sum(parts) > 1e-6))
+def test_shares_of_an_iteration_add_up_to_a_hundred(parts_s: list[float]) -> None:
+    numbers = dict(zip((field for _, field, *_ in wording.PARTS), parts_s, strict=True))
+    shares = wording.shares(numbers)
+    assert sum(round(10 * share) for share in shares) == 1000
+    assert all(
+        abs(share - 100 * part_s / sum(parts_s)) < 0.1 + 1e-9 for share, part_s in zip(shares, parts_s, strict=True)
+    )
+
+
+def test_the_terminal_the_report_and_a_sweep_show_parts_that_add_up(record: Callable[..., Record]) -> None:
+    loaded = record()
+    summary, names = loaded.summary, [name for name, *_ in wording.PARTS]
+    assert summary.iteration_time_s is not None
+    assert sum(part_s for _, part_s in wording.parts(summary)) == pytest.approx(summary.iteration_time_s.mean)
+    stream = io.StringIO()
+    render_summary(summary, Console(file=stream, width=100))
+    shown = [line for line in stream.getvalue().splitlines() if line.strip().startswith(tuple(names))]
+    assert _tenths(shown) == 1000
+    page = write_report(loaded).read_text()
+    legend = re.findall(rf"(?:{'|'.join(names)})\s+([\d.]+) %<b>", page)
+    assert (len(legend), _tenths(f"{share} %" for share in legend)) == (6, 1000)
+    point = ComparedPoint(
+        settings={}, spec_sha256="ab", bound_s=1.0, schedule_bound_s=1.0, predicted_s=1.0, num_asked=2,
+        runs=(summary, summary.model_copy(update={"compute_time_s": 1.0, "iteration_time_s": _with(summary, 1.0)})),
+    )  # fmt: skip
+    row = point.row()
+    assert sum(part_s for _, part_s in wording.parts(row)) == pytest.approx(row["iteration_time_s"])
+    cells = [text(row) for _, text, _ in columns([row]) if text(row).endswith(" %")]
+    assert _tenths(cells[: len(names)]) == 1000
+
+
+def _tenths(texts: Iterable[str]) -> int:
+    found = [re.search(r"([\d.]+) %", text) for text in texts]
+    return sum(round(10 * float(each.group(1))) for each in found if each)
+
+
+def _with(summary: Summary, compute_s: float) -> Quantiles:
+    """The iteration with another computing time."""
+    assert summary.iteration_time_s is not None
+    assert summary.compute_time_s is not None
+    mean = summary.iteration_time_s.mean + compute_s - summary.compute_time_s
+    return summary.iteration_time_s.model_copy(update={"mean": mean})

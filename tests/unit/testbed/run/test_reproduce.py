@@ -39,7 +39,7 @@ def run(record: Callable[..., Record]) -> Callable[..., Callable[[Experiment], S
     def runs(*, exponent: float = 1.0, outcome: Outcome = "valid") -> Callable[[Experiment], Summary]:
         def one(experiment: Experiment) -> Summary:
             time_s = (1e8 / experiment.link.rate_bps) ** exponent
-            times = Quantiles(median=time_s, p10=time_s, p90=time_s)
+            times = Quantiles(mean=time_s, median=time_s, p10=time_s, p90=time_s)
             reasons = [] if outcome == "valid" else ["because"]
             return summary.model_copy(update={"iteration_time_s": times, "outcome": outcome, "reasons": reasons})
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import Sweep, expand
-from testbed.record.summary import Outcome, Quantiles, Summary
+from testbed.record.summary import Checks, Outcome, Quantiles, Summary
 from testbed.report.comparison.points import Comparison
 from testbed.run.run import RunStoppedError
 from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
@@ -58,10 +58,17 @@ class Runs:
             num_workers=2,
             num_iterations=3,
             dilation=1.0,
-            iteration_time_s=Quantiles(median=time_s, p10=0.9 * time_s, p90=1.1 * time_s),
+            iteration_time_s=Quantiles(mean=time_s, median=time_s, p10=0.9 * time_s, p90=1.1 * time_s),
             compute_time_s=0.01,
             exposed_communication_s=0.02,
             other_time_s=0.0,
+            data_time_s=0.0,
+            waiting_time_s=0.0,
+            optimizer_time_s=0.0,
+            compute_alone_time_s=0.01,
+            compute_contention=1.0,
+            network_efficiency=0.5,
+            checked=Checks(num_directions=0, num_bytes=0, num_rates=0, num_rates_own=0, num_delays=0, not_checked=[]),
             compute_only_time_s=0.01,
             samples_per_s=100.0,
             scaling_factor=0.5,

@@ -60,7 +60,8 @@ def test_local_ranks_count_within_a_host_and_the_last_host_may_have_fewer() -> N
 
 def test_each_worker_is_told_its_own_aggregator_and_its_number_there() -> None:
     collective = {"kind": "in_network", "at": "tree"}
-    plan = planned("true", workers=4, topology="leaf_spine", collective=collective)
+    workload = {"backend": "testbed"}
+    plan = planned("true", workers=4, topology="leaf_spine", collective=collective, workload=workload)
     told = [json.loads(environment(plan, rank)["TESTBED_COLLECTIVE"]) for rank in range(4)]
     _, first, second = (each.port.address for each in plan.aggregators)
     assert [(each["aggregator"], each["aggregator_index"]) for each in told] == [

@@ -110,6 +110,13 @@ def test_a_run_id_is_used_once_and_a_failed_creation_leaves_nothing(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["r1"]
 
 
+@pytest.mark.privileged
+def test_root_is_not_told_to_be_root_where_nothing_can_be_written() -> None:
+    with pytest.raises(EnvironmentLacksError, match="must be writable, also for root") as caught:
+        RunState.create("r1", root=Path("/proc/testbed"))
+    assert "run as root" not in str(caught.value)
+
+
 def test_removing_is_idempotent(tmp_path: Path) -> None:
     state = RunState.create("r1", root=tmp_path)
     (state.directory / "control.sock").touch()

@@ -11,7 +11,7 @@ from testbed.measure.connections import Connection
 from testbed.measure.snapshot import Snapshot
 from testbed.plan.background import FlowCounters, TrafficCounters
 from testbed.plan.plan import Plan, make_plan
-from testbed.verdict.background import background_ends, crossed, evidence, flows_between, on_direction, summaries
+from testbed.verdict.background import background_ends, crossed, flows_between, on_direction, summaries
 from transports.channels.tcp_info import TcpInfo
 
 FLOWS: list[dict[str, Any]] = [
@@ -61,9 +61,8 @@ def test_flows_and_links_over_the_window() -> None:
     assert by_hop["w0", "s0"] == (302800, skew_bytes)
     assert by_hop["s0", "w1"] == (302800 + 27252, skew_bytes + 3028)
     assert by_hop["w3", "s0"] == (0, 0)
-    late = evidence(flows)[1]
-    assert late.late_share == pytest.approx(1 / 11)
     first, second = summaries(flows, window_s=2.0)
+    assert second.late_share == pytest.approx(1 / 11)
     assert first.sent_bps == 151400 * 8
     assert (second.kind, second.offered_bps, second.received_bps) == ("constant", 10e6, 27252 * 4)
 

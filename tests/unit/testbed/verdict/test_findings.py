@@ -8,7 +8,9 @@ from testbed.calibration.tolerances import Calibration
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
 from testbed.record.writer import RecordWriter
+from testbed.verdict.facts import End
 from testbed.verdict.findings import Findings
+from testbed.verdict.summarize import summarize
 
 
 def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -> None:
@@ -22,10 +24,26 @@ def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -
         calibration=Calibration(mode=Mode.CLASS),
         setup="2 workers",
     )
-    summary = found.summary("failed", ["a link is late"])
+    summary = summarize(found.facts(End("failed", "a link is late")))
     assert (summary.outcome, summary.reasons) == ("failed", ["a link is late"])
     assert (summary.run_id, summary.started_at, summary.num_workers) == ("r1", "2026-01-02T03:04:05+00:00", 2)
     assert summary.spec_sha256 == plan.experiment.sha256()
     assert summary.setup == "2 workers"
+    assert summary.checked.not_checked == []
     assert summary.links == summary.background == summary.aggregators == []
     assert summary.allreduce is summary.compression is summary.machine is summary.iteration_time_s is None
+
+
+def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
+    plan = make_plan(validate({"name": "x", "workers": 2, "collective": "in_network"}))
+    found = Findings(
+        plan=plan,
+        run_id="r1",
+        started_at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        epoch_s=7.0,
+        writer=RecordWriter(tmp_path),
+        calibration=Calibration(mode=Mode.CLASS),
+        setup="2 workers",
+    )
+    (line,) = summarize(found.facts(End("failed", "a link is late"))).checked.not_checked
+    assert line.startswith("run-queue delay of parameter servers and aggregators")

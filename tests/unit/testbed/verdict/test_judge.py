@@ -1,31 +1,25 @@
-"""The verdict follows from the evidence, each reason with its numbers."""
+"""The verdict follows from the facts, each reason with its numbers."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from testbed.verdict.judge import BackgroundEvidence, BacklogEvidence, Evidence, LinkEvidence, ThrottlingEvidence, judge
-
-LINK = LinkEvidence(
-    name="w0 → s0",
-    rate_bps=100e6,
-    measured_rate_bps=99.9e6,
-    bytes=60_000_000,
-    expected_bytes=60_010_000,
-    retransmitted_bytes=0,
-    drops=0,
-    may_drop=False,
-)
-HEALTHY = Evidence(links=[LINK], run_queue_share=0.01, steal_share=0.0)
+from testbed.record.summary import BackgroundSummary, BacklogSummary, PrometheusSummary
+from testbed.verdict import judge as judge_module
+from testbed.verdict.facts import End, Facts, Quota
+from testbed.verdict.judge import Verdict
+from testbed.verdict.summarize import measure
+from tests.facts import LINK, delay_line, facts, waiting, with_link
+from tests.rows import iteration, iterations
 
 
-def with_link(**changes: Any) -> Evidence:
-    return replace(HEALTHY, links=[replace(LINK, **changes)])
+def judge(known: Facts) -> Verdict:
+    return judge_module.judge(known, measure(known))
 
 
-def test_healthy_evidence_is_valid_without_a_word() -> None:
-    assert judge(HEALTHY) == ("valid", [])
+def test_a_healthy_run_is_valid_without_a_word() -> None:
+    assert judge(facts()) == ("valid", [])
 
 
 @pytest.mark.parametrize("measured", [60_700_000, 59_300_000])
@@ -69,10 +63,10 @@ def test_a_link_faster_than_asked_is_invalid_and_a_slower_one_is_calibrations_bu
 
 def test_a_changed_setting_is_invalid() -> None:
     changed = ["w0-eth0: rate is 90000000, asked for 100000000", "w1: congestion control on the route is ['bbr']"]
-    outcome, (reason,) = judge(replace(HEALTHY, read_back_differences=changed))
+    outcome, (reason,) = judge(facts(read_back_differences=changed))
     assert outcome == "invalid"
     assert all(line in reason for line in changed)
-    assert "and 2 more" in judge(replace(HEALTHY, read_back_differences=["a", "b", "c", "d", "e"]))[1][0]
+    assert "and 2 more" in judge(facts(read_back_differences=["a", "b", "c", "d", "e"]))[1][0]
 
 
 def test_unexpected_drops_are_noted_without_changing_the_verdict() -> None:
@@ -83,23 +77,26 @@ def test_unexpected_drops_are_noted_without_changing_the_verdict() -> None:
 
 
 def test_packets_let_go_late_degrade_and_say_by_how_much() -> None:
-    assert judge(with_link(delay_s=1e-3, late_s=300e-6)) == ("valid", [])
-    outcome, (reason,) = judge(with_link(delay_s=1e-3, late_s=310e-6))
+    assert judge(with_link(delay_s=1e-3, delay_line=delay_line(late_p99_s=300e-6))) == ("valid", [])
+    outcome, (reason,) = judge(with_link(delay_s=1e-3, delay_line=delay_line(late_p99_s=310e-6)))
     assert outcome == "degraded"
     assert "310 us late, limit 300 us" in reason
-    assert judge(with_link(delay_s=5e-3, late_s=499e-6))[0] == "valid"
-    assert judge(with_link(delay_s=5e-3, late_s=501e-6))[0] == "degraded"
+    assert judge(with_link(delay_s=5e-3, delay_line=delay_line(late_p99_s=499e-6)))[0] == "valid"
+    assert judge(with_link(delay_s=5e-3, delay_line=delay_line(late_p99_s=501e-6)))[0] == "degraded"
 
 
 def test_a_wake_up_counts_less_where_time_is_dilated() -> None:
     """At dilation 50: 300 us of the wall are 6 us of a link whose delay is 5 us."""
-    dilated = {"delay_s": 5e-6, "lateness_floor_s": 6e-6}
-    assert judge(with_link(late_s=5.9e-6, **dilated)) == ("valid", [])
-    assert judge(with_link(late_s=7e-6, **dilated))[0] == "degraded"
+
+    def late(late_s: float, dilation: float) -> bool:
+        known = with_link(delay_s=5e-6, delay_line=delay_line(late_p99_s=late_s))
+        return any("let go later" in reason for reason in judge(replace(known, dilation=dilation))[1])
+
+    assert [late(5.9e-6, 50.0), late(7e-6, 50.0), late(7e-6, 1.0)] == [False, True, False]
 
 
 def test_packets_that_the_delay_line_dropped_are_invalid() -> None:
-    outcome, (reason, *_) = judge(with_link(delay_drops=3))
+    outcome, (reason, *_) = judge(with_link(delay_line=delay_line(num_dropped=3)))
     assert outcome == "invalid"
     assert "w0 → s0: 3 packets" in reason
 
@@ -111,27 +108,43 @@ def test_retransmissions_without_loss_or_drops_degrade() -> None:
     assert judge(with_link(retransmitted_bytes=3_000))[0] == "valid", "a few tail-loss probes are normal"
 
 
-@pytest.mark.parametrize("cause", [{"may_drop": True}, {"drops": 4}])
+def test_a_packet_filter_that_somebody_set_explains_them_better_than_timers() -> None:
+    change = "w1: packet filter set by process 4711 (iptables)"
+    outcome, reasons = judge(replace(with_link(retransmitted_bytes=200_000), foreign_changes=[change]))
+    assert outcome == "invalid"
+    assert change in reasons[0]
+    assert "a packet filter that somebody set dropped them" in reasons[1]
+    assert "timers" not in reasons[1]
+
+
+@pytest.mark.parametrize("cause", [{"may_drop": True}, {"drops_end": 4}])
 def test_loss_on_a_later_link_explains_retransmissions_on_an_earlier_one(cause: dict[str, Any]) -> None:
-    earlier = replace(LINK, bytes=60_500_000, retransmitted_bytes=500_000)
-    later = replace(LINK, name="s0 → w1", **cause)
-    assert judge(replace(HEALTHY, links=[earlier, later]))[0] == "valid"
+    earlier = replace(LINK, class_bytes_end=60_500_000, retransmitted_bytes=500_000)
+    later = replace(LINK, name="w1-s0", from_="s0", to="w1", **cause)
+    assert judge(facts(links=[earlier, later]))[0] == "valid"
 
 
 @pytest.mark.parametrize(
     ("share", "outcome", "text"),
-    [(None, "valid", ""), (0.05, "valid", ""), (0.073, "degraded", "7.3 %"), (0.31, "invalid", "31.0 %")],
+    [(0.0, "valid", ""), (0.05, "valid", ""), (0.073, "degraded", "7.3 %"), (0.31, "invalid", "31.0 %")],
 )
-def test_communication_threads_waiting_for_a_core(share: float | None, outcome: str, text: str) -> None:
-    verdict, reasons = judge(replace(HEALTHY, run_queue_share=share))
+def test_communication_threads_waiting_for_a_core(share: float, outcome: str, text: str) -> None:
+    verdict, reasons = judge(waiting(share))
     assert verdict == outcome
     assert text in "".join(reasons)
 
 
-def probed(sent: float, **changes: Any) -> Evidence:
+def probed(sent: float, **changes: Any) -> Facts:
     """400 probes in which 100 MB were due."""
-    told = {"num_probes": 400, "due_bytes": 100e6, "sent_bytes": int(sent * 100e6), "chance": 0.0166}
-    return with_link(backlog=BacklogEvidence(**{**told, **changes}))
+    told: dict[str, Any] = {
+        "watched_s": 8.0,
+        "held_share": 1.0,
+        "num_probes": 400,
+        "due_bytes": 100e6,
+        "sent_bytes": int(sent * 100e6),
+        "chance": 0.0166,
+    }
+    return with_link(backlog=BacklogSummary(**{**told, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -157,45 +170,45 @@ def test_a_few_probes_prove_little() -> None:
 
 
 def test_saturated_cores_explain_a_reason_but_are_none() -> None:
-    assert judge(replace(HEALTHY, saturated_share=0.9)) == ("valid", [])
-    _, (reason,) = judge(replace(HEALTHY, run_queue_share=0.1, saturated_share=0.31))
-    assert "cores were saturated for 31 % of communication" in reason
+    # From 11 s to 13 s no core is idle, of 10.75 s to 16.5 s in which buckets are under way.
+    assert judge(facts()) == ("valid", [])
+    _, (reason,) = judge(waiting(0.1))
+    assert "cores were saturated for 35 % of communication" in reason
     assert "use fewer workers or a lower rate" in reason
 
 
 def test_packets_dropped_by_the_kernels_input_queue_degrade() -> None:
-    outcome, (reason,) = judge(replace(HEALTHY, softnet_drops=7))
+    outcome, (reason,) = judge(facts(softnet_drops=7))
     assert (outcome, "7 packets" in reason, "netdev_max_backlog" in reason) == ("degraded", True, True)
 
 
 def test_steal_degrades() -> None:
-    assert judge(replace(HEALTHY, steal_share=0.02))[0] == "valid"
-    outcome, (reason,) = judge(replace(HEALTHY, steal_share=0.034))
+    assert judge(facts(steal_share=0.02))[0] == "valid"
+    outcome, (reason,) = judge(facts(steal_share=0.034))
     assert (outcome, "3.4 %" in reason) == ("degraded", True)
 
 
 def test_the_worst_reason_decides_and_comes_first() -> None:
-    evidence = Evidence(
-        links=[replace(LINK, bytes=1), replace(LINK, name="s0 → w0", retransmitted_bytes=10**6)],
-        run_queue_share=0.1,
-        steal_share=0.1,
-    )
-    outcome, reasons = judge(evidence)
+    other = replace(LINK, name="w1-s0", from_="s0", to="w1", retransmitted_bytes=10**6)
+    outcome, reasons = judge(waiting(0.1, links=[replace(LINK, class_bytes_end=1), other], steal_share=0.1))
     assert outcome == "invalid"
     assert len(reasons) == 4
     assert "bytes on the wire" in reasons[0]
 
 
 def test_many_links_make_one_sentence_with_the_worst_first() -> None:
-    links = [replace(LINK, name=f"w{rank} → s0", bytes=60_010_000 + rank * 1_000_000) for rank in range(32)]
-    _, (reason,) = judge(replace(HEALTHY, links=links))
+    links = [
+        replace(LINK, name=f"w{rank}-s0", from_=f"w{rank}", rate_bps=1e9, class_bytes_end=60_010_000 + rank * 1_000_000)
+        for rank in range(32)
+    ]
+    _, (reason,) = judge(facts(links=links))
     assert "w31 → s0" in reason.split(";")[0]
     assert "and 28 more" in reason
 
 
-def throttled(cpu_cores: float | None) -> Evidence:
-    quota = ThrottlingEvidence(name="w1", cpu_cores=cpu_cores, throttled_share=0.4, throttled_s=2.0, waiting_share=0.3)
-    return replace(HEALTHY, throttling=[quota])
+def throttled(cpu_cores: float | None) -> Facts:
+    quota = Quota(name="w1", cpu_cores=cpu_cores, throttled_share=0.4, throttled_s=2.0, waiting_share=0.3)
+    return facts(quotas=[quota])
 
 
 def test_throttling_that_was_asked_for_is_named_and_does_not_degrade() -> None:
@@ -213,26 +226,37 @@ def test_throttling_that_nobody_asked_for_degrades() -> None:
 
 
 def test_bytes_that_background_may_have_sent_widen_the_check_and_say_so() -> None:
-    outcome, (note,) = judge(with_link(bytes=61_000_000, uncertain_bytes=1_000_000))
+    outcome, (note,) = judge(with_link(bytes=61_000_000, background_uncertain_bytes=1_000_000))
     assert outcome == "valid"
     assert "w0 → s0: 1,000,000 bytes of 60,010,000" in note
-    assert judge(with_link(bytes=62_000_000, uncertain_bytes=1_000_000))[0] == "invalid"
-    assert judge(with_link(uncertain_bytes=100_000)) == ("valid", [])
+    assert judge(with_link(bytes=62_000_000, background_uncertain_bytes=1_000_000))[0] == "invalid"
+    assert judge(with_link(background_uncertain_bytes=100_000)) == ("valid", [])
 
 
 def test_a_source_that_did_not_get_to_run_degrades_and_one_whose_link_is_full_does_not() -> None:
-    flow = BackgroundEvidence(name="background w0 → w3 (constant)", late_share=0.0, blocked_share=0.2)
-    outcome, (note,) = judge(replace(HEALTHY, background=[flow]))
+    flow = BackgroundSummary(
+        from_="w0",
+        to="w3",
+        kind="constant",
+        asked="10mbit",
+        offered_bps=1e7,
+        sent_bps=8e6,
+        received_bps=8e6,
+        blocked_share=0.2,
+        late_share=0.0,
+    )
+    outcome, (note,) = judge(facts(background=[flow]))
     assert outcome == "valid"
     assert "could not send 20.0 % of its packets" in note
-    outcome, (reason,) = judge(replace(HEALTHY, background=[replace(flow, late_share=0.03, blocked_share=0)]))
+    outcome, (reason,) = judge(facts(background=[flow.model_copy(update={"late_share": 0.03, "blocked_share": 0.0})]))
     assert outcome == "degraded"
     assert "background w0 → w3 (constant) sent 3.0 % less than asked" in reason
 
 
 def test_counters_of_prometheus_that_are_not_the_records_degrade_the_run() -> None:
     line = "testbed_link_drops_total of w0 on w0-s0 was never scraped"
-    outcome, (reason,) = judge(replace(HEALTHY, prometheus_differences=[line]))
+    seen = PrometheusSummary(data="d", num_scrapes=1, num_series=1, compared_s=1.0, differences=[line])
+    outcome, (reason,) = judge(facts(prometheus=seen))
     assert outcome == "degraded"
     assert line in reason
 
@@ -241,19 +265,70 @@ def test_counters_of_prometheus_that_are_not_the_records_degrade_the_run() -> No
 def test_one_packet_that_left_much_too_late_says_that_the_program_stood_still(
     latest_s: float | None, outcome: str
 ) -> None:
-    judged, reasons = judge(with_link(delay_s=1e-3, late_s=1e-5, latest_s=latest_s))
+    judged, reasons = judge(with_link(delay_s=1e-3, delay_line=delay_line(late_max_s=latest_s)))
     assert judged == outcome
     assert all("w0 → s0: a packet left 20 ms late" in reason for reason in reasons)
 
 
 def test_settings_that_somebody_else_changed_are_invalid_put_back_or_not() -> None:
     change = "w0: traffic class set on w0-eth0 by process 4711 (tc)"
-    outcome, (reason,) = judge(replace(HEALTHY, foreign_changes=[change, change]))
+    outcome, (reason,) = judge(facts(foreign_changes=[change, change]))
     assert outcome == "invalid"
     assert reason.count(change) == 1
 
 
+def test_what_others_did_to_workers_degrades_and_is_named() -> None:
+    outcome, (reason,) = judge(facts(interference=["w1 was stopped for 2.0 s (SIGSTOP, or a debugger)"]))
+    assert outcome == "degraded"
+    assert "w1 was stopped for 2.0 s" in reason
+
+
 def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:
-    outcome, (reason,) = judge(replace(HEALTHY, impossible=["w0 → s0 carried 191 % of its rate on average"]))
+    outcome, (reason,) = judge(with_link(bytes=120_000_000, expected_bytes=None))
     assert outcome == "invalid"
-    assert "physically impossible (w0 → s0 carried 191 % of its rate on average)" in reason
+    assert "physically impossible (w0 → s0 carried 160.0 % of its rate while buckets were in service" in reason
+    assert "w0 → s0 carried 137.1 % of its rate on average" in reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("failed", "failed"), ("not calibrated", "invalid"), ("unsupported", "unsupported")]
+)
+def test_a_run_that_ended_early_is_judged_by_what_ended_it_and_by_nothing_that_it_left_unmeasured(
+    kind: Any, outcome: str
+) -> None:
+    assert judge(facts(end=End(kind, "w1 was killed"), steal_share=0.5)) == (outcome, ["w1 was killed"])
+    culprit = "w0: packet filter set by process 4711 (iptables)"
+    _, reasons = judge(facts(end=End(kind, "w1 was killed"), foreign_changes=[culprit]))
+    assert any(culprit in reason for reason in reasons)
+
+
+def test_workers_that_disagree_about_the_parameters_have_failed() -> None:
+    outcome, reasons = judge(facts(parameters_sha256=["aa", "ab"], steal_share=0.5))
+    assert outcome == "failed"
+    assert "2 different sets of parameters" in reasons[0]
+
+
+def test_a_backend_that_nobody_used_degrades() -> None:
+    text = "workload.backend: no process group was made by testbed"
+    assert judge(facts(unused_backend=text)) == ("degraded", [text])
+
+
+def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() -> None:
+    def told(waited_s: float) -> Facts:
+        alone = [
+            iteration(rank, 100.0 + 10 * rank + index, "compute_alone", index, backward_end_s=0.0)
+            | {"data_end_s": 100.0, "run_queue_delay_s": waited_s}
+            for rank in range(2)
+            for index in range(4)
+        ]
+        for row in alone:
+            start_s = float(str(row["start_s"]))
+            row |= {"data_end_s": start_s, "forward_end_s": start_s + 1, "backward_compute_end_s": start_s + 2.75}
+            row |= {"backward_end_s": start_s + 2.75, "optimizer_end_s": start_s + 3.25, "end_s": start_s + 3.5}
+        measured = [iteration(0, 10.0), iteration(1, 10.25)]
+        return facts(iterations=iterations(*alone, *measured))
+
+    assert judge(told(0.1)) == ("valid", [])
+    outcome, (reason, *_) = judge(told(0.5))
+    assert outcome == "degraded"
+    assert "w0 waited for a core for 14 % of the time in which it computed alone" in reason

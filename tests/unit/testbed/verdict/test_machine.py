@@ -2,30 +2,59 @@
 
 import math
 
+import numpy as np
 import polars as pl
 import pytest
 
 from testbed.record.frames import BACKLOG_SCHEMA
-from testbed.verdict.machine import backlog_summary, machine_summary, run_queue_share
-from tests.rows import bucket, buckets, iteration, iterations, machine
+from testbed.verdict.machine import (
+    alone_wait_shares,
+    backlog_summary,
+    machine_summary,
+    other_load_share,
+    run_queue_share,
+)
+from tests.rows import iteration, iterations, machine
 
 
-def test_run_queue_share_counts_overlapping_buckets_once() -> None:
-    frame = buckets(
-        bucket(0, 12.0, 15.0), bucket(0, 13.0, 16.0), bucket(1, 12.0, 13.0), bucket(1, 0.0, 9.0, phase="warmup")
-    )
+def test_run_queue_share_is_of_exposed_communication_and_no_share_where_it_cannot_matter() -> None:
     rows = iterations(iteration(0, 10.0), iteration(1, 10.0), iteration(1, 1.0, "warmup"))
-    assert run_queue_share(rows, frame) == pytest.approx(0.2 / 5.0)
-    assert run_queue_share(rows, buckets()) is None
+    assert run_queue_share(rows, num_workers=2, ranks=[0, 1]) == pytest.approx(0.2 / 6.0)
+    assert run_queue_share(rows, num_workers=2, ranks=[1]) == pytest.approx(0.1 / 3.0)
+    assert run_queue_share(rows, num_workers=2, ranks=[]) is None
+    assert run_queue_share(iterations(), num_workers=2, ranks=[0, 1]) is None
+    hidden = [iteration(rank, 10.0, backward_end_s=13.0, optimizer_end_s=13.5, end_s=13.75) for rank in range(2)]
+    waited = [{**row, "communication_run_queue_delay_s": 0.03} for row in hidden]
+    assert run_queue_share(iterations(*waited), num_workers=2, ranks=[0, 1]) == 0, "less than 1 % of 3.75 s"
+    waited = [{**row, "communication_run_queue_delay_s": 0.05} for row in hidden]
+    assert run_queue_share(iterations(*waited), num_workers=2, ranks=[0, 1]) == 1
+
+
+def test_waiting_for_a_core_while_alone_by_rank() -> None:
+    rows = [iteration(rank, 10.0, "compute_alone", run_queue_delay_s=0.675 * rank) for rank in range(2)]
+    assert alone_wait_shares(iterations(*rows)) == pytest.approx({0: 0.0, 1: 0.1})
+
+
+def test_other_load_is_what_the_workers_have_not_used() -> None:
+    """From 11 s to 13 s all of 2 cores are busy: 4 s of CPU time out of 13 that were sampled."""
+    rows = iterations(*(iteration(rank, 10.0, "compute_only", cpu_s=1.0) for rank in range(2)))
+    own_s = 2 * 1.0 * 6 / 6.75  # of the time that was sampled, 10 to 16
+    stolen = 3
+    assert other_load_share(machine(), rows, phase="compute_only") == pytest.approx((400 - stolen - 100 * own_s) / 1200)
+    busy = iterations(*(iteration(rank, 10.0, "compute_only", cpu_s=3.0) for rank in range(2)))
+    assert other_load_share(machine(), busy, phase="compute_only") == 0
+    assert other_load_share(machine(), rows, phase="compute_alone") is None
+    assert other_load_share(machine()[:1], rows, phase="compute_only") is None
 
 
 def test_the_machine_over_the_measured_window_by_hand() -> None:
-    summary = machine_summary(machine(), iterations(iteration(0, 10.0)), buckets(bucket(0, 12.0, 15.0)))
+    busy = (np.array([12.0]), np.array([15.0]))
+    summary = machine_summary(machine(), (10.0, 16.75), busy)
     assert summary is not None
-    end_s = iterations(iteration(0, 10.0))["end_s"].max()
     assert summary.saturated_share == pytest.approx(1 / 3)  # 12 to 13 of 12 to 15
-    assert summary.softnet_drops * 2 == summary.softnet_squeezes == 2 * (int(end_s) - 10)  # type: ignore[arg-type]
-    assert machine_summary(machine()[:1], iterations(iteration(0, 10.0)), buckets()) is None
+    assert summary.softnet_drops * 2 == summary.softnet_squeezes == 2 * 6
+    assert machine_summary(machine()[:1], (10.0, 16.75), busy) is None
+    assert machine_summary(machine(), None, busy) is None
 
 
 def test_backlog_probes_sum_up_and_those_out_of_line_are_not_held() -> None:

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from testbed.record.frames import ITERATION_SCHEMA
-from testbed.verdict.pace import judge_pace, pace_summary
+from testbed.verdict.pace import pace_summary
 
 
 def iterations(late_s: list[tuple[float, float]], *, pace_s: float = 0.1, phase: str = "measured") -> pl.DataFrame:
@@ -34,23 +34,3 @@ def test_times_are_virtual_and_shares_are_of_either_clock() -> None:
 def test_without_a_pace_there_is_nothing_to_say() -> None:
     assert pace_summary(iterations([(0.0, 0.0)], pace_s=0.0), dilation=1) is None
     assert pace_summary(iterations([(0.5, 0.5)], phase="warmup"), dilation=1) is None
-    assert judge_pace(None) is None
-
-
-@pytest.mark.parametrize(
-    ("late_s", "outcome", "words"),
-    [
-        ([(0.001, 0.0)] * 20, None, ""),
-        ([(0.05, 0.0)] * 2 + [(0.0, 0.0)] * 18, None, ""),
-        ([(0.05, 0.0)] * 3 + [(0.0, 0.0)] * 17, "degraded", "overran its pace by more than 2 % in 3 of 20 iterations"),
-        ([(0.009, 0.0)] * 20, "degraded", "by 9.0 % in the mean"),
-        ([(0.02, 0.0)] * 20, "invalid", "ready 20 % of the pace later"),
-        ([(4.0, 0.0)] + [(0.0, 0.0)] * 19, "invalid", "ready 200 % of the pace later"),
-    ],
-)
-def test_the_verdict_follows_the_share_and_the_mean(
-    late_s: list[tuple[float, float]], outcome: str | None, words: str
-) -> None:
-    found = judge_pace(pace_summary(iterations(late_s), dilation=1))
-    assert (None if found is None else found[0]) == outcome
-    assert words in ("" if found is None else found[1])

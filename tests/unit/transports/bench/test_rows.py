@@ -1,9 +1,18 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from transports.bench.rows import Sample, least_s, matrix_shape, render, summarise, wire_bytes_per_rank
+from transports.bench.rows import (
+    Sample,
+    matrix_shape,
+    render,
+    schedule_bound_s,
+    summarise,
+    task_bound_s,
+    wire_bytes_per_rank,
+)
 from transports.channels.tcp import Tcp
 
 RATE_BPS = 8e6 / Tcp().goodput_fraction(1500)
@@ -30,7 +39,7 @@ def test_a_time_is_that_of_the_slowest_rank_and_cpu_time_that_of_all() -> None:
     assert row["time_s"]["median"] == pytest.approx(0.0025)
     assert row["algbw_bps"] == pytest.approx(8000 / 0.0025)
     assert row["cpu_s_per_gb"] == pytest.approx(2e-6 / 2000 * 1e9)
-    assert row["ratio_to_bound"] == pytest.approx(2.5)
+    assert row["ratio_to_bound"] == row["ratio_to_schedule_bound"] == pytest.approx(2.5)
     assert row["relative_error"] == 1e-8
 
 
@@ -76,9 +85,9 @@ def test_a_narrow_terminal_shows_whole_words_of_the_columns_that_matter() -> Non
     assert "\u2026" not in first
 
 
-def test_each_stack_has_the_bound_of_what_its_links_must_carry() -> None:
+def test_each_stack_has_the_bound_of_what_its_links_must_carry_and_the_tasks() -> None:
     def of(stack: str, mtu: int = 1500) -> float:
-        found = least_s(
+        found = schedule_bound_s(
             stack, "all_reduce", num_workers=4, num_elements=2**20, dtype="float32", rate_bps=100e6, mtu=mtu
         )
         return found * 100e6 / 8
@@ -89,6 +98,10 @@ def test_each_stack_has_the_bound_of_what_its_links_must_carry() -> None:
     assert of("parameter_server:servers=2/tcp") == pytest.approx(2 * 2**22 * 1514 / 1448)
     assert of("in_network/ebpf") == pytest.approx(4096 * 1080)
     assert of("in_network:num_elements=2048/ebpf", mtu=9000) == pytest.approx(512 * 8248)
+    samples = [replace(sample, stack="in_network/ebpf") for sample in _samples()]
+    (row,) = summarise(samples, operation="all_reduce", dtype="float32", num_workers=2, rate_bps=RATE_BPS)
+    assert row["bound_s"] == task_bound_s("all_reduce", num_workers=2, size_bytes=1000, rate_bps=RATE_BPS, mtu=1500)
+    assert row["schedule_bound_s"] == pytest.approx(1080 * 8 / RATE_BPS)
 
 
 def test_the_table_shows_the_share_of_the_bound_where_there_is_one() -> None:

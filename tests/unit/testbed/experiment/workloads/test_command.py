@@ -26,7 +26,10 @@ def test_a_command_is_planned_like_any_workload_and_expects_no_bytes() -> None:
         ({"fusion": "layers"}, "^fusion: "),
         ({"collective": "parameter_server"}, "^collective: .*co_located"),
         ({"hosts": {"w0": {"slowdown": 2}}}, r"^hosts\.w0\.slowdown: .*`cpu`"),
-        ({"compression": "powersgd"}, "^compression: powersgd: .*ddp_hook"),
+        (
+            {"compression": "powersgd", "workload": {"kind": "command", "argv": ["true"], "backend": "testbed"}},
+            "^compression: powersgd: .*ddp_hook",
+        ),
     ],
 )
 def test_what_only_our_own_workers_do_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -20,7 +20,7 @@ def summary(record: Callable[..., Record]) -> Summary:
 def taking(summary: Summary, time_s: float) -> Summary:
     quantiles = summary.iteration_time_s
     assert quantiles is not None
-    update = {"iteration_time_s": quantiles.model_copy(update={"median": time_s}), "exposed_communication_s": 0.04}
+    update = {"iteration_time_s": quantiles.model_copy(update={"mean": time_s}), "exposed_communication_s": 0.04}
     return summary.model_copy(update=update)
 
 
@@ -30,6 +30,7 @@ def swept(summary: Summary, times_s: Mapping[tuple[Any, ...], float | None], *pa
             settings=dict(zip(paths, values, strict=True)),
             spec_sha256="ab",
             bound_s=0.1,
+            schedule_bound_s=0.1,
             predicted_s=0.1,
             num_asked=1,
             runs=() if time_s is None else (taking(summary, time_s),),

@@ -17,7 +17,13 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
     summary = made.summary.model_copy(update={"outcome": "degraded", "reasons": ["the <cores> were busy"]})
     points = tuple(
         ComparedPoint(
-            settings={"link.rate": rate}, spec_sha256="ab", bound_s=0.5, predicted_s=0.6, num_asked=1, runs=runs
+            settings={"link.rate": rate},
+            spec_sha256="ab",
+            bound_s=0.5,
+            schedule_bound_s=0.5,
+            predicted_s=0.6,
+            num_asked=1,
+            runs=runs,
         )
         for rate, runs in (("100mbit", (summary,)), ("1gbit", ()))
     )
@@ -42,6 +48,7 @@ def test_the_page_says_what_all_runs_have_in_common(record: Callable[..., Record
             settings={"link.rate": rate},
             spec_sha256="ab",
             bound_s=0.5,
+            schedule_bound_s=0.5,
             predicted_s=0.6,
             num_asked=1,
             runs=(made.model_copy(update={"setup": f"star · {rate} · ring over tcp"}),),

@@ -25,7 +25,9 @@ def summary(record: Callable[..., Record]) -> Summary:
 
 def comparison(settings: list[dict[str, Any]], *runs: Summary, axes: tuple[tuple[str, ...], ...] = ()) -> Comparison:
     points = tuple(
-        ComparedPoint(settings=each, spec_sha256="ab", bound_s=0.5, predicted_s=0.6, num_asked=1, runs=runs)
+        ComparedPoint(
+            settings=each, spec_sha256="ab", bound_s=0.5, schedule_bound_s=0.5, predicted_s=0.6, num_asked=1, runs=runs
+        )
         for each in settings
     )
     return Comparison(name="x", axes=axes or tuple((path,) for path in settings[0]), points=points, directory=Path())
@@ -96,9 +98,10 @@ def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
             settings={"link.rate": rate},
             spec_sha256="ab",
             bound_s=0.1,
+            schedule_bound_s=0.1,
             predicted_s=0.1,
             num_asked=1,
-            runs=(summary.model_copy(update={"iteration_time_s": quantiles.model_copy(update={"median": time_s})}),),
+            runs=(summary.model_copy(update={"iteration_time_s": quantiles.model_copy(update={"mean": time_s})}),),
         )
         for rate, time_s in (("10mbit", 2.5), ("1gbit", 0.2))
     )

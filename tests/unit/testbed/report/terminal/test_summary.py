@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,7 +16,6 @@ from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
 from testbed.record.summary import PrometheusSummary
 from testbed.report.terminal.summary import LiveProgress, render_summary
-from testbed.verdict.facts import CompressionFacts
 
 Make = Callable[..., Record]
 
@@ -35,7 +35,7 @@ def test_the_summary_is_one_screen_and_cuts_nothing_off(record: Make, width: int
         made, summary=made.summary.model_copy(update={"record": "results/quickstart-6d443f69-261121t234915"})
     )
     text = rendered(made, width)
-    assert len(text.splitlines()) <= 42
+    assert len(text.splitlines()) <= 48
     assert max(len(line.rstrip()) for line in text.splitlines()) <= min(width, 100)
     assert "\u2026" not in text, "an ellipsis is a number that cannot be read"
 
@@ -44,9 +44,19 @@ def test_the_summary_says_verdict_split_definition_and_path(record: Make) -> Non
     loaded = record(outcome="invalid", reasons=["w0 → s0 carried too much"])
     text = " ".join(rendered(loaded).split())
     assert text.index("INVALID") < text.index("w0 → s0 carried too much") < text.index("Iteration")
-    for expected in ("compute", "exposed communication", "other", "samples per second", "alpha-beta", "+0.00 %"):
+    for expected in (
+        "compute",
+        "waiting for slower",
+        "exposed communication",
+        "other",
+        "samples per second",
+        "alpha-beta",
+        "+0.00 %",
+    ):
         assert expected in text
-    assert "The same 4 workers computing without communicating, under the same contention for cores, over the" in text
+    assert "T_n / (n T_1): samples a second of 4 workers over 4 times those of one that computes alone" in text
+    assert "rates of 8 (0 measured themselves)" in text
+    assert "docs/definitions.md" in text
     assert "report.html" in text
 
 
@@ -76,7 +86,9 @@ def test_links_between_switches_are_groups_of_their_own_with_names_in_order(reco
 
 def test_a_failed_run_is_shown_without_numbers(record: Make) -> None:
     loaded = record(num_iterations=2)
-    empty = dict.fromkeys(("iteration_time_s", "samples_per_s", "scaling_factor", "loss", "allreduce"))
+    empty = dict.fromkeys(
+        ("iteration_time_s", "samples_per_s", "scaling_factor", "network_efficiency", "loss", "allreduce")
+    )
     summary = loaded.summary.model_copy(update={**empty, "outcome": "failed", "links": []})
     stream = io.StringIO()
     render_summary(summary, Console(file=stream, width=100))
@@ -185,8 +197,8 @@ def test_changes_are_listed_with_their_times_and_what_was_not_reached(record: Ma
 
 
 def test_compression_says_what_it_saved_and_what_it_cost(record: Make) -> None:
-    facts = CompressionFacts(kind="top_k", gradient_bytes=4_456_448, traffic_ratio=0.41)
-    loaded = record(num_iterations=3, compression=facts)
+    facts: dict[str, Any] = {"compression": "top_k", "gradient_bytes": 4_456_448, "traffic_ratio": 0.41}
+    loaded = record(num_iterations=3, **facts)
     stream = io.StringIO()
     render_summary(loaded.summary, Console(file=stream, width=100))
     text = " ".join(stream.getvalue().split())

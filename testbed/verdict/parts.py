@@ -1,0 +1,96 @@
+"""Where the time of an iteration went: parts of the same iterations that add up to them. Pure.
+
+A worker's iteration lasts from its start to the start of its next one (the last of a phase to its own end), so that
+nothing between two iterations is lost and a worker that began late is not slower for it. Its parts, in the order in
+which they come:
+
+    data             loading the batch
+    compute          forward pass, and backward pass until the worker's own last gradient
+    waiting          from there to the last worker's last gradient, as far as this worker waited
+    exposed          from there until the last gradient is reduced; and what a forward pass waited for gradients
+    optimizer        its step
+    other            the rest: bookkeeping
+
+docs/definitions.md says them with their reasons.
+"""
+
+from typing import Final
+
+import polars as pl
+
+PARTS: Final = ("compute_s", "data_s", "waiting_s", "exposed_s", "optimizer_s", "other_s")
+
+
+def worker_parts(
+    iterations: pl.DataFrame, *, num_workers: int, phase: str = "measured", in_step: bool = True
+) -> pl.DataFrame:
+    """A row for each worker and iteration that every worker finished: rank, index, start_s, end_s, num_samples, loss,
+    slowdown (as in ITERATION_SCHEMA), and in wall seconds time_s = the sum of PARTS.
+
+    Workers that are not `in_step` never wait for each other. Where the next forward pass waits for gradients
+    (forward_stall_s), what of it lies before the last worker's last gradient of the iteration before counts as waiting.
+    """
+    ready_s, reduced_s, next_s = pl.col("ready_s"), pl.col("backward_end_s"), pl.col("next_s")
+    last_s = ready_s.max().over("index") if in_step else ready_s
+    rows = (
+        iterations.filter(pl.col("phase") == phase)
+        .rename({"backward_compute_end_s": "ready_s"})
+        .sort("rank", "index")
+        .with_columns(next_s=pl.col("start_s").shift(-1).over("rank").fill_null(pl.col("end_s")))
+        .filter(pl.len().over("index") == num_workers)
+        .with_columns(last_s=last_s)
+        .with_columns(before_s=pl.col("last_s").shift(1).over("rank").fill_null(pl.col("data_end_s")))
+    )
+    stall_s = pl.col("forward_stall_s")
+    stalled_early_s = pl.min_horizontal(stall_s, pl.col("before_s") - pl.col("data_end_s")).clip(lower_bound=0)
+    waited_s = (pl.min_horizontal(pl.col("last_s"), reduced_s) - ready_s).clip(lower_bound=0)
+    if not in_step:
+        stalled_early_s, waited_s = 0 * stall_s, 0 * stall_s
+    return (
+        rows.with_columns(
+            time_s=next_s - pl.col("start_s"),
+            data_s=pl.col("data_end_s") - pl.col("start_s"),
+            compute_s=ready_s - pl.col("data_end_s") - stall_s,
+            waiting_s=waited_s + stalled_early_s,
+            exposed_s=reduced_s - ready_s - waited_s + stall_s - stalled_early_s,
+            optimizer_s=pl.col("optimizer_end_s") - reduced_s,
+            other_s=next_s - pl.col("optimizer_end_s"),
+        )
+        .select("rank", "index", "start_s", "end_s", "time_s", *PARTS, "num_samples", "loss", "slowdown")
+        .sort("index", "rank")
+    )
+
+
+def per_iteration(
+    iterations: pl.DataFrame, *, num_workers: int, dilation: float, phase: str = "measured", in_step: bool = True
+) -> pl.DataFrame:
+    """One row per iteration that every worker finished: index, start_s of the first and end_s of the last worker
+    (wall), num_samples of all, loss; and as means over workers in virtual seconds time_s = the sum of PARTS."""
+    parts = worker_parts(iterations, num_workers=num_workers, phase=phase, in_step=in_step)
+    return (
+        parts.group_by("index")
+        .agg(
+            pl.col("start_s").min(),
+            pl.col("end_s").max(),
+            pl.col("time_s", *PARTS).mean() / dilation,
+            pl.col("num_samples").sum(),
+            pl.col("loss").mean(),
+        )
+        .sort("index")
+    )
+
+
+def by_rounds(iterations: pl.DataFrame, every: int | None) -> pl.DataFrame:
+    """Of `per_iteration`'s rows one for each round of so many iterations that exchange once, their mean: workers that
+    average now and then have iterations of two kinds, and a median would be that of one kind. A last round
+    that is shorter counts only where it is the only one."""
+    if every is None:
+        return iterations
+    rounds = (
+        iterations.with_row_index("row")
+        .group_by(pl.col("row") // every)
+        .agg(pl.len().alias("num_rows"), pl.col("time_s", *PARTS, "num_samples").mean())
+        .sort("row")
+    )
+    whole = rounds.filter(pl.col("num_rows") == every)
+    return whole if whole.height else rounds

@@ -1,0 +1,118 @@
+"""Scaling factor and network efficiency, and when the first of them means what its name says. Pure.
+
+    scaling factor      T_n / (n T_1), with T the samples per second of n workers, and of one alone; every worker has
+                        the same batch however many there are (weak scaling)
+    network efficiency  the same workers on the same cores without communication, over the iteration
+
+docs/definitions.md has both with their reasons.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import polars as pl
+
+from testbed.verdict.parts import worker_parts
+from testbed.verdict.thresholds import ALONE_ITERATIONS, CONTENTION_TOLERANCE
+
+
+class Alone(NamedTuple):
+    """One worker by itself, and beside the others; virtual seconds."""
+
+    num_iterations: int
+    """That it computed alone."""
+    iteration_s: float
+    """Alone, mean, with data and bookkeeping."""
+    computing_s: float
+    """Forward, backward and optimizer alone: mean."""
+    contention: float | None
+    """The same in the measured iterations over that, slowdowns taken out; None: none was measured."""
+
+
+class Scaling(NamedTuple):
+    """What a run's headline rests on."""
+
+    workers: Mapping[int, Alone]
+    """By rank."""
+    alone_s: float | None
+    """Harmonic mean over workers of their iteration alone: n workers that do not need each other make n / alone_s
+    iterations a second."""
+    contention: float | None
+    """Of the worker where it differs most from 1."""
+    factor: float | None
+    missing: str | None
+    """Why there is no factor; None where there is one, and where nothing was measured."""
+
+
+def scaling(iterations: pl.DataFrame, *, num_workers: int, dilation: float, iteration_s: float | None) -> Scaling:
+    """Of ITERATION_SCHEMA, given the mean measured iteration (virtual)."""
+    workers = _alone(iterations, num_workers=num_workers, dilation=dilation)
+    whole = len(workers) == num_workers
+    alone_s = num_workers / sum(1 / each.iteration_s for each in workers.values()) if whole else None
+    known = {rank: each.contention for rank, each in workers.items() if each.contention is not None}
+    worst = max(known, key=lambda rank: abs(known[rank] - 1), default=None)
+    contention = None if worst is None else known[worst]
+    if iteration_s is None:
+        return Scaling(workers, alone_s, contention, None, None)
+    missing = _missing(workers, worst, contention)
+    factor = alone_s / iteration_s if alone_s is not None and missing is None else None
+    return Scaling(workers, alone_s, contention, factor, missing)
+
+
+def _missing(workers: Mapping[int, Alone], worst: int | None, contention: float | None) -> str | None:
+    num_alone = sum(each.num_iterations for each in workers.values())
+    if worst is None or contention is None:
+        return "no worker computed alone"
+    if num_alone < ALONE_ITERATIONS:
+        return (
+            f"only {num_alone} iterations were computed alone, at least {ALONE_ITERATIONS} are needed: raise "
+            "workload.compute_only"
+        )
+    if abs(contention - 1) > CONTENTION_TOLERANCE:
+        longer = "longer" if contention > 1 else "shorter"
+        return (
+            f"computing took {100 * abs(contention - 1):.0f} % {longer} in the run than alone on w{worst}: the cores "
+            f"decide, not the network (limit {100 * CONTENTION_TOLERANCE:.0f} %)"
+        )
+    return None
+
+
+def _alone(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> dict[int, Alone]:
+    alone = worker_parts(iterations, num_workers=num_workers, phase="compute_alone", in_step=False)
+    beside = _computing(worker_parts(iterations, num_workers=num_workers, in_step=False))
+    base = _computing(alone)
+    found = {}
+    for (rank,), rows in alone.group_by("rank"):
+        number = int(str(rank))
+        # Waiting and exposed are nothing here but the clock's readings between two lines.
+        computing_s = (rows["compute_s"] + rows["optimizer_s"]).to_numpy().mean()
+        found[number] = Alone(
+            num_iterations=rows.height,
+            iteration_s=float(rows["time_s"].to_numpy().mean()) / dilation,
+            computing_s=float(computing_s) / dilation,
+            contention=beside[number] / base[number] if number in beside and base[number] > 0 else None,
+        )
+    return dict(sorted(found.items()))
+
+
+def _computing(parts: pl.DataFrame) -> dict[int, float]:
+    """By rank, as it would have taken without a slowdown: mean."""
+    computing = (pl.col("compute_s") + pl.col("optimizer_s")) / pl.col("slowdown")
+    return {int(rank): float(value) for rank, value in parts.group_by("rank").agg(computing.mean()).iter_rows()}
+
+
+def compute_only_time_s(
+    iterations: pl.DataFrame, *, num_workers: int, dilation: float, in_step: bool = True
+) -> float | None:
+    """Mean iteration of the workers computing at the same time without communicating, in virtual seconds; None without
+    such a phase.
+
+    Workers in step would wait for the slowest in each iteration if communication took no time, so each counts as long
+    as its slowest worker's, from that worker's own start: nothing keeps them in step here, and their drift apart is
+    not communication. Of others it is the mean over workers.
+    """
+    parts = worker_parts(iterations, num_workers=num_workers, phase="compute_only", in_step=False)
+    if parts.is_empty():
+        return None
+    time_s = pl.col("time_s").max() if in_step else pl.col("time_s").mean()
+    return float(parts.group_by("index").agg(time_s)["time_s"].to_numpy().mean()) / dilation

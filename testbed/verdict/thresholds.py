@@ -1,0 +1,79 @@
+"""Every threshold of the verdict, and of the numbers that it judges, in one place.
+
+`tests/unit/testbed/verdict/test_thresholds.py` has a case on both sides of each of them.
+"""
+
+from typing import Final
+
+BYTES_TOLERANCE: Final = 0.01
+"""Measured against expected bytes. Headers are computed from the segment size, so on a healthy link the two
+agree to well under 0.1 %; 1 % is the smallest error that could be read as an effect of a collective or a
+channel."""
+BYTES_FLOOR: Final = 20_000
+"""Connection set-up, keep-alives and ARP are not in the schedule: about a dozen full frames are always
+allowed."""
+RATE_TOLERANCE: Final = 0.01
+"""Above nominal. A shaped link errs by at most 0.1 % (HTB with a burst of 1 ms); a faster one flatters the
+network."""
+RUN_QUEUE_DEGRADED: Final = 0.05
+RUN_QUEUE_INVALID: Final = 0.20
+"""Run-queue delay of the threads that move gradients over exposed communication. A share d of waiting can stretch it by
+a factor of up to 1 / (1 - d): 5 % is the size of the differences between transports that experiments look for, and at
+20 % (x 1.25) the numbers describe the machine's scheduler rather than the network."""
+RUN_QUEUE_FLOOR: Final = 0.01
+"""Of the iteration: run-queue delay that cannot have changed it by more than this changes nothing that is shown, even
+where almost all communication is hidden."""
+STEAL_DEGRADED: Final = 0.02
+"""CPU time the hypervisor gave to others, over all cores. Above 2 % the same run repeated no longer agrees
+with itself to within the 1 to 2 % the other limits work with."""
+THROTTLED_DEGRADED: Final = 0.02
+"""Of the scheduler's periods, those in which a quota that nobody asked for was used up; as steal, it takes time from
+everything alike."""
+BACKGROUND_LATE_DEGRADED: Final = 0.01
+BACKGROUND_BLOCKED_NOTED: Final = 0.01
+"""Of a background flow's packets: the size of the error that links are allowed."""
+BACKLOG_SHORT_DEGRADED: Final = 0.02
+BACKLOG_SHORT_INVALID: Final = 0.10
+"""Of rate x time, what a link failed to send while packets waited in its queue (Mininet-HiFi's invariant). The first is
+the size of the effects that experiments look for; with a tenth less the experiment was of a slower link."""
+RETRANSMITTED_DEGRADED: Final = 0.001
+"""Retransmitted over expected bytes on a link that loses nothing. Tail-loss probes of a healthy run stay
+below; more means timers fired because a receiver did not get to run."""
+LATENESS_SHARE_DEGRADED: Final = 0.1
+LATENESS_FLOOR_S: Final = 300e-6
+"""How much later than asked the 99th percentile of a link's packets may be let go, of the delay and at least.
+A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core."""
+LATEST_DEGRADED_S: Final = 0.02
+"""How much later than asked any packet may be let go. A hundredth of an iteration of 2 s; what takes longer is no
+wake-up, but a program that was stopped or starved, and everybody behind the packet waited as long."""
+OTHER_LOAD_DEGRADED: Final = 0.10
+OTHER_LOAD_INVALID: Final = 0.25
+"""Of all cores' time while workers computed without communicating, what was neither idle nor theirs. The testbed's own
+sampling takes 2 to 5 % of two cores; a share L of other load stretches computing that fills the cores by up to
+1 / (1 - L), and flatters the number that compares with it by as much."""
+ALONE_WAIT_DEGRADED: Final = 0.05
+"""Run-queue delay of a worker that computes alone over that time: all cores are its own, so it waits for others."""
+OVERRUN_TOLERANCE: Final = 0.02
+"""Of an iteration's computing, by how much a gradient may be later than it is due: what repeated runs may differ by. A
+worker that is woken from its wait is some 0.1 ms late on an idle machine."""
+OVERRUN_DEGRADED: Final = 0.1
+"""Of the iterations, those in which some worker was later than that: more, and the median iteration may be one."""
+OVERRUN_INVALID: Final = 0.1
+"""Of an iteration's computing, by how much gradients were late in the mean: the experiment was of a slower device."""
+SENT_TOLERANCE: Final = 0.01
+"""Above rate x time + burst: an order of magnitude more than a shaped link errs by."""
+UTILIZATION_LIMIT: Final = 1.01
+BOUND_TOLERANCE: Final = 0.01
+"""Below the bound of an all-reduce's schedule, beside the bursts of its buckets."""
+EFFICIENCY_LIMIT: Final = 1.05
+"""Of scaling factor and network efficiency: computing without and beside communication differ by some per cent by
+chance."""
+CONTENTION_TOLERANCE: Final = 0.05
+"""By how much computing in the run may differ from computing alone, either way, for a scaling factor to be one: more
+says that workers took cores from each other."""
+ALONE_ITERATIONS: Final = 8
+"""Computed alone, of all workers together, for a scaling factor."""
+BUSY_SHARE: Final = 0.01
+"""Of its rate: a link that carries less has nothing to do but a heartbeat."""
+SATURATED_IDLE_SHARE: Final = 0.05
+"""With less of the cores' time idle between two samples, somebody waited for a core."""

@@ -1,0 +1,79 @@
+"""When bytes could move, and what of its rate each direction of a link used. Pure."""
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from testbed.experiment.link import MAX_RATE_BPS
+from testbed.verdict.changes import RateHistory
+from testbed.verdict.facts import Facts, LinkFacts
+from testbed.verdict.intervals import Floats, bytes_while_busy, even_bytes_between, union
+from testbed.verdict.machine import busy_times
+
+
+def under_way(buckets: pl.DataFrame, *, since: Literal["first", "last"] = "last") -> tuple[Floats, Floats]:
+    """When measured buckets were under way, as disjoint times in order: of each from the moment the last of its members
+    has handed it over to the moment the last of them has its result.
+
+    Before that moment no member can have a result, whatever the stack, so a bucket that waits for a slower worker's
+    computing keeps no link busy. `since` the first member's hand-over: from when some of its bytes may have moved.
+    """
+    handed_s = pl.col("enqueued_s")
+    spans = (
+        buckets.filter(pl.col("phase") == "measured")
+        .group_by("index", "sequence")
+        .agg((handed_s.max() if since == "last" else handed_s.min()).alias("begin_s"), pl.col("done_s").max())
+    )
+    return union(spans["begin_s"].to_numpy(), spans["done_s"].to_numpy())
+
+
+def busy(facts: Facts, *, since: Literal["first", "last"] = "last") -> tuple[Floats, Floats]:
+    """When the network had something to do: buckets under way; of a command, any link that carried anything. Where
+    workers do not wait for each other each bucket is its worker's own."""
+    window = facts.window
+    if facts.command is not None and window is not None:
+        return busy_times(facts.samples, window)
+    buckets = facts.buckets if facts.in_step else facts.buckets.with_columns(sequence=pl.struct("sequence", "rank"))
+    return under_way(buckets, since=since)
+
+
+def mean_utilization(facts: Facts, link: LinkFacts, num_bytes: int) -> float | None:
+    """Those bytes over what the direction could have carried in the measured window; None where it has no rate."""
+    start_s, end_s = facts.window or (0.0, 0.0)
+    mean_bps = _history(facts, link).mean_bps(np.array([start_s]), np.array([end_s]))
+    return _share(num_bytes, mean_bps, (end_s - start_s) / facts.dilation)
+
+
+def busy_utilization(facts: Facts, link: LinkFacts, busy: tuple[Floats, Floats]) -> float | None:
+    """What the direction carried in these times (disjoint, in order) over what it could have; None where it has no
+    rate."""
+    window = facts.window or (0.0, 0.0)
+    busy_s = float(np.sum(busy[1] - busy[0])) / facts.dilation
+    # Background traffic does not wait for buckets: its links are busy at any time.
+    between = even_bytes_between if link.background_bytes != 0 else bytes_while_busy
+    busy_bytes = between(*_counter(facts.samples, link, window), busy) if busy_s else 0.0
+    return _share(busy_bytes, _history(facts, link).mean_bps(*busy), busy_s)
+
+
+def _history(facts: Facts, link: LinkFacts) -> RateHistory:
+    return RateHistory(facts.changes, link=link.name, node=link.from_, rate_bps=link.rate_bps)
+
+
+def _counter(samples: pl.DataFrame, link: LinkFacts, window: tuple[float, float]) -> tuple[Floats, Floats]:
+    """Times and class bytes over the measured window: its samples, and the counters read at both ends."""
+    mine = samples.filter(
+        (pl.col("link") == link.name)
+        & (pl.col("node") == link.from_)
+        & (pl.col("at_s") > window[0])
+        & (pl.col("at_s") < window[1])
+    ).sort("at_s")
+    at_s = np.concatenate([[window[0]], mine["at_s"].to_numpy(), [window[1]]])
+    counter = np.concatenate([[link.class_bytes_start], mine["class_bytes"].to_numpy(), [link.class_bytes_end]])
+    return at_s, counter.astype(np.float64)
+
+
+def _share(num_bytes: float, rate_bps: float, time_s: float) -> float | None:
+    if rate_bps > MAX_RATE_BPS:  # unshaped
+        return None
+    return num_bytes * 8 / (rate_bps * time_s) if time_s > 0 else 0.0

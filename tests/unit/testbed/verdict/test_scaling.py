@@ -1,0 +1,98 @@
+"""Scaling factor and network efficiency by hand."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from testbed.verdict.scaling import compute_only_time_s, scaling
+from tests.rows import iteration, iterations
+
+
+def computed(
+    rank: int, start_s: float, index: int, phase: str, scale: float = 1.0, **changes: Any
+) -> dict[str, object]:
+    """2.75 s forward and backward, 0.5 s optimizer, times `scale`; 0.5 s of data and bookkeeping. No communication."""
+    ready_s = start_s + 0.25 + 2.75 * scale
+    moments = {"data_end_s": start_s + 0.25, "forward_end_s": start_s + 0.25 + 0.75 * scale}
+    moments |= {"backward_compute_end_s": ready_s, "backward_end_s": ready_s}
+    moments |= {"optimizer_end_s": ready_s + 0.5 * scale, "end_s": ready_s + 0.5 * scale + 0.25}
+    return {**iteration(rank, start_s, phase, index, slowdown=1.0), **moments, **changes}
+
+
+def run(scales: tuple[float, ...] = (1.0, 1.0), num_alone: int = 4, beside: float = 1.0) -> pl.DataFrame:
+    """Workers alone in turn, so many iterations of each; then one measured iteration of all."""
+    rows, now_s = [], 0.0
+    for rank, scale in enumerate(scales):
+        for index in range(num_alone):
+            rows.append(computed(rank, now_s, index, "compute_alone", scale))
+            now_s = float(str(rows[-1]["end_s"]))
+    measured = []
+    for rank, scale in enumerate(scales):
+        row = computed(rank, 100.0, 0, "measured", scale * beside)
+        late = {name: float(str(row[name])) + 3.0 for name in ("backward_end_s", "optimizer_end_s", "end_s")}
+        measured.append({**row, **late})
+    return iterations(*rows, *measured)
+
+
+def test_the_factor_is_alone_over_together() -> None:
+    found = scaling(run(), num_workers=2, dilation=2.0, iteration_s=6.75 / 2)
+    assert found.alone_s == pytest.approx(3.75 / 2)
+    assert found.contention == pytest.approx(1.0)
+    assert found.factor == pytest.approx(3.75 / 6.75)
+    assert found.missing is None
+    assert found.workers[1].num_iterations == 4
+    assert found.workers[1].computing_s == pytest.approx(3.25 / 2)
+
+
+def test_workers_unlike_each_other_count_by_what_all_of_them_would_make_alone() -> None:
+    found = scaling(run((1.0, 3.0)), num_workers=2, dilation=1.0, iteration_s=13.25)
+    fast_s, slow_s = 3.75, 10.25
+    samples_per_s = 16 / fast_s + 16 / slow_s
+    assert found.factor == pytest.approx(2 * 16 / 13.25 / samples_per_s)
+
+
+@pytest.mark.parametrize(("beside", "missing"), [(1.04, False), (1.06, True), (0.96, False), (0.94, True)])
+def test_computing_in_the_run_must_take_as_long_as_alone(beside: float, missing: bool) -> None:
+    found = scaling(run(beside=beside), num_workers=2, dilation=1.0, iteration_s=7.0)
+    assert (found.factor is None) == missing
+    assert found.contention == pytest.approx(beside)
+    if missing:
+        assert found.missing is not None
+        assert (
+            f"computing took 6 % {'longer' if beside > 1 else 'shorter'} in the run than alone on w0" in found.missing
+        )
+
+
+def test_one_worker_that_lost_its_core_is_enough() -> None:
+    rows = run().with_columns(
+        backward_compute_end_s=pl.col("backward_compute_end_s")
+        + pl.when((pl.col("rank") == 1) & (pl.col("phase") == "measured")).then(0.5).otherwise(0.0)
+    )
+    found = scaling(rows, num_workers=2, dilation=1.0, iteration_s=7.0)
+    assert found.factor is None
+    assert found.missing is not None
+    assert "alone on w1" in found.missing
+
+
+def test_slowdowns_that_the_spec_asks_for_are_no_contention() -> None:
+    rows = run(beside=2.0).with_columns(slowdown=pl.when(pl.col("phase") == "measured").then(2.0).otherwise(1.0))
+    assert scaling(rows, num_workers=2, dilation=1.0, iteration_s=9.0).contention == pytest.approx(1.0)
+
+
+def test_too_few_iterations_alone_or_none() -> None:
+    few = scaling(run(num_alone=3), num_workers=2, dilation=1.0, iteration_s=7.0)
+    assert few.factor is None
+    assert few.missing is not None
+    assert "only 6 iterations were computed alone" in few.missing
+    measured = run().filter(pl.col("phase") == "measured")
+    assert scaling(measured, num_workers=2, dilation=1.0, iteration_s=7.0).missing == "no worker computed alone"
+    nothing = scaling(iterations(), num_workers=2, dilation=1.0, iteration_s=None)
+    assert (nothing.factor, nothing.missing, nothing.alone_s) == (None, None, None)
+
+
+def test_without_communication_an_iteration_lasts_as_long_as_its_slowest_worker_from_its_own_start() -> None:
+    rows = iterations(computed(0, 0.0, 0, "compute_only"), computed(1, 9.0, 0, "compute_only", 2.0))
+    assert compute_only_time_s(rows, num_workers=2, dilation=2.0) == pytest.approx(7.0 / 2)
+    assert compute_only_time_s(rows, num_workers=2, dilation=1.0, in_step=False) == pytest.approx((3.75 + 7.0) / 2)
+    assert compute_only_time_s(iterations(iteration(0, 1.0)), num_workers=1, dilation=1.0) is None
