@@ -52,11 +52,3 @@ def test_congestion_control_is_the_routes_and_so_everybodys() -> None:
     channel = {"kind": "tcp", "congestion": "reno"}
     for spec in ({"workload": BENCH}, {"workload": COMMAND}, {"stack": "gloo"}):
         assert make_plan(validate({"name": "x", "channel": channel, **spec})).congestion == "reno"
-
-
-@pytest.mark.parametrize("name", ["batch_size"])
-def test_computing_that_is_time_has_no_batch(name: str) -> None:
-    with pytest.raises(SpecError, match=f"{name}: computing is time that passes here"):
-        validate({"name": "x", "workload": {"kind": "synthetic", name: 8}})
-    spec = validate({"name": "x", "workload": "synthetic"})
-    assert validate({**spec.dump()}) == spec, "a spec with every default spelled out is one"
