@@ -1,11 +1,11 @@
-"""advise, trace: what models say of a training, without running it."""
+"""advise, simulate, trace: what models say of a training, without running it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, get_args
 
 import typer
 
-from testbed.commands.options import EPILOG, Json, emit
+from testbed.commands.options import EPILOG, Json, Set, Spec, emit
 from testbed.errors import SpecError
 from transports.bench.terminal import standard_output
 
@@ -144,6 +144,42 @@ def advise(
         emit(advice_json(found, loaded.name))
     else:
         render_advice(found, loaded.name, standard_output())
+
+
+@commands.command(epilog=EPILOG, short_help="Simulate a spec's flows, with thousands of workers if asked.")
+def simulate(
+    spec: Spec,
+    overrides: Set = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", max=100_000, help="How many, instead of the spec's.", show_default=False),
+    ] = None,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, max=1000, help="How many.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, max=64, help="So many jobs like this one, next to each other.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Simulate iterations of a spec flow by flow, without root and without running anything.
+
+    Links are shared fairly, flows choose among equal paths by a hash, stragglers are drawn from the spec's seed.
+    Topologies grow with the workers, beyond what can be emulated. Packets, losses and queues are not simulated.
+
+    Example: testbed simulate experiments/quickstart.yaml --workers 4096 --set topology=fat_tree
+    """
+    from testbed.experiment.experiment import load
+    from testbed.report.terminal.simulation import render_simulation, simulation_json
+    from testbed.theory.simulation.simulate import scaled
+    from testbed.theory.simulation.simulate import simulate as run
+
+    experiment = load(spec, overrides or [])
+    if workers is not None:
+        experiment = scaled(experiment, workers)
+    found = run(experiment, num_iterations=iterations, num_jobs=jobs)
+    if as_json:
+        emit(simulation_json(found))
+    else:
+        render_simulation(found, standard_output())
 
 
 @traces.command("show", epilog=EPILOG, short_help="Print a trace's layers, times and gradients.")

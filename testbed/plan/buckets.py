@@ -118,14 +118,18 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
 
 def exchanges(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
     """Of all buckets, in order. Raises SpecError for a compression, or a collective, that cannot be right here."""
+    return tuple(exchange for each in exchanges_by_bucket(experiment, buckets) for exchange in each)
+
+
+def exchanges_by_bucket(experiment: Experiment, buckets: Sequence[int]) -> tuple[tuple[Exchange, ...], ...]:
+    """Those of each bucket. Raises SpecError as :func:`exchanges` does."""
     compressor = experiment.compression
     _require_right(experiment, compressor)
     _require_whole_tensors(experiment, buckets)
     agreement = _agreement(experiment, buckets)
     return tuple(
-        exchange
+        (*agreement, *compressor.exchanges(shapes, experiment.workers))
         for shapes in _bucket_shapes(experiment, buckets)
-        for exchange in (*agreement, *compressor.exchanges(shapes, experiment.workers))
     )
 
 

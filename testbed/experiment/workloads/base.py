@@ -68,6 +68,11 @@ class Workload(Options):
         not say, two multiplications and two additions for each element."""
         return [4.0 * sum(map(prod, shapes)) / ASSUMED_OPERATIONS_PER_S for shapes in self.layer_shapes()]
 
+    def passes_s(self) -> tuple[float, Sequence[float]] | None:
+        """How long a forward pass lasts, and each layer's part of a backward pass, the first layer first, where the
+        spec says both; None: computing takes as long as it takes."""
+        return None
+
     def fusion_refusal(self, fusion: Fusion) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients fused so would be wrong here, and the cure; None: they may."""
         return None

@@ -56,6 +56,10 @@ class Synthetic(Training):
         num_layers = len(self.layer_shapes())
         return [self.backward_s / num_layers] * num_layers
 
+    def passes_s(self) -> tuple[float, Sequence[float]] | None:
+        """As the spec says."""
+        return self.forward_s, self.layer_backward_s()
+
     def build(self) -> "nn.Module":
         """The module."""
         from torch import nn
