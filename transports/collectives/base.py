@@ -1,7 +1,7 @@
 """Who sends what to whom: a collective is a pure function from (operation, world, participant, size) to steps.
 
 The same steps are executed over any channel (`transports/execution/executor.py`), interpreted in numpy by the tests,
-costed by the alpha-beta model and turned into the bytes each link must carry (all three in `cost.py`). They ask for a
+timed by the cost model (`timing.py`) and turned into the bytes each link must carry (`cost.py`). They ask for a
 schedule through `collectives/schedules/defaults.py`, which has one for every operation.
 """
 
@@ -18,6 +18,7 @@ from transports.units import Size
 
 if TYPE_CHECKING:
     from transports.collectives._switch_reducer import SwitchReducer
+    from transports.collectives.timing import Costs
     from transports.group import Group
 
 Operation = Literal[
@@ -113,10 +114,12 @@ class Collective(Options):
         latency_s: float,  # noqa: ARG002 (for those who ask)
         rate_bps: float,  # noqa: ARG002
         tensors: tuple[int, ...] = (),  # noqa: ARG002
+        queue_bytes: float | None = None,  # noqa: ARG002
+        costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
-        """The same, told what it may want to know: of the participants' links the way of an empty message and how much
-        payload each carries in one direction; of the gradient the elements of its tensors, the last one first, as
-        DistributedDataParallel lays them into buckets."""
+        """The same, told what it may want to know: of the participants' links the way of an empty message, how much
+        payload each carries in one direction, and what a queue holds; what hosts add to links; of the gradient the
+        elements of its tensors, the last one first, as DistributedDataParallel lays them into buckets."""
         return self
 
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002

@@ -24,8 +24,8 @@ from testbed.experiment.slowdowns.base import iteration_random
 from testbed.experiment.topologies.base import Network, participant_names
 from testbed.plan.buckets import buckets_of, exchanges_by_bucket
 from testbed.plan.link_configuration import asked_links
-from testbed.plan.placement import num_servers_of, racks_of
 from testbed.plan.paths import Hop
+from testbed.plan.placement import num_servers_of, racks_of
 from testbed.theory.simulation.aggregation import aggregation_tree
 from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
 from testbed.theory.simulation.fair_sharing import Floats
@@ -244,7 +244,7 @@ class _Simulator:
             size_bytes = exchange.num_elements * exchange.element_bytes
             num_messages += messages_of(chosen, self._world(0, chosen), size_bytes)
         num_messages *= self._num_iterations * self._num_jobs
-        if aggregated or symmetric and num_messages > EXPANDED_MESSAGES:
+        if aggregated or (symmetric and num_messages > EXPANDED_MESSAGES):
             return "steps"
         if num_messages > MAX_MESSAGES:
             raise SpecError(
