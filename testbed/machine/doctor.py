@@ -28,6 +28,7 @@ from testbed.hosts.docker_cli import CURE as DOCKER_CURE
 from testbed.hosts.docker_cli import docker_here
 from testbed.links.base import BACKENDS
 from testbed.links.tap import port_argument, tap_stage
+from testbed.machine.fit import known_costs
 from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan.plan import Plan, make_plan
@@ -149,7 +150,7 @@ def plan_here(experiment: Experiment) -> Plan:
     Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
     EnvironmentLacksError for transports that its kernel has not.
     """
-    plan = make_plan(experiment, works=lambda name: not backend_lacks(name))
+    plan = make_plan(experiment, works=lambda name: not backend_lacks(name), costs=known_costs())
     if lacking := lacking_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(lacking))
     if missing := _transports_lack(plan):

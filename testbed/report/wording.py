@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         TenantSummary,
         WorkerSummary,
     )
+    from transports.collectives.timing import Costs
 from testbed.record.number_text import DASH, percent_text, size_text, time_text
 
 OUTCOMES: Final["Mapping[Outcome, str]"] = {

@@ -10,6 +10,7 @@ from testbed.experiment.link import GilbertElliott, LinkSpec
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from testbed.report.terminal.setup import setup_text, value_text
+from testbed.report.wording import costs_text
 from transports.compression.base import Pattern
 from transports.units import format_rate, format_size, format_time
 
