@@ -17,10 +17,10 @@ from testbed.experiment.documents import read_document
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import parse_link
 from testbed.machine.doctor import plan_here
-from testbed.machine.fit import known_costs
+from testbed.machine.fit import keep_validation, known_costs
 from testbed.plan.plan import Plan, make_plan
 from testbed.theory.predict import predict_iteration
-from transports.bench.stacks import parse_stack
+from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.auto import Auto
 from transports.collectives.base import COLLECTIVES
@@ -87,6 +87,7 @@ def points() -> list[Point]:
 def planned(group: Mapping[str, Any], stack: str, size_bytes: int, *, costs: Costs) -> Plan:
     """The plan of one exchange of a group: a gradient of that size, all at once."""
     parsed = parse_stack(stack)
+    assert isinstance(parsed, Composed), "the list has no whole stacks"
     keys = {key: value for key, value in group.items() if key not in ("stacks", "sizes", "link")}
     spec = {
         "name": "prediction",
@@ -94,7 +95,7 @@ def planned(group: Mapping[str, Any], stack: str, size_bytes: int, *, costs: Cos
         "link": parse_link(group["link"]),
         "collective": COLLECTIVES.dump(parsed.collective),
         "channel": CHANNELS.dump(parsed.channel),
-        "workload": {"kind": "synthetic", "layers": [size_bytes]},
+        "workload": {"kind": "synthetic", "layers": [f"{size_bytes}B"]},
         "fusion": "none",
     }
     return make_plan(validate(spec), costs=costs)
@@ -156,9 +157,9 @@ def iteration_rows(name: str, spec: Mapping[str, Any], errors: list[float]) -> I
     summary, cores = quietly(lambda: trained(spec))
     assert summary.iteration_time_s is not None, "trained() has looked"
     predicted = predict_iteration(plan_here(validate(dict(spec)))).iteration_time_s
-    error = predicted / summary.iteration_time_s.mean - 1
+    error = predicted / summary.iteration_time_s.median - 1
     errors.append(abs(error))
-    facts = {"predicted_s": predicted, "measured_s": summary.iteration_time_s.mean, "error": error}
+    facts = {"predicted_s": predicted, "measured_s": summary.iteration_time_s.median, "error": error}
     yield target_row(f"{name}: iteration, error", abs(error), MAX_ERROR, {**cores, **facts, "outcome": summary.outcome})
 
 
@@ -169,6 +170,8 @@ def benchmarks() -> Benchmarks:
     def mean_rows() -> Iterator[Row]:
         if errors:
             facts = {"num_points": len(errors)}
+            if len(errors) == len(points()) + len(iteration_specs()):
+                keep_validation(fmean(errors))
             yield target_row("mean error of all points measured", fmean(errors), MAX_MEAN_ERROR, facts)
 
     found: dict[str, Callable[[], Iterator[Row]]] = {

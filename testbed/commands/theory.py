@@ -1,4 +1,4 @@
-"""advise, simulate, trace: what models say of a training, without running it."""
+"""advise, predict, simulate, trace: what models say of a training, without running it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, get_args
@@ -144,6 +144,44 @@ def advise(
         emit(advice_json(found, loaded.name))
     else:
         render_advice(found, loaded.name, standard_output())
+
+
+@commands.command(epilog=EPILOG, short_help="Predict a spec's iteration, by every model there is.")
+def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
+    """Predict a spec's iteration without root and without running it.
+
+    Its time and parts, the scaling factor, bytes and utilisation of each link, the critical path and what decides, by
+    the cost model; beside it what other models say. `testbed fit` measures the cost model's parameters on this machine;
+    without it they are defaults. Of workload allreduce: the time of each size on each stack.
+
+    Example: testbed predict experiments/quickstart.yaml --set link.rate=1gbit --json
+    """
+    from testbed.experiment.experiment import load
+    from testbed.experiment.workloads.allreduce import AllReduce
+    from testbed.machine.fit import expected_error, known_costs
+    from testbed.plan.plan import make_plan
+    from testbed.report.terminal.prediction import (
+        exchanges_json,
+        prediction_json,
+        render_exchanges,
+        render_prediction,
+    )
+    from testbed.theory.predict import predict_exchanges, predict_iteration
+
+    experiment = load(spec, overrides or [])
+    costs, expected = known_costs(), expected_error()
+    if isinstance(experiment.workload, AllReduce):
+        exchanges = predict_exchanges(experiment, costs)
+        if as_json:
+            emit(exchanges_json(exchanges, costs, expected))
+        else:
+            render_exchanges(exchanges, costs, expected, standard_output())
+        return
+    found = predict_iteration(make_plan(experiment, costs=costs))
+    if as_json:
+        emit(prediction_json(found, expected))
+    else:
+        render_prediction(found, costs, expected, standard_output())
 
 
 @commands.command(epilog=EPILOG, short_help="Simulate a spec's flows, with thousands of workers if asked.")

@@ -260,7 +260,7 @@ class AllReduceSummary(_Part):
     predicted_s: float
     """The cost model's prediction, or the time of the `bottleneck`."""
     bottleneck: str | None = None
-    """The link that workers share, `s0 -> s1`, that decides: its bytes take longer than those of any worker's own link."""
+    """The link that workers share, `s0 -> s1`, that decides: it needs more time for its bytes than any worker's own."""
 
 
 class CommandExit(_Part):

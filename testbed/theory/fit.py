@@ -117,5 +117,11 @@ def _bounded(logarithms: Floats) -> Floats:
 
 
 def _costs(logarithms: Floats) -> Costs:
-    values = {name: exp(value) for name, value in zip(PARAMETERS, logarithms, strict=True)}
-    return replace(DEFAULT_COSTS, **values)
+    host_latency_s, message_s, addition_s_per_byte, link_share = (exp(value) for value in logarithms)
+    return replace(
+        DEFAULT_COSTS,
+        host_latency_s=host_latency_s,
+        message_s=message_s,
+        addition_s_per_byte=addition_s_per_byte,
+        link_share=link_share,
+    )

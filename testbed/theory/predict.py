@@ -13,10 +13,12 @@ from math import prod
 from typing import Final, Literal, NamedTuple
 
 from testbed.errors import SpecError
+from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.fusion import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.slowdowns.base import iteration_random
+from testbed.experiment.workloads.allreduce import AllReduce
 from testbed.plan.buckets import exchanges_by_bucket
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Plan, make_plan
 from testbed.plan.prediction import exchange_time_s, plan_links
 from testbed.theory import dag
 from testbed.theory.architectures import ARCHITECTURES, Architecture, Servers
@@ -24,9 +26,11 @@ from testbed.theory.architectures import Links as ArchitectureLinks
 from testbed.theory.simulation.simulate import simulate
 from testbed.theory.what_if import FullAggregation, FullRing
 from testbed.traces.table import Layer, LayerTable
-from transports.collectives.base import Collective
+from transports.bench.stacks import Composed, parse_stack
+from transports.channels.base import CHANNELS
+from transports.collectives.base import COLLECTIVES, Collective
 from transports.collectives.in_network import InNetwork
-from transports.collectives.timing import IDLE_S, exchange_times_s
+from transports.collectives.timing import IDLE_S, Costs, Links, exchange_times_s
 from transports.compression.base import Exchange
 
 NUM_ITERATIONS: Final = 8
@@ -89,6 +93,37 @@ def predict_iteration(plan: Plan) -> IterationPrediction:
     return _Predictor(plan).predict()
 
 
+class ExchangePrediction(NamedTuple):
+    """One all-reduce by itself."""
+
+    stack: str
+    size_bytes: int
+    time_s: float | None
+    """None: of a whole stack, whose schedule is its own, or a compression, whose codec takes time."""
+
+
+def predict_exchanges(experiment: Experiment, costs: Costs) -> list[ExchangePrediction]:
+    """Of workload `allreduce`: each size on each stack. Raises SpecError as planning does."""
+    workload = experiment.workload
+    assert isinstance(workload, AllReduce), "others have iterations"
+    found = []
+    for stack in workload.stacks:
+        parsed = parse_stack(stack)
+        for size_bytes in workload.sizes_bytes:
+            time_s = None
+            if isinstance(parsed, Composed) and parsed.compression.kind == "none":
+                spec = {
+                    **experiment.dump(),
+                    "collective": COLLECTIVES.dump(parsed.collective),
+                    "channel": CHANNELS.dump(parsed.channel),
+                    "workload": {"kind": "synthetic", "layers": [f"{size_bytes}B"]},
+                    "fusion": "none",
+                }
+                time_s = make_plan(validate(spec), costs=costs).prediction.predicted_s
+            found.append(ExchangePrediction(stack, size_bytes, time_s))
+    return found
+
+
 class _Predictor:
     def __init__(self, plan: Plan) -> None:
         experiment = plan.experiment
@@ -117,7 +152,7 @@ class _Predictor:
         self._fraction = experiment.channel.goodput_fraction(experiment.mtu)
         self._rate_bps = plan.prediction.goodput_bps / self._fraction
         self._latency_s = plan.latency_s - plan.costs.host_latency_s
-        self._alike: dict[tuple[Exchange, bool, float], float] = {}
+        self._alike: dict[tuple[Exchange, bool], float] = {}
 
     def _bucket_ready_s(self) -> list[float]:
         """When each bucket is complete, since the beginning of backward."""
@@ -173,7 +208,8 @@ class _Predictor:
         num_servers = self._plan.world.num_servers
         free_s = [0.0] * (len(factors) + num_servers)
         last_s = 0.0
-        exchanged, waits = [], []
+        exchanged: list[tuple[float, float]] = []
+        waits: list[bool] = []
         for ready_s, bucket in zip(self._ready_s, self._buckets, strict=True):
             computed_s = [(self._forward_s + ready_s) * factor for factor in factors] + [0.0] * num_servers
             begins_s = [max(both) for both in zip(free_s, computed_s, strict=True)]
@@ -219,13 +255,15 @@ class _Predictor:
             )
             return [max(workers) + lasts_s] * len(begins_s)
         if max(begins_s) == min(workers):  # all workers begin together: every such exchange is as long
-            key = exchange, idle, 0.0
+            key = exchange, idle
             if key not in self._alike:
                 self._alike[key] = max(self._times_s(exchange, collective, links, [0.0] * len(begins_s), idle))
             return [max(workers) + self._alike[key]] * len(begins_s)
         return self._times_s(exchange, collective, links, begins_s, idle)
 
-    def _times_s(self, exchange, collective, links, begins_s, idle):  # type: ignore[no-untyped-def]
+    def _times_s(
+        self, exchange: Exchange, collective: Collective, links: Links, begins_s: Sequence[float], idle: bool
+    ) -> list[float]:
         return exchange_times_s(
             collective,
             exchange.operation,
@@ -247,26 +285,24 @@ class _Predictor:
         largest = max((each for bucket in self._buckets for each in bucket), key=lambda each: each.num_elements)
         rounds_s = self._latency_part_s(largest)
         hosts_s = self._hosts_part_s(largest)
-        links_s = self._whole_s(largest) - rounds_s - hosts_s
+        links_s = self.whole_s(largest) - rounds_s - hosts_s
         parts: dict[Decider, float] = {"links": links_s, "latency": rounds_s, "hosts": hosts_s}
         return max(parts, key=lambda name: parts[name])
 
-    def _whole_s(self, exchange: Exchange) -> float:
+    def whole_s(self, exchange: Exchange) -> float:
+        """Of one exchange that all begin together."""
         return max(self._exchanged(exchange, [0.0] * self._plan.world.size, idle=False))
 
     def _hosts_part_s(self, exchange: Exchange) -> float:
         free = replace(self._plan.costs, host_latency_s=1e-9, message_s=0.0, addition_s_per_byte=0.0)
-        return self._whole_s(exchange) - _Predictor(replace(self._plan, costs=free))._without_memory(exchange)
+        return self.whole_s(exchange) - _Predictor(replace(self._plan, costs=free)).whole_s(exchange)
 
     def _latency_part_s(self, exchange: Exchange) -> float:
         near = tuple(
             replace(each, asked=each.asked.model_copy(update={"delay_s": 0.0})) for each in self._plan.directions
         )
         plan = replace(self._plan, directions=near, latency_s=self._plan.costs.host_latency_s)
-        return self._whole_s(exchange) - _Predictor(plan)._without_memory(exchange)
-
-    def _without_memory(self, exchange: Exchange) -> float:
-        return max(self._exchanged(exchange, [0.0] * self._plan.world.size, idle=False))
+        return self.whole_s(exchange) - _Predictor(plan).whole_s(exchange)
 
     def _models(self, time_s: float) -> dict[str, float | None]:
         plan, table = self._plan, self._table
@@ -293,7 +329,7 @@ class _Predictor:
         fewest, most = min(of_size), max(of_size)
 
         def cost_s(count: int) -> float:
-            return sum(self._whole_s(each) for each in of_size[count])
+            return sum(self.whole_s(each) for each in of_size[count])
 
         per_byte = (
             (cost_s(most) - cost_s(fewest)) / (4 * (most - fewest)) if most > fewest else cost_s(most) / (4 * most)

@@ -114,6 +114,7 @@ class Progress:
         self.num_left = len(steps)
 
     def done(self, index: int) -> None:
+        """That step is: later ones wait for one thing less."""
         for later in self.order.successors[index]:
             self.waiting[later] -= 1
         self.num_left -= 1

@@ -46,7 +46,7 @@ class Costs:
     link_share: float = 1.0
     """What a long stream reaches, of what headers leave of a link's rate."""
     tcp: bool = True
-    """Whether a sender discovers how much it may send, so that it begins slowly and concurrent ones overflow a queue."""
+    """Whether senders discover how much they may send, so that they begin slowly, and overflow a queue together."""
     fitted_at: str | None = None
     """When these were fitted to measurements (ISO 8601); None: they are the defaults."""
 
@@ -251,8 +251,8 @@ class _Timeline:
         self._done(number, index)
 
     def _cross(self, sender: int, receiver: int, size_bytes: int, hop: int, until_s: float) -> None:
-        """The next link, now that the message begins to come there; its last byte comes there at `until_s`. Only now: of
-        all messages to one link, the one that comes first has it first."""
+        """The next link, now that the message begins to come there; its last byte comes there at `until_s`. Only now:
+        of all messages to one link, the one that comes first has it first."""
         path, _ = self._path((sender, receiver))
         if hop == len(path):
             self._at(max(until_s, self._now_s), lambda: self._arrive(sender, receiver))

@@ -1,9 +1,9 @@
 """Max-min fair rates of flows that share links: what long TCP connections of one kind come to, roughly.
 
-Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 1992, section 6.5.2): all rates grow together,
-a link that is full freezes its flows, the rest goes on. Here links are not filled in ascending order of their share, one
-at a time: every link whose share is the least on the whole path of each of its flows is full at once. No flow of such a
-link can be frozen below that share, since shares of the others only grow while flows are frozen elsewhere.
+Progressive filling (Bertsekas and Gallager, "Data Networks", 2nd edition, 1992, section 6.5.2): all rates grow
+together, a link that is full freezes its flows, the rest goes on. Here links are not filled in ascending order of their
+share, one at a time: every link whose share is the least on the whole path of each of its flows is full at once. No
+flow of such a link can be frozen below that share, since shares of others only grow while flows are frozen elsewhere.
 """
 
 from collections.abc import Sequence

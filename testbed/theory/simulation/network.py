@@ -130,9 +130,9 @@ class SimulatedNetwork:
             together += distance
         places = np.array([index[each] for each in candidates])
         best = places[np.lexsort((np.arange(len(places)), together[places], farthest[places]))[0]]
-        if np.isinf(farthest[best]):
-            raise SpecError(f"the topology has no path from {self.switches[best]} to every worker")
-        return self.switches[best]
+        if np.isinf(farthest[int(best)]):
+            raise SpecError(f"the topology has no path from {self.switches[int(best)]} to every worker")
+        return self.switches[int(best)]
 
     def delay_s(self, links: Sequence[int] | Integers) -> float:
         """Propagation along those links."""

@@ -60,7 +60,8 @@ class SymmetricExchange:
         members = np.arange(self.world.num_workers).reshape(1, -1)
         longest = parts(num_elements, self.world.num_workers)[0][1]
         segments = collective.segments(0, longest, element_bytes, MIN_SEGMENTS)
-        return self._ring(members, [count * element_bytes for _, count in segments], ready_s.reshape(1, -1))[0]
+        done_s = self._ring(members, [count * element_bytes for _, count in segments], ready_s.reshape(1, -1))
+        return done_s.reshape(-1)
 
     def _aggregation(self, collective: InNetwork, num_elements: int, ready_s: Floats) -> Floats:
         """All begin when the last one does, and are done at the same time."""
@@ -205,7 +206,8 @@ class _RingSteps:
             if nobody_waits and self._alike:
                 self._travel(left - 1, adding_s)  # one is left, after which all of the state is right
                 left = 1
-        return np.maximum(self._ready_s.max(axis=0), self._sender_free_s)
+        done_s: Floats = np.maximum(self._ready_s.max(axis=0), self._sender_free_s)
+        return done_s
 
     def _state(self, *, adds: bool) -> Floats:
         """All that decides what comes next."""

@@ -7,7 +7,6 @@ changed, and only then: a message that takes the place of one on the same path c
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -207,7 +206,8 @@ class _Run:
         moved = self._where >= 0
         of_paths = np.bincount(self._where[moved], self._sizes_bits[moved] / 8, minlength=len(self._paths))
         spread = np.repeat(of_paths, self._paths.lengths)
-        return np.bincount(self._paths.links, spread, minlength=len(self._capacities))[: len(self._graph.network)]
+        carried = np.bincount(self._paths.links, spread, minlength=len(self._capacities)).astype(np.float64)
+        return carried[: len(self._graph.network)]
 
     def _window_end_s(self, ends_s: Floats) -> float:
         """When the next transfers have been sent."""
@@ -321,13 +321,3 @@ class _Run:
                 self._free_s[self._graph.resources[task]] = done_s, int(task)
             self._start_s[task], self._sent_s[task] = start_s, done_s
             self._push(done_s, "arrive", np.array([task]))
-
-
-def in_order(graph: TaskGraph, tasks: Sequence[int]) -> None:
-    """Each starts when the one before it has been sent."""
-    for before, after in _pairs(tasks):
-        graph.after_sent(before, after)
-
-
-def _pairs(tasks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return zip(tasks, tasks[1:], strict=False)

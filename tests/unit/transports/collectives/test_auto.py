@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from transports.collectives.auto import Auto
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.cost import sent_bytes
-from transports.collectives.timing import Costs, INITIAL_WINDOW_BYTES, alpha_beta_time_s, slow_start_cost_s
+from transports.collectives.timing import INITIAL_WINDOW_BYTES, Costs, alpha_beta_time_s, slow_start_cost_s
 
 LINK = Auto().informed(latency_s=50e-6, rate_bps=956e6)
 

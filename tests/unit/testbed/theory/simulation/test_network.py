@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -15,7 +16,7 @@ def test_a_path_is_a_shortest_one() -> None:
         assert len(path) == length
         assert path[0][0] == names[source]
         assert path[-1][1] == names[target]
-        assert all(before[1] == after[0] for before, after in zip(path, path[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in pairwise(path))
 
 
 def test_flows_spread_over_equal_paths_and_stay_where_they_are() -> None:

@@ -26,7 +26,7 @@ def test_two_flows_share_and_the_longer_one_then_has_the_link() -> None:
 def test_what_follows_starts_when_the_other_has_left_or_arrived() -> None:
     star, names = network(2)
     graph = TaskGraph(star)
-    path = graph.path(*names)
+    path = graph.path(names[0], names[1])
     first = graph.transfer(path, 1e6, 0.5, release_s=1.0)
     on_sent, on_arrival = graph.transfer(path, 1e6, 0.0), graph.work(0.25, resource=0)
     graph.after_sent(first, on_sent)
@@ -62,7 +62,7 @@ def test_a_limit_is_shared_like_a_link() -> None:
     star, names = network(4)
     graph = TaskGraph(star)
     limit = graph.limit(RATE_BPS / 2)
-    tasks = [graph.transfer(graph.path(*names[pair : pair + 2], limit), 1e6, 0.0) for pair in (0, 2)]
+    tasks = [graph.transfer(graph.path(names[pair], names[pair + 1], limit), 1e6, 0.0) for pair in (0, 2)]
     timeline = graph.run()
     assert timeline.sent_s[tasks] == pytest.approx([4e6 / BYTES_PER_S] * 2)
 
