@@ -1,8 +1,8 @@
 """Iterations of an experiment, on the network that its spec describes or a larger one of the same kind. Pure.
 
 What is simulated: forward and backward passes of every worker, stragglers included; buckets that are exchanged one
-after the other as they become ready, overlapping with backward; every message of the collective's own schedule, or, of rings
-and hierarchies of hundreds of workers, every step (`symmetric.py`); links shared fairly, by several jobs as well.
+after the other as they become ready, overlapping with backward; every message of the collective's own schedule, or,
+of rings and hierarchies of hundreds of workers, every step (`symmetric.py`); links shared fairly, by several jobs too.
 What is not: packets, losses, congestion windows, queues, the processors that serve the network.
 """
 
