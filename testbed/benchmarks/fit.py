@@ -21,7 +21,7 @@ GROUPS: Final[dict[str, dict[str, Any]]] = {
 }
 """Links and numbers of workers that no validation uses."""
 SIZES: Final = ("64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB")
-REPEAT: Final = 7
+REPEAT: Final = 5
 
 
 def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit, list[dict[str, Any]]]:

@@ -60,7 +60,7 @@ def doctor(
 
 @commands.command(epilog=EPILOG, short_help="Fit the cost model's parameters to this machine.")
 def fit(as_json: Json = False) -> None:
-    """Measure what hosts add to links here, and fit the parameters of predictions to it; about a minute, as root.
+    """Measure what hosts add to links here, and fit the parameters of predictions to it; a few minutes, as root.
 
     All-reduces of 64 KiB to 64 MiB on emulated links. What is found is kept beside the machine's budget; `testbed
     predict`, plans, reports and `auto` use it from then on.
