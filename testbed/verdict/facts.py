@@ -100,7 +100,7 @@ class AllReduceFacts:
     bound_s: float
     predicted_s: float
     bottleneck: str | None = None
-    """Whose bytes decide `predicted_s`, where not the alpha-beta model does."""
+    """Whose bytes decide `predicted_s`, where not the cost model does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

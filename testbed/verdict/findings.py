@@ -23,7 +23,7 @@ from testbed.plan.background import FlowBytes
 from testbed.plan.buckets import scaled
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import HOST_LATENCY_S, predict
+from testbed.plan.prediction import predict
 from testbed.record.summary import BacklogSummary, CaptureSummary, DelayLine, Outcome, PrometheusSummary, Summary
 from testbed.record.writer import RecordWriter
 from testbed.verdict import retransmissions
@@ -351,8 +351,7 @@ class Findings:
             return None
         delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
         plan = self.plan
-        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s)
-        alpha_s += plan.clock.virtual_s(HOST_LATENCY_S)
+        latency_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s)
         prediction = predict(
             self.plan.experiment,
             self.plan.collective,
@@ -360,12 +359,15 @@ class Findings:
             self._exchanges(),
             self.plan.directions,
             self.plan.world,
-            alpha_s=alpha_s,
+            ways=plan.paths,
+            latency_s=latency_s,
+            costs=plan.costs,
+            delays_s=delays_s,
         )
         return AllReduceFacts(
             size_bytes=prediction.gradient_bytes,
             bound_s=prediction.bound_s,
-            predicted_s=prediction.alpha_beta_s,
+            predicted_s=prediction.predicted_s,
             bottleneck=prediction.bottleneck,
         )
 
