@@ -124,13 +124,13 @@ def predict(
     participants = set(names)
     trunks = [direction for direction in directions if participants.isdisjoint(direction.hop)]
     own = [direction for direction in directions if not participants.isdisjoint(direction.hop)]
-    if all(direction.asked.unshaped for direction in own):
+    alone = [direction for direction in own if not direction.asked.unshaped]
+    if not alone:
         # Workers that share a host: its link is the first that takes time.
         own = [direction for direction in trunks if any(node.startswith("h") for node in direction.hop)]
         ends = World(num_workers=experiment.workers_per_host.num_hosts(experiment.workers))
     else:
-        own = [direction for direction in own if not direction.asked.unshaped]
-        ends = world
+        own, ends = alone, world
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
     if not experiment.synchronisation.in_step:
@@ -168,7 +168,8 @@ def predict(
     least_s = max(_least_s(direction, ends, exchanges, fraction) for direction in used)
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
     certain_s = max((trunk.balanced_s for trunk in trunks if trunk.expected_bytes is not None), default=0.0)
-    decides = busiest is not None and busiest.balanced_s > max(direction.balanced_s for direction in used)
+    alone_s = max((direction.balanced_s for direction in alone), default=0.0)
+    decides = busiest is not None and busiest.balanced_s > alone_s
     busiest_s = busiest.balanced_s if busiest is not None else 0.0
     return Prediction(
         gradient_bytes=sum(buckets) * GRADIENT_ELEMENT_BYTES,

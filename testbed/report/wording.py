@@ -92,8 +92,8 @@ def costs_text(costs: "Costs") -> str:
     """What a prediction takes hosts to cost, and who says so."""
     by = "defaults; `testbed fit` measures" if costs.fitted_at is None else f"fitted {costs.fitted_at[:10]}"
     return (
-        f"hosts: {costs.host_latency_s * 1e6:.0f} us latency and {costs.message_s * 1e6:.0f} us of a processor per "
-        f"message, {costs.addition_s_per_byte * 1e9:.2f} ns to add a byte, {100 * costs.link_share:.1f} % of what "
+        f"hosts: {costs.host_latency_s * 1e6:.3g} us latency and {costs.message_s * 1e6:.3g} us of a processor per "
+        f"message, {costs.addition_s_per_byte * 1e9:.3g} ns to add a byte, {100 * costs.link_share:.1f} % of what "
         f"headers leave of a link ({by})"
     )
 
