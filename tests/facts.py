@@ -16,7 +16,8 @@ PREDICTION = Prediction(
     payload_bytes=1000,
     bound_s=2.5,
     schedule_bound_s=3.0,
-    alpha_beta_s=3.2,
+    predicted_s=3.2,
+    fitted_at=None,
     goodput_bps=8000.0,
     bottleneck=None,
 )

@@ -194,6 +194,37 @@ def bench_containers(
     _bench_targets(BENCHMARKS, only, as_json=as_json)
 
 
+@commands.command("predictions", epilog=EPILOG, short_help="The cost model beside measurements.")
+def bench_predictions(
+    only: Annotated[
+        str, typer.Option(help="Of the groups only these, as --list names them; `mean` is over those before it.")
+    ] = "",
+    listed: Annotated[bool, typer.Option("--list", help="Print the points and measure nothing.")] = False,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure exchanges and iterations on emulated links, and hold the cost model's predictions to them.
+
+    Every collective and channel, 2 to 8 workers, 64 KiB to 100 MB, delays of 0, 1 and 10 ms, a slow link, a dumbbell,
+    stragglers: the error of each point, the mean, and how much slower `auto` is than the best of its candidates. The
+    parameters are those of `testbed fit`, which measures other links. About 15 minutes.
+
+    Example: testbed bench predictions --only four,mean
+    """
+    from testbed.benchmarks.predictions import benchmarks, iteration_specs, points
+
+    set_up_logging(verbose)
+    if listed:
+        lines = [f"{each.group}: {each.stack} {each.size}" for each in points()]
+        lines += [f"{name}: iteration" for name in iteration_specs()]
+        if as_json:
+            emit({"points": lines})
+        else:
+            standard_output().print("\n".join(lines), highlight=False, markup=False)
+        return
+    _bench_targets(benchmarks(), only, as_json=as_json)
+
+
 def _bench_targets(benchmarks: "Benchmarks", only: str, *, as_json: bool) -> None:
     from testbed.benchmarks.targets import Journal, chosen, render_targets
     from testbed.machine.doctor import require_root

@@ -1,4 +1,4 @@
-"""doctor, clean: what this machine can do, and what dead runs left on it."""
+"""doctor, fit, clean: what this machine can do, and what dead runs left on it."""
 
 import os
 from dataclasses import asdict
@@ -56,6 +56,44 @@ def doctor(
             render_budget(budget, standard_output())
     if any(not check.ok and check.severity == "needed" for check in checks):
         raise typer.Exit(EnvironmentLacksError.exit_code)
+
+
+@commands.command(epilog=EPILOG, short_help="Fit the cost model's parameters to this machine.")
+def fit(as_json: Json = False) -> None:
+    """Measure what hosts add to links here, and fit the parameters of predictions to it; a few minutes, as root.
+
+    All-reduces of 64 KiB to 64 MiB on emulated links. What is found is kept beside the machine's budget; `testbed
+    predict`, plans, reports and `auto` use it from then on.
+    """
+    from testbed.benchmarks.fit import measure_fit
+    from testbed.machine.doctor import require_root
+    from testbed.machine.fit import keep_fit
+    from testbed.report.wording import costs_text
+
+    require_root()
+    with Console(stderr=True).status("measuring") as status:
+        found, rows = measure_fit(on_step=lambda step: status.update(f"measuring: {step}"))
+    keep_fit(found)
+    if as_json:
+        emit({"costs": asdict(found.costs), "mean_error": found.mean_error, "rows": rows})
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("exchange", "size", "measured", "by the fit", "residual"):
+        table.add_column(column, justify="left" if column == "exchange" else "right")
+    for row in rows:
+        table.add_row(
+            f"{row['group']}: {row['stack']}",
+            f"{row['size_bytes']:,} B",
+            f"{row['measured_s'] * 1e3:.2f} ms",
+            f"{row['predicted_s'] * 1e3:.2f} ms",
+            f"{100 * row['residual']:+.1f} %",
+        )
+    standard_output().print(table)
+    standard_output().print(
+        f"{costs_text(found.costs)}\nresiduals: mean {100 * found.mean_error:.1f} %, largest "
+        f"{100 * found.largest_error:.1f} %",
+        highlight=False,
+    )
 
 
 @commands.command(epilog=EPILOG, short_help="Remove what dead runs left behind.")

@@ -1,11 +1,11 @@
-"""advise, trace: what models say of a training, without running it."""
+"""advise, predict, simulate, trace: what models say of a training, without running it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, get_args
 
 import typer
 
-from testbed.commands.options import EPILOG, Json, emit
+from testbed.commands.options import EPILOG, Json, Set, Spec, emit
 from testbed.errors import SpecError
 from transports.bench.terminal import standard_output
 
@@ -144,6 +144,80 @@ def advise(
         emit(advice_json(found, loaded.name))
     else:
         render_advice(found, loaded.name, standard_output())
+
+
+@commands.command(epilog=EPILOG, short_help="Predict a spec's iteration, by every model there is.")
+def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
+    """Predict a spec's iteration without root and without running it.
+
+    Its time and parts, the scaling factor, bytes and utilisation of each link, the critical path and what decides, by
+    the cost model; beside it what other models say. `testbed fit` measures the cost model's parameters on this machine;
+    without it they are defaults. Of workload allreduce: the time of each size on each stack.
+
+    Example: testbed predict experiments/quickstart.yaml --set link.rate=1gbit --json
+    """
+    from testbed.experiment.experiment import load
+    from testbed.machine.fit import expected_error, known_costs
+    from testbed.plan.plan import make_plan
+    from testbed.report.terminal.prediction import (
+        exchanges_json,
+        prediction_json,
+        render_exchanges,
+        render_prediction,
+    )
+    from testbed.theory.predict import predict_exchanges, predict_iteration
+
+    experiment = load(spec, overrides or [])
+    costs, expected = known_costs(), expected_error()
+    if experiment.workload.lone_exchanges():
+        exchanges = predict_exchanges(experiment, costs)
+        if as_json:
+            emit(exchanges_json(exchanges, costs, expected))
+        else:
+            render_exchanges(exchanges, costs, expected, standard_output())
+        return
+    plan = make_plan(experiment, costs=costs)
+    found = predict_iteration(plan)
+    if as_json:
+        emit(prediction_json(found, expected))
+    else:
+        render_prediction(found, plan.costs, expected, standard_output())
+
+
+@commands.command(epilog=EPILOG, short_help="Simulate a spec's flows, with thousands of workers if asked.")
+def simulate(
+    spec: Spec,
+    overrides: Set = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", max=100_000, help="How many, instead of the spec's.", show_default=False),
+    ] = None,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, max=1000, help="How many.")] = 1,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, max=64, help="So many jobs like this one, next to each other.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Simulate iterations of a spec flow by flow, without root and without running anything.
+
+    Links are shared fairly, flows choose among equal paths by a hash, stragglers are drawn from the spec's seed.
+    Topologies grow with the workers, beyond what can be emulated. Packets, losses and queues are not simulated.
+
+    Example: testbed simulate experiments/quickstart.yaml --workers 4096 --set topology=fat_tree
+    """
+    from testbed.experiment.experiment import load
+    from testbed.report.terminal.simulation import render_simulation, simulation_json
+    from testbed.theory.simulation.simulate import scaled
+    from testbed.theory.simulation.simulate import simulate as run
+
+    experiment = load(spec, overrides or [])
+    if workers is not None:
+        experiment = scaled(experiment, workers)
+    found = run(experiment, num_iterations=iterations, num_jobs=jobs)
+    if as_json:
+        emit(simulation_json(found))
+    else:
+        render_simulation(found, standard_output())
 
 
 @traces.command("show", epilog=EPILOG, short_help="Print a trace's layers, times and gradients.")

@@ -29,7 +29,7 @@ Quantity = Literal["time", "rate"]
 Tree = TypeVar("Tree")
 
 _SUFFIXES: Final[Mapping[str, Quantity]] = {
-    **dict.fromkeys(("_s", "_ms", "_us", "_ns"), "time"),
+    **dict.fromkeys(("_s", "_ms", "_us", "_ns", "_s_per_byte"), "time"),
     "_bps": "rate",
 }
 

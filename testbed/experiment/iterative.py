@@ -73,6 +73,10 @@ class Iterative(AgentWorkload):
     def computing(self) -> str:
         """What of computing is real and what is paced or replayed, in a line for a reader of the numbers."""
 
+    def timed_layers(self) -> LayerTable | None:
+        """Where computing is paced or replayed."""
+        return self.layer_table() if self.paced() else None
+
     def parameter_counts(self) -> Sequence[int]:
         """Elements of each."""
         return [prod(shape) for shape in self.parameter_shapes()]

@@ -27,6 +27,7 @@ from testbed.hosts.cgroups import available_controllers, cure, needed_controller
 from testbed.hosts.clean import FORGET_CURE, leftovers
 from testbed.hosts.docker_cli import CURE as DOCKER_CURE
 from testbed.hosts.docker_cli import docker_here
+from testbed.machine.fit import known_costs
 from testbed.metrics.exporter import PORT
 from testbed.metrics.server import CURE, PROGRAM
 from testbed.plan.plan import Plan, make_plan
@@ -130,7 +131,12 @@ def plan_here(experiment: Experiment) -> Plan:
 
 def _plan_here(experiment: Experiment) -> Plan:
     def planned_at(dilation: float, reason: str = "") -> Plan:
-        return make_plan(experiment, works=lambda name: not backend_lacks(name), chosen_dilation=(dilation, reason))
+        return make_plan(
+            experiment,
+            works=lambda name: not backend_lacks(name),
+            costs=known_costs(),
+            chosen_dilation=(dilation, reason),
+        )
 
     if experiment.dilation != "auto":
         return planned_at(1.0)

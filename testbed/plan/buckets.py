@@ -1,10 +1,12 @@
 """The buckets that one iteration's gradients go out in, and what they ask of the collective. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.fusion.base import Gradients
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES, Gradients
+from testbed.traces.table import LayerTable
 from transports.compression.base import LENGTH_BYTES, Compressor, Exchange, Pattern, Shape
 from transports.errors import OptionError
 
@@ -32,17 +34,31 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
     return fusion.buckets(_gradients(experiment), all_reduce_s)
 
 
+def bucket_ready_s(table: LayerTable, buckets: Sequence[int]) -> list[float]:
+    """When the last gradient of each bucket is there, since the beginning of backward."""
+    gradients = table.gradients()
+    made = list(accumulate(each.size_bytes // GRADIENT_ELEMENT_BYTES for each in gradients))
+    return [
+        gradients[next(number for number, count in enumerate(made) if count >= filled)].ready_s
+        for filled in accumulate(buckets)
+    ]
+
+
 def exchanges(experiment: Experiment, buckets: Sequence[int]) -> tuple[Exchange, ...]:
     """Of all buckets, in order. Raises SpecError for a compression, or a collective, that cannot be right here."""
+    return tuple(exchange for each in exchanges_by_bucket(experiment, buckets) for exchange in each)
+
+
+def exchanges_by_bucket(experiment: Experiment, buckets: Sequence[int]) -> tuple[tuple[Exchange, ...], ...]:
+    """Those of each bucket. Raises SpecError as :func:`exchanges` does."""
     compressor = experiment.compression
     _require_right(experiment, compressor)
     if experiment.stack is None and (reason := experiment.collective.buckets_misfit(buckets)):
         raise SpecError(reason)
     agreement = _agreement(experiment, buckets)
     return tuple(
-        exchange
+        (*agreement, *compressor.exchanges(shapes, experiment.workers))
         for shapes in _bucket_shapes(experiment, buckets)
-        for exchange in (*agreement, *compressor.exchanges(shapes, experiment.workers))
     )
 
 

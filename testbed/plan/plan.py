@@ -34,10 +34,11 @@ from testbed.plan.link_configuration import AskedLink, asked_links
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
-from testbed.plan.prediction import HOST_LATENCY_S, Prediction, exchange_time_s, path_delay_s, predict
+from testbed.plan.prediction import Prediction, exchange_time_s, path_delay_s, predict
 from testbed.plan.requested_links import able, asked_over_time, refusals
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
+from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
 from transports.compression.base import Exchange, Pattern
 from transports.errors import OptionError
 from transports.units import format_rate
@@ -73,12 +74,17 @@ class Plan:
     uncompressed_bytes: int
     """What workers would send to each other in one iteration without compression, on the wire."""
     prediction: Prediction
+    costs: Costs
+    """What the prediction takes hosts to add to links: the machine's, which in virtual time is k times faster."""
     paths: Mapping[Hop, Path]
     """Of every ordered pair of hosts."""
     collective: Collective
     """The spec's, told what it has left open."""
+    propagation_s: float
+    """On the slowest path between two participants, by what is asked of the links."""
     latency_s: float
-    """Of an empty message on the slowest path between two participants, by what is asked of the links."""
+    """Of an empty message there, as whatever decides by it is told: with hosts that are as fast as this machine, so
+    that dilation changes no decision."""
     world: World
     """The participants of every exchange of gradients."""
     traffic: Mapping[Hop, int]
@@ -269,10 +275,11 @@ def make_plan(
     experiment: Experiment,
     *,
     works: Callable[[BackendName], bool] = lambda _: True,
+    costs: Costs = DEFAULT_COSTS,
     chosen_dilation: tuple[float, str] | None = None,
 ) -> Plan:
-    """Decide everything; `works` says whether this machine has a backend, for `link.backend: auto`, and
-    `chosen_dilation` what `dilation: auto` is here, and why.
+    """Decide everything; `works` says whether this machine has a backend, for `link.backend: auto`, `costs` what its
+    hosts add to links, in real time, and `chosen_dilation` what `dilation: auto` is here, and why.
 
     Raises SpecError for combinations that cannot be right.
     """
@@ -295,20 +302,38 @@ def make_plan(
     adding = [each for each in aggregators if each.collective == experiment.collective]
     channel = experiment.channel
     delays_s = {hop: each.spec.delay_s for hop, each in asked.items()}
-    latency_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s) + HOST_LATENCY_S
-    rate_bps = min((each.spec.rate_bps for each in asked.values() if not each.spec.unshaped), default=MAX_RATE_BPS)
-    goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu)
+    propagation_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s)
+    latency_s = propagation_s + costs.host_latency_s
+    shaped = [each.spec for each in asked.values() if not each.spec.unshaped]
+    rate_bps = min((spec.rate_bps for spec in shaped), default=MAX_RATE_BPS)
+    goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu) * costs.link_share
+    queue_bytes = min((spec.queue_bytes for spec in shaped), default=DEFAULT_QUEUE_BYTES)
     collective = exchanged_with.informed(
         tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
         latency_s=latency_s,
         rate_bps=goodput_bps,
+        queue_bytes=queue_bytes,
+        costs=costs,
     )
     world = collective.world(experiment.workers, racks=racks_of(network, experiment.workers))
 
     def all_reduce_s(num_elements: int) -> float:
         exchange = Exchange("all_reduce", num_elements, GRADIENT_ELEMENT_BYTES)
+        links = Links.star(
+            world.size,
+            rate_bps=goodput_bps,
+            latency_s=propagation_s,
+            header_bytes=channel.header_bytes,
+            queue_bytes=queue_bytes,
+        )
         return exchange_time_s(
-            collective, world, exchange, alpha_s=latency_s, goodput_bps=goodput_bps, rate_bps=rate_bps
+            collective,
+            world,
+            exchange,
+            links,
+            costs,
+            latency_s=propagation_s,
+            rate_bps=rate_bps,
         )
 
     buckets = buckets_of(experiment, all_reduce_s)
@@ -391,10 +416,14 @@ def make_plan(
             asked_for,
             directions,
             world,
-            alpha_s=longest_s + clock.virtual_s(HOST_LATENCY_S),
+            ways=ways,
+            latency_s=longest_s,
+            costs=clock.virtual(costs),
         ),
+        costs=clock.virtual(costs),
         paths=ways,
         collective=collective,
+        propagation_s=propagation_s,
         latency_s=latency_s,
         world=world,
         traffic=traffic,

@@ -1,8 +1,7 @@
-"""The alpha-beta model of an iteration's all-reduces, over the links that a plan has. Pure."""
+"""What an iteration's exchanges take by the cost model, over the links that a plan has. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
@@ -11,7 +10,8 @@ from testbed.plan.bounds import own_goodput_bps, schedule_bound_s, task_bound_s
 from testbed.plan.direction import Direction
 from testbed.plan.paths import Hop, Path
 from transports.collectives.base import Collective, World
-from transports.collectives.cost import alpha_beta_time_s, bound_s
+from transports.collectives.cost import bound_s
+from transports.collectives.timing import DEFAULT_QUEUE_BYTES, Costs, Links, exchange_s
 from transports.compression.base import Exchange
 
 
@@ -25,11 +25,6 @@ def asynchronous_time_s(
     return max(2 * size_s, size_s * num_workers / num_servers), max(alone_s, size_s * num_workers / num_servers)
 
 
-HOST_LATENCY_S: Final = 50e-6
-"""What a message costs beside propagation on one machine: two system calls and two wake-ups. The alpha of the
-prediction before anything is measured; a run replaces it by its calibration."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """What theory says of one iteration's all-reduces, in virtual seconds."""
@@ -41,12 +36,15 @@ class Prediction:
     """The least that any exchange over the workers' own links needs (testbed.plan.bounds)."""
     schedule_bound_s: float
     """What the collective's own bytes need at least on the most loaded link."""
-    alpha_beta_s: float
+    predicted_s: float
+    """One exchange after the other."""
     goodput_bps: float
     """Of the slowest direction of a worker's or server's link that carries anything."""
     bottleneck: str | None
     """The direction between two switches, `s0 -> s1`, that needs more time for its bytes than workers' and servers'
-    links do: it decides `alpha_beta_s`, and `schedule_bound_s` where its bytes are certain."""
+    links do: it decides `predicted_s`, and `schedule_bound_s` where its bytes are certain."""
+    fitted_at: str | None
+    """When the costs of hosts were fitted (ISO 8601); None: they are defaults."""
 
 
 def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s: Mapping[Hop, float]) -> float:
@@ -61,6 +59,52 @@ def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s:
     return max((slowest_s(ways[pair]) for pair in traffic), default=0.0)
 
 
+def plan_links(
+    directions: Sequence[Direction],
+    ways: Mapping[Hop, Path],
+    names: Sequence[str],
+    *,
+    goodput_fraction: float,
+    header_bytes: int,
+    delays_s: Mapping[Hop, float] | None = None,
+) -> Links:
+    """The plan's links as the cost model takes them; `goodput_fraction` is the share of a rate that payload has, and
+    `delays_s` are those measured, by direction, instead of those that are asked for.
+
+    Of several equal paths each pair takes one, neighbours in rank different ones."""
+    number = {direction.hop: index for index, direction in enumerate(directions)}
+    delays_s = {direction.hop: direction.delay_s for direction in directions} | dict(delays_s or {})
+    found: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
+
+    def way(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
+        if pair not in found:
+            path = ways[names[pair[0]], names[pair[1]]]
+            hops = _one_of(path, turn=sum(pair))
+            found[pair] = tuple(number[hop] for hop in hops), sum(delays_s[hop] for hop in hops)
+        return found[pair]
+
+    shaped = [direction for direction in directions if not direction.asked.unshaped]
+    return Links(
+        s_per_byte=tuple(8 / (direction.rate_bps * goodput_fraction) for direction in directions),
+        paths=lambda pair: way(pair)[0],
+        latency_s=lambda pair: way(pair)[1],
+        header_bytes=header_bytes,
+        queue_bytes=min((direction.asked.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
+    )
+
+
+def _one_of(path: Path, *, turn: int) -> list[Hop]:
+    """The hops of one of the equal paths."""
+    hops: list[Hop] = []
+    node = path.source
+    while node != path.target:
+        nexts = [following for source, following in path.shares if source == node]
+        following = nexts[turn % len(nexts)]
+        hops.append((node, following))
+        node = following
+    return hops
+
+
 def predict(
     experiment: Experiment,
     collective: Collective,
@@ -69,39 +113,37 @@ def predict(
     directions: Sequence[Direction],
     world: World,
     *,
-    alpha_s: float,
+    ways: Mapping[Hop, Path],
+    latency_s: float,
+    costs: Costs,
+    delays_s: Mapping[Hop, float] | None = None,
 ) -> Prediction:
-    """The exchanges of one iteration, one after the other, on the workers' and servers' links; or what the most loaded
-    link that workers share (between switches, of a host) needs for its bytes, if that is longer.
+    """The exchanges of one iteration, one after the other, each by the cost model on the links on its way; or what the
+    most loaded link that workers share (between switches, of a host) needs for its bytes, if that is longer.
 
-    Links that differ count as the slowest that carries anything does: in a ring every step waits for it.
+    `latency_s` is the way of an empty packet on the slowest path that carries anything, to an aggregator too.
     """
     fraction = experiment.channel.goodput_fraction(experiment.mtu)
-    participants = set(participant_names(world.num_workers, world.num_servers))
+    names = participant_names(world.num_workers, world.num_servers)
+    participants = set(names)
     trunks = [direction for direction in directions if participants.isdisjoint(direction.hop)]
     own = [direction for direction in directions if not participants.isdisjoint(direction.hop)]
-    if all(direction.asked.unshaped for direction in own):
+    alone = [direction for direction in own if not direction.asked.unshaped]
+    if not alone:
         # Workers that share a host: its link is the first that takes time.
         own = [direction for direction in trunks if any(node.startswith("h") for node in direction.hop)]
         ends = World(num_workers=experiment.workers_per_host.num_hosts(experiment.workers))
     else:
-        own = [direction for direction in own if not direction.asked.unshaped]
-        ends = world
+        own, ends = alone, world
     used = [direction for direction in own if direction.balanced_bytes > 0] or own
     goodput_bps = min(direction.rate_bps for direction in used) * fraction
-    alpha_beta_s = sum(
-        exchange_time_s(
-            collective, world, exchange, alpha_s=alpha_s, goodput_bps=goodput_bps, rate_bps=goodput_bps / fraction
-        )
-        for exchange in exchanges
-    )
     if not experiment.synchronisation.in_step:
         least_s, alone_s = asynchronous_time_s(
             sum(buckets),
             num_workers=world.num_workers,
             num_servers=world.num_servers,
             goodput_bps=goodput_bps,
-            alpha_s=alpha_s,
+            alpha_s=latency_s + costs.host_latency_s,
         )
         size_bytes = sum(buckets) * GRADIENT_ELEMENT_BYTES
         return Prediction(
@@ -109,21 +151,39 @@ def predict(
             payload_bytes=size_bytes,
             bound_s=least_s,
             schedule_bound_s=least_s,
-            alpha_beta_s=alone_s,
+            predicted_s=alone_s,
             goodput_bps=goodput_bps,
             bottleneck=None,
+            fitted_at=costs.fitted_at,
         )
+    links = plan_links(
+        directions,
+        ways,
+        names,
+        goodput_fraction=fraction * costs.link_share,
+        header_bytes=experiment.channel.header_bytes,
+        delays_s=delays_s,
+    )
+    rate_bps = goodput_bps / fraction
+    lasting_s = {
+        exchange: exchange_time_s(collective, world, exchange, links, costs, latency_s=latency_s, rate_bps=rate_bps)
+        for exchange in set(exchanges)
+    }
+    modelled_s = sum(lasting_s[exchange] for exchange in exchanges)
     estimate_s = {direction.name: _any_s(direction, ends, exchanges, fraction) for direction in used}
     busiest = max(trunks, key=lambda direction: direction.balanced_s, default=None)
-    decides = busiest is not None and busiest.balanced_s > alpha_beta_s
+    alone_s = max((direction.balanced_s for direction in alone), default=0.0)
+    decides = busiest is not None and busiest.balanced_s > alone_s
+    busiest_s = busiest.balanced_s if busiest is not None else 0.0
     return Prediction(
         gradient_bytes=sum(buckets) * GRADIENT_ELEMENT_BYTES,
         payload_bytes=sum(exchange.payload_bytes(experiment.workers) for exchange in exchanges),
         bound_s=task_bound_s(exchanges, *_workers_goodput_bps(directions, world, fraction)),
         schedule_bound_s=schedule_bound_s(used, trunks, estimate_s),
-        alpha_beta_s=busiest.balanced_s if busiest is not None and decides else alpha_beta_s,
+        predicted_s=max(modelled_s, busiest_s),
         goodput_bps=goodput_bps,
         bottleneck=busiest.name if busiest is not None and decides else None,
+        fitted_at=costs.fitted_at,
     )
 
 
@@ -141,23 +201,35 @@ def _workers_goodput_bps(
 
 
 def exchange_time_s(
-    collective: Collective, world: World, exchange: Exchange, *, alpha_s: float, goodput_bps: float, rate_bps: float
+    collective: Collective,
+    world: World,
+    exchange: Exchange,
+    links: Links,
+    costs: Costs,
+    *,
+    latency_s: float,
+    rate_bps: float,
 ) -> float:
-    """One exchange by itself, on links of that goodput and rate."""
+    """One exchange by itself, connections having been in use; an aggregator's is that far away, on links of that
+    rate."""
     own_s = collective.exchange_s(
-        exchange.operation, exchange.num_elements, exchange.element_bytes, rate_bps=rate_bps, alpha_s=alpha_s
+        exchange.operation,
+        exchange.num_elements,
+        exchange.element_bytes,
+        rate_bps=rate_bps,
+        alpha_s=latency_s + costs.host_latency_s,
     )
     if own_s is not None:
         return own_s
-    return alpha_beta_time_s(
+    return exchange_s(
         collective,
         exchange.operation,
         world,
         exchange.num_elements,
         exchange.element_bytes,
-        alpha_s=alpha_s,
-        beta_s_per_byte=8 / goodput_bps,
-        gamma_s_per_byte=0.0,
+        links,
+        costs,
+        idle=False,
     )
 
 

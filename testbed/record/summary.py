@@ -272,9 +272,9 @@ class AllReduceSummary(_Part):
     """Of the schedule: what its bytes need at least on the most loaded link. Below `bound_s` where switches or servers
     bring links of their own."""
     predicted_s: float
-    """The alpha-beta prediction, or the time of the `bottleneck`."""
+    """The cost model's prediction, or the time of the `bottleneck`."""
     bottleneck: str | None = None
-    """The link that workers share, `s0 -> s1`, whose bytes take longer than the alpha-beta model's rounds."""
+    """The link that workers share, `s0 -> s1`, that decides: it needs more time for its bytes than any worker's own."""
 
 
 class CommandExit(_Part):

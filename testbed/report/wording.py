@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         TenantSummary,
         WorkerSummary,
     )
+    from transports.collectives.timing import Costs
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.record.number_text import DASH, percent_text, size_text, time_text
 
@@ -109,7 +110,17 @@ def deviation_text(share: float | None) -> str:
 def prediction_name(allreduce: "AllReduceSummary") -> str:
     """What the prediction rests on."""
     trunk = allreduce.bottleneck
-    return "the alpha-beta prediction" if trunk is None else f"what the bytes of {trunk} need at its rate"
+    return "the cost model's prediction" if trunk is None else f"what the bytes of {trunk} need at its rate"
+
+
+def costs_text(costs: "Costs") -> str:
+    """What a prediction takes hosts to cost, and who says so."""
+    by = "defaults; `testbed fit` measures" if costs.fitted_at is None else f"fitted {costs.fitted_at[:10]}"
+    return (
+        f"hosts: {costs.host_latency_s * 1e6:.3g} us latency and {costs.message_s * 1e6:.3g} us of a processor per "
+        f"message, {costs.addition_s_per_byte * 1e9:.3g} ns to add a byte, {100 * costs.link_share:.1f} % of what "
+        f"headers leave of a link ({by})"
+    )
 
 
 def bounds_text(allreduce: "AllReduceSummary") -> str:

@@ -71,7 +71,7 @@ def found(
                 spec_sha256=experiment.sha256(),
                 bound_s=plan.prediction.bound_s,
                 schedule_bound_s=plan.prediction.schedule_bound_s,
-                predicted_s=plan.prediction.alpha_beta_s,
+                predicted_s=plan.prediction.predicted_s,
                 num_asked=sweep.repeat,
                 runs=tuple(standing[-sweep.repeat :]),
             )

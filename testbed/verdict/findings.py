@@ -23,7 +23,7 @@ from testbed.plan.background import FlowBytes
 from testbed.plan.buckets import scaled
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import HOST_LATENCY_S, Prediction, predict
+from testbed.plan.prediction import Prediction, predict
 from testbed.record.summary import (
     BacklogSummary,
     CaptureSummary,
@@ -359,8 +359,7 @@ class Findings:
             return None
         delays_s = {(measured.sender, measured.receiver): measured.delay_s for measured in self.calibration.links}
         plan = self.plan
-        alpha_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s)
-        alpha_s += plan.clock.virtual_s(HOST_LATENCY_S)
+        latency_s = exchange_delay_s(plan.paths, plan.traffic, plan.aggregators, delays_s)
         return predict(
             self.plan.experiment,
             self.plan.collective,
@@ -368,7 +367,10 @@ class Findings:
             self._exchanges(),
             self.plan.directions,
             self.plan.world,
-            alpha_s=alpha_s,
+            ways=plan.paths,
+            latency_s=latency_s,
+            costs=plan.costs,
+            delays_s=delays_s,
         )
 
     def _exchanges(self) -> tuple[Exchange, ...]:

@@ -142,7 +142,7 @@ def _allreduce(facts: Facts) -> AllReduceSummary | None:
         time_s=float(np.median(list(longest.values()))) / facts.dilation,
         bound_s=prediction.bound_s,
         schedule_bound_s=prediction.schedule_bound_s,
-        predicted_s=prediction.alpha_beta_s,
+        predicted_s=prediction.predicted_s,
         bottleneck=prediction.bottleneck,
     )
 

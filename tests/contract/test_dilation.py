@@ -32,11 +32,13 @@ from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.experiment.topologies.base import TOPOLOGIES
 from testbed.experiment.workloads.base import WORKLOADS
 from testbed.plan.plan import Plan, make_plan
+from testbed.theory.predict import predict_iteration
 from testbed.worker.aggregator import AggregatorConfiguration
 from testbed.worker.tenant import TenantConfiguration
 from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
+from transports.collectives.timing import Costs
 from transports.compression.base import COMPRESSORS
 from transports.registry import Options, Registry
 from transports.units import parse_rate_bps, parse_time_s
@@ -96,6 +98,7 @@ QUANTITIES: Final = {
     "collective.in_network.partial_after_s": PROTOCOL,
     "collective.auto.latency_s": CHOICE,
     "collective.auto.overhead_s": CHOICE,
+    "collective.auto.addition_bps": CHOICE,
     "collective.auto.rate_bps": CHOICE,
     "worker.timeout_s": WORKER,
     "worker.latency_s": CHOICE,
@@ -297,8 +300,41 @@ def test_decisions_and_predictions_are_of_virtual_time() -> None:
     assert len({tuple(each.kind for each in plan.chosen) for plan in plans}) == 1
     assert len({plan.prediction.bound_s for plan in plans}) == 1
     assert len({plan.latency_s for plan in plans}) == 1
-    first, _, last = (plan.prediction.alpha_beta_s for plan in plans)
+    first, _, last = (plan.prediction.predicted_s for plan in plans)
     assert 0 < first - last < 0.05 * first, "but what the host adds to a message counts less"
+
+
+@pytest.mark.parametrize("collective", ["ring", "recursive_doubling", "parameter_server", "in_network"])
+def test_hosts_cost_a_tenth_in_time_that_runs_ten_times_slower(collective: str) -> None:
+    """They are this machine's, and in virtual time it is ten times faster; links are as they were."""
+    keys: dict[str, Any] = {"name": "t", "workers": 4, "collective": collective, "fusion": "none"}
+    keys["workload"] = {"kind": "synthetic", "layers": ["64KiB"]}
+
+    def predicted_s(costs: Costs, dilation: float) -> tuple[float, float]:
+        plan = make_plan(validate({**keys, "dilation": dilation}), costs=costs)
+        return plan.prediction.predicted_s, predict_iteration(plan).communication_s
+
+    dear = Costs(host_latency_s=2e-3, message_s=3e-4, addition_s_per_byte=2e-9)
+    free = replace(dear, host_latency_s=0.0, message_s=0.0, addition_s_per_byte=0.0)
+    for whole_s, slow_s, links_s, slow_links_s in zip(
+        predicted_s(dear, 1), predicted_s(dear, 10), predicted_s(free, 1), predicted_s(free, 10), strict=True
+    ):
+        assert links_s == slow_links_s
+        assert slow_s - links_s == pytest.approx((whole_s - links_s) / 10, rel=0.02)
+        assert whole_s > links_s
+
+
+def test_what_hosts_cost_is_scaled_whole() -> None:
+    """Every cost is a time, or a time for each byte; a share is neither."""
+    costs = Costs(host_latency_s=1e-4, message_s=2e-5, addition_s_per_byte=1e-9, link_share=0.9, fitted_at="now")
+    assert Clock(10).virtual(costs) == Costs(
+        host_latency_s=1e-4 / 10,
+        message_s=2e-5 / 10,
+        addition_s_per_byte=1e-9 / 10,
+        link_share=0.9,
+        fitted_at="now",
+    )
+    assert {each.name for each in fields(Costs) if quantity_of(each.name) is None} == {"link_share", "tcp", "fitted_at"}
 
 
 def test_a_spec_in_slower_time_is_another_question_and_1_is_the_same_however_written() -> None:

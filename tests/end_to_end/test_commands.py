@@ -95,7 +95,7 @@ def test_run_without_root_is_one_clear_line(tmp_path: Path) -> None:
 def test_plan_prints_everything_that_would_be_done() -> None:
     done = invoke("plan", QUICKSTART, "--set", "workers=2")
     assert done.returncode == 0
-    for words in ("w1-eth0", "10.0.0.6", "tc class add dev s0-eth1", "congctl cubic", "rank 1", "alpha-beta"):
+    for words in ("w1-eth0", "10.0.0.6", "tc class add dev s0-eth1", "congctl cubic", "rank 1", "cost model"):
         assert words in done.stdout
 
 

@@ -1,7 +1,7 @@
 """Who sends what to whom: a collective is a pure function from (operation, world, participant, size) to steps.
 
 The same steps are executed over any channel (`transports/execution/executor.py`), interpreted in numpy by the tests,
-costed by the alpha-beta model and turned into the bytes each link must carry (all three in `cost.py`). They ask for a
+timed by the cost model (`timing.py`) and turned into the bytes each link must carry (`cost.py`). They ask for a
 schedule through `collectives/schedules/defaults.py`, which has one for every operation.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Pro
 
 from pydantic import Field
 
+from transports.collectives.schedules.phases import Phase
 from transports.collectives.schedules.segments import segments
 from transports.registry import Options, Registry
 from transports.units import Size
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from transports.collectives.in_network import InNetwork
+    from transports.collectives.timing import Costs
     from transports.group import Group
 
 Operation = Literal[
@@ -145,10 +147,12 @@ class Collective(Options):
         latency_s: float,  # noqa: ARG002 (for those who ask)
         rate_bps: float,  # noqa: ARG002
         tensors: tuple[int, ...] = (),  # noqa: ARG002
+        queue_bytes: float | None = None,  # noqa: ARG002
+        costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
-        """The same, told what it may want to know: of the participants' links the way of an empty message and how much
-        payload each carries in one direction; of the gradient the elements of its tensors, the last one first, as
-        DistributedDataParallel lays them into buckets."""
+        """The same, told what it may want to know: of the participants' links the way of an empty message, how much
+        payload each carries in one direction, and what a queue holds; what hosts add to links; of the gradient the
+        elements of its tensors, the last one first, as DistributedDataParallel lays them into buckets."""
         return self
 
     def chosen(self, world: World, num_elements: int, *, element_bytes: int) -> "Collective":  # noqa: ARG002
@@ -183,7 +187,11 @@ class Collective(Options):
         alpha_s: float,  # noqa: ARG002
     ) -> float | None:
         """Of the same on links of that rate, when an empty packet takes `alpha_s`; None: as long as the schedule does
-        (`cost.alpha_beta_time_s`)."""
+        (`timing.exchange_s`)."""
+        return None
+
+    def phases(self, world: World, num_elements: int, element_bytes: int) -> Sequence[Phase] | None:  # noqa: ARG002
+        """An all-reduce as phases, one after the other on each participant; None: only messages tell."""
         return None
 
     @property

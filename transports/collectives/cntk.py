@@ -8,7 +8,7 @@ as long, and zeros. A buffer is taken apart into tensors where it is as long as 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ from transports.collectives.base import COLLECTIVES, Chunk, Collective, Operatio
 from transports.collectives.halving_doubling import HalvingDoubling
 from transports.collectives.recursive_doubling import RecursiveDoubling
 from transports.units import Size
+
+if TYPE_CHECKING:
+    from transports.collectives.timing import Costs
 
 LONG_BYTES: Final = 8 * 1024
 MAIN: Final = 0
@@ -37,6 +40,8 @@ class Cntk(Collective):
         latency_s: float,  # noqa: ARG002 (it does not depend on links)
         rate_bps: float,  # noqa: ARG002
         tensors: tuple[int, ...] = (),
+        queue_bytes: float | None = None,  # noqa: ARG002
+        costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
         """See :class:`Collective`."""
         return self.model_copy(update={"tensors": self.tensors or tensors})

@@ -1,9 +1,8 @@
-"""What a collective costs, from its schedule alone: bytes and messages per peer, its result, its time.
+"""What a collective moves, from its schedule alone: bytes and messages per peer, the least time for them, its result.
 
-Fitting alpha and beta to measurements, and mapping peers to links, is left to `testbed.theory`.
+How long it takes is `timing.py`'s to say.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ def bound_s(operation: Operation, *, world: World, size_bytes: int, goodput_bps:
     return share * size_bytes * 8 / goodput_bps
 
 
-class _Progress:
+class Progress:
     """Which steps are ready: their predecessors are done and it is their turn in their lane."""
 
     def __init__(self, steps: Sequence[Step], order: Dependencies) -> None:
@@ -115,6 +114,7 @@ class _Progress:
         self.num_left = len(steps)
 
     def done(self, index: int) -> None:
+        """That step is: later ones wait for one thing less."""
         for later in self.order.successors[index]:
             self.waiting[later] -= 1
         self.num_left -= 1
@@ -154,7 +154,7 @@ def _scratch(steps: Sequence[Step], buffers: Mapping[Buffer, Array]) -> Array:
     return np.empty(reach(steps, "scratch"), dtype=next(iter(buffers.values())).dtype)
 
 
-class _Member(_Progress):
+class _Member(Progress):
     """A participant of the interpreter."""
 
     def __init__(self, steps: Sequence[Step], buffers: Mapping[Buffer, Array], reduce: np.ufunc) -> None:
@@ -203,128 +203,3 @@ class _Member(_Progress):
 
     def _place(self, chunk: Chunk) -> Array:
         return self._buffers[chunk.buffer][chunk.start : chunk.start + chunk.count]
-
-
-def alpha_beta_time_s(
-    collective: Collective,
-    operation: Operation,
-    world: World,
-    num_elements: int,
-    element_bytes: int,
-    *,
-    alpha_s: float,
-    beta_s_per_byte: float,
-    gamma_s_per_byte: float = 0.0,
-    root: int = 0,
-) -> float:
-    """The time of the operation in the alpha-beta-gamma model (Hockney, Parallel Computing 20, 1994).
-
-    Each participant has one full-duplex link. A message occupies its sender's uplink for bytes x beta, then, alpha
-    later, its receiver's downlink for as long; messages share neither, and peers take turns. Alpha is latency: it
-    passes while the link carries the next message. Adding costs gamma per byte, one message at a time per participant.
-    """
-    every = schedules(collective, operation, world, num_elements, element_bytes, root=root)
-    return _Timeline(every, element_bytes, alpha_s, beta_s_per_byte, gamma_s_per_byte).run()
-
-
-class _Timeline:
-    """A discrete-event simulation of schedules: events are (time, order of creation, what happens)."""
-
-    def __init__(
-        self,
-        every: Sequence[Sequence[Step]],
-        element_bytes: int,
-        alpha_s: float,
-        beta_s: float,
-        gamma_s: float,
-    ) -> None:
-        self._every = every
-        self._element_bytes = element_bytes
-        self._alpha_s, self._beta_s, self._gamma_s = alpha_s, beta_s, gamma_s
-        self._members = [_Progress(steps, dependencies(steps)) for steps in every]
-        self._up_free_s = [0.0] * len(every)
-        self._down_free_s = [0.0] * len(every)
-        self._adder_free_s = [0.0] * len(every)
-        self._leaving: set[tuple[int, int]] = set()
-        self._num_arrived: dict[tuple[int, int], int] = {}
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._num_events = 0
-        self._now_s = 0.0
-
-    def run(self) -> float:
-        for number, member in enumerate(self._members):
-            for index, step in enumerate(member.steps):
-                if step.kind == "add" and not member.waiting[index]:
-                    self._add(number, index)
-            for lane in member.lanes:
-                self._advance(number, lane[0], sends=lane[1] == "send")
-        while self._events:
-            self._now_s, _, happen = heapq.heappop(self._events)
-            happen()
-        stuck = [number for number, member in enumerate(self._members) if member.num_left]
-        if stuck:
-            raise DeadlockError(f"participants {stuck} wait for each other or for a message that is never sent")
-        return self._now_s
-
-    def _at(self, time_s: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (time_s, self._num_events, happen))
-        self._num_events += 1
-
-    def _advance(self, number: int, peer: int, *, sends: bool) -> None:
-        """Start whatever is next in a lane and ready."""
-        member = self._members[number]
-        lane = member.lanes.get((peer, "send" if sends else "receive"))
-        while lane and not member.waiting[lane[0]]:
-            if sends:
-                if (number, peer) in self._leaving:
-                    return
-                self._send(number, peer, lane.popleft())
-            elif self._num_arrived.get((peer, number), 0):
-                self._num_arrived[peer, number] -= 1
-                self._receive(number, lane.popleft())
-            else:
-                return
-
-    def _send(self, number: int, peer: int, index: int) -> None:
-        occupied_s = self._every[number][index].chunk.count * self._element_bytes * self._beta_s
-        left_s = max(self._now_s, self._up_free_s[number]) + occupied_s
-        self._up_free_s[number] = left_s
-        self._leaving.add((number, peer))
-        self._at(left_s, lambda: self._sent(number, peer, index))
-        self._at(left_s - occupied_s + self._alpha_s, lambda: self._begin_to_arrive(number, peer, occupied_s))
-
-    def _sent(self, number: int, peer: int, index: int) -> None:
-        self._leaving.remove((number, peer))
-        self._advance(number, peer, sends=True)
-        self._done(number, index)
-
-    def _begin_to_arrive(self, sender: int, receiver: int, occupied_s: float) -> None:
-        # Only now: of all messages to one receiver, the one that comes first has its link first.
-        arrived_s = self._down_free_s[receiver] = max(self._now_s, self._down_free_s[receiver]) + occupied_s
-        self._at(arrived_s, lambda: self._arrive(sender, receiver))
-
-    def _arrive(self, sender: int, receiver: int) -> None:
-        self._num_arrived[sender, receiver] = self._num_arrived.get((sender, receiver), 0) + 1
-        self._advance(receiver, sender, sends=False)
-
-    def _receive(self, number: int, index: int) -> None:
-        if self._every[number][index].kind == "reduce":
-            self._add(number, index)
-        else:
-            self._at(self._now_s, lambda: self._done(number, index))
-
-    def _add(self, number: int, index: int) -> None:
-        adding_s = self._every[number][index].chunk.count * self._element_bytes * self._gamma_s
-        ready_s = self._adder_free_s[number] = max(self._now_s, self._adder_free_s[number]) + adding_s
-        self._at(ready_s, lambda: self._done(number, index))
-
-    def _done(self, number: int, index: int) -> None:
-        member = self._members[number]
-        member.done(index)
-        for later in member.order.successors[index]:
-            if not member.waiting[later]:
-                step = self._every[number][later]
-                if step.kind == "add":
-                    self._add(number, later)
-                else:
-                    self._advance(number, step.peer, sends=step.kind == "send")

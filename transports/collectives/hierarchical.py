@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from transports.collectives.base import COLLECTIVES, Operation, Segmented, Step, World, relocated
 from transports.collectives.ring import Ring
 from transports.collectives.schedules import direct
+from transports.collectives.schedules.phases import AllAtOnce, Phase, Rings
 from transports.collectives.schedules.segments import parts
 
 MIN_SEGMENTS: Final = 2
@@ -42,6 +43,26 @@ class Hierarchical(Segmented):
             number = owners.index(participant)
             steps += self._across([rack[number] for rack in racks], participant, split[number], element_bytes)
         return [*steps, *direct.pull(own, owners, shards, participant)]
+
+    def phases(self, world: World, num_elements: int, element_bytes: int) -> Sequence[Phase]:
+        """To the owners, around the owners' rings, and back."""
+        racks = members_by_rack(world)
+        num_shards = min(map(len, racks))
+        shard = parts(num_elements, num_shards)[0][1]
+        shard_bytes = [count * element_bytes for _, count in self.segments(0, shard, element_bytes, MIN_SEGMENTS)]
+        up = [(member, owner) for rack in racks for owner in rack[:num_shards] for member in rack if member != owner]
+        down = [(owner, member) for member, owner in up]
+        across: list[Phase] = []
+        if len(racks) > 1:
+            ring = Ring().model_copy(update={"segment_bytes": self.segment_bytes})
+            owners = [[rack[number] for rack in racks] for number in range(num_shards)]
+            of_racks = World(num_workers=len(racks))
+            across = [
+                phase._replace(members=owners)
+                for phase in ring.phases(of_racks, shard, element_bytes)
+                if isinstance(phase, Rings)
+            ]
+        return [AllAtOnce(up, shard_bytes, adds=True), *across, AllAtOnce(down, shard_bytes, adds=False)]
 
     def _across(
         self, peers: Sequence[int], participant: int, part: tuple[int, int], element_bytes: int

@@ -9,7 +9,7 @@ back as soon as it is added up, while later ones still come: half of that.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
@@ -18,6 +18,9 @@ from transports.collectives.schedules import direct
 from transports.collectives.schedules.segments import parts
 from transports.errors import OptionError
 from transports.units import Size
+
+if TYPE_CHECKING:
+    from transports.collectives.timing import Costs
 
 MIN_SEGMENTS: Final = 128
 """Of a shard, if they are not too short: while one is added up, others come."""
@@ -58,6 +61,8 @@ class ParameterServer(Segmented):
         latency_s: float,
         rate_bps: float,
         tensors: tuple[int, ...] = (),  # noqa: ARG002 (it takes buffers whole)
+        queue_bytes: float | None = None,  # noqa: ARG002
+        costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
         """See :class:`Collective`."""
         two_round_trips_bytes = round(2 * 2 * latency_s * rate_bps / 8)

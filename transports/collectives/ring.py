@@ -21,6 +21,7 @@ from transports.collectives.base import (
     StepKind,
     World,
 )
+from transports.collectives.schedules.phases import Phase, Rings
 from transports.collectives.schedules.segments import parts
 
 MIN_SEGMENTS: Final = 2
@@ -53,6 +54,12 @@ class Ring(Segmented):
         if operation == "reduce_scatter":
             return list(self._reduce_scatter(participant, segments, own_start=split[participant][0]))
         return list(self._all_reduce_or_gather(operation, participant, segments))
+
+    def phases(self, world: World, num_elements: int, element_bytes: int) -> Sequence[Phase]:
+        """One ring."""
+        longest = parts(num_elements, world.num_workers)[0][1]
+        segments = self.segments(0, longest, element_bytes, MIN_SEGMENTS)
+        return [Rings([range(world.num_workers)], [count * element_bytes for _, count in segments])]
 
     def _reduce_scatter(
         self, participant: int, segments: list[list[tuple[int, int]]], own_start: int

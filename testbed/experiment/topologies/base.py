@@ -4,7 +4,7 @@ them, and the places where hosts may be attached. Which worker takes which place
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Self
 
 from testbed.experiment.link import LinkOverride
 from transports.registry import Options, Registry
@@ -118,6 +118,10 @@ class Topology(Options):
 
     larger: ClassVar[str] = ""
     """Which options give more places; empty where there are always enough."""
+
+    def grown(self, num_places: int) -> Self:  # noqa: ARG002 (for those that do not grow with the workers)
+        """The same kind of topology with at least so many places, beyond what can be emulated, for models alone."""
+        return self
 
     @abstractmethod
     def fabric(self, num_workers: int) -> Fabric:

@@ -1,7 +1,7 @@
 """The k-ary fat tree: full bisection bandwidth from switches with k ports each (Al-Fares, Loukissas and Vahdat,
 SIGCOMM 2008)."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field, field_validator
 
@@ -26,6 +26,13 @@ class FatTree(Topology):
         if k % 2:
             raise ValueError("half of a switch's ports go up and half down; allowed: 2, 4, 6, 8")
         return k
+
+    def grown(self, num_places: int) -> Self:
+        """With switches of as many ports as it takes."""
+        k = self.k
+        while k**3 // 4 < num_places:
+            k += 2
+        return self.model_copy(update={"k": k})
 
     def fabric(self, num_workers: int) -> Fabric:  # noqa: ARG002 - its size follows from k
         """Aggregation switch j of every pod reaches core switches j k/2 to (j + 1) k/2 - 1."""

@@ -1,6 +1,6 @@
 """Two tiers of switches, every leaf linked to every spine: today's rows of racks (a folded Clos network)."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field
 
@@ -19,6 +19,12 @@ class LeafSpine(Topology):
     """What a leaf's hosts can send over what its uplinks carry; it sets the uplinks' rate."""
 
     larger: ClassVar[str] = "more `leaves` or `hosts_per_leaf`"
+
+    def grown(self, num_places: int) -> Self:
+        """With more leaves, where the places on each are given."""
+        if self.hosts_per_leaf is None:
+            return self
+        return self.model_copy(update={"leaves": max(self.leaves, -(-num_places // self.hosts_per_leaf))})
 
     def fabric(self, num_workers: int) -> Fabric:
         """Uplinks have hosts_per_leaf / (spines x oversubscription) times the rate of a worker's link."""

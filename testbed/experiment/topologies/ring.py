@@ -1,6 +1,6 @@
 """Switches in a circle, a host on each."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field
 
@@ -15,6 +15,12 @@ class Ring(Topology):
     """Null: as many as there are workers, and at least 3."""
 
     larger: ClassVar[str] = "more `switches`"
+
+    def grown(self, num_places: int) -> Self:
+        """With more switches, where their number is given."""
+        if self.switches is None:
+            return self
+        return self.model_copy(update={"switches": max(self.switches, num_places)})
 
     def fabric(self, num_workers: int) -> Fabric:
         """As many links as switches, one place on each switch."""

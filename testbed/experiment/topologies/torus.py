@@ -3,7 +3,7 @@
 
 import itertools
 import math
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import Field, field_validator
 
@@ -28,6 +28,13 @@ class Torus(Topology):
         if math.prod(dims) > MAX_SWITCHES:
             raise ValueError(f"{' x '.join(map(str, dims))} are {math.prod(dims)} switches; allowed: {MAX_SWITCHES}")
         return dims
+
+    def grown(self, num_places: int) -> Self:
+        """With more switches along the shortest dimension, again and again."""
+        dims = list(self.dims)
+        while math.prod(dims) < num_places:
+            dims[dims.index(min(dims))] += 1
+        return self.model_copy(update={"dims": tuple(dims)})
 
     def fabric(self, num_workers: int) -> Fabric:  # noqa: ARG002 - its size follows from dims
         """One place on each switch."""

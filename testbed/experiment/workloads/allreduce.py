@@ -49,6 +49,10 @@ class AllReduce(AgentWorkload):
                 raise ValueError(f"{stack!r} joins ranks of one process and cannot cross a link")
         return stacks
 
+    def lone_exchanges(self) -> Sequence[tuple[str, int]]:
+        """Each size on each stack."""
+        return [(stack, size_bytes) for stack in self.stacks for size_bytes in self.sizes_bytes]
+
     def parameter_counts(self) -> Sequence[int]:
         """No model: no gradients per iteration."""
         return ()

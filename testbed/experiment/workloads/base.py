@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from testbed.experiment.fusion.base import Fusion
+from testbed.traces.table import LayerTable
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
 from transports.collectives.base import COLLECTIVES, Collective
@@ -113,6 +114,15 @@ class Workload(Options):
         """How long each layer's part of a backward pass is taken to last, the first layer first. Where a workload does
         not say, two multiplications and two additions for each element."""
         return [4.0 * sum(map(prod, shapes)) / ASSUMED_OPERATIONS_PER_S for shapes in self.layer_shapes()]
+
+    def timed_layers(self) -> LayerTable | None:
+        """The layers, and how long their parts of computing last, where the spec says it; None: computing takes as long
+        as it takes."""
+        return None
+
+    def lone_exchanges(self) -> Sequence[tuple[str, int]]:
+        """The stack and the bytes of each all-reduce that it measures by itself; none where it has iterations."""
+        return ()
 
     def fusion_refusal(self, fusion: Fusion) -> str | None:  # noqa: ARG002 (others depend on it)
         """Why gradients fused so would be wrong here, and the cure; None: they may."""

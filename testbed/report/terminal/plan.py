@@ -10,6 +10,7 @@ from testbed.experiment.link import GilbertElliott, LinkSpec
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
 from testbed.report.terminal.setup import setup_text, value_text
+from testbed.report.wording import costs_text
 from transports.compression.base import Pattern
 from transports.units import format_rate, format_size, format_time
 
@@ -115,7 +116,7 @@ def render_plan(plan: Plan, console: Console) -> None:
             text = f"  {flow.path.text}: {flow.asked.kind}, {flow.asked.text()}{flow.asked.when}"
             console.print(text, highlight=False, markup=False, soft_wrap=True)
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
-    model = "the alpha-beta model"
+    model = "the cost model"
     if prediction.bottleneck:
         model = f"the bytes of {prediction.bottleneck}, the most loaded link that workers share"
     if any(chosen != plan.collective for chosen in plan.chosen):
@@ -150,10 +151,11 @@ def render_plan(plan: Plan, console: Console) -> None:
     console.print(
         f"  {exchange} at least {prediction.bound_s * 1e3:.1f} ms (bound of the task), "
         f"{prediction.schedule_bound_s * 1e3:.1f} ms (of the schedule), "
-        f"{prediction.alpha_beta_s * 1e3:.1f} ms by {model}, "
+        f"{prediction.predicted_s * 1e3:.1f} ms by {model}, "
         f"at {prediction.goodput_bps / 1e6:.1f} Mbit/s of goodput",
         highlight=False,
     )
+    console.print(f"  {costs_text(plan.costs)}", highlight=False, style="dim", soft_wrap=True)
     if experiment.synchronisation.advice is not None:
         console.print(f"  {experiment.synchronisation.advice.format(workers=experiment.workers)}", highlight=False)
 

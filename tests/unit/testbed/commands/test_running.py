@@ -14,7 +14,7 @@ QUICKSTART = "experiments/quickstart.yaml"
     [
         (["run", QUICKSTART, "--set", "link.rate=fast"], "link.rate: 'fast' is not a rate"),
         (["run", QUICKSTART, "--set", "workload={kind: allreduce}"], "workload: allreduce has no iterations"),
-        (["run", QUICKSTART, "--set", "sweep.seed=[1, 2]"], "`sweep` makes several runs of one spec: use `testbed"),
+        (["run", QUICKSTART, "--set", "sweep.seed=[1, 2]"], "`sweep` is about several runs of one spec: use `testbed"),
         (["run", QUICKSTART, "--runtime", "jail"], "runtime: "),
         (["exec", "--link", "1gbit,", "--", "true"], "--link 1gbit,: write RATE"),
         (["exec", "--backend", "nccl", "--", "true"], "workload.backend: "),

@@ -124,7 +124,7 @@ def test_errors_name_the_field_and_what_is_allowed(keys: dict[str, Any], words: 
 
 @pytest.mark.parametrize("key", SWEEP_KEYS)
 def test_a_spec_of_many_runs_is_no_experiment_and_names_the_command_for_it(key: str) -> None:
-    assert f"`{key}` makes several runs of one spec: use `testbed sweep`" in wrong(**{key: 1})
+    assert f"`{key}` is about several runs of one spec: use `testbed sweep`" in wrong(**{key: 1})
 
 
 def test_every_wrong_field_is_named_at_once() -> None:

@@ -42,7 +42,7 @@ def test_the_hosts_link_carries_what_its_workers_send_to_others() -> None:
 def test_the_prediction_is_of_the_hosts_links() -> None:
     shared, alone = planned().prediction, make_plan(validate({"name": "t", "workers": 8})).prediction
     assert shared.goodput_bps == alone.goodput_bps
-    assert shared.alpha_beta_s == pytest.approx(alone.alpha_beta_s, rel=0.05)
+    assert shared.predicted_s == pytest.approx(alone.predicted_s, rel=0.05)
     # Whatever the collective, two hosts exchange at least one gradient each way; a ring sends 1.75.
     assert shared.bound_s == pytest.approx(alone.bound_s, rel=0.01)
     spread = planned(collective="recursive_doubling").prediction

@@ -40,7 +40,7 @@ def test_the_prediction_is_the_frames_at_the_link_s_rate() -> None:
     made = plan(workers=4, link={"rate": "100mbit"})
     least_s = sum(-(-count // 256) for count in made.buckets) * 1080 * 8 / 100e6
     assert made.prediction.schedule_bound_s == pytest.approx(least_s, rel=0.01)
-    assert made.prediction.alpha_beta_s == pytest.approx(least_s, rel=0.02)
+    assert made.prediction.predicted_s == pytest.approx(least_s, rel=0.02)
 
 
 def test_it_is_at_the_switch_nearest_to_all_workers_or_where_the_spec_says() -> None:

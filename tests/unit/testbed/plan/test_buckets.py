@@ -38,7 +38,7 @@ def test_links_carry_the_share_of_a_summed_compressor(compression: Any, share: f
         assert compressed.expected_bytes is not None
         assert direction.expected_bytes is not None
         assert compressed.expected_bytes == pytest.approx(share * direction.expected_bytes, rel=0.05)
-    assert made.prediction.alpha_beta_s < 1.1 * share * without.prediction.alpha_beta_s + 0.01
+    assert made.prediction.predicted_s < 1.1 * share * without.prediction.predicted_s + 0.01
     assert made.uncompressed_bytes == without.uncompressed_bytes
 
 
@@ -141,7 +141,7 @@ def test_what_is_gathered_among_eight_goes_in_two_phases_and_the_plan_says_so() 
     assert made.to_json()["patterns"] == list(made.patterns)
     assert sum(made.traffic.values()) == pytest.approx(0.255 * made.uncompressed_bytes, rel=0.01)
     assert sum(gathered.traffic.values()) > made.uncompressed_bytes
-    assert made.prediction.alpha_beta_s < 0.26 * without.prediction.alpha_beta_s
+    assert made.prediction.predicted_s < 0.26 * without.prediction.predicted_s
     assert made.prediction.bound_s < 0.26 * without.prediction.bound_s
     assert made.prediction.payload_bytes == pytest.approx(9 / 32 * made.prediction.gradient_bytes, rel=0.02)
 

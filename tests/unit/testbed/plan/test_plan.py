@@ -32,12 +32,12 @@ def test_every_link_has_two_directions_and_every_port_its_own_subnet() -> None:
 
 def test_prediction_lies_between_the_bound_and_a_little_more() -> None:
     prediction = plan(workers=8, link={"rate": "1gbit"}).prediction
-    assert prediction.bound_s < prediction.alpha_beta_s < 1.2 * prediction.bound_s
+    assert prediction.bound_s < prediction.predicted_s < 1.2 * prediction.bound_s
 
 
 def test_delay_raises_the_prediction() -> None:
     fast, slow = plan().prediction, plan(link={"rate": "100mbit", "delay": "20ms"}).prediction
-    assert slow.alpha_beta_s > fast.alpha_beta_s + 6 * 0.04
+    assert slow.predicted_s > fast.predicted_s + 6 * 0.04
     assert slow.bound_s == fast.bound_s
 
 
@@ -268,7 +268,7 @@ def test_what_a_whole_stack_would_ignore_is_refused(keys: dict[str, Any], what: 
 def test_one_server_s_link_is_what_a_parameter_server_waits_for() -> None:
     made = plan(workers=4, collective="parameter_server", fusion={"bytes": "64MiB"})
     once_s = made.prediction.gradient_bytes * 8 / made.prediction.goodput_bps
-    assert made.prediction.alpha_beta_s == pytest.approx(2 * 4 * once_s, rel=0.02)
+    assert made.prediction.predicted_s == pytest.approx(2 * 4 * once_s, rel=0.02)
     assert made.prediction.schedule_bound_s == pytest.approx(4 * once_s, rel=0.01)
 
 
@@ -278,7 +278,12 @@ def test_auto_is_told_the_links_and_its_choice_is_recorded() -> None:
     assert (
         COLLECTIVES.parse(record["collective"])
         == made.collective
-        == COLLECTIVES.parse("auto").informed(latency_s=made.latency_s, rate_bps=made.prediction.goodput_bps)
+        == COLLECTIVES.parse("auto").informed(
+            latency_s=made.latency_s,
+            rate_bps=made.prediction.goodput_bps,
+            queue_bytes=made.experiment.link.queue_bytes,
+            costs=made.costs,
+        )
     )
     assert record["chosen"][-1] == "recursive_doubling"
     assert set(record["chosen"][:-1]).isdisjoint({"recursive_doubling"})

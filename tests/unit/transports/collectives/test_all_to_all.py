@@ -3,7 +3,8 @@
 import pytest
 
 from transports.collectives.all_to_all import AllToAll
-from transports.collectives.cost import alpha_beta_time_s, sent_bytes
+from transports.collectives.cost import sent_bytes
+from transports.collectives.timing import alpha_beta_time_s
 
 SIZE_BYTES = 4_000_000
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from transports.collectives.base import Chunk, Collective, Operation, Step, World
-from transports.collectives.cost import DeadlockError, TrafficCount, alpha_beta_time_s, bound_s, interpret, sent_bytes
+from transports.collectives.cost import DeadlockError, TrafficCount, bound_s, interpret, sent_bytes
 from transports.collectives.ring import Ring
+from transports.collectives.timing import alpha_beta_time_s
 
 FOUR = World(num_workers=4)
 

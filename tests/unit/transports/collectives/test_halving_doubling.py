@@ -2,8 +2,9 @@
 
 import pytest
 
-from transports.collectives.cost import alpha_beta_time_s, bound_s, sent_bytes
+from transports.collectives.cost import bound_s, sent_bytes
 from transports.collectives.halving_doubling import HalvingDoubling
+from transports.collectives.timing import alpha_beta_time_s
 
 
 @pytest.mark.parametrize("num_workers", [2, 4, 8, 16])

@@ -2,8 +2,9 @@
 
 import pytest
 
-from transports.collectives.cost import alpha_beta_time_s, sent_bytes
+from transports.collectives.cost import sent_bytes
 from transports.collectives.parameter_server import ParameterServer
+from transports.collectives.timing import alpha_beta_time_s
 from transports.errors import OptionError
 
 SIZE_BYTES = 4_000_000

@@ -2,8 +2,9 @@
 
 import pytest
 
-from transports.collectives.cost import alpha_beta_time_s, sent_bytes
+from transports.collectives.cost import sent_bytes
 from transports.collectives.recursive_doubling import RecursiveDoubling
+from transports.collectives.timing import alpha_beta_time_s
 
 
 @pytest.mark.parametrize(("num_workers", "num_rounds"), [(2, 1), (4, 2), (8, 3), (16, 4)])

@@ -1,6 +1,7 @@
 """The tree's own promises; what every collective promises is in `tests/contract/test_collectives.py`."""
 
-from transports.collectives.cost import alpha_beta_time_s, sent_bytes
+from transports.collectives.cost import sent_bytes
+from transports.collectives.timing import alpha_beta_time_s
 from transports.collectives.tree import Tree
 
 

@@ -87,7 +87,7 @@ def test_servers_links_are_what_many_workers_wait_for() -> None:
     many = SERVER | {"collective": {"kind": "parameter_server", "servers": 4}}
     assert plan(workers=4, **SERVER).prediction.bound_s == pytest.approx(4 * size_s)
     assert plan(workers=4, **many).prediction.bound_s == pytest.approx(2 * size_s)
-    assert plan(workers=4, **many).prediction.alpha_beta_s > 2 * size_s
+    assert plan(workers=4, **many).prediction.predicted_s > 2 * size_s
 
 
 def test_a_plan_says_how_often() -> None:

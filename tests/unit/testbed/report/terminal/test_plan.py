@@ -21,7 +21,7 @@ def test_paths_and_the_bytes_that_hashes_decide_are_shown() -> None:
     assert "w1 > s0 > s2|s3 > s1 > w2" in text
     assert "~3,773,026" in text
     assert "7,546,008" in text
-    assert "by the alpha-beta model" in text
+    assert "by the cost model" in text
 
 
 def test_the_link_that_decides_is_named() -> None:

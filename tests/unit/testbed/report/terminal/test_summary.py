@@ -50,7 +50,7 @@ def test_the_summary_says_verdict_split_definition_and_path(record: Make) -> Non
         "exposed communication",
         "other",
         "samples per second",
-        "alpha-beta",
+        "cost model",
         "+0.00 %",
     ):
         assert expected in text
@@ -172,7 +172,7 @@ def test_showing_progress_imports_neither_polars_nor_plotly() -> None:
     assert finished.stdout.strip() == "[]"
 
 
-def test_a_prediction_by_a_link_between_switches_is_not_called_the_alpha_beta_model(record: Make) -> None:
+def test_a_prediction_by_a_link_between_switches_is_not_called_the_cost_model(record: Make) -> None:
     loaded = record(num_iterations=3)
     assert loaded.summary.allreduce is not None
     decided = loaded.summary.allreduce.model_copy(update={"bottleneck": "s0 -> s1"})
@@ -180,7 +180,7 @@ def test_a_prediction_by_a_link_between_switches_is_not_called_the_alpha_beta_mo
     render_summary(loaded.summary.model_copy(update={"allreduce": decided}), Console(file=stream, width=100))
     text = " ".join(stream.getvalue().split())
     assert "what the bytes of s0 -> s1 need" in text
-    assert "alpha-beta" not in text
+    assert "the cost model's prediction" not in text
 
 
 def test_changes_are_listed_with_their_times_and_what_was_not_reached(record: Make) -> None:

@@ -1,0 +1,50 @@
+"""Measures what hosts add to links here, and fits the cost model's parameters to it."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from testbed.benchmarks.allreduce import allreduce_rows
+from testbed.benchmarks.predictions import planned
+from testbed.experiment.link import parse_link
+from testbed.theory.fit import Fit, Measured, fit_costs
+from transports.collectives.timing import DEFAULT_COSTS
+from transports.compression.base import Exchange
+
+GROUPS: Final[dict[str, dict[str, Any]]] = {
+    "two workers, a ring": {"workers": 2, "link": "1gbit,0s", "stacks": ["ring/tcp"]},
+    "three workers, in rounds and a ring": {
+        "workers": 3,
+        "link": "300mbit,500us",
+        "stacks": ["ring/tcp", "all_to_all/tcp"],
+    },
+}
+"""Links and numbers of workers that no validation uses."""
+SIZES: Final = ("64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB")
+REPEAT: Final = 5
+
+
+def measure_fit(*, on_step: Callable[[str], None] = lambda _: None) -> tuple[Fit, list[dict[str, Any]]]:
+    """The fit, and each exchange with its time, predicted and measured. Raises TestbedError as a run does."""
+    measured: list[Measured] = []
+    rows: list[dict[str, Any]] = []
+    for name, group in GROUPS.items():
+        on_step(name)
+        found = allreduce_rows(
+            num_workers=group["workers"],
+            link=parse_link(group["link"]),
+            sizes=SIZES,
+            stacks=group["stacks"],
+            repeat=REPEAT,
+            congestion="cubic",
+        )
+        for row in found:
+            plan = planned(group, row["stack"], row["size_bytes"], costs=DEFAULT_COSTS)
+            exchange = Exchange("all_reduce", row["size_bytes"] // 4, 4)
+            measured.append(Measured(plan, exchange, row["time_s"]["median"]))
+            rows.append({"group": name, "stack": row["stack"], "size_bytes": row["size_bytes"]})
+    on_step("fitting")
+    fit = fit_costs(measured, fitted_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    for row, each, residual in zip(rows, measured, fit.residuals, strict=True):
+        row |= {"measured_s": each.time_s, "predicted_s": each.time_s * (1 + residual), "residual": residual}
+    return fit, rows

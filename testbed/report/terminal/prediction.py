@@ -1,0 +1,110 @@
+"""A prediction as a person reads it, and as a script does."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.machine.fit import Expected
+from testbed.record.number_text import percent_text, size_text, time_text
+from testbed.report.wording import costs_text
+from testbed.theory.predict import ExchangePrediction, IterationPrediction
+from transports.collectives.timing import Costs
+
+_NUM_LINKS: Final = 8
+_DECIDES: Final = {
+    "computing": "computing",
+    "links": "the rate of the links",
+    "latency": "propagation along the links",
+    "hosts": "what messages cost hosts",
+}
+
+
+def prediction_json(found: IterationPrediction, expected: Expected | None) -> dict[str, Any]:
+    """For scripts: times in seconds; `expected_error` is the mean magnitude, null where nothing was compared, or the
+    experiment lies outside what was."""
+    return {
+        "kind": "predicted",
+        "iteration_time_s": found.iteration_time_s,
+        "parts": {
+            "compute_s": found.compute_s,
+            "straggler_s": found.straggler_s,
+            "communication_s": found.communication_s,
+            "exposed_communication_s": found.exposed_s,
+        },
+        "scaling_factor": found.scaling_factor,
+        "expected_error": None if expected is None or found.outside else expected.error,
+        "expected_error_source": None if expected is None or found.outside else expected.source,
+        "outside": list(found.outside),
+        "decides": found.decides,
+        "critical_path": [piece._asdict() for piece in found.critical_path],
+        "links": [link._asdict() for link in found.links],
+        "models_s": found.models,
+        "fitted_at": found.fitted_at,
+    }
+
+
+def render_prediction(found: IterationPrediction, costs: Costs, expected: Expected | None, console: Console) -> None:
+    """The answer, its parts, the other models, the links that carry most, and how far it reaches."""
+    console.print(f"[bold]predicted[/]: an iteration takes {time_text(found.iteration_time_s)}", highlight=False)
+    if found.compute_s is None or found.scaling_factor is None:
+        console.print(
+            "  of communication alone: computing is real in this workload, and its time is not known before",
+            highlight=False,
+        )
+    else:
+        straggler = f", a straggler {time_text(found.straggler_s)} longer" if found.straggler_s else ""
+        console.print(
+            f"  computing {time_text(found.compute_s)}{straggler}; communicating {time_text(found.communication_s)}, "
+            f"of which {time_text(found.exposed_s)} are not hidden; scaling factor "
+            f"{percent_text(found.scaling_factor)}",
+            highlight=False,
+        )
+    console.print(f"  what decides: {_DECIDES[found.decides]}", highlight=False)
+    path = " > ".join(f"{piece.what} {time_text(piece.end_s - piece.start_s)}" for piece in found.critical_path)
+    console.print(f"  critical path: {path}", highlight=False, soft_wrap=True)
+    models = Table("model", "iteration")
+    for name, time_s in found.models.items():
+        models.add_row(name, "does not apply" if time_s is None else time_text(time_s))
+    console.print(models)
+    links = Table("link", "carries", "of its rate")
+    for link in found.links[:_NUM_LINKS]:
+        links.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
+    console.print(links)
+    console.print(costs_text(costs), highlight=False, style="dim", soft_wrap=True)
+    console.print(_reach(found.outside, expected), highlight=False, style="dim", soft_wrap=True)
+
+
+def _reach(outside: Sequence[str], expected: Expected | None) -> str:
+    if outside:
+        return f"Predicted, not measured, and outside what the model was compared with: {'; '.join(outside)}."
+    if expected is None:
+        return "Predicted, not measured, with defaults that nobody has compared with this machine: run `testbed fit`."
+    return (
+        f"Predicted, not measured; expect to be off by {percent_text(expected.error)} on the mean ({expected.source})."
+    )
+
+
+def exchanges_json(found: Sequence[ExchangePrediction], costs: Costs, expected: Expected | None) -> dict[str, Any]:
+    """For scripts."""
+    return {
+        "kind": "predicted",
+        "exchanges": [each._asdict() for each in found],
+        "expected_error": None if expected is None else expected.error,
+        "expected_error_source": None if expected is None else expected.source,
+        "fitted_at": costs.fitted_at,
+    }
+
+
+def render_exchanges(
+    found: Sequence[ExchangePrediction], costs: Costs, expected: Expected | None, console: Console
+) -> None:
+    """A row for each."""
+    table = Table("stack", "size", "predicted")
+    for each in found:
+        text = "not predicted" if each.time_s is None else time_text(each.time_s)
+        table.add_row(each.stack, size_text(each.size_bytes), text)
+    console.print(table)
+    console.print(costs_text(costs), highlight=False, style="dim", soft_wrap=True)
+    console.print(_reach((), expected), highlight=False, style="dim", soft_wrap=True)

@@ -1,0 +1,127 @@
+"""What hosts add to links, fitted to exchanges that were measured: the parameters of the cost model. Pure.
+
+Least squares of relative errors, so that a short exchange counts as much as a long one, by Levenberg and Marquardt
+(Marquardt, SIAM 11, 1963) on the logarithms of the parameters, which are above zero.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from testbed.plan.plan import Plan
+from testbed.plan.prediction import exchange_time_s, plan_links
+from testbed.theory.simulation.fair_sharing import Floats
+from transports.collectives.timing import DEFAULT_COSTS, Costs
+from transports.compression.base import Exchange
+
+PARAMETERS: Final = ("host_latency_s", "message_s", "addition_s_per_byte", "link_share")
+_FLOORS: Final = {"host_latency_s": 1e-7, "message_s": 1e-7, "addition_s_per_byte": 1e-12, "link_share": 0.1}
+_CEILINGS: Final = {"host_latency_s": 1.0, "message_s": 1.0, "addition_s_per_byte": 1e-6, "link_share": 1.05}
+"""A link's share may be a little above 1: a burst goes beyond the shaper's rate."""
+_STEP: Final = 0.05
+_NUM_ROUNDS: Final = 25
+
+
+class Measured(NamedTuple):
+    """One exchange that was measured."""
+
+    plan: Plan
+    """Of the links, the collective and the channel; its workload does not matter."""
+    exchange: Exchange
+    time_s: float
+    """Of the slowest worker: the median of several."""
+
+    def predicted_s(self, costs: Costs) -> float:
+        """By the cost model."""
+        plan = self.plan
+        experiment = plan.experiment
+        fraction = experiment.channel.goodput_fraction(experiment.mtu)
+        links = plan_links(
+            plan.directions,
+            plan.paths,
+            plan.participants,
+            goodput_fraction=fraction * costs.link_share,
+            header_bytes=experiment.channel.header_bytes,
+        )
+        return exchange_time_s(
+            plan.collective,
+            plan.world,
+            self.exchange,
+            links,
+            costs,
+            latency_s=plan.propagation_s,
+            rate_bps=plan.prediction.goodput_bps / fraction,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """Parameters, and how well they fit."""
+
+    costs: Costs
+    residuals: tuple[float, ...]
+    """Of each measurement: predicted over measured, less 1."""
+
+    @property
+    def mean_error(self) -> float:
+        """Of the magnitudes."""
+        return float(np.mean(np.abs(self.residuals)))
+
+    @property
+    def largest_error(self) -> float:
+        """Of the magnitudes."""
+        return float(np.max(np.abs(self.residuals)))
+
+
+def fit_costs(
+    measured: Sequence[Measured], *, fitted_at: str, predicted_s: Callable[[Measured, Costs], float] | None = None
+) -> Fit:
+    """The parameters with which the cost model comes nearest to the measurements. Raises ValueError for fewer
+    measurements than parameters, or times that are not above zero."""
+    if len(measured) < len(PARAMETERS):
+        raise ValueError(f"{len(measured)} measurements cannot decide {len(PARAMETERS)} parameters")
+    if any(not each.time_s > 0 for each in measured):
+        raise ValueError("a measured time is not above zero")
+    of = predicted_s or Measured.predicted_s
+
+    def residuals(logarithms: Floats) -> Floats:
+        costs = _costs(logarithms)
+        return np.array([of(each, costs) / each.time_s - 1 for each in measured])
+
+    at = np.array([log(getattr(DEFAULT_COSTS, name)) for name in PARAMETERS])
+    now, damping = residuals(at), 1e-2
+    for _ in range(_NUM_ROUNDS):
+        slopes = np.stack([(residuals(at + _STEP * each) - now) / _STEP for each in np.eye(len(at))], axis=1)
+        normal = slopes.T @ slopes
+        step = np.linalg.solve(normal + damping * (np.diag(np.diag(normal)) + 1e-9 * np.eye(len(at))), -slopes.T @ now)
+        tried = _bounded(at + np.clip(step, -1.0, 1.0))
+        then = residuals(tried)
+        if float(then @ then) < float(now @ now):
+            small = float(now @ now) - float(then @ then) < 1e-6 * float(now @ now)
+            at, now, damping = tried, then, damping / 3
+            if small:
+                break
+        else:
+            damping *= 4
+    costs = replace(_costs(at), fitted_at=fitted_at)
+    return Fit(costs=costs, residuals=tuple(map(float, now)))
+
+
+def _bounded(logarithms: Floats) -> Floats:
+    low = np.array([log(_FLOORS[name]) for name in PARAMETERS])
+    high = np.array([log(_CEILINGS[name]) for name in PARAMETERS])
+    return np.clip(logarithms, low, high)
+
+
+def _costs(logarithms: Floats) -> Costs:
+    host_latency_s, message_s, addition_s_per_byte, link_share = (exp(value) for value in logarithms)
+    return replace(
+        DEFAULT_COSTS,
+        host_latency_s=host_latency_s,
+        message_s=message_s,
+        addition_s_per_byte=addition_s_per_byte,
+        link_share=link_share,
+    )

@@ -1,0 +1,1 @@
+"""A discrete-event simulation of flows: what exchanges of gradients take on any network, at any scale. Pure."""

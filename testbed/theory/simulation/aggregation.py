@@ -1,0 +1,87 @@
+"""Trees of aggregators at any scale: which links every gradient crosses once up and once down. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from testbed.errors import SpecError
+from testbed.plan.aggregation_tree import PLACES
+from testbed.theory.simulation.network import SimulatedNetwork
+from transports.collectives.in_network import InNetwork
+
+
+class Stream(NamedTuple):
+    """One sum, as every link of a tree carries it."""
+
+    wire_bytes: float
+    latency_s: float
+    """From the last byte's leaving a worker to its sum's arrival."""
+    limit_bps: float
+    """What the slots let through: so many frames in a round trip."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AggregationTree:
+    """Of one job."""
+
+    root: str
+    links: tuple[int, ...]
+    """All that carry its chunks, both ways; one that carries them for several children is named for each."""
+    farthest_s: float
+    """One way from the farthest worker to the root: propagation."""
+    forwarding_s_per_bit: float
+    """What storing and forwarding adds for each bit of a frame, on the farthest worker's way there and back, beside
+    the one link whose rate decides."""
+    round_trip_s_per_bit: float
+    """The same with that link: how long a bit takes there and back."""
+
+    def stream(self, collective: InNetwork, num_elements: int, *, num_slots: int) -> Stream:
+        """Of that many floats: the first frame is stored and forwarded at every hop, and the others follow it."""
+        frame_bits = 8 * collective.frame_bytes
+        round_trip_s = 2 * self.farthest_s + frame_bits * self.round_trip_s_per_bit
+        return Stream(
+            wire_bytes=float(collective.wire_bytes(num_elements)),
+            latency_s=2 * self.farthest_s + frame_bits * self.forwarding_s_per_bit,
+            limit_bps=num_slots * frame_bits / round_trip_s,
+        )
+
+
+def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str | None) -> AggregationTree:
+    """The tree for these workers where `collective.at` asks for it: each switch adds for those below it (`leaf`,
+    `tree`), or one switch for all. Raises SpecError for a place that the network does not have."""
+    leaves = list(dict.fromkeys(network.switch_of(worker) for worker in workers))
+    root = _root(network, leaves, at)
+    links: list[int] = []
+    farthest: list[int] = []
+    adds_below = at in ("leaf", "tree")
+    seen: set[int] = set()
+    for worker in workers:
+        up, down = network.path(worker, root), network.path(root, worker)
+        if sum(network.delays_s[up]) + len(up) * 1e-12 > sum(network.delays_s[farthest]) + len(farthest) * 1e-12:
+            farthest = up
+        for link in (*up, *down):
+            if not adds_below or link not in seen:
+                links.append(link)
+                seen.add(link)
+    per_bit = sum(1 / network.rates_bps[link] for link in farthest)
+    slowest = max(1 / network.rates_bps[link] for link in farthest)
+    return AggregationTree(
+        root=root,
+        links=tuple(links),
+        farthest_s=float(sum(network.delays_s[farthest])),
+        forwarding_s_per_bit=float(2 * per_bit - slowest),
+        round_trip_s_per_bit=float(2 * per_bit),
+    )
+
+
+def _root(network: SimulatedNetwork, leaves: Sequence[str], at: str | None) -> str:
+    if at is not None and at in network.switches:
+        return at
+    if at is not None and at not in PLACES:
+        raise SpecError(f"collective.at: {at!r} is no switch of the topology; allowed: one, or {', '.join(PLACES)}")
+    above = [switch for switch in network.switches if switch not in set(leaves)]
+    if at in ("spine", "tree") and len(leaves) > 1:
+        if not above:
+            raise SpecError(f"collective.at: {at} needs a switch without workers, and all have some; allowed: leaf")
+        return network.nearest(above, leaves)
+    return network.nearest(leaves if at == "leaf" else network.switches, leaves)

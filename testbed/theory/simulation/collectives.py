@@ -1,0 +1,101 @@
+"""A collective's schedule as tasks: every message a transfer, every reduction work of its receiver's processor."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from testbed.theory.simulation.transfers import TaskGraph
+from transports.collectives.base import Collective, Operation, Step, World
+from transports.collectives.cost import schedules
+from transports.collectives.schedules.dependencies import Dependencies, dependencies
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostCosts:
+    """What messages cost beside the links."""
+
+    message_s: float = 0.0
+    """Of each, from the last byte's arrival to what it lets start."""
+    addition_s_per_byte: float = 0.0
+    """To add what came to what is there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchangers:
+    """Who exchanges, over what."""
+
+    names: Sequence[str]
+    """The node of each participant."""
+    wire_bytes: Callable[[int], float]
+    """What a message of that payload is on the links, headers included."""
+    costs: HostCosts = HostCosts()
+    first_resource: int = 0
+    """The number of the first participant's processor; the others follow."""
+
+
+def add_collective(
+    graph: TaskGraph,
+    exchangers: Exchangers,
+    collective: Collective,
+    operation: Operation,
+    world: World,
+    num_elements: int,
+    element_bytes: int,
+    entries: Sequence[int],
+) -> list[int]:
+    """Add all messages of one operation; participant p begins after the task `entries[p]`, and is through with the task
+    of the same place in what is returned."""
+    every = schedules(collective, operation, world, num_elements, element_bytes)
+    orders = [dependencies(steps) for steps in every]
+    tasks = [
+        _add_steps(graph, exchangers, participant, steps, order, element_bytes, entries[participant])
+        for participant, (steps, order) in enumerate(zip(every, orders, strict=True))
+    ]
+    for participant, order in enumerate(orders):
+        for (peer, direction), indices in order.lanes.items():
+            if direction != "send":
+                continue
+            sending = [tasks[participant][index] for index in indices]
+            receiving = [tasks[peer][index] for index in orders[peer].lanes[participant, "receive"]]
+            for before, after in pairwise(sending):
+                graph.after_sent(before, after)
+            for sent, received in zip(sending, receiving, strict=True):
+                graph.after(sent, received)
+    exits = []
+    for participant in range(world.size):
+        through = graph.work()
+        graph.after(entries[participant], through)
+        for step, task in zip(every[participant], tasks[participant], strict=True):
+            (graph.after_sent if step.kind == "send" else graph.after)(task, through)
+        exits.append(through)
+    return exits
+
+
+def _add_steps(
+    graph: TaskGraph,
+    exchangers: Exchangers,
+    participant: int,
+    steps: Sequence[Step],
+    order: Dependencies,
+    element_bytes: int,
+    entry: int,
+) -> list[int]:
+    costs, names = exchangers.costs, exchangers.names
+    tasks = []
+    for step in steps:
+        if step.kind == "send":
+            path = graph.path(names[participant], names[step.peer])
+            latency_s = graph.network.delay_s(graph.network.path(names[participant], names[step.peer]))
+            size_bytes = exchangers.wire_bytes(step.chunk.count * element_bytes)
+            tasks.append(graph.transfer(path, size_bytes, latency_s + costs.message_s))
+        else:
+            adds = step.kind in ("reduce", "add")
+            duration_s = costs.addition_s_per_byte * step.chunk.count * element_bytes if adds else 0.0
+            tasks.append(graph.work(duration_s, resource=exchangers.first_resource + participant))
+    for index, task in enumerate(tasks):
+        if not order.num_predecessors[index]:
+            graph.after(entry, task)
+        then = graph.after_sent if steps[index].kind == "send" else graph.after
+        for later in order.successors[index]:
+            then(task, tasks[later])
+    return tasks

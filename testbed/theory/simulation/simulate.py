@@ -1,0 +1,421 @@
+"""Iterations of an experiment, on the network that its spec describes or a larger one of the same kind. Pure.
+
+What is simulated: forward and backward passes and the optimizer of every worker, stragglers included; buckets that are
+exchanged one after the other as they become ready, overlapping with backward; every message of the collective's own
+schedule, or, of rings and hierarchies of hundreds of workers, every step (`symmetric.py`); links shared fairly, by
+several jobs too.
+What is not: packets, losses, congestion windows, queues, the processors that serve the network.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from switch_agg.wire import MAX_SLOTS
+from testbed.errors import SpecError
+from testbed.experiment.experiment import Experiment
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
+from testbed.experiment.host import resolve_hosts
+from testbed.experiment.link import LinkSpec
+from testbed.experiment.slowdowns.base import iteration_random
+from testbed.experiment.topologies.base import Network, participant_names
+from testbed.plan.buckets import bucket_ready_s, buckets_of, exchanges_by_bucket
+from testbed.plan.link_configuration import asked_links
+from testbed.plan.paths import Hop
+from testbed.plan.placement import num_servers_of, racks_of
+from testbed.theory.simulation.aggregation import aggregation_tree
+from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
+from testbed.theory.simulation.fair_sharing import Floats
+from testbed.theory.simulation.network import SimulatedNetwork
+from testbed.theory.simulation.symmetric import SymmetricExchange, messages_of
+from testbed.theory.simulation.transfers import TaskGraph, Timeline
+from testbed.traces.table import LayerTable
+from transports.collectives.base import Collective, World
+from transports.collectives.in_network import InNetwork
+from transports.compression.base import Exchange
+
+MAX_MESSAGES: Final = 500_000
+"""Of a schedule that is expanded: minutes, and about 1 GB."""
+EXPANDED_MESSAGES: Final = 20_000
+"""Up to here a schedule is expanded even where all workers do the same."""
+Method = Literal["messages", "steps"]
+
+
+class LinkUse(NamedTuple):
+    """What one direction of a link carried."""
+
+    name: str
+    num_bytes: float
+    utilisation: float
+    """Of its rate, over all simulated time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulation:
+    """What came out."""
+
+    num_workers: int
+    """Of each job."""
+    num_jobs: int
+    topology: str
+    method: Method
+    """Whether every message was simulated, or every step of workers that all do the same."""
+    num_tasks: int
+    """Messages, pieces of work and joins; or steps."""
+    iterations_s: tuple[tuple[float, ...], ...]
+    """Of each job, how long each iteration took."""
+    compute_s: float | None
+    """Computing of a worker that nothing slows; None: the spec does not say, and nothing is computed."""
+    exchanged_s: tuple[float, ...]
+    """Of each bucket of the first job's first iteration: from the last worker's start to the last one's end."""
+    busiest: tuple[LinkUse, ...]
+    """The links that were in use most, at most ten."""
+
+    @property
+    def iteration_time_s(self) -> float:
+        """The mean over iterations of the slowest job."""
+        return max(float(np.mean(each)) for each in self.iterations_s)
+
+    @property
+    def scaling_factor(self) -> float | None:
+        """Computing alone over the iteration; None where the spec does not say how long computing takes."""
+        return None if self.compute_s is None else self.compute_s / self.iteration_time_s
+
+
+def scaled(experiment: Experiment, num_workers: int) -> Experiment:
+    """The same experiment with so many workers, on a topology of the same kind that has places for them; for models
+    alone, so that what limits an emulation does not limit it. Raises SpecError for fewer than two."""
+    if num_workers < 2:
+        raise SpecError(f"workers: {num_workers} has nobody to exchange gradients with; allowed: at least 2")
+    return experiment.model_copy(update={"workers": num_workers})
+
+
+def simulate(
+    experiment: Experiment, *, num_iterations: int = 1, num_jobs: int = 1, costs: HostCosts | None = None
+) -> Simulation:
+    """Simulate so many iterations of so many jobs that are alike, placed one after the other. Raises SpecError for what
+    cannot be simulated, saying what can."""
+    _require_simulable(experiment)
+    if num_iterations < 1 or num_jobs < 1:
+        raise SpecError("a simulation has one iteration and one job at least")
+    return _Simulator(experiment, num_iterations, num_jobs, costs or HostCosts()).run()
+
+
+def _require_simulable(experiment: Experiment) -> None:
+    if experiment.workers < 2:
+        raise SpecError(f"workers: {experiment.workers} has nobody to exchange gradients with; allowed: at least 2")
+    if not experiment.synchronisation.gradients_in_every_iteration:
+        raise SpecError(
+            f"synchronisation: {experiment.synchronisation.kind} is not simulated; allowed: every_iteration"
+        )
+    if experiment.stack is not None:
+        raise SpecError(
+            f"stack: {experiment.stack.kind} has schedules of its own, which nobody here knows; leave it out, and name "
+            "a collective"
+        )
+    if not experiment.workload.parameter_counts():
+        raise SpecError(
+            f"workload: {experiment.workload.kind} has no gradients to exchange; allowed: training, or synthetic with "
+            "the sizes that you ask about"
+        )
+
+
+class _Simulator:
+    def __init__(self, experiment: Experiment, num_iterations: int, num_jobs: int, costs: HostCosts) -> None:
+        self._experiment = experiment
+        self._num_iterations, self._num_jobs, self._costs = num_iterations, num_jobs, costs
+        self._num_workers = experiment.workers
+        self._num_servers = num_servers_of(experiment)
+        network = self._placed()
+        specs = self._specs(network)
+        self._network = SimulatedNetwork(network, specs, seed=experiment.seed)
+        self._racks = racks_of(network, num_jobs * experiment.workers)
+        used = [spec for spec in specs.values() if not spec.unshaped]
+        self._goodput_bps = min(spec.rate_bps for spec in used) * experiment.channel.goodput_fraction(experiment.mtu)
+        self._jobs = [self._job(number) for number in range(num_jobs)]
+        self._collective = self._informed()
+        buckets = buckets_of(experiment, lambda count: 8 * GRADIENT_ELEMENT_BYTES * count / self._goodput_bps)
+        self._buckets = exchanges_by_bucket(experiment, buckets)
+        self._table = experiment.workload.timed_layers()
+        self._ready_s = [0.0] * len(buckets) if self._table is None else self._bucket_ready_s(self._table, buckets)
+        self._wire: dict[int, float] = {}
+
+    def _placed(self) -> Network:
+        """All jobs' hosts, one job's after the other's."""
+        experiment, count = self._experiment, self._num_jobs
+        sharing = experiment.workers_per_host
+        num_hosts = sharing.num_hosts(count * self._num_workers)
+        num_ends = num_hosts + count * self._num_servers
+        topology = experiment.topology.grown(num_ends)
+        fabric = topology.fabric(num_ends)
+        if len(fabric.places) < num_ends:
+            raise SpecError(
+                f"workers: {count * self._num_workers} do not fit the {len(fabric.places)} places of topology "
+                f"{topology.kind}{f'; allowed: {topology.larger}' if topology.larger else ''}"
+            )
+        attached = experiment.placement.attach(fabric.places, num_ends, seed=experiment.seed)
+        return fabric.network(
+            attached,
+            num_workers=count * self._num_workers,
+            workers_per_host=sharing.count,
+            num_servers=count * self._num_servers,
+        )
+
+    def _specs(self, network: Network) -> Mapping[Hop, LinkSpec]:
+        experiment = self._experiment
+        asked = asked_links(
+            network,
+            experiment.link,
+            experiment.workers_per_host.inside,
+            experiment.links,
+            packet_bytes=experiment.packet_bytes,
+        )
+        return {hop: each.spec for hop, each in asked.items()}
+
+    def _job(self, number: int) -> Exchangers:
+        workers, servers = self._num_workers, self._num_servers
+        every = participant_names(self._num_jobs * workers, self._num_jobs * servers)
+        names = every[number * workers : (number + 1) * workers]
+        names += every[self._num_jobs * workers :][number * servers : (number + 1) * servers]
+        return Exchangers(
+            names=names, wire_bytes=self._wire_bytes, costs=self._costs, first_resource=number * (workers + servers)
+        )
+
+    def _wire_bytes(self, payload_bytes: int) -> float:
+        channel = self._experiment.channel
+        if payload_bytes not in self._wire:
+            with_header = payload_bytes + channel.header_bytes
+            self._wire[payload_bytes] = float(channel.wire_bytes(with_header, self._experiment.mtu).forward)
+        return self._wire[payload_bytes]
+
+    def _informed(self) -> Collective:
+        farthest = self._network.path_delays_s(self._network.paths([(self._jobs[0].names[0], self._jobs[0].names[-1])]))
+        return self._experiment.collective.informed(
+            latency_s=float(farthest[0]),
+            rate_bps=self._goodput_bps,
+            tensors=tuple(prod(shape) for shape in self._experiment.workload.gradient_shapes()),
+        )
+
+    def _bucket_ready_s(self, table: LayerTable, buckets: Sequence[int]) -> list[float]:
+        """Since the iteration's begin."""
+        if self._experiment.fusion.whole_gradient:
+            return [table.forward_s + table.backward_s] * len(buckets)
+        return [table.forward_s + each_s for each_s in bucket_ready_s(table, buckets)]
+
+    def _world(self, job: int, collective: Collective) -> World:
+        start = job * self._num_workers
+        return collective.world(self._num_workers, racks=self._racks[start : start + self._num_workers])
+
+    def _chosen(self, exchange: Exchange) -> Collective:
+        world = self._world(0, self._collective)
+        if exchange.operation != "all_reduce":
+            return self._collective
+        return self._collective.chosen(world, exchange.num_elements, element_bytes=exchange.element_bytes)
+
+    def run(self) -> Simulation:
+        method = self._method()
+        return self._by_steps() if method == "steps" else self._by_messages()
+
+    def _method(self) -> Method:
+        num_messages = 0.0
+        symmetric = self._num_jobs == 1
+        aggregated = symmetric
+        for exchange in (each for bucket in self._buckets for each in bucket):
+            chosen = self._chosen(exchange)
+            world = self._world(0, chosen)
+            symmetric &= exchange.operation == "all_reduce" and (
+                chosen.phases(world, exchange.num_elements, exchange.element_bytes) is not None
+            )
+            if _adds(chosen, exchange):
+                num_messages += self._num_workers
+                continue
+            aggregated = False
+            size_bytes = exchange.num_elements * exchange.element_bytes
+            num_messages += messages_of(chosen, world, size_bytes)
+        num_messages *= self._num_iterations * self._num_jobs
+        if aggregated or (symmetric and num_messages > EXPANDED_MESSAGES):
+            return "steps"
+        if num_messages > MAX_MESSAGES:
+            raise SpecError(
+                f"workers: {self._num_workers} of collective {self._collective.kind} exchange about {num_messages:.2g} "
+                f"messages, and {MAX_MESSAGES:.0g} are simulated one by one; allowed: fewer workers, jobs or "
+                "iterations, longer messages, or collective ring, hierarchical or in_network with one job"
+            )
+        return "messages"
+
+    def _factors(self, job: int, iteration: int) -> Floats:
+        """By how much each worker's computing is slowed."""
+        factors = np.ones(self._num_workers)
+        names = participant_names(self._num_workers)
+        for name, spec in resolve_hosts(self._experiment.hosts, names).items():
+            if spec.slowdown is not None:
+                rank = job * self._num_workers + int(name[1:])
+                random = iteration_random(seed=self._experiment.seed, rank=rank, phase="measured", index=iteration)
+                factors[int(name[1:])] = spec.slowdown.draw(random)
+        return factors
+
+    # One job whose workers all do the same: from vectors of times to vectors of times.
+
+    def _by_steps(self) -> Simulation:
+        exchange = SymmetricExchange(
+            self._network, self._jobs[0], self._world(0, self._collective), self._experiment.seed
+        )
+        begins_s = np.zeros(self._num_workers)
+        ended_s, exchanged_s = [0.0], []
+        for iteration in range(self._num_iterations):
+            factors = self._factors(0, iteration)
+            free_s = begins_s
+            for ready_s, bucket in zip(self._ready_s, self._buckets, strict=True):
+                for each in bucket:
+                    starts_s = np.maximum(free_s, begins_s + ready_s * factors)
+                    free_s = exchange.all_reduce(self._chosen(each), each.num_elements, each.element_bytes, starts_s)
+                    if iteration == 0:
+                        exchanged_s.append(float(free_s.max() - starts_s.max()))
+            begins_s = np.maximum(free_s, begins_s + self._passes_s * factors) + self._update_s * factors
+            ended_s.append(float(begins_s.max()))
+        return self._simulation(
+            "steps", exchange.num_steps, [list(np.diff(ended_s))], exchanged_s, exchange.link_bytes, ended_s[-1]
+        )
+
+    @property
+    def _passes_s(self) -> float:
+        return 0.0 if self._table is None else self._table.forward_s + self._table.backward_s
+
+    @property
+    def _update_s(self) -> float:
+        return 0.0 if self._table is None else self._table.update_s
+
+    # Any jobs: tasks for every message.
+
+    def _by_messages(self) -> Simulation:
+        graph = TaskGraph(self._network)
+        ends: list[list[int]] = []
+        marks: list[tuple[list[int], list[int]]] = []
+        for job in range(self._num_jobs):
+            through: list[int] = [graph.work() for _ in self._jobs[job].names]
+            ends.append([])
+            for iteration in range(self._num_iterations):
+                through, exchanged = self._add_iteration(graph, job, iteration, through)
+                ends[-1].append(through[-1])
+                if job == iteration == 0:
+                    marks = exchanged
+                through = through[:-1]
+        timeline = graph.run()
+        iterations = [list(np.diff([0.0, *(float(timeline.arrived_s[end]) for end in of_job)])) for of_job in ends]
+        exchanged_s = [
+            float(timeline.arrived_s[after].max() - timeline.arrived_s[before].max()) for before, after in marks
+        ]
+        self.timeline: Timeline | None = timeline
+        return self._simulation(
+            "messages", len(graph), iterations, exchanged_s, timeline.link_bytes, timeline.makespan_s
+        )
+
+    def _add_iteration(
+        self, graph: TaskGraph, job: int, iteration: int, begins: list[int]
+    ) -> tuple[list[int], list[tuple[list[int], list[int]]]]:
+        """Each participant's last task, and one that joins those of the workers; and where each exchange lies."""
+        factors = self._factors(job, iteration)
+        exchanged = []
+        free = begins
+        computed = [list(self._computed(graph, begins[worker], factors[worker])) for worker in range(self._num_workers)]
+        for number, bucket in enumerate(self._buckets):
+            for each in bucket:
+                entries = []
+                for participant in range(len(begins)):
+                    entry = graph.work()
+                    graph.after(free[participant], entry)
+                    if participant < self._num_workers:
+                        graph.after(computed[participant][number], entry)
+                    entries.append(entry)
+                free = self._add_exchange(graph, job, each, entries)
+                exchanged.append((entries[: self._num_workers], free[: self._num_workers]))
+        ends = []
+        for participant in range(len(begins)):
+            works = participant < self._num_workers
+            end = graph.work(self._update_s * factors[participant] if works else 0.0)
+            graph.after(free[participant], end)
+            if works:
+                graph.after(computed[participant][-1], end)
+            ends.append(end)
+        last = graph.work()
+        for end in ends[: self._num_workers]:
+            graph.after(end, last)
+        return [*ends, last], exchanged
+
+    def _computed(self, graph: TaskGraph, begin: int, factor: float) -> Iterator[int]:
+        """A task that is done when each bucket is ready, and one for the end of backward."""
+        for ready_s in (*self._ready_s, self._passes_s):
+            task = graph.work(ready_s * factor)
+            graph.after(begin, task)
+            yield task
+
+    def _add_exchange(self, graph: TaskGraph, job: int, exchange: Exchange, entries: list[int]) -> list[int]:
+        chosen = self._chosen(exchange)
+        aggregation = chosen.aggregation
+        if aggregation is not None and _adds(chosen, exchange):
+            return self._add_aggregation(graph, job, aggregation, exchange.num_elements, entries)
+        return add_collective(
+            graph,
+            self._jobs[job],
+            chosen,
+            exchange.operation,
+            self._world(job, chosen),
+            exchange.num_elements,
+            exchange.element_bytes,
+            entries,
+        )
+
+    def _add_aggregation(
+        self, graph: TaskGraph, job: int, collective: InNetwork, num_elements: int, entries: list[int]
+    ) -> list[int]:
+        """One transfer over all links of the tree, which all carry the same bytes at the same time, up and down; no
+        faster than the job's slots let it be."""
+        tree = aggregation_tree(self._network, self._jobs[job].names[: self._num_workers], collective.at)
+        num_slots = min(collective.num_slots, MAX_SLOTS // self._num_jobs)
+        stream = tree.stream(collective, num_elements, num_slots=num_slots)
+        path = graph.add_path([*tree.links, graph.limit(stream.limit_bps)])
+        task = graph.transfer(path, stream.wire_bytes, stream.latency_s + self._costs.message_s)
+        through = []
+        for entry in entries:
+            graph.after(entry, task)
+            done = graph.work()
+            graph.after(task, done)
+            through.append(done)
+        return through
+
+    def _simulation(
+        self,
+        method: Method,
+        num_tasks: int,
+        iterations: Sequence[Sequence[float]],
+        exchanged_s: Sequence[float],
+        link_bytes: Floats,
+        until_s: float,
+    ) -> Simulation:
+        shares = 8 * link_bytes / (self._network.rates_bps * until_s) if until_s else np.zeros(len(link_bytes))
+        shares[self._network.unshaped] = 0.0
+        order = np.argsort(-shares, kind="stable")[:10]
+        return Simulation(
+            num_workers=self._num_workers,
+            num_jobs=self._num_jobs,
+            topology=self._experiment.topology.kind,
+            method=method,
+            num_tasks=num_tasks,
+            iterations_s=tuple(tuple(map(float, each)) for each in iterations),
+            compute_s=None if self._table is None else self._table.compute_s,
+            exchanged_s=tuple(exchanged_s),
+            busiest=tuple(
+                LinkUse(" -> ".join(self._network.hops[link]), float(link_bytes[link]), float(shares[link]))
+                for link in order
+                if link_bytes[link]
+            ),
+        )
+
+
+def _adds(collective: Collective, exchange: Exchange) -> bool:
+    """Whether something on the way does the exchange."""
+    carried = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
+    return carried is not None

@@ -1,0 +1,61 @@
+"""Predictions as a person and a script read them."""
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from testbed.experiment.experiment import validate
+from testbed.machine.fit import Expected
+from testbed.plan.plan import make_plan
+from testbed.report.terminal.prediction import exchanges_json, prediction_json, render_exchanges, render_prediction
+from testbed.theory.predict import predict_exchanges, predict_iteration
+from transports.collectives.timing import DEFAULT_COSTS
+
+PACED = {"kind": "training", "pace": {"forward": "40ms", "backward": "80ms", "update": "30ms"}}
+EXPECTED = Expected(0.031, "validation")
+
+
+def rendered(expected: Expected | None = EXPECTED, **keys: Any) -> str:
+    plan, stream = make_plan(validate({"name": "x", **keys})), io.StringIO()
+    render_prediction(predict_iteration(plan), plan.costs, expected, Console(file=stream, width=200))
+    return stream.getvalue()
+
+
+def test_computing_whose_time_is_told_is_told_apart() -> None:
+    paced, real = rendered(workload=PACED), rendered()
+    assert "computing 150 ms; communicating" in paced
+    assert "optimizer 30" in paced
+    assert "of communication alone" in real
+
+
+def test_how_far_it_reaches_is_said() -> None:
+    assert "off by 3.1 % on the mean (validation)" in rendered()
+    assert "defaults that nobody has compared" in rendered(None)
+    assert "outside what the model was compared with: 16 workers" in rendered(workers=16)
+    assert "outside what the model was compared with: channel grpc" in rendered(channel="grpc")
+
+
+def test_in_slower_time_hosts_cost_what_the_prediction_took() -> None:
+    assert "hosts: 50 us latency" in rendered(workload="synthetic")
+    assert "hosts: 5 us latency" in rendered(workload="synthetic", dilation=10)
+
+
+def test_scripts_read_the_same() -> None:
+    found = predict_iteration(make_plan(validate({"name": "x", "workload": PACED})))
+    told = json.loads(json.dumps(prediction_json(found, EXPECTED)))
+    assert told["parts"]["compute_s"] == found.compute_s
+    assert told["expected_error"] == 0.031
+    assert told["critical_path"][-1] == {"what": "optimizer", **found.critical_path[-1]._asdict()}
+
+
+def test_a_row_for_each_exchange() -> None:
+    workload = {"kind": "allreduce", "sizes": ["1MB"], "stacks": ["ring/tcp", "gloo"]}
+    found, stream = predict_exchanges(validate({"name": "x", "workload": workload}), DEFAULT_COSTS), io.StringIO()
+    render_exchanges(found, DEFAULT_COSTS, None, Console(file=stream, width=200))
+    assert "ring/tcp" in stream.getvalue()
+    assert "not predicted" in stream.getvalue()
+    told = exchanges_json(found, DEFAULT_COSTS, None)["exchanges"]
+    assert [each["stack"] for each in told] == ["ring/tcp", "gloo"]
+    assert told[1]["time_s"] is None

@@ -1,0 +1,123 @@
+import os
+import time
+from typing import Any
+
+import pytest
+
+from testbed.errors import SpecError
+from testbed.experiment.experiment import Experiment, validate
+from testbed.theory.simulation.simulate import Simulation, scaled, simulate
+from transports.collectives.in_network import InNetwork
+
+MANY = int(os.environ.get("TESTBED_SIMULATED_WORKERS", "1024"))
+"""4096 and 16384 for the full campaign."""
+BUDGET_S = {1024: 5.0, 4096: 5.0, 16384: 30.0}
+LAYERS = ["4MB", "4MB"]
+
+
+def experiment(**keys: Any) -> Experiment:
+    workload = {"kind": "synthetic", "layers": LAYERS, "forward": "20ms", "backward": "40ms"}
+    return validate({"name": "s", "workload": workload, "link": {"rate": "1gbit", "delay": "50us"}, **keys})
+
+
+def simulated(num_workers: int | None = None, *, num_iterations: int = 1, num_jobs: int = 1, **keys: Any) -> Simulation:
+    spec = experiment(**keys)
+    spec = spec if num_workers is None else scaled(spec, num_workers)
+    return simulate(spec, num_iterations=num_iterations, num_jobs=num_jobs)
+
+
+def test_computing_hides_what_fits_behind_it() -> None:
+    found = simulated(link={"rate": "100gbit"})
+    assert found.compute_s == pytest.approx(0.06)
+    assert found.iteration_time_s == pytest.approx(0.06 + found.exchanged_s[-1], rel=0.02)
+    slow = simulated()
+    assert slow.scaling_factor is not None
+    assert slow.scaling_factor < 0.6
+    # 1.5 x 8 MB at 1 Gbit/s, the first bucket beginning when half of backward is over or less.
+    assert slow.iteration_time_s >= 0.02 + 1.5 * 8e6 * 8 / 1e9
+
+
+def test_iterations_follow_one_another() -> None:
+    found = simulated(num_iterations=3)
+    assert found.iterations_s[0] == pytest.approx((found.iteration_time_s,) * 3, rel=1e-6)
+
+
+def test_a_straggler_makes_all_wait() -> None:
+    alone = simulated(link={"rate": "100gbit"}).iteration_time_s
+    slowed = simulated(link={"rate": "100gbit"}, hosts={"w2": {"slowdown": 2}})
+    assert slowed.iteration_time_s == pytest.approx(alone + 0.06, rel=0.01)
+    drawn = {"w1": {"slowdown": {"kind": "lognormal", "mean": 1.5, "deviation": 0.5}}}
+    first, again = (simulated(num_iterations=4, hosts=drawn) for _ in range(2))
+    assert first == again
+    assert len(set(first.iterations_s[0])) == 4
+    assert first != simulated(num_iterations=4, hosts=drawn, seed=2)
+
+
+def test_jobs_contend_for_a_shared_link() -> None:
+    keys: dict[str, Any] = {"topology": "dumbbell", "placement": "spread", "workers": 2}
+    alone, together = simulated(**keys), simulated(num_jobs=2, **keys)
+    assert len(together.iterations_s) == 2
+    assert sum(together.exchanged_s) > 1.5 * sum(alone.exchanged_s)
+    apart = simulated(num_jobs=2, workers=2)
+    assert apart.exchanged_s == pytest.approx(simulated(workers=2).exchanged_s, rel=1e-6)
+
+
+def test_oversubscription_costs() -> None:
+    keys: dict[str, Any] = {"workers": 8, "placement": "spread"}
+    full = simulated(topology={"kind": "leaf_spine"}, **keys)
+    scarce = simulated(topology={"kind": "leaf_spine", "oversubscription": 4}, **keys)
+    assert sum(scarce.exchanged_s) > 2 * sum(full.exchanged_s)
+    assert scarce.busiest[0].name.startswith("s")
+
+
+def test_aggregation_is_that_of_the_closed_form() -> None:
+    for num_workers in (4, 64):
+        found = simulated(num_workers, collective="in_network", fusion="none")
+        collective = InNetwork.model_validate({})
+        expected_s = collective.time_s(2_000_000, rate_bps=1e9, alpha_s=50e-6 + 1538 * 8 / 1e9)
+        assert found.exchanged_s == pytest.approx([expected_s], rel=1e-3)
+
+
+def test_few_slots_slow_aggregation_and_jobs_have_their_own() -> None:
+    many = simulated(collective="in_network", link={"rate": "1gbit", "delay": "5ms"}, fusion="none")
+    few = {"kind": "in_network", "num_slots": 16}
+    slow = simulated(collective=few, link={"rate": "1gbit", "delay": "5ms"}, fusion="none")
+    assert slow.exchanged_s[0] == pytest.approx(8 * many.exchanged_s[0], rel=0.05)
+    jobs = simulated(num_jobs=2, collective="in_network")
+    assert jobs.exchanged_s == pytest.approx(simulated(collective="in_network").exchanged_s, rel=1e-3)
+
+
+def test_a_tree_of_aggregators_relieves_shared_links() -> None:
+    keys: dict[str, Any] = {"topology": {"kind": "leaf_spine", "leaves": 4, "oversubscription": 4}, "fusion": "none"}
+    spine = simulated(16, collective={"kind": "in_network", "at": "spine"}, **keys)
+    tree = simulated(16, collective={"kind": "in_network", "at": "tree"}, **keys)
+    assert tree.exchanged_s[0] < spine.exchanged_s[0] / 1.5
+
+
+@pytest.mark.parametrize("collective", ["ring", "hierarchical", {"kind": "in_network", "at": "tree"}])
+def test_thousands_of_workers_take_seconds(collective: object) -> None:
+    before_s = time.process_time()
+    found = simulated(MANY, topology="fat_tree", collective=collective)
+    assert time.process_time() - before_s < BUDGET_S[MANY]
+    assert found.num_workers == MANY
+    assert found.method == "steps"
+    assert found.iteration_time_s > 0.02 + 8e6 * 8 / 1e9
+
+
+def test_what_cannot_be_simulated_says_what_can() -> None:
+    with pytest.raises(SpecError, match="at least 2"):
+        simulated(1)
+    with pytest.raises(SpecError, match="synchronisation: local_sgd"):
+        simulated(synchronisation={"kind": "local_sgd", "every": 2})
+    with pytest.raises(SpecError, match="stack: gloo"):
+        simulated(stack="gloo")
+    with pytest.raises(SpecError, match="workload: allreduce"):
+        simulate(experiment(workload="allreduce"))
+    with pytest.raises(SpecError, match=r"1 iteration|one iteration"):
+        simulated(num_iterations=0)
+    with pytest.raises(SpecError, match="are simulated one by one"):
+        simulated(4000, collective="all_to_all")
+    with pytest.raises(SpecError, match="'nowhere' is no switch"):
+        simulated(collective={"kind": "in_network", "at": "nowhere"})
+    with pytest.raises(SpecError, match="do not fit the 2 places"):
+        simulated(4, topology={"kind": "file", "switches": {"s0": 2}})

@@ -1,0 +1,51 @@
+"""Parameters are found again, and what cannot decide them is refused."""
+
+import pytest
+
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import make_plan
+from testbed.theory.fit import Measured, fit_costs
+from transports.collectives.timing import Costs
+from transports.compression.base import Exchange
+
+TRUE = Costs(host_latency_s=180e-6, message_s=60e-6, addition_s_per_byte=0.7e-9, link_share=0.93)
+SIZES_BYTES = (65_536, 1_048_576, 16_777_216)
+
+
+def measured(costs: Costs) -> list[Measured]:
+    found = []
+    for collective in ("ring", "all_to_all"):
+        for num_workers, rate in ((2, "1gbit"), (3, "10gbit")):
+            spec = {"name": "x", "workers": num_workers, "collective": collective, "link": {"rate": rate}}
+            plan = make_plan(validate(spec))
+            for size_bytes in SIZES_BYTES:
+                exchange = Exchange("all_reduce", size_bytes // 4, 4)
+                found.append(Measured(plan, exchange, Measured(plan, exchange, 1.0).predicted_s(costs)))
+    return found
+
+
+def test_what_made_the_times_is_found_again() -> None:
+    fit = fit_costs(measured(TRUE), fitted_at="2026-01-01T00:00:00+00:00")
+    assert fit.largest_error < 0.02
+    assert fit.costs.link_share == pytest.approx(TRUE.link_share, rel=0.02)
+    assert fit.costs.addition_s_per_byte == pytest.approx(TRUE.addition_s_per_byte, rel=0.4)
+    assert fit.costs.fitted_at == "2026-01-01T00:00:00+00:00"
+    # A latency and the processors' two pieces are one after the other in most schedules: their sum is what shows.
+    assert fit.costs.host_latency_s + 2 * fit.costs.message_s == pytest.approx(300e-6, rel=0.1)
+
+
+def test_residuals_tell_of_a_measurement_that_does_not_fit() -> None:
+    several = measured(TRUE)
+    several[2] = several[2]._replace(time_s=2 * several[2].time_s)
+    fit = fit_costs(several, fitted_at="now")
+    assert fit.largest_error > 0.2
+    assert max(range(len(several)), key=lambda number: abs(fit.residuals[number])) == 2
+
+
+def test_too_few_or_impossible_measurements_are_refused() -> None:
+    several = measured(TRUE)
+    with pytest.raises(ValueError, match="cannot decide 4"):
+        fit_costs(several[:3], fitted_at="now")
+    several[0] = several[0]._replace(time_s=0.0)
+    with pytest.raises(ValueError, match="not above zero"):
+        fit_costs(several, fitted_at="now")

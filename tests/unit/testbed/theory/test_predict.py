@@ -1,0 +1,146 @@
+"""Predictions of iterations: what they are made of, and what they refuse or admit."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from testbed.errors import SpecError
+from testbed.experiment.experiment import validate
+from testbed.plan.buckets import bucket_ready_s
+from testbed.plan.plan import make_plan
+from testbed.theory.predict import IterationPrediction, predict_exchanges, predict_iteration
+from testbed.traces.schedule import ComputeSchedule
+from transports.collectives.timing import DEFAULT_COSTS, Costs
+
+WORKLOAD = {"kind": "synthetic", "layers": ["4MB", "4MB"], "forward": "100ms", "backward": "200ms"}
+
+
+def predicted(costs: Costs = DEFAULT_COSTS, **keys: Any) -> IterationPrediction:
+    spec = {"name": "x", "workload": WORKLOAD, "fusion": "layers", "link": {"rate": "1gbit"}, **keys}
+    return predict_iteration(make_plan(validate(spec), costs=costs))
+
+
+def test_fast_links_leave_computing_and_slow_ones_decide() -> None:
+    fast, slow = predicted(), predicted(link={"rate": "100mbit"})
+    assert fast.decides == "computing"
+    assert fast.compute_s == pytest.approx(0.3)
+    assert fast.scaling_factor == pytest.approx(0.3 / fast.iteration_time_s)
+    assert slow.decides == "links"
+    assert slow.scaling_factor is not None
+    assert slow.scaling_factor < 0.35
+    assert slow.iteration_time_s == pytest.approx(0.2 + slow.communication_s, rel=0.01)
+    assert slow.links[0].utilisation > 0.8
+
+
+def test_the_critical_path_fills_the_iteration() -> None:
+    for link in ({"rate": "1gbit"}, {"rate": "100mbit"}, {"rate": "100gbit"}):
+        found = predicted(link=link)
+        path = found.critical_path
+        assert path[0].start_s == 0.0
+        assert path[-1].end_s == pytest.approx(found.iteration_time_s)
+        for before, after in itertools.pairwise(path):
+            assert after.start_s == pytest.approx(before.end_s)
+
+
+def test_latency_and_hosts_decide_where_they_do() -> None:
+    small = {**WORKLOAD, "layers": ["4KB"], "forward": "0s", "backward": "1us"}
+    assert predicted(workload=small, workers=8, link={"rate": "10gbit", "delay": "20ms"}).decides == "latency"
+    dear = Costs(host_latency_s=5e-3, message_s=1e-3)
+    assert predicted(dear, workload=small, workers=8, link={"rate": "10gbit"}).decides == "hosts"
+
+
+def test_a_straggler_is_a_part_of_its_own() -> None:
+    found = predicted(hosts={"w1": {"slowdown": 2}})
+    assert found.straggler_s == pytest.approx(0.3)
+    assert found.iteration_time_s == pytest.approx(predicted().iteration_time_s + 0.3, rel=0.01)
+
+
+def test_connections_that_were_idle_for_long_begin_slowly() -> None:
+    far = {"rate": "1gbit", "delay": "10ms"}
+    brief = {**WORKLOAD, "forward": "1ms", "backward": "2ms"}
+    soon, late = predicted(workload=brief, link=far, fusion="none"), predicted(link=far, fusion="none")
+    assert late.communication_s > soon.communication_s + 0.05
+
+
+def test_models_stand_side_by_side() -> None:
+    models = predicted(link={"rate": "100mbit"}).models
+    assert {"cost model", "flow simulation", "DAG: wfbp", "what if the network were fully used"} <= set(models)
+    cost_s, simulated_s = models["cost model"], models["flow simulation"]
+    assert cost_s is not None
+    assert simulated_s == pytest.approx(cost_s, rel=0.03)
+    least_s = models["what if the network were fully used"]
+    assert least_s is not None
+    assert least_s < cost_s
+
+
+def test_what_lies_outside_the_validated_range_is_said() -> None:
+    assert predicted().outside == ()
+    assert any("16 workers" in each for each in predicted(workers=16).outside)
+    assert any("lost" in each for each in predicted(link={"rate": "1gbit", "delay": "1ms", "loss": "1%"}).outside)
+    assert any("ms from worker to worker" in each for each in predicted(link={"delay": "50ms"}).outside)
+    fast = {"rate": "10gbit", "delay": "2ms"}
+    assert any("links of 1e+04 Mbit/s" in each for each in predicted(link=fast).outside)
+    assert predicted(link=fast, dilation=10).outside != (), "really 40 ms"
+    assert predicted(link={"rate": "10gbit"}, dilation=10).outside == (), "really 1 Gbit/s"
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"kind": "training", "pace": {"forward": "40ms", "backward": "80ms", "update": "30ms"}},
+        {"kind": "replay", "trace": "resnet50"},
+        {"kind": "synthetic", "layers": "alexnet", "forward": "40ms", "backward": "80ms"},
+    ],
+    ids=lambda workload: workload["kind"],
+)
+@pytest.mark.parametrize("fusion", ["none", "size", "layers", "merged", "priority", {"kind": "time", "cycle": "1ms"}])
+def test_computing_is_the_table_s_and_the_optimizer_comes_after_the_exchanges(workload: Any, fusion: Any) -> None:
+    plan = make_plan(validate({"name": "x", "workload": workload, "fusion": fusion}))
+    table = plan.experiment.workload.timed_layers()
+    assert table is not None
+    found = predict_iteration(plan)
+    assert found.compute_s == pytest.approx(table.compute_s)
+    last = found.critical_path[-2] if table.update_s else found.critical_path[-1]
+    assert found.iteration_time_s == pytest.approx(last.end_s + table.update_s)
+    simulated_s = found.models["flow simulation"]
+    assert simulated_s == pytest.approx(found.iteration_time_s, rel=0.06)
+
+
+def test_a_bucket_waits_for_the_layer_that_a_trace_says() -> None:
+    """Backward is not cut into equal parts: the last layers of AlexNet have most of the gradients and little of it."""
+    workload = {"kind": "replay", "trace": "alexnet"}
+    plan = make_plan(validate({"name": "x", "workload": workload, "fusion": "layers", "link": {"rate": "100gbit"}}))
+    table = plan.experiment.workload.timed_layers()
+    assert table is not None
+    ready_s = bucket_ready_s(table, plan.buckets)
+    assert ready_s == sorted(ready_s)
+    assert ready_s[-1] == pytest.approx(table.gradients()[-1].ready_s)
+    schedule = ComputeSchedule.of(table)
+    assert ready_s == pytest.approx(schedule.ready_s[::-1])
+    assert ready_s[0] < 0.5 * table.backward_s / len(table.layers)
+
+
+def test_computing_that_is_not_known_is_left_out() -> None:
+    found = predict_iteration(make_plan(validate({"name": "x"})))
+    assert found.compute_s is None
+    assert found.scaling_factor is None
+    assert found.iteration_time_s == pytest.approx(found.communication_s)
+
+
+def test_what_has_no_iterations_is_refused() -> None:
+    with pytest.raises(SpecError, match="local_sgd"):
+        predicted(synchronisation={"kind": "local_sgd", "every": 2})
+    with pytest.raises(SpecError, match="allreduce"):
+        predicted(workload="allreduce")
+
+
+def test_exchanges_of_the_micro_benchmark() -> None:
+    workload = {"kind": "allreduce", "sizes": ["1MB", "25MB"], "stacks": ["ring/tcp", "gloo", "ring/tcp/fp16"]}
+    found = predict_exchanges(validate({"name": "x", "workload": workload}), DEFAULT_COSTS)
+    times_s = {(each.stack, each.size_bytes): each.time_s for each in found}
+    short_s, long_s = times_s["ring/tcp", 1_000_000], times_s["ring/tcp", 25_000_000]
+    assert short_s is not None
+    assert long_s == pytest.approx(25 * short_s, rel=0.05)
+    assert times_s["gloo", 1_000_000] is None
+    assert times_s["ring/tcp/fp16", 1_000_000] is None
