@@ -51,7 +51,7 @@ class Worker:
         return [iteration for iteration in self.iterations if iteration.phase == name]
 
     def losses(self) -> list[float]:
-        return [iteration.loss for iteration in self.iterations if iteration.phase != "compute_only"]
+        return [iteration.loss for iteration in self.iterations if iteration.phase in ("warmup", "measured")]
 
 
 def account(control: Listener) -> dict[str, Any]:

@@ -182,7 +182,7 @@ class Experiment(BaseModel):
         if isinstance(data, dict):
             for key in SWEEP_KEYS:
                 if key in data:
-                    raise ValueError(f"`{key}` makes several runs of one spec: use `testbed sweep`, or leave it out")
+                    raise ValueError(f"`{key}` is about several runs of one spec: use `testbed sweep`, or leave it out")
         return data
 
     @field_validator("name", mode="before")

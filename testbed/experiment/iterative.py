@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -27,15 +27,13 @@ from testbed.traces.table import LayerTable
 from transports.compression.base import Compressor
 from transports.torch_backend.ordering import layers_of
 
-_ALONE_WORKERS: Final = 8
-
 
 class Iterative(AgentWorkload):
     """Synchronous by nature: workers exchange the gradients of each iteration, unless the spec says otherwise."""
 
     compute_only: int = Field(8, ge=1, le=100_000)
-    """Iterations without communication, before the others: of each worker alone, then of all at once. With fewer than 8
-    there is no scaling factor."""
+    """Iterations without communication, before the others: of all workers at once, and before that so many of one worker
+    after the other, all of them together. With fewer than 8 there is no scaling factor."""
     warmup: int = Field(3, ge=2, le=100_000)
     """Iterations before the measured ones. At least 2: DistributedDataParallel forms its buckets anew in the
     second."""
@@ -124,9 +122,9 @@ class Iterative(AgentWorkload):
         return self.iterations
 
     def num_alone(self, num_workers: int) -> int:
-        """Iterations that each worker computes by itself: `compute_only`, or fewer where many workers take turns, so
-        that all of them together take no longer than eight do."""
-        return min(self.compute_only, max(2, -(-_ALONE_WORKERS * self.compute_only // num_workers)))
+        """Iterations that each worker computes by itself: its share of `compute_only`, so that all of them in turn take
+        about as long as that does; two at least, where there are as many."""
+        return min(self.compute_only, max(2, -(-self.compute_only // num_workers)))
 
     def phase_lengths(self) -> Mapping[str, int]:
         """As the worker goes through them."""

@@ -132,11 +132,14 @@ class Coordinator:
         self.stop("the run is over" if error is None else f"the run has failed: {type(error).__name__}")
         self._service.close()
 
-    def attach(self, rank: int, process: Process) -> None:
-        """Watch the process of a worker: its exit status is part of the outcome."""
+    def attach(self, rank: int, process: Process, *, requested_cores: float | None = None) -> None:
+        """Watch the process of a worker: its exit status is part of the outcome. `requested_cores`: the CPU quota that
+        the spec gives it."""
         worker = self._workers[rank]
         worker.process = process
-        worker.watch = ProcessWatch(worker.configuration.host, process.pid, time.monotonic())
+        worker.watch = ProcessWatch(
+            worker.configuration.host, process.pid, time.monotonic(), requested_cores=requested_cores
+        )
 
     def wait_registered(self, timeout_s: float) -> None:
         """Until every worker has registered. Raises RunFailedError, having stopped all workers."""

@@ -27,9 +27,11 @@ _QUOTA_CHANGE: Final = 0.001
 class ProcessWatch:
     """One process. What has been noticed is said once, when it is over."""
 
-    def __init__(self, name: str, pid: int, now_s: float) -> None:
-        """`name` as people read it: `w1`."""
+    def __init__(self, name: str, pid: int, now_s: float, *, requested_cores: float | None = None) -> None:
+        """`name` as people read it: `w1`. `requested_cores`: the quota that the spec gives it, which it comes under when
+        it begins."""
         self._name = name
+        self._requested_cores: Final = math.inf if requested_cores is None else requested_cores
         self._pid = pid
         controllers = available_controllers()
         self._cpu = controllers["cpu"]
@@ -73,11 +75,17 @@ class ProcessWatch:
 
     def _quotas(self) -> list[str]:
         before, self._cores_now = self._cores_now, self._cores()
-        if math.isclose(before, self._cores_now, rel_tol=_QUOTA_CHANGE) or _state(self._pid) is None:
+        unchanged = math.isclose(before, self._cores_now, rel_tol=_QUOTA_CHANGE)
+        if unchanged or self._requested_anew(before) or _state(self._pid) is None:
             return []
         if math.isinf(self._cores_now):
             return [f"the CPU quota of {self._name}, {before:g} cores, was taken away"]
         return [f"a CPU quota of {self._cores_now:g} cores was put on {self._name}"]
+
+    def _requested_anew(self, before: float) -> bool:
+        """Whether it has come under the quota that the spec gives it, having had none."""
+        own = not math.isinf(self._requested_cores) and math.isinf(before)
+        return own and math.isclose(self._cores_now, self._requested_cores, rel_tol=_QUOTA_CHANGE)
 
     def _cores(self) -> float:
         """Infinity without a quota."""

@@ -107,7 +107,7 @@ class Workbench:
                         limits=plan.host(rank).limits,
                     )
                 )
-                coordinator.attach(rank, process)
+                coordinator.attach(rank, process, requested_cores=self.plan.host(rank).cpu_cores)
             coordinator.wait_registered(REGISTER_TIMEOUT_S)
             coordinator.wait_finished(timeout_s)
             self.deployment.read_aggregators()

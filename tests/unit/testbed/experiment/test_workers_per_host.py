@@ -44,7 +44,7 @@ def test_the_prediction_is_of_the_hosts_links() -> None:
     assert shared.goodput_bps == alone.goodput_bps
     assert shared.predicted_s == pytest.approx(alone.predicted_s, rel=0.05)
     # Whatever the collective, two hosts exchange at least one gradient each way; a ring sends 1.75.
-    assert shared.bound_s == pytest.approx(alone.bound_s, rel=0.01)
+    assert shared.bound_s == pytest.approx(alone.bound_s / 1.75, rel=0.01)
     spread = planned(collective="recursive_doubling").prediction
     assert spread.bottleneck in {"h0 -> s0", "h1 -> s0", "s0 -> h0", "s0 -> h1"}
 

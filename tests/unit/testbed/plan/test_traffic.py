@@ -38,7 +38,7 @@ def test_spread_workers_all_cross_the_dumbbell() -> None:
     assert directions(made)["s0", "s1"].expected_bytes == made.traffic["w0", "w1"] + made.traffic["w2", "w3"]
     assert made.prediction.bottleneck in {"s0 -> s1", "s1 -> s0"}
     assert made.prediction.schedule_bound_s == pytest.approx(2 * plan(workers=4).prediction.bound_s, rel=2e-3)
-    assert made.prediction.predicted_s == pytest.approx(made.prediction.schedule_bound_s)
+    assert made.prediction.predicted_s == pytest.approx(made.prediction.schedule_bound_s, rel=1e-3)
 
 
 def test_bytes_are_unknown_exactly_where_hashes_decide() -> None:

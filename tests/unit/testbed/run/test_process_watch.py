@@ -60,6 +60,25 @@ def test_a_process_that_was_killed_by_a_signal_was_not_out_of_memory(sleeper: su
 
 
 @pytest.mark.privileged
+def test_the_quota_of_the_spec_is_nobodys_interference_until_it_changes(sleeper: subprocess.Popen[bytes]) -> None:
+    watch = ProcessWatch("w1", sleeper.pid, 0.0, requested_cores=0.5)
+    controller, path = group("cpu")
+    names = ("cpu.cfs_quota_us", "{}") if controller.version == 1 else ("cpu.max", "{} 100000")
+    try:
+        (path / names[0]).write_text(names[1].format(50000))
+        (path / "cgroup.procs").write_text(str(sleeper.pid))
+        assert watch.look(2.0) == []
+        (path / names[0]).write_text(names[1].format(20000))
+        assert watch.look(4.0) == ["a CPU quota of 0.2 cores was put on w1"]
+        (controller.mount_point / "cgroup.procs").write_text(str(sleeper.pid))
+        assert watch.look(6.0) == ["the CPU quota of w1, 0.2 cores, was taken away"]
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+        path.rmdir()
+
+
+@pytest.mark.privileged
 def test_a_quota_that_somebody_plants_is_told_and_its_end_too(sleeper: subprocess.Popen[bytes]) -> None:
     watch = ProcessWatch("w1", sleeper.pid, 0.0)
     controller, path = group("cpu")
