@@ -32,8 +32,8 @@ class Iterative(AgentWorkload):
     """Synchronous by nature: workers exchange the gradients of each iteration, unless the spec says otherwise."""
 
     compute_only: int = Field(8, ge=1, le=100_000)
-    """Iterations without communication, before the others: of all workers at once, and before that so many of one worker
-    after the other, all of them together. With fewer than 8 there is no scaling factor."""
+    """Iterations without communication, before the others: of one worker after the other, so many of all together, then
+    of all workers at once. With fewer than 8 there is no scaling factor."""
     warmup: int = Field(3, ge=2, le=100_000)
     """Iterations before the measured ones. At least 2: DistributedDataParallel forms its buckets anew in the
     second."""

@@ -28,8 +28,8 @@ class ProcessWatch:
     """One process. What has been noticed is said once, when it is over."""
 
     def __init__(self, name: str, pid: int, now_s: float, *, requested_cores: float | None = None) -> None:
-        """`name` as people read it: `w1`. `requested_cores`: the quota that the spec gives it, which it comes under when
-        it begins."""
+        """`name` as people read it: `w1`. `requested_cores`: the quota that the spec gives it, which holds it from its
+        beginning on."""
         self._name = name
         self._requested_cores: Final = math.inf if requested_cores is None else requested_cores
         self._pid = pid
