@@ -1,18 +1,15 @@
 """reproduce: what papers claim, run and judged."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
 from testbed.calibration.cache import Mode
 from testbed.commands.options import EPILOG, Calibrate, Json, Output, Verbose, emit, set_up_logging
+from testbed.commands.running import runner
 from transports.bench.terminal import standard_output
-
-if TYPE_CHECKING:
-    from testbed.experiment.experiment import Experiment
-    from testbed.record.summary import Summary
 
 commands: Final = typer.Typer()
 VALID: Final = ("valid",)
@@ -61,9 +58,7 @@ def reproduce(
     from testbed.report.claims.page import write_claims, write_index
     from testbed.report.claims.table import claims_json
     from testbed.report.claims.terminal import render_claims
-    from testbed.report.terminal.summary import LiveProgress
     from testbed.run.reproduce import Reproduction, prepare, require
-    from testbed.run.run import run_experiment
 
     set_up_logging(verbose)
     if what is None:
@@ -77,13 +72,7 @@ def reproduce(
     errors = Console(stderr=True, quiet=as_json)
     folder = output / "claims"
 
-    def run_one(experiment: "Experiment") -> "Summary":
-        progress = LiveProgress(errors, enabled=not as_json)
-        try:
-            return run_experiment(experiment, output=output, progress=progress, calibration_mode=calibration)
-        finally:
-            progress.close()
-
+    run_one = runner(errors, output=output, calibration_mode=calibration)
     done: list[Reproduction] = []
     for reproduction in reproductions:
         finished = reproduction

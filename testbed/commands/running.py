@@ -15,6 +15,8 @@ from testbed.errors import CalibrationError, SpecError
 from transports.bench.terminal import standard_output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from testbed.experiment.experiment import Experiment
     from testbed.record.summary import Summary
     from testbed.report.terminal.summary import LiveProgress
@@ -212,6 +214,21 @@ def _captures(names: list[str] | None, snap_bytes: int) -> "CaptureRequest":
     return CaptureRequest(links=links, snap_bytes=snap_bytes)
 
 
+def runner(console: Console, *, output: Path, calibration_mode: Mode) -> "Callable[[Experiment], Summary]":
+    """Runs one experiment of several, with its progress on the console unless that is quiet."""
+    from testbed.report.terminal.summary import LiveProgress
+    from testbed.run.run import run_experiment
+
+    def run_one(experiment: "Experiment") -> "Summary":
+        progress = LiveProgress(console, enabled=not console.quiet)
+        try:
+            return run_experiment(experiment, output=output, progress=progress, calibration_mode=calibration_mode)
+        finally:
+            progress.close()
+
+    return run_one
+
+
 def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:
     """Run it, print its summary, end with its exit code."""
     from testbed.report.terminal.summary import render_summary
@@ -269,11 +286,8 @@ def sweep(
       testbed sweep experiments/quickstart.yaml --set repeat=3 \\
           --set 'sweep.link.rate=[50mbit, 200mbit]'
     """
-    from testbed.experiment.experiment import Experiment
     from testbed.experiment.sweep import load_sweep
     from testbed.report.comparison.comparison import render_comparison, render_points
-    from testbed.report.terminal.summary import LiveProgress
-    from testbed.run.run import run_experiment
     from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
 
     set_up_logging(verbose)
@@ -294,13 +308,7 @@ def sweep(
     require_points(swept, plans)
     errors = Console(stderr=True, quiet=as_json)
 
-    def run_one(experiment: Experiment) -> "Summary":
-        progress = LiveProgress(errors, enabled=not as_json)
-        try:
-            return run_experiment(experiment, output=output, progress=progress, calibration_mode=calibration)
-        finally:
-            progress.close()
-
+    run_one = runner(errors, output=output, calibration_mode=calibration)
     comparison = run_sweep(comparison, [point.experiment for point in swept.points], run=run_one, console=errors)
     if as_json:
         emit(comparison.to_json())
@@ -335,23 +343,19 @@ def validate_dilation(
       testbed validate-dilation experiments/resnet50_100g.yaml --set workers=4
       testbed validate-dilation my.yaml --set dilation=1 --repeat 5 --json
     """
-    from testbed.experiment.experiment import Experiment, load
+    from testbed.experiment.experiment import load
     from testbed.report.terminal.dilation import render_validation
-    from testbed.report.terminal.summary import LiveProgress
     from testbed.run.dilation import validate_dilation as validate_at_dilations
-    from testbed.run.run import run_experiment
 
     set_up_logging(verbose)
     experiment = load(spec, overrides or [])
     errors = Console(stderr=True, quiet=as_json)
 
-    def run_one(point: Experiment) -> "Summary":
+    run_point = runner(errors, output=output, calibration_mode=calibration)
+
+    def run_one(point: "Experiment") -> "Summary":
         errors.print(f"dilation {point.dilation:g}", highlight=False)
-        progress = LiveProgress(errors, enabled=not as_json)
-        try:
-            return run_experiment(point, output=output, progress=progress, calibration_mode=calibration)
-        finally:
-            progress.close()
+        return run_point(point)
 
     found = validate_at_dilations(experiment, repeat=repeat, run=run_one, tolerance=tolerance)
     if as_json:

@@ -24,26 +24,24 @@ from testbed.experiment.documents import read_document
 FILE: Final = "paper.yaml"
 
 
-class OutOfReach(BaseModel):
+class _NotRun(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    feature: str = ""
+    paper: PaperSays | None = None
+
+
+class OutOfReach(_NotRun):
     """A claim that cannot be tried here, and why."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    feature: str = ""
     reason: str
-    paper: PaperSays | None = None
 
 
-class Elsewhere(BaseModel):
+class Elsewhere(_NotRun):
     """A claim that another command checks, since it needs no emulation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    feature: str = ""
     command: str
-    paper: PaperSays | None = None
 
 
 class Paper(BaseModel):

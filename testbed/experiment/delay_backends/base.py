@@ -6,7 +6,7 @@ whatever sent it and whoever it is for. Everything here is pure.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -19,6 +19,10 @@ from transports.registry import Options, Registry
 if TYPE_CHECKING:  # a link names its backend
     from testbed.experiment.link import LinkSpec
 
+MIN_PROGRAM_DELAY_S: Final = 200e-6
+"""Twice what a program may be late when it is woken on an idle machine; less would be mostly error."""
+_NUM_SEED_BITS: Final = 53
+"""What a double holds exactly."""
 VETH: Final = "ip link add v0 type veth peer name v1"
 """A link to try something on, in a namespace of its own."""
 
@@ -137,6 +141,33 @@ class DelayProgram:
     """What its end means."""
     reports: Callable[[bytes, Mapping[int, Mapping[str, int]]], Mapping[int, ProgramReport]]
     """From its file of counters, and the node's netfilter queues by number: by the stages' index."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramParameters:
+    """What a program is told of one direction: a struct of its C source, all doubles, fields in its order."""
+
+    def argument(self, index: int) -> str:
+        """`INDEX:NAME=VALUE,...`, on the command line and on standard input."""
+        values = ",".join(f"{field.name}={float(getattr(self, field.name))!r}" for field in fields(self))
+        return f"{index}:{values}"
+
+
+def program_parameters(link: "LinkSpec", *, index: int, seed: int) -> dict[str, float]:
+    """What every program is told alike, by the fields' names: delay, jitter, loss and reordering of a link, and the
+    seed of a direction's draws."""
+    bursts = None if isinstance(link.loss, float | int) else link.loss
+    return {
+        "delay_ns": round(link.delay_s * 1e9),
+        "jitter_ns": round(link.jitter_s * 1e9),
+        "uniform": float(link.jitter.distribution == "uniform"),
+        "loss_good": bursts.loss_in_good if bursts else link.mean_loss,
+        "loss_bad": bursts.loss_in_bad if bursts else 0.0,
+        "good_to_bad": bursts.good_to_bad if bursts else 0.0,
+        "bad_to_good": bursts.bad_to_good if bursts else 0.0,
+        "reorder": link.reorder,
+        "seed": (seed * 65_537 + index) % 2**_NUM_SEED_BITS,
+    }
 
 
 def port_argument(interface: str, mac: str, namespace: str) -> str:

@@ -14,27 +14,26 @@ import numpy as np
 
 from testbed.experiment.delay_backends.base import (
     DELAY_BACKENDS,
+    MIN_PROGRAM_DELAY_S,
     VETH,
     DelayBackend,
     DelayCounters,
     DelayProgram,
     DelayStage,
+    ProgramParameters,
     ProgramReport,
+    program_parameters,
 )
-from testbed.experiment.link import MTU, GilbertElliott, LinkSpec
+from testbed.experiment.link import MTU, LinkSpec
 from testbed.system.native.layouts import DELAY_COUNTERS, DELAY_PARAMETERS
 from transports.units import format_time
 
-MIN_DELAY_S: Final = 200e-6
-"""Twice what the program may be late when it is woken on an idle machine; less would be mostly error."""
 COPY_META: Final = 1
 """NFQNL_COPY_META: the program is told of packets and never sees their contents."""
-_NUM_SEED_BITS: Final = 53
-"""What a double holds exactly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DelayParameters:
+class DelayParameters(ProgramParameters):
     """What the program is told of a queue: struct parameters of delay_nfqueue.c, all doubles."""
 
     max_packets: float
@@ -49,11 +48,6 @@ class DelayParameters:
     bad_to_good: float
     reorder: float
     seed: float
-
-    def argument(self, queue: int) -> str:
-        """`QUEUE:NAME=VALUE,...`, on the command line and on standard input."""
-        values = ",".join(f"{field.name}={float(getattr(self, field.name))!r}" for field in fields(self))
-        return f"{queue}:{values}"
 
 
 assert tuple(field.name for field in fields(DelayParameters)) == DELAY_PARAMETERS, "as struct parameters has them"
@@ -166,30 +160,21 @@ class Nfqueue(DelayBackend):
             found["duplicate"] = "nfqueue decides about packets and makes none"
         if link.ecn_bytes is not None:
             found["ecn"] = "nfqueue never sees the contents of a packet, so it cannot mark it"
-        if 0 < link.delay_s < MIN_DELAY_S and not link.best_effort:
+        if 0 < link.delay_s < MIN_PROGRAM_DELAY_S and not link.best_effort:
             found["delay"] = (
-                f"nfqueue honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
+                f"nfqueue honours 0s, or {format_time(MIN_PROGRAM_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
                 "below what a program can be woken for in time (best_effort: true takes what comes)"
             )
         return found
 
     def stage(self, link: LinkSpec, *, interface: str, index: int, seed: int) -> NfqueueStage:
         """Its queue holds twice the bandwidth-delay product."""
-        bursts = link.loss if isinstance(link.loss, GilbertElliott) else None
         return NfqueueStage(
             interface=interface,
             index=index,
             parameters=DelayParameters(
                 max_packets=link.max_packets_in_flight(MTU),
-                delay_ns=round(link.delay_s * 1e9),
-                jitter_ns=round(link.jitter_s * 1e9),
-                uniform=float(link.jitter.distribution == "uniform"),
-                loss_good=bursts.loss_in_good if bursts else link.mean_loss,
-                loss_bad=bursts.loss_in_bad if bursts else 0.0,
-                good_to_bad=bursts.good_to_bad if bursts else 0.0,
-                bad_to_good=bursts.bad_to_good if bursts else 0.0,
-                reorder=link.reorder,
-                seed=(seed * 65_537 + index) % 2**_NUM_SEED_BITS,
+                **program_parameters(link, index=index, seed=seed),
             ),
         )
 

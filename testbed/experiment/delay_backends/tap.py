@@ -9,31 +9,29 @@ port has a queue that fills and drops, as a switch port's has.
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
 from testbed.experiment.delay_backends.base import (
     DELAY_BACKENDS,
+    MIN_PROGRAM_DELAY_S,
     DelayBackend,
     DelayProgram,
     DelayStage,
+    ProgramParameters,
     ProgramReport,
     RelayCounters,
     port_argument,
+    program_parameters,
 )
-from testbed.experiment.link import GilbertElliott, LinkSpec
+from testbed.experiment.link import LinkSpec
 from testbed.system.native.layouts import RELAY_COUNTERS, RELAY_PARAMETERS
 from transports.units import format_time
 
-MIN_DELAY_S: Final = 200e-6
-"""Twice what the program may be late when it is woken on an idle machine; less would be mostly error."""
-_NUM_SEED_BITS: Final = 53
-"""What a double holds exactly."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RelayParameters:
+class RelayParameters(ProgramParameters):
     """What the relay is told of a direction: struct parameters of relay_tap.c, all doubles."""
 
     rate_bps: float
@@ -52,11 +50,6 @@ class RelayParameters:
     duplicate: float
     reorder: float
     seed: float
-
-    def argument(self, index: int) -> str:
-        """`INDEX:NAME=VALUE,...`, on the command line and on standard input."""
-        values = ",".join(f"{field.name}={float(getattr(self, field.name))!r}" for field in fields(self))
-        return f"{index}:{values}"
 
 
 assert tuple(field.name for field in fields(RelayParameters)) == RELAY_PARAMETERS, "as struct parameters has them"
@@ -150,16 +143,15 @@ class Tap(DelayBackend):
 
     def refusals(self, link: LinkSpec) -> dict[str, str]:
         """See :class:`DelayBackend`."""
-        if 0 < link.delay_s < MIN_DELAY_S and not link.best_effort:
+        if 0 < link.delay_s < MIN_PROGRAM_DELAY_S and not link.best_effort:
             return {
-                "delay": f"tap honours 0s, or {format_time(MIN_DELAY_S)} to 1s; {format_time(link.delay_s)} is below "
-                "what a program can be woken for in time (best_effort: true takes what comes)"
+                "delay": f"tap honours 0s, or {format_time(MIN_PROGRAM_DELAY_S)} to 1s; {format_time(link.delay_s)} is "
+                "below what a program can be woken for in time (best_effort: true takes what comes)"
             }
         return {}
 
     def stage(self, link: LinkSpec, *, interface: str, index: int, seed: int) -> TapStage:
         """The stage that ends at the receiving `interface`."""
-        bursts = link.loss if isinstance(link.loss, GilbertElliott) else None
         return TapStage(
             interface=interface,
             index=index,
@@ -167,16 +159,8 @@ class Tap(DelayBackend):
                 rate_bps=link.rate_bps,
                 queue_bytes=link.queue_bytes,
                 mark_bytes=link.ecn_bytes or 0,
-                delay_ns=round(link.delay_s * 1e9),
-                jitter_ns=round(link.jitter_s * 1e9),
-                uniform=link.jitter.distribution == "uniform",
-                loss_good=bursts.loss_in_good if bursts else link.mean_loss,
-                loss_bad=bursts.loss_in_bad if bursts else 0,
-                good_to_bad=bursts.good_to_bad if bursts else 0,
-                bad_to_good=bursts.bad_to_good if bursts else 0,
                 duplicate=link.duplicate,
-                reorder=link.reorder,
-                seed=(seed * 65_537 + index) % 2**_NUM_SEED_BITS,
+                **program_parameters(link, index=index, seed=seed),
             ),
         )
 
