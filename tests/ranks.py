@@ -6,8 +6,10 @@ which a fork is no longer safe: so the ranks are children of a fork server of th
 does nothing else.
 """
 
+import faulthandler
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 import traceback
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +77,23 @@ def run_ranks(
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
             told = Rank(rank, size, str(Path(directory) / "store"))
-            process = context.Process(target=_life, args=(function, told, arguments, theirs), daemon=True)
+            where = Path(directory) / f"stacks{rank}"
+            process = context.Process(target=_life, args=(function, told, arguments, theirs, where), daemon=True)
             process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
         deadline_s = time.monotonic() + timeout_s
         outcomes = []
-        for pipe, process in zip(pipes, processes, strict=True):
+        for rank, (pipe, process) in enumerate(zip(pipes, processes, strict=True)):
             value, error = _read(pipe, deadline_s)
             process.join(max(0.0, deadline_s - time.monotonic()))
-            outcomes.append(Outcome(value, error, process.exitcode))
-            if process.exitcode is None:
+            status = process.exitcode
+            if status is None:
+                error += _stacks(process, Path(directory) / f"stacks{rank}")
                 process.kill()
                 process.join()
+            outcomes.append(Outcome(value, error, status))
     if check:
         for rank, outcome in enumerate(outcomes):
             assert not outcome.error, f"rank {rank}:\n{outcome.error}"
@@ -105,7 +111,21 @@ def _read(pipe: Connection, deadline_s: float) -> tuple[Any, str]:
     return value, error
 
 
-def _life(function: Callable[..., Any], told: Rank, arguments: tuple[Any, ...], pipe: Connection) -> None:
+def _stacks(process: BaseProcess, path: Path) -> str:
+    """Where each thread of a process that is not heard of is: a hang that leaves no trace is not found again."""
+    assert process.pid is not None
+    if not path.exists():
+        return "; it did not begin"
+    os.kill(process.pid, signal.SIGUSR1)
+    process.join(2.0)
+    return f"; it was at\n{path.read_text()}"
+
+
+def _life(
+    function: Callable[..., Any], told: Rank, arguments: tuple[Any, ...], pipe: Connection, stacks: Path
+) -> None:
+    file = stacks.open("w")
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
     import torch
 
     torch.set_num_threads(1)

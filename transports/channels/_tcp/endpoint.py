@@ -292,7 +292,7 @@ class TcpEndpoint:
                 os.eventfd_read(self._wake_descriptor)
         elif outcome == native.ENDING:
             for descriptor in run.ended[: run.num_ended]:
-                self._note_end(program, self._by_descriptor[descriptor])
+                self._note_end(program, self._by_descriptor[descriptor], header)
         elif outcome == native.LATE:
             raise self._lateness(program, header)
         else:
@@ -302,8 +302,9 @@ class TcpEndpoint:
             peer.header[:] = state.header
             raise self._mismatch(peer, _header_of(program, run.culprit, header))
 
-    def _note_end(self, program: TcpProgram, peer: _Peer) -> None:
-        """A peer has ended its side. Raises PeerLostError unless all that it owes us is here, to be read."""
+    def _note_end(self, program: TcpProgram, peer: _Peer, header: Header) -> None:
+        """A peer has ended its side. Raises PeerLostError unless all that it owes us is here, to be read, and
+        FrameMismatchError where it said something else before."""
         peer.ending = True
         numbers = [number for number, carrier in enumerate(self._carriers) if carrier is peer]
         for number in numbers:
@@ -311,11 +312,33 @@ class TcpEndpoint:
         unfinished = [number for number in numbers if program.awaits(number)]
         owed_bytes = sum(program.owed_bytes(number) for number in unfinished if not program.lanes[number].sends)
         if owed_bytes > _num_unread(peer.socket) and _has_ended(peer.socket):
-            raise self._lost(peer, _CLOSED)
+            raise self._disagreement(program, peer, unfinished, header) or self._lost(peer, _CLOSED)
         if all(program.lanes[number].sends for number in unfinished):
             self._examine(peer)
             if peer.farewell is not None and (unfinished or self._sequence > peer.farewell.after):
                 raise left(peer.rank, peer.farewell, self._group.rank)
+
+    def _disagreement(
+        self, program: TcpProgram, peer: _Peer, unfinished: Sequence[int], header: Header
+    ) -> TransportError | None:
+        """How what a peer said before it ended differs from what was awaited of it, read or not: that explains its
+        end, and must not depend on which of the two is noticed first. None where it said nothing else."""
+        unread = _unread(peer.socket)
+        for number in unfinished:
+            if program.lanes[number].sends:
+                continue
+            state = program.states[number]
+            position = int(state.moved)
+            stream = bytes(state.header[: min(position, HEADER_BYTES)]).ljust(position, b"\0") + unread
+            start = 0
+            for phase, count, num_bytes in program.awaited(number):
+                said = stream[start : start + HEADER_BYTES]
+                expected = header._replace(phase=phase, count=count)
+                if len(said) == HEADER_BYTES and said != pack_header(expected):
+                    peer.header[:] = said
+                    return self._mismatch(peer, expected)
+                start += HEADER_BYTES + num_bytes
+        return None
 
     def _lateness(self, program: TcpProgram, header: Header) -> TransportError:
         """As :meth:`_timeout`."""
@@ -502,9 +525,19 @@ class TcpEndpoint:
             raise self._lost(peer, _CLOSED)
 
     def _lost(self, peer: _Peer, reason: str) -> PeerLostError:
-        """The error for a peer whose connection is of no use any more: its last words, if they are there, tell more."""
+        """The error for a peer whose connection is of no use any more: its last words, if they are there, tell more.
+
+        One that ended without a word may have had to, in the middle of a message, because of another: then the last
+        words of that other tell who left first, whichever end was noticed here first.
+        """
         farewell = peer.farewell or _last_words(peer.socket)
-        return PeerLostError(peer.rank, reason) if farewell is None else left(peer.rank, farewell, self._group.rank)
+        if farewell is not None:
+            return left(peer.rank, farewell, self._group.rank)
+        for other in self._peers.values():
+            farewell = other.farewell or (_last_words(other.socket) if _has_ended(other.socket) else None)
+            if farewell is not None and self._sequence > farewell.after:
+                return left(other.rank, farewell, self._group.rank)
+        return PeerLostError(peer.rank, reason)
 
     def _check_departure(self, peer: _Peer, farewell: Farewell) -> None:
         if self._sequence > farewell.after or peer.sends or peer.receives:
@@ -642,12 +675,20 @@ def _num_unread(connection: socket.socket) -> int:
     return found[0]
 
 
+def _unread(connection: socket.socket) -> bytes:
+    """What has come and has not been read, and stays so; empty where a reset has thrown it away."""
+    try:
+        return connection.recv(_num_unread(connection), socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:
+        return b""
+
+
 def _last_words(connection: socket.socket) -> Farewell | None:
     """What the other side said last, if that was goodbye and has not been read."""
+    unread = _unread(connection)
     try:
-        unread = connection.recv(_num_unread(connection), socket.MSG_PEEK | socket.MSG_DONTWAIT)
         last = unpack_header(unread[-HEADER_BYTES:]) if len(unread) >= HEADER_BYTES else None
-    except (OSError, FrameMismatchError):
+    except FrameMismatchError:
         return None
     return Farewell.of(last) if last is not None and last.operation == GOODBYE else None
 

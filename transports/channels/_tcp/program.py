@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -231,6 +231,13 @@ class TcpProgram:
         left = self._order[state.first + state.next : state.first + state.num_steps]
         payload_bytes = int(self._schedule["num_bytes"][left].sum())
         return len(left) * HEADER_BYTES + payload_bytes - int(state.moved)
+
+    def awaited(self, number: int) -> Iterator[tuple[int, int, int]]:
+        """(phase, elements, bytes) of each message that a lane has left, the one under way first."""
+        state = self.states[number]
+        for position in range(state.next, state.num_steps):
+            num_bytes = int(self._steps[self._order[state.first + position]]["num_bytes"])
+            yield state.first_phase + position * self._num_streams, num_bytes // self._element_bytes, num_bytes
 
     def is_ready(self, number: int) -> bool:
         """Whether it has messages left and the next one waits for none of our own steps, or the peer has not yet said

@@ -120,11 +120,11 @@ def words(count: int = NUM_ELEMENTS // 2, phase: int = 0, operation: int = ALL_R
 
 
 @contextmanager
-def connected(group: Group, name: str) -> Iterator[socket.socket]:
-    """A plain socket that says hello to rank 0 properly, as rank 1 of the mesh of that name."""
+def connected(group: Group, name: str, rank: int = 1) -> Iterator[socket.socket]:
+    """A plain socket that says hello to rank 0 properly, as that rank of the mesh of that name."""
     host, _, port = published(group, f"{name}/0", 0, "its address", time.monotonic() + 20).rpartition(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(pack(Header(group_id(name), 0, HELLO, 0, 2, 1)))
+        connection.sendall(pack(Header(group_id(name), 0, HELLO, 0, group.size, rank)))
         assert len(connection.recv(HEADER_BYTES, socket.MSG_WAITALL)) == HEADER_BYTES
         yield connection
 
@@ -219,6 +219,11 @@ CASES: dict[str, tuple[Callable[[str], bytes], type[TransportError], str]] = {
         "rank 0 expects all_reduce (sum) #1 of 100 float32 (400 B), message 0: 50 float32",
     ),
     "another phase": (lambda group: whole(group) * 2, FrameMismatchError, "message 1"),
+    "another phase, and no more": (
+        lambda group: whole(group) + pack(words(group=group)),
+        FrameMismatchError,
+        "message 1",
+    ),
     "nothing": (lambda _: b"", PeerLostError, "it closed the connection"),
     "half a header": (lambda group: whole(group)[:20], PeerLostError, "it closed the connection"),
     "half a message": (lambda group: whole(group)[:99], PeerLostError, "it closed the connection"),
@@ -241,6 +246,59 @@ def test_a_peer_that_does_something_else_is_named(case: str) -> None:
         transport.all_reduce(torch.ones(NUM_ELEMENTS))
     assert told in str(raised.value)
     assert "1" in str(raised.value)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_named_as_well_when_its_end_comes_with_it(case: str) -> None:
+    """What was said is unread when the end is noticed: the last words and the end in one segment, and awaited."""
+    said, expected, told = CASES[case]
+
+    def impostor(connection: socket.socket, group: str) -> None:
+        connection.recv(HEADER_BYTES + 2 * NUM_ELEMENTS, socket.MSG_WAITALL)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        with suppress(OSError):
+            connection.sendall(said(group))
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+
+    with beside(impostor) as transport, pytest.raises(expected) as raised:
+        transport.all_reduce(torch.ones(NUM_ELEMENTS))
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("engine", ["native", "none"])
+@pytest.mark.parametrize("leaver", [1, 2])
+def test_who_leaves_first_is_named_though_another_s_end_is_noticed_before(
+    leaver: int, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank says goodbye; the other, in the middle of a message to us, can say nothing and ends for want of it."""
+    if engine == "none":
+        monkeypatch.setattr(program, "library", lambda: None)
+    group = groups(3)[0]
+    gone = threading.Event()
+
+    def life() -> None:
+        with connected(group, group.name, leaver) as first, connected(group, group.name, 3 - leaver) as second:
+            second.sendall(pack(words(NUM_ELEMENTS, group=group.name))[:20])
+            second.shutdown(socket.SHUT_WR)
+            first.sendall(pack(Header(group_id(group.name), 0, GOODBYE, 0, 0, 0)))
+            first.shutdown(socket.SHUT_WR)
+            gone.set()
+            for each in (first, second):
+                with suppress(OSError):
+                    while each.recv(1 << 16):
+                        pass
+
+    thread = threading.Thread(target=life)
+    thread.start()
+    with closing(Transport(COLLECTIVES.parse("all_to_all"), Tcp(), group)) as transport:
+        waits(gone)
+        transport.deadline_s = time.monotonic() + 20
+        with pytest.raises(PeerLostError) as raised:
+            transport.all_reduce(torch.ones(NUM_ELEMENTS))
+    thread.join()
+    assert raised.value.peer == leaver
 
 
 @pytest.mark.parametrize(
