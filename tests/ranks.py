@@ -121,9 +121,7 @@ def _stacks(process: BaseProcess, path: Path) -> str:
     return f"; it was at\n{path.read_text()}"
 
 
-def _life(
-    function: Callable[..., Any], told: Rank, arguments: tuple[Any, ...], pipe: Connection, stacks: Path
-) -> None:
+def _life(function: Callable[..., Any], told: Rank, arguments: tuple[Any, ...], pipe: Connection, stacks: Path) -> None:
     file = stacks.open("w")
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
     import torch

@@ -77,6 +77,15 @@ def counters(deployment: Deployment, direction: Direction) -> RelayCounters:
     return deployment.relay_counters()[direction.link, direction.sender.node]
 
 
+def stop(pid: int) -> None:
+    """All its threads, and no sooner."""
+    os.kill(pid, signal.SIGSTOP)
+    while any(
+        each.read_text().rpartition(")")[2].split()[0] != "T" for each in Path(f"/proc/{pid}/task").glob("*/stat")
+    ):
+        time.sleep(0.0001)
+
+
 def relay_pid(state: RunState) -> int:
     return next(process.pid for process in state.owned().processes if process.name == "relay")
 
@@ -254,7 +263,7 @@ def test_what_the_relay_had_no_time_to_take_counts_as_dropped(tmp_path: Path) ->
         sampler = LinkSampler(deployment, interval_s=10.0, on_sample=lambda _: None)
         key = (direction.link, direction.sender.node)
         assert sampler.delay_counters()[key].num_dropped == 0
-        os.kill(relay_pid(state), signal.SIGSTOP)
+        stop(relay_pid(state))
         with udp(deployment, direction) as (source, _):
             for _ in range(30):
                 source.send(b"late")
@@ -298,7 +307,7 @@ def test_a_relay_that_was_stopped_counts_what_waited_for_it_as_late(tmp_path: Pa
         direction = deployment.plan.directions[0]
         with udp(deployment, direction) as (source, target):
             before = counters(deployment, direction).delay
-            os.kill(relay_pid(state), signal.SIGSTOP)
+            stop(relay_pid(state))
             for number in range(10):
                 source.send(number.to_bytes(4))
             time.sleep(1.5)
@@ -307,3 +316,26 @@ def test_a_relay_that_was_stopped_counts_what_waited_for_it_as_late(tmp_path: Pa
             late_s = counters(deployment, direction).delay.since(before).late_s(0.5)
         assert late_s is not None
         assert late_s > 1.4
+
+
+def test_no_stop_of_the_relay_is_missed_wherever_in_its_work_it_comes(tmp_path: Path) -> None:
+    """A stop between the wait's end and the look at the clock, or between that and the read, made packets that had
+    lain for as long look punctual: the next pass took them for new ones."""
+    state = RunState.create(new_run_id())
+    num_stops, stop_s, longest_wait_s = 60, 0.03, 0.01
+    with deployed(tmp_path, {"rate": "1gbit", "delay": "1ms"}, state=state) as deployment:
+        forth, back = deployment.plan.directions[:2]
+        with udp(deployment, forth) as (source, target), udp(deployment, back) as (busy, _):
+            before = counters(deployment, forth).delay
+            for number in range(num_stops):
+                for _ in range(1 + 7 * number):  # so that it is at work when it is stopped
+                    busy.send(b"busy")
+                stop(relay_pid(state))
+                source.send(number.to_bytes(4))
+                time.sleep(stop_s)
+                os.kill(relay_pid(state), signal.SIGCONT)
+                assert int.from_bytes(target.recv(2048)[:4]) == number
+            late = counters(deployment, forth).delay.since(before)
+        share = 0.5 / num_stops  # so late is all but the half of one packet
+        # Of the wait that a stop fell into, the relay knows only how long it was to be.
+        assert (late.late_s(share) or 0.0) > 0.9 * (stop_s - longest_wait_s)

@@ -101,7 +101,8 @@ struct relay { /* a thread and its links */
     pthread_mutex_t lock; /* held while packets are handled, not while waiting */
     int changed;          /* eventfd: parameters were replaced */
     int first, step;      /* links */
-    uint64_t held_up_ns;  /* by how much the present pass comes later than planned: this thread did not get to run */
+    uint64_t pass_ns;     /* when the present pass began */
+    uint64_t held_up_ns;  /* by how much, at least, it came later than planned: this thread did not get to run */
     struct packet *unused[NUM_SIZES], *spare;
 };
 
@@ -299,7 +300,7 @@ static int receive(struct relay *relay, struct direction *d) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         serve(relay, d, now);
         whole->arrived_ns = now;
-        whole->unread_ns = relay->held_up_ns;
+        whole->unread_ns = relay->held_up_ns + (now - relay->pass_ns > PASS_NS ? now - relay->pass_ns : 0);
         whole->bytes = bytes;
         uint32_t headers = header_bytes(whole), frame_bytes = bytes - sizeof(struct virtio_net_hdr);
         uint32_t segment = ((struct virtio_net_hdr *)whole->data)->gso_size, at_once = UINT32_MAX;
@@ -368,11 +369,19 @@ static void *run(void *argument) {
             count++;
         }
     polled[count] = (struct pollfd){.fd = relay->changed, .events = POLLIN};
-    uint64_t pass_ns = now_ns(CLOCK_MONOTONIC), wait_ns = 0;
+    relay->pass_ns = now_ns(CLOCK_MONOTONIC);
+    uint64_t wait_ns = 0;
     for (;;) {
-        uint64_t next_ns = UINT64_MAX, ignored, before_ns = pass_ns;
-        pass_ns = now_ns(CLOCK_MONOTONIC);
-        relay->held_up_ns = pass_ns - before_ns > wait_ns + PASS_NS ? pass_ns - before_ns - wait_ns : 0;
+        uint64_t next_ns = UINT64_MAX, ignored, before_ns = relay->pass_ns;
+        relay->pass_ns = now_ns(CLOCK_MONOTONIC);
+        uint64_t after_ns = relay->pass_ns - before_ns;
+        relay->held_up_ns = after_ns > wait_ns + PASS_NS ? after_ns - wait_ns : 0;
+        if (relay->held_up_ns) {
+            /* The stop may have come after the wait was over: what arrived meanwhile belongs to this pass, which knows
+             * how long it has lain, not to the next one. */
+            static const struct timespec at_once;
+            if (ppoll(polled, count + 1, &at_once, NULL) < 0 && errno != EINTR) die("cannot wait");
+        }
         pthread_mutex_lock(&relay->lock);
         if (polled[count].revents && read(relay->changed, &ignored, sizeof ignored) < 0) die("eventfd");
         for (int i = 0; i < count; i++) {
