@@ -14,6 +14,7 @@ The ranks of a test are forked from a process that has the module imported: 0.3 
 is forked itself, one for each world size and guise, from one that has torch imported and runs no threads.
 """
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -45,6 +46,8 @@ TIMEOUT_S: Final = 60
 """Of one test. The longest that pass take 10 s on an idle machine."""
 BARRIER_S: Final = 45.0
 """Of the barrier by files that torch's tests have between their ranks; torch's own limit is 10 s."""
+STACKS_S: Final = 30.0
+"""After so long in one test a rank writes down where each of its threads is; the report of a failure has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,6 +216,8 @@ class _Forked:
 
     backend: Backend
     processes: list[Any]
+    file_name: str
+    stacks: str = ""
 
     def setUp(self) -> None:
         super().setUp()
@@ -222,6 +227,9 @@ class _Forked:
         for process in self.processes:
             process.kill()
             process.join()
+        for path in sorted(Path(self.file_name).parent.glob(f"{Path(self.file_name).name}.stacks*")):
+            self.stacks += f"{path.suffix[1:]}: {path.read_text()}"
+            path.unlink()
         super().tearDown()
 
     @classmethod
@@ -234,6 +242,8 @@ class _Forked:
         assert parent is not None
         assert parent.pid is not None
         die_with_parent(parent.pid)
+        stacks = Path(f"{file_name}.stacks{rank}").open("w")  # noqa: SIM115 - as long as the process
+        faulthandler.dump_traceback_later(STACKS_S, file=stacks)
         cls.prepare(test_name)
         if cls.backend == "testbed":
             _redirect(Path(f"{file_name}.redirected"))
@@ -256,6 +266,7 @@ def _run_one(suite: type[Any], test: str, world_size: int, backend: Backend, gui
     if reason is None:
         case.run(outcome)
     wrong = "".join(trace for _, trace in (*outcome.errors, *outcome.failures))
+    wrong += case.stacks if wrong else ""
     status: Status = "passed"
     if reason is not None:
         status = "not given"
