@@ -47,7 +47,8 @@ TIMEOUT_S: Final = 60
 BARRIER_S: Final = 45.0
 """Of the barrier by files that torch's tests have between their ranks; torch's own limit is 10 s."""
 STACKS_S: Final = 30.0
-"""After so long in one test a rank writes down where each of its threads is; the report of a failure has it."""
+"""After so long in one test, or when it crashes, a rank writes down where each of its threads is; the report of a
+failure has it. (torch's own tells of no crash while another rank has an exception.)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,12 +225,14 @@ class _Forked:
         self._start_processes(multiprocessing.get_context("fork").Process)
 
     def tearDown(self) -> None:
+        ended = [process.exitcode for process in self.processes]
         for process in self.processes:
             process.kill()
             process.join()
         for path in sorted(Path(self.file_name).parent.glob(f"{Path(self.file_name).name}.stacks*")):
-            self.stacks += f"{path.suffix[1:]}: {path.read_text()}"
+            self.stacks += f"{path.suffix[1:]}: {path.read_text()}\n"
             path.unlink()
+        self.stacks += f"exit statuses: {ended}\n"
         super().tearDown()
 
     @classmethod
@@ -243,6 +246,7 @@ class _Forked:
         assert parent.pid is not None
         die_with_parent(parent.pid)
         stacks = Path(f"{file_name}.stacks{rank}").open("w")  # noqa: SIM115 - as long as the process
+        faulthandler.enable(stacks)
         faulthandler.dump_traceback_later(STACKS_S, file=stacks)
         cls.prepare(test_name)
         if cls.backend == "testbed":

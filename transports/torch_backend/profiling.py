@@ -118,7 +118,8 @@ class _OpenEvents:
     """Those of operations under way, each as a future that ends it.
 
     When a profiler stops, torch frees its events; an operation that completes after that would write into freed memory
-    (with gloo it does, and the process crashes). So whatever is open then is ended just before.
+    (with gloo it does, and the process crashes). So whatever is open then is ended just before, and what is just ending
+    is waited for.
     """
 
     def __init__(self) -> None:
@@ -148,9 +149,13 @@ class _OpenEvents:
     def _ended_before(self, disable: Callable[[], Any]) -> Callable[[], Any]:
         @functools.wraps(disable)
         def disable_profiler() -> Any:
-            for ended in list(self._futures):
-                _elsewhere(functools.partial(self.end, ended))
-            return disable()
+            while True:
+                for ended in list(self._futures):
+                    _elsewhere(functools.partial(self.end, ended))
+                # One that is no longer among them may be ending at this moment, in the thread that completed it.
+                with self._lock:
+                    if not self._futures:
+                        return disable()
 
         return disable_profiler
 

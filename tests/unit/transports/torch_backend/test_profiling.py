@@ -1,6 +1,7 @@
 """What torch's profiler, and a trace that it has written, say of operations of ours and of gloo's."""
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -194,6 +195,38 @@ def test_every_event_is_an_asynchronous_one_however_fast_the_operation_was(late:
 
 def test_without_a_profiler_nothing_of_torch_s_is_touched(late: list[dict[str, Any]]) -> None:
     assert all(result["untouched"] for result in late)
+
+
+def _ending_while_the_profiler_stops(_: Rank) -> list[str]:
+    import torch
+
+    from transports.torch_backend.profiling import _open_events
+
+    order: list[str] = []
+    at, gate = threading.Event(), threading.Event()
+
+    def linger(_: object) -> None:
+        at.set()
+        gate.wait(20)
+        order.append("ended")
+
+    with torch.autograd.profiler.profile():
+        event = torch.autograd._record_function_with_args_enter("testbed:all_reduce")  # type: ignore[attr-defined]  # not exported
+        ended = _open_events.add(event)
+        ended.add_done_callback(linger)
+        completion = threading.Thread(target=_open_events.end, args=[ended])
+        completion.start()
+        assert at.wait(20)
+        threading.Timer(0.2, gate.set).start()
+    order.append("stopped")
+    completion.join()
+    return order
+
+
+def test_the_profiler_stops_when_what_is_just_ending_has_ended() -> None:
+    """Freed while another thread ended it, an event crashed one in 1,500 operations that were waited for."""
+    (outcome,) = run_ranks(_ending_while_the_profiler_stops, 1)
+    assert outcome.value == ["ended", "stopped"]
 
 
 def _failing(rank: Rank) -> list[str]:
