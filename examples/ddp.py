@@ -52,9 +52,10 @@ def main():
     dist.all_gather(gathered, weight)
     assert all(torch.equal(each, weight) for each in gathered), "replicas differ"
     print(f"rank {rank} done with {dist.get_backend()}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
-    gc.collect()  # frees gloo's threads, too, which models hold by a cycle: at Python's own end they may abort it
+    # In this order: torch 2.13 may hang when the last to let go of gloo's group is a model.
+    gc.collect()
+    dist.destroy_process_group()

@@ -31,6 +31,8 @@ def main():
             total += loss.detach()
         mean = accelerator.gather(total).mean() / len(loader)
         accelerator.print(f"epoch {epoch} loss {mean.item():.9f} on {accelerator.num_processes} processes")
+    # In this order: torch 2.13 may hang when the last to let go of gloo's group is a model.
+    model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
     accelerator.end_training()
 
 

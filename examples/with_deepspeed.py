@@ -4,6 +4,7 @@ testbed exec --workers 2 --link 1gbit -- python examples/with_deepspeed.py --sta
 """
 
 import argparse
+import gc
 
 import deepspeed
 import torch
@@ -43,8 +44,10 @@ def main():
         if rank == 0:
             print(f"step {step} loss {mean.item() / world:.9f} on {world} processes, stage {args.stage}")
     engine.destroy()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    # In this order: torch 2.13 may hang when the last to let go of gloo's group is a model.
+    gc.collect()
+    dist.destroy_process_group()

@@ -3,6 +3,7 @@
 testbed exec --workers 2 --link 1gbit -- python examples/with_fabric.py
 """
 
+import gc
 import os
 
 import torch
@@ -34,8 +35,10 @@ def main():
         mean = fabric.all_reduce(total / len(loader), reduce_op="mean")
         if fabric.is_global_zero:
             print(f"epoch {epoch} loss {mean.item():.9f} on {fabric.world_size} processes")
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    # In this order: torch 2.13 may hang when the last to let go of gloo's group is a model.
+    gc.collect()
+    torch.distributed.destroy_process_group()

@@ -1,5 +1,6 @@
 """Sums of sparse tensors are gloo's, to the last bit."""
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -98,34 +99,35 @@ def test_shapes_that_differ_are_named_on_both_sides() -> None:
     assert "rank 1 one of shape (4, 4) with 2 sparse dimensions" in outcomes[0].value["mismatch"]
 
 
-_kept: list[object] = []
-
-
 def _trained(rank: Rank) -> dict[str, Any]:
-    import torch
     import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
 
     results = {}
     for backend in ("testbed", "gloo"):
         join_group(rank, backend)
-        torch.manual_seed(3)
-        module = nn.Sequential(nn.Embedding(40, 8, sparse=True), nn.Flatten(), nn.Linear(24, 2))
-        parallel = DistributedDataParallel(module)
-        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
-        generator = torch.Generator().manual_seed(rank.rank)
-        for _ in range(3):
-            optimizer.zero_grad()
-            parallel(torch.randint(0, 40, (5, 3), generator=generator)).square().sum().backward()
-            optimizer.step()
-        results[backend] = torch.cat([value.detach().ravel() for value in module.parameters()]).numpy().copy()
+        results[backend] = _train(rank)
+        # After the model: were that the last to let go of gloo's group, with the interpreter's lock held, it would wait
+        # for gloo's threads, one of which may wait for the lock to free the last tensor. torch 2.13 then hangs for ever.
+        gc.collect()
         dist.destroy_process_group()
-        if backend == "gloo":
-            # Dropped with the interpreter's lock held, gloo's group waits for its threads, and one of those may wait
-            # for that lock to free the last sparse tensor: torch 2.13 then hangs for ever.
-            _kept.append(parallel)
     return results
+
+
+def _train(rank: Rank) -> Any:
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Embedding(40, 8, sparse=True), nn.Flatten(), nn.Linear(24, 2))
+    parallel = DistributedDataParallel(module)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
+    generator = torch.Generator().manual_seed(rank.rank)
+    for _ in range(3):
+        optimizer.zero_grad()
+        parallel(torch.randint(0, 40, (5, 3), generator=generator)).square().sum().backward()
+        optimizer.step()
+    return torch.cat([value.detach().ravel() for value in module.parameters()]).numpy().copy()
 
 
 def test_an_embedding_with_sparse_gradients_trains_under_ddp_as_with_gloo() -> None:
