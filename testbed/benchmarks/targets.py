@@ -75,7 +75,7 @@ class Journal:
         self._tell = tell
 
     def __enter__(self) -> Self:
-        self._write('{"schema_version": 1, "rows": [\n')
+        self._write('{"schema_version": 2, "rows": [\n')
         return self
 
     def __exit__(self, *_: object) -> None:

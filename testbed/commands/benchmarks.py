@@ -59,7 +59,7 @@ def bench_allreduce(
         mtu=mtu,
     )
     if as_json:
-        emit({"schema_version": 1, "rows": rows})
+        emit({"schema_version": 2, "rows": rows})
     else:
         render(rows, standard_output())
 
@@ -98,7 +98,7 @@ def bench_links(
         return
     rows = link_rows([parse_link(text) for text in link], repeat=repeat, runtime=runtime)
     if as_json:
-        emit({"schema_version": 1, "rows": rows})
+        emit({"schema_version": 2, "rows": rows})
     else:
         render_links(rows, standard_output())
 

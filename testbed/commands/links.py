@@ -37,7 +37,7 @@ def link_show(
     run_id = choose_run(run)
     rows = show_links(run_id)
     if as_json:
-        emit({"schema_version": 1, "run_id": run_id, "links": rows})
+        emit({"schema_version": 2, "run_id": run_id, "links": rows})
     else:
         render_links(run_id, rows, standard_output())
 

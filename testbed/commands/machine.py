@@ -36,7 +36,7 @@ def doctor(
     if as_json:
         emit(
             {
-                "schema_version": 1,
+                "schema_version": 2,
                 "checks": [asdict(check) for check in checks],
                 "budget": None if budget is None else asdict(budget),
             }

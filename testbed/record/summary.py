@@ -5,7 +5,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 
 class _Part(BaseModel):
