@@ -1,4 +1,4 @@
-"""The switch that adds: in-network aggregation after SwitchML (Sapio et al., NSDI 2021). The lowest layer; it works
+"""The aggregating switch: in-network aggregation after SwitchML (Sapio et al., NSDI 2021). The lowest layer; it works
 alone.
 
 The protocol is :mod:`switch_agg.wire` and two state machines without I/O, :mod:`switch_agg.aggregator` and

@@ -282,11 +282,11 @@ def _plane(
                 raise JobError(f"num_elements: {error}") from error
             return plane.open(address, generation=generation, epochs=epochs, program=program)
     except OSError as error:
-        cure = _ADDRESS_CURES.get(error.errno or 0, "")
-        raise UnsupportedError(f"--listen {address[0]}:{address[1]}: {error.strerror}{cure}") from error
+        fix = _ADDRESS_FIXES.get(error.errno or 0, "")
+        raise UnsupportedError(f"--listen {address[0]}:{address[1]}: {error.strerror}{fix}") from error
 
 
-_ADDRESS_CURES: Final = {
+_ADDRESS_FIXES: Final = {
     EADDRINUSE: "; another aggregator has it: end that one, or listen at another port",
     EADDRNOTAVAIL: "; no interface here has it: `ip address add` gives it one",
 }
@@ -315,8 +315,8 @@ def _compatible_plane(
     try:
         plane = SwitchMLDataPlane(host)
     except OSError as error:
-        cure = _ADDRESS_CURES.get(error.errno or 0, "")
-        raise UnsupportedError(f"--listen {host}, port {error.filename}: {error.strerror}{cure}") from error
+        fix = _ADDRESS_FIXES.get(error.errno or 0, "")
+        raise UnsupportedError(f"--listen {host}, port {error.filename}: {error.strerror}{fix}") from error
     stack.callback(plane.close)
     stack.enter_context(sessions_served(plane, where, mac=mac, report=_report))
     _report(f"sessions at {where[0]}:{where[1]}; frames to {mac.to_bytes(6, 'big').hex(':')}")
@@ -379,7 +379,7 @@ def _scraped(status: Status) -> "Scraped":
 
 
 def main() -> None:
-    """Errors are one line; 2 what was asked cannot be, 3 this machine lacks something."""
+    """Errors are one line; 2 what was requested cannot be, 3 something is missing on this machine."""
     try:
         app()
     except (JobError, ValidationError) as error:

@@ -72,7 +72,7 @@ class Counters:
     bad_job: int = 0
     bad_worker: int = 0
     injected: int = 0
-    """Thrown away by a fault that was asked for."""
+    """Thrown away by a fault that was requested."""
     from_parent: int = 0
     """Results of the aggregator above, repeated ones included."""
     done: int = 0
@@ -313,8 +313,8 @@ class Aggregator:
             return
         sized = packet.elements is not None and len(packet.elements) == state.job.num_elements
         if not sized or not state.job.carries(packet.kind):
-            asked = f"{state.job.num_elements} elements of {state.job.payload}"
-            raise WireError("bad_size", f"job {packet.job} has chunks of {asked}")
+            requested = f"{state.job.num_elements} elements of {state.job.payload}"
+            raise WireError("bad_size", f"job {packet.job} has chunks of {requested}")
         if not 0 <= packet.slot - state.job.first_slot < state.job.num_slots:
             raise WireError("bad_slot", f"slot {packet.slot} is not one of job {packet.job}'s")
         if self._place(state.job, packet.chunk) != (packet.slot, packet.version):

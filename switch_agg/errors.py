@@ -2,12 +2,12 @@
 
 AggregationError
 +-- WireError              bytes that are no datagram of the protocol; `.reason` is the counter that counts them
-+-- JobError               a job that the aggregator cannot serve as asked
++-- JobError               a job that the aggregator cannot serve as requested
 +-- OverflowedError        a sum that left 32 bits: somebody contributed what no worker of the job does
 +-- EpochEndedError        the aggregator has begun another epoch: what is under way is lost; `.epoch` is the new one
 +-- AggregatorLostError    the aggregator said nothing for too long
 +-- SessionEndedError      a session of p4app-switchML's clients is over: another one has begun
-+-- UnsupportedError       this machine lacks something; the message names the cure
++-- UnsupportedError       something is missing on this machine; the message names the fix
 """
 
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ class WireError(AggregationError, ValueError):
 
 
 class JobError(AggregationError, ValueError):
-    """A job that the aggregator cannot serve as asked."""
+    """A job that the aggregator cannot serve as requested."""
 
 
 class OverflowedError(AggregationError):
@@ -62,7 +62,7 @@ class SessionEndedError(AggregationError):
 
 
 class UnsupportedError(AggregationError):
-    """This machine lacks something; the message names the cure."""
+    """This machine lacks something; the message names the fix."""
 
 
 def explained(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""Faults that are asked for: datagrams lost, doubled, held back and corrupted, by probability and by list. Pure.
+"""Faults that are requested: datagrams lost, doubled, held back and corrupted, by probability and by list. Pure.
 
 The same seed meets the same fate at the same datagram: each direction of each worker draws from a sequence of its own,
 one xorshift64* number a datagram, which a data plane in C or eBPF can draw as well.

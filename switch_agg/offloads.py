@@ -28,8 +28,8 @@ _WORD_BITS: Final = 32
 def is_on(interface: str, feature: str) -> bool:
     """Whether an interface of the calling thread's network namespace has it. Raises OSError."""
     index, num_words = _place(interface, feature)
-    asked = _call(interface, struct.pack("=II", _GET_FEATURES, num_words) + bytes(16 * num_words))
-    _, _, active, _ = struct.unpack_from("=4I", asked, 8 + 16 * (index // _WORD_BITS))
+    requested = _call(interface, struct.pack("=II", _GET_FEATURES, num_words) + bytes(16 * num_words))
+    _, _, active, _ = struct.unpack_from("=4I", requested, 8 + 16 * (index // _WORD_BITS))
     return bool(active >> index % _WORD_BITS & 1)
 
 

@@ -15,7 +15,7 @@ MEANINGS: Final = {
     "stale": "of another epoch, or older than the slot's chunk",
     "late": "after a partial sum had been given out",
     "held": "too early: somebody may lack the sum before",
-    "injected": "thrown away by a fault that was asked for",
+    "injected": "thrown away by a fault that was requested",
     "from_parent": "sums of the aggregator above",
     "bad_length": "as long as no chunk is",
     "bad_kind": "of a kind that does not exist",

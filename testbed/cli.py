@@ -1,7 +1,7 @@
 """The console script: the commands of `testbed/commands/`, and errors as one readable text and an exit code.
 
-Exit codes: 0 ok, 1 the run failed, 2 usage or spec error, 3 this machine lacks something, 4 ran but the result is
-invalid, 130 interrupted and cleaned.
+Exit codes: 0 ok, 1 the run failed, 2 usage or spec error, 3 something is missing on this machine, 4 ran but the result
+is invalid, 130 interrupted and cleaned.
 """
 
 import importlib.metadata
@@ -34,13 +34,15 @@ app = typer.Typer(
 )
 for each in (running, papers, specs, theory, records, machine, watching):
     app.add_typer(each.commands)
-app.add_typer(benchmarks.commands, name="bench", short_help="Benchmarks: stacks and links against targets and rivals.")
+app.add_typer(
+    benchmarks.commands, name="bench", short_help="Benchmarks: stacks and links against targets and baselines."
+)
 app.add_typer(theory.traces, name="trace", short_help="Look at traces: layers, times, gradients.")
 app.add_typer(links.commands, name="link", short_help="Look at, change and cut links of a run that goes on.")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         sys.stdout.write(f"testbed {importlib.metadata.version('ina-testbed')}\n")
         raise typer.Exit
 

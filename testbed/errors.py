@@ -2,7 +2,7 @@
 
 TestbedError
 +-- SpecError            2    the spec or the command line; names the field and what is allowed
-+-- EnvironmentLacksError  3  this machine lacks something, or did not take a setting; names the cure
++-- MissingRequirementError  3  something is missing on this machine, or did not take a setting; names the fix
 +-- CalibrationError     4    a link does not do what it says
 +-- RunFailedError       1    a process of the run died, hung or raised
 """
@@ -20,14 +20,14 @@ class SpecError(TestbedError):
     exit_code = 2
 
 
-class EnvironmentLacksError(TestbedError):
-    """This machine lacks something, or did not take a setting; the message names the cure."""
+class MissingRequirementError(TestbedError):
+    """This machine lacks something, or did not take a setting; the message names the fix."""
 
     exit_code = 3
 
 
 class CalibrationError(TestbedError):
-    """A link does not do what it says; the numbers would describe a network nobody asked for."""
+    """A link does not do what it says; the numbers would describe a network nobody requested."""
 
     exit_code = 4
 

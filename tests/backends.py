@@ -3,8 +3,8 @@
 from typing import Final
 
 from testbed.experiment.delay_backends.base import delay_backends
-from testbed.machine.doctor import backend_lacks
+from testbed.machine.doctor import missing_for_backend
 
-HERE: Final = [kind for kind in delay_backends() if not backend_lacks(kind)]
-ABSENT: Final = [kind for kind in delay_backends() if backend_lacks(kind)]
+HERE: Final = [kind for kind in delay_backends() if not missing_for_backend(kind)]
+ABSENT: Final = [kind for kind in delay_backends() if missing_for_backend(kind)]
 """A kernel that lacks one runs the tests of the others; tests/netem_vm brings netem."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from testbed.hosts.clean import leftovers
-from testbed.machine.doctor import backend_lacks
+from testbed.machine.doctor import missing_for_backend
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import ProcessIdentity, processes_in_network, processes_of_run
 from testbed.system.run_state import RUN_ROOT, RunState, run_ids
@@ -34,7 +34,7 @@ class Victim:
     def __init__(self, directory: Path) -> None:
         spec = directory / "spec.yaml"
         # A delay that a daemon makes, where the machine has one: it is a process that may be killed too.
-        delay = "" if backend_lacks("nfqueue") else "link: {rate: 1gbit, delay: 1ms, backend: nfqueue}\n"
+        delay = "" if missing_for_backend("nfqueue") else "link: {rate: 1gbit, delay: 1ms, backend: nfqueue}\n"
         spec.write_text(SPEC + delay)
         known = set(run_ids())
         self.begun_s = time.monotonic()

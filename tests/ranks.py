@@ -76,9 +76,9 @@ def run_ranks(
         pipes, processes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            told = Rank(rank, size, str(Path(directory) / "store"))
+            own = Rank(rank, size, str(Path(directory) / "store"))
             where = Path(directory) / f"stacks{rank}"
-            process = context.Process(target=_life, args=(function, told, arguments, theirs, where), daemon=True)
+            process = context.Process(target=_life, args=(function, own, arguments, theirs, where), daemon=True)
             process.start()
             theirs.close()
             pipes.append(ours)
@@ -121,7 +121,7 @@ def _stacks(process: BaseProcess, path: Path) -> str:
     return f"; it was at\n{path.read_text()}"
 
 
-def _life(function: Callable[..., Any], told: Rank, arguments: tuple[Any, ...], pipe: Connection, stacks: Path) -> None:
+def _life(function: Callable[..., Any], own: Rank, arguments: tuple[Any, ...], pipe: Connection, stacks: Path) -> None:
     file = stacks.open("w")
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
     import torch
@@ -129,7 +129,7 @@ def _life(function: Callable[..., Any], told: Rank, arguments: tuple[Any, ...], 
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        value = function(told, *arguments)
+        value = function(own, *arguments)
     except Exception:  # noqa: BLE001 - the test decides what an error means
         pipe.send((None, traceback.format_exc()))
     else:

@@ -29,7 +29,7 @@ def imported(tree: ast.Module) -> dict[str, Path]:
     }
 
 
-def asked(path: Path, text: str) -> Iterator[str]:
+def requested(path: Path, text: str) -> Iterator[str]:
     """Each place where the file asks which value of an axis it has before it."""
     tree = ast.parse(text)
     values = {name for name, source in imported(tree).items() if is_value(source) and source.parent != path.parent}
@@ -59,7 +59,7 @@ def sources() -> list[Path]:
 
 
 def test_nobody_asks_which_value_it_is() -> None:
-    assert [line for path in sources() for line in asked(path, (ROOT / path).read_text())] == []
+    assert [line for path in sources() for line in requested(path, (ROOT / path).read_text())] == []
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_nobody_asks_which_value_it_is() -> None:
     ],
 )
 def test_the_question_is_recognised(text: str) -> None:
-    assert list(asked(Path("testbed/plan/plan.py"), text))
+    assert list(requested(Path("testbed/plan/plan.py"), text))
 
 
 def test_other_questions_are_not_taken_for_it() -> None:
     text = "from testbed.plan.plan import Plan\nisinstance(x, Plan)\nstep.kind == 'reduce'\nstandard.kind == other.kind"
-    assert list(asked(Path("testbed/run/run.py"), text)) == []
+    assert list(requested(Path("testbed/run/run.py"), text)) == []

@@ -58,10 +58,10 @@ def test_a_dashboard_fits_its_data_source_and_asks_only_for_what_there_is(path: 
 
 
 def test_every_family_of_links_and_workers_is_on_a_dashboard_or_in_a_rule() -> None:
-    asked = RULES.read_text() + "".join(path.read_text() for path in DASHBOARDS)
+    requested = RULES.read_text() + "".join(path.read_text() for path in DASHBOARDS)
     for family in FAMILIES:
         if family.name != "testbed_machine_softnet_drops_total":  # the verdict names it
-            assert family.name in asked
+            assert family.name in requested
 
 
 def test_compose_pins_its_images_stays_on_loopback_and_mounts_what_exists() -> None:

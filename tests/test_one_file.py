@@ -82,7 +82,7 @@ class Toy(DelayBackend):
     sees_frames = True
     cuts_superframes = True
 
-    def refusals(self, link):
+    def unsupported(self, link):
         """None."""
         return {}
 
@@ -376,7 +376,7 @@ def test_plan_schema_and_doctor_know_every_toy(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_no_value_is_told_of_the_toy(copy: Path) -> None:
+def test_what_is_no_value_is_reported_of_the_toy(copy: Path) -> None:
     done = run(copy, "testbed", "plan", str(ROOT / "experiments/quickstart.yaml"), "--set", "fusion=other")
     assert done.returncode == 2
     assert "toy_fusion" in done.stderr

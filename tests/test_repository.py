@@ -108,17 +108,17 @@ only reached through another face, and plain data. Each with the test that would
 def test_every_source_file_has_a_unit_test_or_a_reason() -> None:
     """The mirror's other side. A value on an axis is tested by what runs over its registry."""
     folders = {*(axis.package.replace(".", "/") for axis in AXES), "switch_agg/dataplanes"}
-    lacking = []
+    missing = []
     for source in tracked("testbed/*.py", "transports/*.py", "switch_agg/*.py"):
         path = source.relative_to(ROOT)
         if path.name == "__init__.py" or "_pb2" in path.name or str(path.parent) in folders:
             continue
         names = {f"test_{path.name}", f"test_{path.name.removeprefix('_')}"}
         if not any((ROOT / "tests" / "unit" / path.parent / name).exists() for name in names):
-            lacking.append(str(path))
-    unknown = [path for path in lacking if path not in TESTED_ELSEWHERE]
+            missing.append(str(path))
+    unknown = [path for path in missing if path not in TESTED_ELSEWHERE]
     assert unknown == [], "write a unit test, or say where it is tested"
-    assert sorted(TESTED_ELSEWHERE) == sorted(lacking), "a reason that is no longer needed"
+    assert sorted(TESTED_ELSEWHERE) == sorted(missing), "a reason that is no longer needed"
     assert [test for test in TESTED_ELSEWHERE.values() if not (ROOT / test).exists()] == []
 
 

@@ -1,8 +1,8 @@
 """What can go wrong when gradients travel.
 
 TransportError
-+-- OptionError            the user asked for something that does not exist or cannot be combined
-+-- UnsupportedError       this machine lacks something; the message names the cure
++-- OptionError            the user requested something that does not exist or cannot be combined
++-- UnsupportedError       something is missing on this machine; the message names the fix
 +-- PeerLostError          a peer's connection closed or was reset; `.peer` is its rank
 +-- PeerTimeoutError       a peer said nothing within the timeout; `.peer` is its rank
 +-- FrameMismatchError     two ranks disagree about what they are exchanging; the message names both sides
@@ -14,11 +14,11 @@ class TransportError(Exception):
 
 
 class OptionError(TransportError, ValueError):
-    """The user asked for something that does not exist or cannot be combined."""
+    """The user requested something that does not exist or cannot be combined."""
 
 
 class UnsupportedError(TransportError):
-    """This machine lacks something; the message names the cure."""
+    """This machine lacks something; the message names the fix."""
 
 
 class PeerLostError(TransportError):

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from switch_agg.errors import UnsupportedError
 
-CURE: Final = "it needs root, a kernel with CONFIG_NET_CLS_BPF, and apt-get install libbpf1"
+FIX: Final = "it needs root, a kernel with CONFIG_NET_CLS_BPF, and apt-get install libbpf1"
 TC_INGRESS: Final = 1
 TC_EGRESS: Final = 2
 _ANY: Final = 0
@@ -47,7 +47,7 @@ def _library() -> ctypes.CDLL:
     try:
         found = ctypes.CDLL("libbpf.so.1", use_errno=True)
     except OSError as error:
-        raise UnsupportedError(f"no eBPF: {error}; {CURE}") from error
+        raise UnsupportedError(f"no eBPF: {error}; {FIX}") from error
     found.libbpf_set_print(None)
     for name in ("bpf_object__open_file", "bpf_object__find_program_by_name", "bpf_object__find_map_by_name"):
         getattr(found, name).restype = ctypes.c_void_p
@@ -62,7 +62,7 @@ class BpfObject:
         library = _library()
         opened = library.bpf_object__open_file(str(path).encode(), None)
         if not opened:
-            raise UnsupportedError(f"no eBPF: {path.name} cannot be opened: {_reason()}; {CURE}")
+            raise UnsupportedError(f"no eBPF: {path.name} cannot be opened: {_reason()}; {FIX}")
         self._object = ctypes.c_void_p(opened)
         self._maps: dict[str, int] = {}
         self._made_hook = False
@@ -73,7 +73,7 @@ class BpfObject:
         if library.bpf_object__load(self._object) != 0:
             reason = _reason()
             library.bpf_object__close(self._object)
-            raise UnsupportedError(f"no eBPF: the kernel refuses {path.name}: {reason}; {CURE}")
+            raise UnsupportedError(f"no eBPF: the kernel refuses {path.name}: {reason}; {FIX}")
 
     def attach(self, program: str, interface: int) -> None:
         """To the egress of an interface of the calling thread's network namespace. Raises UnsupportedError."""
@@ -90,7 +90,7 @@ class BpfObject:
                 f"remove what it left: tc filter del dev {name} egress (in the namespace of {name})"
             )
         if result != 0:
-            raise UnsupportedError(f"no eBPF: cannot attach to interface {interface}: {os.strerror(-result)}; {CURE}")
+            raise UnsupportedError(f"no eBPF: cannot attach to interface {interface}: {os.strerror(-result)}; {FIX}")
 
     def is_attached(self, interface: int) -> bool:
         """Whether the program is where :meth:`attach` put it."""

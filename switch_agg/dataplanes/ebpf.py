@@ -145,7 +145,7 @@ class EbpfDataPlane:
         self._num_slots = num_slots
         self._switch = switch
         self._interface = interface
-        self._ways: dict[str, _Worker] = {}
+        self._paths: dict[str, _Worker] = {}
         """How the switch reaches each worker, as found when its job was configured."""
         self._generations: dict[int, int] = {}
         self._published: dict[int, tuple[int, int, tuple[tuple[int, int], ...]]] = {}
@@ -185,7 +185,7 @@ class EbpfDataPlane:
         with self._service.lock:
             self._core.configure(job)
             for index, host in enumerate(job.workers):
-                self._ways[host] = self._way(host)
+                self._paths[host] = self._way(host)
                 self._object.set("worker_index", _who(job.number, host), index)
             self._object.set("parents", job.number, self._parent(job))
             self._publish()
@@ -234,7 +234,7 @@ class EbpfDataPlane:
                 rates = faults.up if direction == "up" else faults.down
                 loss, duplicate = rates.loss, rates.loss + rates.duplicate
                 reorder = duplicate + rates.reorder
-                asked = _FaultRates(
+                requested = _FaultRates(
                     loss_below=int(loss * _SHARES),
                     duplicate_below=int(duplicate * _SHARES),
                     reorder_below=int(reorder * _SHARES),
@@ -242,7 +242,7 @@ class EbpfDataPlane:
                     listed=int(any(each.direction == direction for each in faults.listed)),
                     reorders=int(bool(reorders)),
                 )
-                self._object.set("fault_rates", number, asked)
+                self._object.set("fault_rates", number, requested)
 
     def counters(self) -> Counters:
         """See DataPlane: the kernel's, and what went past it."""
@@ -334,7 +334,7 @@ class EbpfDataPlane:
                 self._next_generation += 1
             if before is None or before[2] != state[2]:
                 for index, port in ports.items():
-                    way = self._ways[job.workers[index]]
+                    way = self._paths[job.workers[index]]
                     way.port = _port(port)
                     self._object.set("workers", job.number * MAX_WORKERS + index, way)
             entry_ = _Job(
@@ -410,8 +410,8 @@ class ProgramTrial:
         self._object = BpfObject(object_file, max_entries={"versions": 2 * (job.first_slot + job.num_slots)})
         for index, host in enumerate(job.workers):
             self._object.set("worker_index", _who(job.number, host), index)
-            seat = _Worker(port=_port(TRIAL_PORT))
-            self._object.set("workers", job.number * MAX_WORKERS + index, seat)
+            trial_worker = _Worker(port=_port(TRIAL_PORT))
+            self._object.set("workers", job.number * MAX_WORKERS + index, trial_worker)
         self.begin_epoch(0, job.everybody)
 
     def begin_epoch(self, epoch: int, joined: int) -> None:

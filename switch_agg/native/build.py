@@ -24,7 +24,7 @@ _FLAGS: Final[dict[Form, tuple[str, ...]]] = {
 }
 _LIBRARIES: Final[dict[Form, tuple[str, ...]]] = {"program": ("-lm",), "library": ("-lm",), "bpf": ()}
 _SUFFIXES: Final[dict[Form, str]] = {"program": "", "library": ".so", "bpf": ".o"}
-_CURES: Final[dict[Form, str]] = {
+_FIXES: Final[dict[Form, str]] = {
     "program": "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev",
     "library": "apt-get install --no-install-recommends gcc libc6-dev linux-libc-dev",
     "bpf": "apt-get install --no-install-recommends clang libbpf-dev linux-libc-dev",
@@ -67,7 +67,7 @@ def _compile(source: Path, built: Path, form: Form, flags: tuple[str, ...], asse
     names = ("clang",) if form == "bpf" else ("cc", "gcc")
     compiler = next((found for found in map(shutil.which, names) if found), None)
     if compiler is None:
-        raise UnsupportedError(f"no {' or '.join(names)} to build {source.name} with: {_CURES[form]}")
+        raise UnsupportedError(f"no {' or '.join(names)} to build {source.name} with: {_FIXES[form]}")
     partial = built.with_name(f".{built.name}")  # until it is whole: others look for it without the lock
     whole = built.with_name(f".{built.name}.c")
     try:
@@ -75,7 +75,7 @@ def _compile(source: Path, built: Path, form: Form, flags: tuple[str, ...], asse
         argv = [compiler, *flags, "-o", str(partial), str(whole), *_LIBRARIES[form]]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise UnsupportedError(f"{compiler} cannot build {source.name} ({_CURES[form]}):\n{done.stderr.strip()}")
+            raise UnsupportedError(f"{compiler} cannot build {source.name} ({_FIXES[form]}):\n{done.stderr.strip()}")
         partial.replace(built)
     finally:
         partial.unlink(missing_ok=True)

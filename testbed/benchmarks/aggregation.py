@@ -1,4 +1,4 @@
-"""What a switch that adds is held to: its links filled, its rivals on the same links in the same run, its own cost."""
+"""What an aggregating switch is held to: links filled, baselines on the same links in the same run, its cost."""
 
 import statistics
 import tempfile
@@ -38,7 +38,7 @@ def _share(what: str, row: Row, facts: Row, target: float) -> Row:
     return target_row(f"{what}: share of its schedule's bound", share, target, {**facts, **row}, at_least=True)
 
 
-def rival_rows() -> Iterator[Row]:
+def baseline_rows() -> Iterator[Row]:
     """Four workers at 200 Mbit/s, 256 elements a packet, beside a ring, gloo and a server for each worker."""
     stacks = ["in_network/ebpf", "ring/tcp", "gloo", "parameter_server:servers=4/tcp"]
     rows, facts = all_reduced(stacks, {"rate": "200mbit"}, workers=4, size=SIZE, repeat=5)
@@ -46,8 +46,8 @@ def rival_rows() -> Iterator[Row]:
     yield _share("4 workers, 200 Mbit/s", ours, facts, 0.97)
     for stack, target in (("ring/tcp", 1.45), ("gloo", 1.45), ("parameter_server:servers=4/tcp", None)):
         faster = _median_s(rows[stack]) / _median_s(ours)
-        told = {**facts, **rows[stack]}
-        yield target_row(f"4 workers, 200 Mbit/s: times the speed of {stack}", faster, target, told, at_least=True)
+        details = {**facts, **rows[stack]}
+        yield target_row(f"4 workers, 200 Mbit/s: times the speed of {stack}", faster, target, details, at_least=True)
     ratio = ours["cpu_s_per_gb"] / rows["ring/tcp"]["cpu_s_per_gb"]
     yield target_row("4 workers, 200 Mbit/s: CPU over ring/tcp's", ratio, 5.0, {**facts, **ours})
 
@@ -59,10 +59,10 @@ def many_workers_rows() -> Iterator[Row]:
     few, _ = all_reduced(["in_network/ebpf"], link, workers=2, size=SIZE, repeat=2)
     ours_s = _median_s(many["in_network/ebpf"])
     faster = _median_s(many["ring/tcp"]) / ours_s
-    told = {**facts, **many["in_network/ebpf"]}
-    yield target_row("8 workers, 50 Mbit/s: times the speed of ring/tcp", faster, 1.65, told, at_least=True)
+    details = {**facts, **many["in_network/ebpf"]}
+    yield target_row("8 workers, 50 Mbit/s: times the speed of ring/tcp", faster, 1.65, details, at_least=True)
     yield target_row(
-        "50 Mbit/s: time of 8 workers over that of 2", ours_s / _median_s(few["in_network/ebpf"]), 1.1, told
+        "50 Mbit/s: time of 8 workers over that of 2", ours_s / _median_s(few["in_network/ebpf"]), 1.1, details
     )
 
 
@@ -72,9 +72,9 @@ def jumbo_rows() -> Iterator[Row]:
     rows, facts = all_reduced([stack], {"rate": "400mbit"}, workers=4, size=SIZE, repeat=6, mtu=9000)
     yield _share("jumbo frames, floats, 400 Mbit/s", rows[stack], facts, 0.90)
     shares, facts = quietly(partial(_integer_shares, stack, rate="1gbit", num_workers=4, num_chunks=6000, repeat=5))
-    told = {**facts, "samples": shares}
+    details = {**facts, "samples": shares}
     what = "jumbo frames, integers, 1 Gbit/s: share of the bound"
-    yield target_row(what, statistics.median(shares), 0.85, told, at_least=True)
+    yield target_row(what, statistics.median(shares), 0.85, details, at_least=True)
 
 
 def _integer_shares(stack: str, *, rate: str, num_workers: int, num_chunks: int, repeat: int) -> list[float]:
@@ -184,7 +184,7 @@ def _contribution_ns(num_elements: int) -> float:
 
 
 BENCHMARKS: Final[Benchmarks] = {
-    "rivals": rival_rows,
+    "baselines": baseline_rows,
     "many-workers": many_workers_rows,
     "jumbo": jumbo_rows,
     "delay": delay_rows,

@@ -13,7 +13,7 @@ from testbed.errors import RunFailedError
 from testbed.experiment.experiment import validate
 from testbed.machine.doctor import plan_here, require
 from testbed.run.coordinator import Listener
-from testbed.run.session import workbench
+from testbed.run.session import session
 from testbed.system.run_state import new_run_id
 from testbed.verdict.aggregation import violations
 from transports.bench.rows import Row, Sample, summarise
@@ -70,7 +70,7 @@ def allreduce_rows(
     with (
         Progress(console=screen, transient=True, refresh_per_second=2, disable=not screen.is_terminal) as progress,
         tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
-        workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
+        session(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
     ):
         results = _Results(progress, num_workers * len(sizes) * len(stacks) * repeat)
         bench.work(results, timeout_s=24 * 3600.0)

@@ -17,10 +17,10 @@ _RUNTIMES: Final = ("namespace", "docker")
 _OVERHEADS_S: Final = {4: 20.0, 16: 60.0}
 
 
-def lacks() -> list[str]:
+def missing() -> list[str]:
     """What this machine has not that containers need: a daemon, the image."""
     plan = plan_here(validate({"name": "bench-containers", "runtime": "docker"}))
-    return runtime_driver(plan).lacks()
+    return runtime_driver(plan).missing()
 
 
 def same_rows() -> Iterator[Row]:
@@ -30,13 +30,13 @@ def same_rows() -> Iterator[Row]:
     """
     pairs = [[quickstart_summary(f"runtime.kind={kind}") for kind in _RUNTIMES] for _ in range(NUM_PAIRS)]
     parameters = {each["parameters_sha256"] for pair in pairs for each in pair}
-    told = {"outcomes": [[each["outcome"] for each in pair] for pair in pairs]}
-    yield target_row("quickstart in both runtimes: different parameters", len(parameters) - 1, 0, told)
+    details = {"outcomes": [[each["outcome"] for each in pair] for pair in pairs]}
+    yield target_row("quickstart in both runtimes: different parameters", len(parameters) - 1, 0, details)
     medians_s = [[each["iteration_time_s"]["median"] for each in pair] for pair in pairs]
     plain_s, contained_s = (min(of_kind) for of_kind in zip(*medians_s, strict=True))
     away = abs(contained_s / plain_s - 1)
     what = "quickstart in containers: median iteration against namespaces, away"
-    yield target_row(what, away, 0.05, told | {"medians_s": medians_s})
+    yield target_row(what, away, 0.05, details | {"medians_s": medians_s})
 
 
 def start_rows() -> Iterator[Row]:

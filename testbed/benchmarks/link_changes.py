@@ -91,12 +91,14 @@ def measure_changes(deployment: Deployment, direction: Direction, rates_bps: Seq
         reader.start()
         time.sleep(_WARM_UP_S)
         dropped_before = _dropped(deployment, direction)
-        asked_s, taken_s = [], []
+        requested_s, taken_s = [], []
         for rate_bps in rates_bps:
             settings = parse_override({"rate": format_rate(rate_bps)})
-            asked_s.append(time.monotonic())
+            requested_s.append(time.monotonic())
             links.change(
-                LinkChange(at_s=0.0, link="->".join(direction.hop), settings=settings, source="hand", key="bench links")
+                LinkChange(
+                    at_s=0.0, link="->".join(direction.hop), settings=settings, source="manual", key="bench links"
+                )
             )
             taken_s.append(time.monotonic())
             time.sleep(_SETTLE_S)
@@ -106,7 +108,7 @@ def measure_changes(deployment: Deployment, direction: Direction, rates_bps: Seq
     if not arrivals or arrivals[-1][0] < taken_s[-1]:
         raise CalibrationError(f"{direction.name}: the measuring stream dried up")
     at_s, arrived_bytes = np.asarray(arrivals, dtype=np.float64).T
-    ends_s = [*asked_s[1:], at_s[-1]]
+    ends_s = [*requested_s[1:], at_s[-1]]
     return ChangesMeasurement(
         settling_s=[
             settling_s(
@@ -115,9 +117,9 @@ def measure_changes(deployment: Deployment, direction: Direction, rates_bps: Seq
                 changed_s=changed_s,
                 rate_bps=rate_bps * goodput_fraction(),
             )
-            for changed_s, end_s, rate_bps in zip(asked_s, ends_s, rates_bps, strict=True)
+            for changed_s, end_s, rate_bps in zip(requested_s, ends_s, rates_bps, strict=True)
         ],
-        taking_s=[taken - asked for taken, asked in zip(taken_s, asked_s, strict=True)],
+        taking_s=[taken - requested for taken, requested in zip(taken_s, requested_s, strict=True)],
         num_drops=dropped,
     )
 

@@ -27,7 +27,7 @@ from testbed.hosts.base import runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.links.htb import goodput_fraction
 from testbed.machine.budget import ring_flows
-from testbed.machine.doctor import backend_lacks, plan_here, require
+from testbed.machine.doctor import missing_for_backend, plan_here, require
 from testbed.plan.plan import Plan
 from testbed.run.session import IMPORT_TIMEOUT_S
 from testbed.system.run_state import new_run_id
@@ -106,8 +106,8 @@ def ring_rows(made: Made) -> Iterator[Row]:
             windows_bps.append(rates_bps)
     gbps = [statistics.median(of_flow) / 1e9 for of_flow in zip(*windows_bps, strict=True)]
     worst = max(abs(rate / (2.5 * goodput_fraction()) - 1) for rate in gbps)
-    told = facts | {"gbps": gbps, "windows_bps": windows_bps}
-    yield target_row("total of 8 x 2.5 Gbit/s, Gbit/s", sum(gbps), 18.0, told, at_least=True)
+    details = facts | {"gbps": gbps, "windows_bps": windows_bps}
+    yield target_row("total of 8 x 2.5 Gbit/s, Gbit/s", sum(gbps), 18.0, details, at_least=True)
     yield target_row("worst of the 8 links, error", worst, 0.04, facts)
 
 
@@ -117,19 +117,19 @@ def delay_rows(made: Made) -> Iterator[Row]:
     The value is the median of the batches': one interruption of the machine delays many packets of one batch.
     """
     for backend in delay_backends():
-        if backend_lacks(backend):
+        if missing_for_backend(backend):
             continue
         constant_s = statistics.median(statistics.median(batch_s) for batch_s in _late_s(made, backend, "1ms"))
         for delay in _DELAYS:
             batches_s, facts = quietly(partial(_late_s, made, backend, delay))
             away_s = np.asarray(batches_s) - constant_s  # batches x packets: these links lose none
-            asked_s = validate({"name": "t", "link": {"delay": delay}}).link.delay_s
+            requested_s = validate({"name": "t", "link": {"delay": delay}}).link.delay_s
             means_s, p99s_s = away_s.mean(axis=1), np.percentile(away_s, 99, axis=1)
             mean_s, p99_s = float(np.median(means_s)), float(np.median(p99s_s))
-            told = facts | {"constant_s": constant_s, "means_s": means_s.tolist(), "p99s_s": p99s_s.tolist()}
-            bar_s = max(0.03 * asked_s, 60e-6)
-            yield target_row(f"{backend} {delay}: mean error, us", 1e6 * abs(mean_s), 1e6 * bar_s, told)
-            yield target_row(f"{backend} {delay}: p99 lateness, us", 1e6 * p99_s, 300.0, told)
+            details = facts | {"constant_s": constant_s, "means_s": means_s.tolist(), "p99s_s": p99s_s.tolist()}
+            target_s = max(0.03 * requested_s, 60e-6)
+            yield target_row(f"{backend} {delay}: mean error, us", 1e6 * abs(mean_s), 1e6 * target_s, details)
+            yield target_row(f"{backend} {delay}: p99 lateness, us", 1e6 * p99_s, 300.0, details)
 
 
 def _late_s(made: Made, backend: str, delay: str) -> list[list[float]]:
@@ -142,7 +142,7 @@ def _late_s(made: Made, backend: str, delay: str) -> list[list[float]]:
 def through_delay_rows(made: Made) -> Iterator[Row]:
     """One TCP stream through 1 ms under a shaper of 10 Gbit/s."""
     for backend in delay_backends():
-        if backend_lacks(backend):
+        if missing_for_backend(backend):
             continue
         link = {"rate": "10gbit", "delay": "1ms", "queue": "10MB", "backend": backend}
         with made(link=link) as deployment:
@@ -156,18 +156,18 @@ def through_delay_rows(made: Made) -> Iterator[Row]:
 
 
 def loss_rows(made: Made) -> Iterator[Row]:
-    """50,000 single packets: how many standard deviations from the loss asked for; 99 % of true links stay below."""
+    """50,000 single packets: how many standard deviations from the loss requested; 99 % of true links stay below."""
     for backend in delay_backends():
-        if backend_lacks(backend):
+        if missing_for_backend(backend):
             continue
         for loss in _LOSSES:
             link = {"rate": "1gbit", "loss": loss, "backend": backend}
             with made(link=link, packet_mode="mtu") as deployment:
                 direction = deployment.plan.directions[0]
-                asked = direction.loss
-                found = measure_loss(deployment, direction, asked=asked, num_packets=50_000, z=Z_99)
-            spread = math.sqrt(found.num_packets * asked * (1 - asked))
-            away = abs(found.num_lost - found.num_packets * asked) / spread
+                requested = direction.loss
+                found = measure_loss(deployment, direction, requested=requested, num_packets=50_000, z=Z_99)
+            spread = math.sqrt(found.num_packets * requested * (1 - requested))
+            away = abs(found.num_lost - found.num_packets * requested) / spread
             lost = found.num_lost / found.num_packets
             yield target_row(f"{backend} loss {loss}: standard deviations away", away, Z_99, {"lost_share": lost})
 
@@ -178,9 +178,9 @@ def queue_rows(made: Made) -> Iterator[Row]:
         with made(link={"rate": rate, "queue": queue}) as deployment:
             for direction in deployment.plan.directions[:2]:
                 found = measure_queue(deployment, direction)
-                told = {"added_s": found.added_s, "expected_s": found.expected_s, "num_drops": found.num_drops}
+                details = {"added_s": found.added_s, "expected_s": found.expected_s, "num_drops": found.num_drops}
                 error = abs(found.error) if found.num_drops else math.inf
-                yield target_row(f"queue of {queue} at {rate}, {direction.name}: error", error, 0.05, told)
+                yield target_row(f"queue of {queue} at {rate}, {direction.name}: error", error, 0.05, details)
 
 
 def incast_rows(made: Made) -> Iterator[Row]:
@@ -191,10 +191,12 @@ def incast_rows(made: Made) -> Iterator[Row]:
         rates_bps = goodputs_bps(deployment, flows, window_s=10.0, warm_up_s=2.0)
         drops = {direction.hop: num_drops(deployment, direction) for direction in plan.directions}
     at_switch = drops["s0", "w0"]
-    told = {"rates_bps": rates_bps, "switch_drops": at_switch}
-    yield target_row("incast 8 to 1: Jain's index", jain_index(rates_bps), 0.9, told, at_least=True)
-    yield target_row("incast 8 to 1: drops at the switch port", at_switch, 1, told, at_least=True)
-    yield target_row("incast 8 to 1: drops in senders", sum(drops[f"w{rank}", "s0"] for rank in range(1, 9)), 0, told)
+    details = {"rates_bps": rates_bps, "switch_drops": at_switch}
+    yield target_row("incast 8 to 1: Jain's index", jain_index(rates_bps), 0.9, details, at_least=True)
+    yield target_row("incast 8 to 1: drops at the switch port", at_switch, 1, details, at_least=True)
+    yield target_row(
+        "incast 8 to 1: drops in senders", sum(drops[f"w{rank}", "s0"] for rank in range(1, 9)), 0, details
+    )
 
 
 def _incast_flows(plan: Plan) -> list[Flow]:
@@ -209,16 +211,16 @@ def _incast_flows(plan: Plan) -> list[Flow]:
 def change_rows(made: Made) -> Iterator[Row]:
     """`testbed link set` under a TCP stream, 100 to 50 to 100 Mbit/s twice: until the new rate is there, and drops."""
     for backend in delay_backends():
-        if backend_lacks(backend):
+        if missing_for_backend(backend):
             continue
         # The queue holds more than TCP may have under way: nothing but a change can drop a packet.
         link = {"rate": "100mbit", "delay": "1ms", "queue": "16MB", "backend": backend}
         with made(link=link) as deployment:
             direction = deployment.plan.directions[0]
             found, facts = quietly(partial(measure_changes, deployment, direction, _CHANGED_RATES_BPS))
-        told = facts | {"settling_s": found.settling_s, "taking_s": found.taking_s}
-        yield target_row(f"{backend}: link set under a stream, s to the new rate", max(found.settling_s), 0.2, told)
-        yield target_row(f"{backend}: link set under a stream, packets dropped", found.num_drops, 0, told)
+        details = facts | {"settling_s": found.settling_s, "taking_s": found.taking_s}
+        yield target_row(f"{backend}: link set under a stream, s to the new rate", max(found.settling_s), 0.2, details)
+        yield target_row(f"{backend}: link set under a stream, packets dropped", found.num_drops, 0, details)
 
 
 _ROWS: Final[Mapping[str, Callable[[Made], Iterator[Row]]]] = {
@@ -239,7 +241,7 @@ def benchmarks(runtime: Any = "namespace") -> Benchmarks:
 
 
 def link_rows(links: Sequence[dict[str, str]], *, repeat: int, runtime: str = "namespace") -> list[Row]:
-    """Measure one direction of an emulated link of each kind, repeatedly, against what was asked."""
+    """Measure one direction of an emulated link of each kind, repeatedly, against what was requested."""
     return [row for link in links for row in _link_row(link, repeat, runtime)]
 
 
@@ -248,18 +250,18 @@ def _link_row(link: dict[str, str], repeat: int, runtime: str) -> list[Row]:
         plan = deployment.plan
         measured = [rate_of(deployment, direction) for _ in range(repeat) for direction in plan.directions[:2]]
         delays = delays_of(deployment, plan.directions[:2])
-    asked = plan.experiment.link
+    requested = plan.experiment.link
     goodput_bps = statistics.median(m.goodput_bps for m in measured)
     return [
         {
-            "rate_bps": asked.rate_bps,
-            "delay_s": asked.delay_s,
-            "loss": asked.mean_loss,
+            "rate_bps": requested.rate_bps,
+            "delay_s": requested.delay_s,
+            "loss": requested.mean_loss,
             "backend": plan.delay_backend or "none",
             "num_samples": len(measured),
             "measured_goodput_bps": goodput_bps,
-            "expected_goodput_bps": asked.rate_bps * goodput_fraction(),
-            "goodput_ratio": goodput_bps / (asked.rate_bps * goodput_fraction()),
+            "expected_goodput_bps": requested.rate_bps * goodput_fraction(),
+            "goodput_ratio": goodput_bps / (requested.rate_bps * goodput_fraction()),
             "measured_rate_bps": goodput_bps / goodput_fraction(),
             "measured_delay_s": statistics.median(measured.delay_s for measured in delays),
         }

@@ -14,7 +14,7 @@ from typing import Final
 
 from testbed.benchmarks.targets import MAX_STEAL_SHARE, Benchmarks, Row, target_row
 from testbed.deployment.deployment import deploy
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.experiment import validate
 from testbed.hosts.clean import owned_run
 from testbed.machine.doctor import plan_here, require
@@ -56,7 +56,7 @@ def _overhead_sample(num_workers: int, runtime: str) -> Row:
     return {
         "overhead_s": sum(phases.values()),
         "phases_s": phases,
-        "unshared_memory_bytes": max(summary["unshared_memory_bytes"], default=None),
+        "uss_bytes": max(summary["uss_bytes"], default=None),
         "outcome": summary["outcome"],
     }
 
@@ -103,10 +103,10 @@ sys.stdout.write(str(time.monotonic() - begun_s))
 def deploy_row(*, num_workers: int, repeat: int) -> Row:
     """Making and removing a star, without calibration, interleaved with plain Mininet's start and stop of the same.
 
-    Ours includes reading every setting back. Raises EnvironmentLacksError if there is no brctl for Mininet's bridge.
+    Ours includes reading every setting back. Raises MissingRequirementError if there is no brctl for Mininet's bridge.
     """
     if shutil.which("brctl") is None:
-        raise EnvironmentLacksError("plain Mininet's bridge needs brctl: apt-get install bridge-utils")
+        raise MissingRequirementError("plain Mininet's bridge needs brctl: apt-get install bridge-utils")
     link = {"rate": "100mbit"}
     plan = plan_here(
         validate({"name": "bench-deploy", "workers": num_workers, "link": link, "metrics": {"port": None}})
@@ -143,7 +143,7 @@ def deploy_row(*, num_workers: int, repeat: int) -> Row:
 def _overhead_targets() -> Iterator[Row]:
     """A short quickstart: seconds outside its iterations, and memory that workers do not share."""
     for row, target_s in zip(overhead_rows(workers=(4, 16), repeat=3), (10.0, 20.0), strict=True):
-        count, memory_bytes = row["num_workers"], row["unshared_memory_bytes"]
+        count, memory_bytes = row["num_workers"], row["uss_bytes"]
         yield target_row(f"seconds around the iterations, {count} workers", row["overhead_s"], target_s, row)
         if memory_bytes is not None:
             yield target_row(f"unshared MB per worker, {count} workers", memory_bytes / 1e6, 60.0, row)

@@ -86,7 +86,7 @@ def points() -> list[Point]:
 def planned(group: Mapping[str, Any], stack: str, size_bytes: int, *, costs: Costs) -> Plan:
     """The plan of one exchange of a group: a gradient of that size, all at once."""
     parsed = parse_stack(stack)
-    assert isinstance(parsed, Composed), "the list has no whole stacks"
+    assert isinstance(parsed, Composed), "the list has no baseline libraries"
     keys = {key: value for key, value in group.items() if key not in ("stacks", "sizes", "link")}
     spec = {
         "name": "prediction",

@@ -16,10 +16,10 @@ def every_part() -> Mapping[str, Benchmarks]:
     return {
         "links": links.benchmarks(),
         "transports": transports.BENCHMARKS,
-        "the switch that adds": aggregation.BENCHMARKS,
+        "the aggregating switch": aggregation.BENCHMARKS,
         "training": training.BENCHMARKS,
         "around a run": overheads.BENCHMARKS,
-        **({} if containers.lacks() else {"containers": containers.BENCHMARKS}),
+        **({} if containers.missing() else {"containers": containers.BENCHMARKS}),
     }
 
 
@@ -30,8 +30,8 @@ def run_all(parts: Mapping[str, Benchmarks], output: Path, console: Console) -> 
     """
     try:
         stream = output.open("w", encoding="utf-8")  # now rather than after minutes of measuring
-    except OSError as refusal:
-        raise SpecError(f"--output {output}: {refusal.strerror}") from None
+    except OSError as failure:
+        raise SpecError(f"--output {output}: {failure.strerror}") from None
     begun_s = time.monotonic()
     with (
         stream,

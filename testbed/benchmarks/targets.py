@@ -75,7 +75,7 @@ class Journal:
         self._tell = tell
 
     def __enter__(self) -> Self:
-        self._write('{"schema_version": 1, "rows": [\n')
+        self._write('{"schema_version": 2, "rows": [\n')
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,8 +128,8 @@ def row_text(row: Row) -> str:
     measured = f"{row['what']}: {row['value']:.4g}"
     if row["target"] is None:
         return measured
-    bar = "at least" if row["at_least"] else "at most"
-    return f"{measured} ({bar} {row['target']:g}): {'yes' if row['holds'] else 'NO'}"
+    bound = "at least" if row["at_least"] else "at most"
+    return f"{measured} ({bound} {row['target']:g}): {'yes' if row['holds'] else 'NO'}"
 
 
 def render_targets(rows: Sequence[Row], console: Console) -> None:
@@ -142,6 +142,6 @@ def render_targets(rows: Sequence[Row], console: Console) -> None:
             table.add_row(row["what"], f"{row['value']:.4g}", "", "")
             continue
         mark = "[green]yes[/]" if row["holds"] else "[red]no[/]"
-        bar = ">=" if row.get("at_least") else "<="
-        table.add_row(row["what"], f"{row['value']:.4g}", f"{bar} {row['target']:g}", mark)
+        bound = ">=" if row.get("at_least") else "<="
+        table.add_row(row["what"], f"{row['value']:.4g}", f"{bound} {row['target']:g}", mark)
     console.print(table)

@@ -83,12 +83,12 @@ def overlap_rows() -> Iterator[Row]:
     layers_s = _iteration_s(runs["layers"])
     over = layers_s / (compute_s + communication_s)
     yield target_row("overlap, layers (WFBP): over computing plus communicating", over, 0.95, facts)
-    for name, what, bar in (
+    for name, what, target in (
         ("merged", "merged (MG-WFBP)", 1.02),
         ("horovod_5ms", "time (Horovod, 5 ms)", None),
         ("priority", "priority (ByteScheduler)", 0.95),
     ):
-        yield target_row(f"overlap, {what}: over layers", _iteration_s(runs[name]) / layers_s, bar, facts)
+        yield target_row(f"overlap, {what}: over layers", _iteration_s(runs[name]) / layers_s, target, facts)
 
 
 def merging_rows() -> Iterator[Row]:
@@ -107,15 +107,15 @@ def rpc_rows() -> Iterator[Row]:
     workload = {"kind": "synthetic", "scale": 0.1, "forward": "50ms", "backward": "100ms"}
     lengths = {"compute_only": 3, "warmup": 2, "iterations": 5}
     servers = {"kind": "parameter_server", "servers": 2}
-    for network, bar in (("resnet50", 1.8), ("mobilenet", 3.2)):
+    for network, target in (("resnet50", 1.8), ("mobilenet", 3.2)):
         spec = {**_LAYERS, "workers": 8, "workload": {**workload, **lengths, "layers": network}}
         ring, cores = quietly(partial(trained, {**spec, "fusion": {"bytes": "64MiB"}}))
         for channel in ("grpc", "grpc_bulk", "tcp"):
             served = trained({**spec, "collective": servers, "channel": channel, "fusion": "layers"})
-            told = {**cores, **_facts({"ring": ring, channel: served})}
+            details = {**cores, **_facts({"ring": ring, channel: served})}
             faster = _iteration_s(served) / _iteration_s(ring)
             what = f"ring/tcp, fused, {network}: times the speed of servers over {channel}"
-            yield target_row(what, faster, bar if channel == "grpc" else None, told, at_least=True)
+            yield target_row(what, faster, target if channel == "grpc" else None, details, at_least=True)
 
 
 BENCHMARKS: Final[Benchmarks] = {"overlap": overlap_rows, "merging": merging_rows, "rpc": rpc_rows}

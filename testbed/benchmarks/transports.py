@@ -1,4 +1,4 @@
-"""What the ways for gradients to travel are held to, each beside its rivals on the same links in the same run."""
+"""What the ways for gradients to travel are held to, each beside its baselines on the same links in the same run."""
 
 import logging
 import statistics
@@ -17,7 +17,7 @@ from testbed.experiment.experiment import validate
 from testbed.links.htb import goodput_fraction
 from testbed.machine.doctor import plan_here, require
 from testbed.run.coordinator import Listener
-from testbed.run.session import Workbench, workbench
+from testbed.run.session import Session, session
 from testbed.system.run_state import new_run_id
 from transports.baselines.base import STACKS
 from transports.errors import UnsupportedError
@@ -55,12 +55,12 @@ def _once_s(rate: str, size: str) -> float:
     return parse_size_bytes(size) * 8 / (parse_rate_bps(rate) * goodput_fraction())
 
 
-def _rivals() -> list[str]:
+def _baselines() -> list[str]:
     """gloo, and Open MPI where this machine has it."""
     try:
         STACKS.parse("openmpi").require()
-    except UnsupportedError as lack:
-        _log.warning("beside gloo only: %s", lack)
+    except UnsupportedError as error:
+        _log.warning("beside gloo only: %s", error)
         return ["gloo"]
     return ["gloo", "openmpi"]
 
@@ -69,13 +69,13 @@ def _median_s(row: Row) -> float:
     return float(row["time_s"]["median"])
 
 
-def _over_rivals(what: str, ours: Row, rows: Mapping[str, Row], facts: Mapping[str, float]) -> Iterator[Row]:
-    """The time of ours over that of each rival that was measured beside it; the faster of them is the bar."""
-    others = {rival: _median_s(rows[rival]) for rival in ("gloo", "openmpi") if rival in rows}
+def _over_baselines(what: str, ours: Row, rows: Mapping[str, Row], facts: Mapping[str, float]) -> Iterator[Row]:
+    """The time of ours over that of each baseline that was measured beside it; the faster of them is the bar."""
+    others = {baseline: _median_s(rows[baseline]) for baseline in ("gloo", "openmpi") if baseline in rows}
     best = min(others, key=others.__getitem__)
-    for rival, time_s in others.items():
-        bar = 1.02 if rival == best else None
-        yield target_row(f"{what}: over {rival}", _median_s(ours) / time_s, bar, {**facts, **rows[rival]})
+    for baseline, time_s in others.items():
+        target = 1.02 if baseline == best else None
+        yield target_row(f"{what}: over {baseline}", _median_s(ours) / time_s, target, {**facts, **rows[baseline]})
 
 
 def ring_rows() -> Iterator[Row]:
@@ -85,51 +85,53 @@ def ring_rows() -> Iterator[Row]:
         repeat = 5 if size == "100MB" else 11
         # 50 us is less than a program can be woken for in time: without netem it comes out longer.
         link = {"rate": "1gbit", "delay": delay, "best_effort": True}
-        rows, facts = all_reduced(["ring/tcp", *_rivals()], link, workers=workers, size=size, repeat=repeat)
+        rows, facts = all_reduced(["ring/tcp", *_baselines()], link, workers=workers, size=size, repeat=repeat)
         ours = rows["ring/tcp"]
         what = f"ring/tcp, {workers} workers, {size}" + (f", {delay} a link" if delay != "0s" else "")
-        told: Row = {**facts, **ours}
-        bar = None if size == "1MB" else 1.03
-        yield target_row(f"{what}: over the bound", ours["ratio_to_bound"], bar, told)
-        yield from _over_rivals(what, ours, rows, facts)
-        yield target_row(f"{what}: CPU over gloo's", ours["cpu_s_per_gb"] / rows["gloo"]["cpu_s_per_gb"], 1.0, told)
+        details: Row = {**facts, **ours}
+        target = None if size == "1MB" else 1.03
+        yield target_row(f"{what}: over the bound", ours["ratio_to_bound"], target, details)
+        yield from _over_baselines(what, ours, rows, facts)
+        yield target_row(f"{what}: CPU over gloo's", ours["cpu_s_per_gb"] / rows["gloo"]["cpu_s_per_gb"], 1.0, details)
 
 
 def small_rows() -> Iterator[Row]:
     """Messages that latency decides: how many times as fast as gloo `auto` is, and Open MPI's latency beside it."""
-    for size, bar in (("4B", 1.0), ("1KiB", 2.0), ("4KiB", 2.0), ("16KiB", 2.0), ("64KiB", 2.0)):
-        rows, facts = all_reduced(["auto/tcp", *_rivals()], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
-        for rival in (stack for stack in rows if stack != "auto/tcp"):
-            told: Row = {**facts, **rows["auto/tcp"], f"{rival}_s": _median_s(rows[rival])}
-            faster = _median_s(rows[rival]) / _median_s(rows["auto/tcp"])
-            what = f"auto/tcp, {size}: times {rival}'s speed"
-            yield target_row(what, faster, bar if rival == "gloo" else None, told, at_least=True)
+    for size, target in (("4B", 1.0), ("1KiB", 2.0), ("4KiB", 2.0), ("16KiB", 2.0), ("64KiB", 2.0)):
+        rows, facts = all_reduced(["auto/tcp", *_baselines()], {"rate": "1gbit"}, workers=4, size=size, repeat=41)
+        for baseline in (stack for stack in rows if stack != "auto/tcp"):
+            details: Row = {**facts, **rows["auto/tcp"], f"{baseline}_s": _median_s(rows[baseline])}
+            faster = _median_s(rows[baseline]) / _median_s(rows["auto/tcp"])
+            what = f"auto/tcp, {size}: times {baseline}'s speed"
+            yield target_row(what, faster, target if baseline == "gloo" else None, details, at_least=True)
 
 
 def far_rows() -> Iterator[Row]:
     """25 MB among four at 1 Gbit/s, 10 ms there and back, every TCP with cubic: the best of ours and each of them."""
     ours = ["auto/tcp", "ring/tcp", "ring/udp:rate=1gbit"]
     link = {"rate": "1gbit", "delay": "2500us"}  # a way crosses two links
-    rows, facts = all_reduced([*ours, *_rivals()], link, workers=4, size="25MB", repeat=7)
+    rows, facts = all_reduced([*ours, *_baselines()], link, workers=4, size="25MB", repeat=7)
     gloo_s = _median_s(rows["gloo"])
     best = min(ours, key=lambda stack: _median_s(rows[stack]))
     for stack, row in rows.items():
-        faster, told = gloo_s / _median_s(row), {**facts, **row}
+        faster, details = gloo_s / _median_s(row), {**facts, **row}
         if stack != "gloo":
-            bar = 1.2 if stack == best else None
-            yield target_row(f"10 ms there and back, {stack}: times gloo's speed", faster, bar, told, at_least=True)
+            target = 1.2 if stack == best else None
+            yield target_row(
+                f"10 ms there and back, {stack}: times gloo's speed", faster, target, details, at_least=True
+            )
 
 
 def unshaped_rows() -> Iterator[Row]:
     """25 MB over links of 20 Gbit/s, which no all-reduce on a few cores fills: the processor decides."""
     for workers in (2, 4):
-        stacks = ["ring/tcp", *_rivals()]
+        stacks = ["ring/tcp", *_baselines()]
         rows, facts = all_reduced(stacks, {"rate": "20gbit"}, workers=workers, size="25MB", repeat=21)
         what = f"ring/tcp, {workers} workers, 25MB, more link than processor"
-        for rival in stacks[1:]:
-            faster, told = _median_s(rows[rival]) / _median_s(rows["ring/tcp"]), {**facts, **rows["ring/tcp"]}
-            bar = 1.0 if rival == "gloo" else None
-            yield target_row(f"{what}: times {rival}'s algbw", faster, bar, told, at_least=True)
+        for baseline in stacks[1:]:
+            faster, details = _median_s(rows[baseline]) / _median_s(rows["ring/tcp"]), {**facts, **rows["ring/tcp"]}
+            target = 1.0 if baseline == "gloo" else None
+            yield target_row(f"{what}: times {baseline}'s algbw", faster, target, details, at_least=True)
 
 
 def grpc_rows() -> Iterator[Row]:
@@ -137,30 +139,30 @@ def grpc_rows() -> Iterator[Row]:
     channels = ["ring/grpc", "ring/grpc_bulk"]
     rows, facts = all_reduced(["ring/tcp", *channels], {"rate": "1gbit"}, workers=4, size="25MB", repeat=5)
     for stack in channels:
-        told, ours = {**facts, **rows[stack]}, rows["ring/tcp"]
-        yield target_row(f"{stack}: time over ring/tcp's", _median_s(rows[stack]) / _median_s(ours), None, told)
+        details, ours = {**facts, **rows[stack]}, rows["ring/tcp"]
+        yield target_row(f"{stack}: time over ring/tcp's", _median_s(rows[stack]) / _median_s(ours), None, details)
         yield target_row(
-            f"{stack}: CPU over ring/tcp's", rows[stack]["cpu_s_per_gb"] / ours["cpu_s_per_gb"], None, told
+            f"{stack}: CPU over ring/tcp's", rows[stack]["cpu_s_per_gb"] / ours["cpu_s_per_gb"], None, details
         )
 
 
 def parameter_server_rows() -> Iterator[Row]:
     """One server: its time is linear in the workers, 2S/B each, pipelined S/B; as many servers as workers: S/B."""
     rate, size, counts = "200mbit", "4MB", (2, 4, 6, 8)
-    ways = {"push, then pull": "parameter_server/tcp", "pipelined": "parameter_server:pipelined=true/tcp"}
+    modes = {"push, then pull": "parameter_server/tcp", "pipelined": "parameter_server:pipelined=true/tcp"}
     once_s = _once_s(rate, size)
-    times_s = {workers: _times_s(ways, rate, workers=workers, size=size, repeat=3) for workers in counts}
-    for (what, _), passes in zip(ways.items(), (2, 1), strict=True):
+    times_s = {workers: _times_s(modes, rate, workers=workers, size=size, repeat=3) for workers in counts}
+    for (what, _), passes in zip(modes.items(), (2, 1), strict=True):
         taken_s = np.array([times_s[workers][what] for workers in counts])
         slope_s, _ = np.polyfit(counts, taken_s, 1)
-        told: Row = {"times_s": dict(zip(counts, taken_s.tolist(), strict=True)), "slope_s": float(slope_s)}
+        details: Row = {"times_s": dict(zip(counts, taken_s.tolist(), strict=True)), "slope_s": float(slope_s)}
         error = abs(float(slope_s) / (passes * once_s) - 1)
         straight = float(np.corrcoef(counts, taken_s)[0, 1] ** 2)
-        yield target_row(f"one server, {what}: slope from {passes}S/B", error, 0.1, told)
-        yield target_row(f"one server, {what}: R^2", straight, 0.99, told, at_least=True)
+        yield target_row(f"one server, {what}: slope from {passes}S/B", error, 0.1, details)
+        yield target_row(f"one server, {what}: R^2", straight, 0.99, details, at_least=True)
         if passes == 2:
             busy = min(passes * workers * once_s / times_s[workers][what] for workers in counts)
-            yield target_row(f"one server, {what}: its link busy", busy, 0.95, told, at_least=True)
+            yield target_row(f"one server, {what}: its link busy", busy, 0.95, details, at_least=True)
     shared = {"as many servers as workers": "parameter_server:servers=4:pipelined=true/tcp"}
     for what, taken in _times_s(shared, rate, workers=4, size="25MB", repeat=5).items():
         yield target_row(f"{what}, pipelined: over S/B", taken / _once_s(rate, "25MB"), 1.1, {"time_s": taken})
@@ -185,20 +187,22 @@ def peer_to_peer_rows() -> Iterator[Row]:
 
 def udp_rows() -> Iterator[Row]:
     """25 MB around a ring of four at 1 Gbit/s, with the rate given and discovered; CPU beside TCP's."""
-    stacks = {"rate given": "ring/udp:rate=1gbit", "rate discovered": "ring/udp"}
+    stacks = {"fixed rate": "ring/udp:rate=1gbit", "probed rate": "ring/udp"}
     rows, facts = all_reduced(["ring/tcp", *stacks.values()], {"rate": "1gbit"}, workers=4, size="25MB", repeat=7)
     for what, stack in stacks.items():
-        told: Row = {**facts, **rows[stack]}
-        yield target_row(f"udp, {what}: share of the bound", 1 / told["ratio_to_bound"], 0.97, told, at_least=True)
+        details: Row = {**facts, **rows[stack]}
+        yield target_row(
+            f"udp, {what}: share of the bound", 1 / details["ratio_to_bound"], 0.97, details, at_least=True
+        )
     for what, stack in stacks.items():
         ratio = rows[stack]["cpu_s_per_gb"] / rows["ring/tcp"]["cpu_s_per_gb"]
         yield target_row(f"udp, {what}: CPU over ring/tcp's", ratio, 4.0, {**facts, **rows[stack]})
 
 
-class _Beside(Listener):
+class _SharedLink(Listener):
     """Times of all-reduces, and what a background flow's sink received in the meantime."""
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Session) -> None:
         self._bench = bench
         self._borders: list[tuple[float, int]] = []
         self.durations_s: dict[int, float] = {}
@@ -239,15 +243,15 @@ def udp_fair_rows() -> Iterator[Row]:
         require(plan)
         with (
             tempfile.TemporaryDirectory(prefix="testbed-bench-") as logs,
-            workbench(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
+            session(plan, run_id=new_run_id(), log_directory=Path(logs)) as bench,
         ):
-            beside = _Beside(bench)
-            bench.work(beside, timeout_s=600.0)
-        ours_bps = parse_size_bytes(size) * 8 / statistics.median(beside.durations_s.values())
-        rates_bps = [ours_bps, beside.background_bps]
+            shared_link = _SharedLink(bench)
+            bench.work(shared_link, timeout_s=600.0)
+        ours_bps = parse_size_bytes(size) * 8 / statistics.median(shared_link.durations_s.values())
+        rates_bps = [ours_bps, shared_link.background_bps]
         jain = jain_index(rates_bps)
-        told = {"udp_bps": rates_bps[0], "cubic_bps": rates_bps[1]}
-        yield target_row(f"udp, window {window}, beside cubic: Jain's index", jain, 0.9, told, at_least=True)
+        details = {"udp_bps": rates_bps[0], "cubic_bps": rates_bps[1]}
+        yield target_row(f"udp, window {window}, beside cubic: Jain's index", jain, 0.9, details, at_least=True)
 
 
 def mptcp_rows() -> Iterator[Row]:
@@ -264,11 +268,11 @@ def mptcp_rows() -> Iterator[Row]:
     for _ in range(3):
         rows, facts = measure(topology=topology, links=links, channel=channel)
         times_s.append([_median_s(rows[stack]) for stack in stacks])
-    told: Row = facts | {"times_s": times_s}
+    details: Row = facts | {"times_s": times_s}
     faster = statistics.median(one_s / two_s for one_s, two_s in times_s)
-    yield target_row("mptcp on two paths of 100 Mbit/s: times one path's speed", faster, 1.8, told, at_least=True)
+    yield target_row("mptcp on two paths of 100 Mbit/s: times one path's speed", faster, 1.8, details, at_least=True)
     share = _once_s("200mbit", "25MB") / statistics.median(two_s for _, two_s in times_s)
-    yield target_row("mptcp on two paths of 100 Mbit/s: share of what both can carry", share, None, told)
+    yield target_row("mptcp on two paths of 100 Mbit/s: share of what both can carry", share, None, details)
 
 
 def udp_loss_rows() -> Iterator[Row]:
@@ -277,21 +281,21 @@ def udp_loss_rows() -> Iterator[Row]:
     path = {"delay": "5ms", "loss": "0.25%"}  # a way crosses two links
     lossy = partial(all_reduced, workers=2, packet_mode="mtu")
     slow, facts = lossy(["ring/udp:rate=50mbit"], {"rate": "50mbit", **path}, size="6250kB", repeat=5)
-    for told in slow.values():
-        share = 1 / told["ratio_to_bound"]
-        yield target_row("udp with 0.5 % loss, 50 Mbit/s: share of the bound", share, None, {**facts, **told})
-    stacks = {"rate given": "ring/udp:rate=200mbit", "rate discovered": "ring/udp"}
+    for details in slow.values():
+        share = 1 / details["ratio_to_bound"]
+        yield target_row("udp with 0.5 % loss, 50 Mbit/s: share of the bound", share, None, {**facts, **details})
+    stacks = {"fixed rate": "ring/udp:rate=200mbit", "probed rate": "ring/udp"}
     link = {"rate": "200mbit", **path}
     # Apart, for an operation of cubic's lasts as long as fifteen of udp's, and medians need many.
     alone, _ = lossy(["ring/tcp"], link, size="25MB", repeat=2)
     rows, facts = lossy(list(stacks.values()), link, size="25MB", repeat=11)
     tcp = alone["ring/tcp"]
     for what, stack in stacks.items():
-        told = {**facts, **rows[stack]}
-        share = 1 / told["ratio_to_bound"]
-        yield target_row(f"udp with 0.5 % loss, {what}: share of the bound", share, 0.92, told, at_least=True)
-        faster = tcp["time_s"]["median"] / told["time_s"]["median"]
-        yield target_row(f"udp with 0.5 % loss, {what}: times cubic's speed", faster, 2.0, told, at_least=True)
+        details = {**facts, **rows[stack]}
+        share = 1 / details["ratio_to_bound"]
+        yield target_row(f"udp with 0.5 % loss, {what}: share of the bound", share, 0.92, details, at_least=True)
+        faster = tcp["time_s"]["median"] / details["time_s"]["median"]
+        yield target_row(f"udp with 0.5 % loss, {what}: times cubic's speed", faster, 2.0, details, at_least=True)
 
 
 BENCHMARKS: Final[Benchmarks] = {

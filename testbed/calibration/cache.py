@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.system import environment
 
 
@@ -76,7 +76,7 @@ class CalibrationCache:
         return entry
 
     def put(self, link_class: str, quantity: str, entry: Mapping[str, Any]) -> None:
-        """Keep plain data that says `measured_at`. Raises EnvironmentLacksError when it cannot be written."""
+        """Keep plain data that says `measured_at`. Raises MissingRequirementError when it cannot be written."""
         # Another run may have written meanwhile; what was made for another state of the machine or the code is dropped.
         kept = {key: value for key, value in self._load().items() if key.startswith(f"{self._machine} ")}
         self._entries = {**kept, self._key(link_class, quantity): dict(entry)}
@@ -85,11 +85,11 @@ class CalibrationCache:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(json.dumps(self._entries, indent=1) + "\n", encoding="utf-8")
             partial.replace(self._path)
-        except OSError as refusal:
-            raise EnvironmentLacksError(
-                f"cannot write {self._path}: {refusal.strerror}; set XDG_CACHE_HOME to a writable directory, or "
+        except OSError as failure:
+            raise MissingRequirementError(
+                f"cannot write {self._path}: {failure.strerror}; set XDG_CACHE_HOME to a writable directory, or "
                 "measure everything with --calibrate full"
-            ) from refusal
+            ) from failure
 
     def _key(self, link_class: str, quantity: str) -> str:
         return f"{self._machine} {quantity} {link_class}"

@@ -1,4 +1,4 @@
-"""Measures the links before a run: that they are what was asked, or the run ends (CalibrationError, exit 4).
+"""Measures the links before a run: that they are what was requested, or the run ends (CalibrationError, exit 4).
 
 Every setting of every link has been read back when this begins. Then
 
@@ -113,7 +113,7 @@ def rate_of(
     mtu = deployment.plan.experiment.mtu
     requested_bps = direction.rate_bps * goodput_fraction(mtu)
     # Chance keeps a TCP stream from filling the link, however often tried; without a rate there is nothing to meet.
-    by_chance = direction.asked.draws or direction.asked.unshaped
+    by_chance = direction.requested.draws or direction.requested.unshaped
     attempts = Attempts[tuple[float, str]](
         lambda measured: rate_holds(measured[0], requested_bps),
         lambda measured: measured[0],
@@ -206,17 +206,17 @@ class _Calibrator:
         not_measured: dict[str, str] = {}
         attempts: dict[str, tuple[float, ...]] = {}
         loss, loss_dated = None, None
-        if isinstance(direction.asked.loss, GilbertElliott):
+        if isinstance(direction.requested.loss, GilbertElliott):
             not_measured["loss"] = "losses come in bursts: a count says little about their probabilities"
-        elif direction.asked.loss:
-            asked = direction.asked.loss
-            num_packets = num_packets_for(asked, direction.rate_bps, limit_s=LOSS_LIMIT_S)
+        elif direction.requested.loss:
+            requested = direction.requested.loss
+            num_packets = num_packets_for(requested, direction.rate_bps, limit_s=LOSS_LIMIT_S)
             loss, loss_dated = self._slow(
                 name,
                 "loss",
                 direction,
                 LossMeasurement,
-                lambda: measure_loss(self._deployment, direction, asked=asked, num_packets=num_packets, z=Z),
+                lambda: measure_loss(self._deployment, direction, requested=requested, num_packets=num_packets, z=Z),
                 loss_holds,
                 lambda measured: measured.share,
                 attempts,
@@ -290,12 +290,12 @@ class _Calibrator:
             return measured
 
         # A link's two directions never run at once: the acknowledgements of one would count against the other.
-        first_ways = {direction.hop for direction in self._plan.directions[::2]}
+        first_directions = {direction.hop for direction in self._plan.directions[::2]}
         measured: dict[tuple[str, str], RateMeasurement] = {}
         with ThreadPoolExecutor(num_parallel, thread_name_prefix="calibrate") as pool:
             try:
                 for first in (True, False):
-                    chosen = [direction for direction in directions if (direction.hop in first_ways) == first]
+                    chosen = [direction for direction in directions if (direction.hop in first_directions) == first]
                     futures = [pool.submit(one, direction) for direction in chosen]
                     # In short waits: a signal that another thread took is handled when this one next wakes.
                     while wait(futures, timeout=SIGNAL_LATENCY_S, return_when=FIRST_EXCEPTION).not_done:
@@ -344,7 +344,7 @@ def _rate(value: Mapping[str, Any]) -> RateMeasurement:
 def _queue_unmeasured(direction: Direction) -> str:
     """Why the queue's delay is not measured; empty where it is."""
     drain_s = fill_s(direction)
-    if direction.asked.queue_bytes < MIN_QUEUE_PACKETS * PACKET_BYTES:
+    if direction.requested.queue_bytes < MIN_QUEUE_PACKETS * PACKET_BYTES:
         return f"it holds fewer than {MIN_QUEUE_PACKETS} full packets, and what is let in varies by some of them"
     if drain_s < MIN_FILL_S:
         return f"it drains within {format_time(round(drain_s, 6))}, which is not told from a late wake-up"
@@ -361,7 +361,7 @@ def calibrate(
     on_link: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Measure the links, in real time, and say in virtual time what they are. Raises CalibrationError naming each that
-    is not what was asked."""
+    is not what was requested."""
     planned = deployment.planned
     calibration = planned.clock.virtual(_Calibrator(deployment, mode, cache, on_link).calibrate())
     wrong = judge(planned, calibration)

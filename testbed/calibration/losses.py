@@ -27,7 +27,7 @@ SO_RCVBUFFORCE: Final = 33
 class LossMeasurement:
     """Of one direction."""
 
-    asked: float
+    requested: float
     num_packets: int
     num_lost: int
     low: float
@@ -41,8 +41,8 @@ class LossMeasurement:
 
     @property
     def holds(self) -> bool:
-        """Whether what was asked lies between the bounds."""
-        return self.low <= self.asked <= self.high
+        """Whether what was requested lies between the bounds."""
+        return self.low <= self.requested <= self.high
 
 
 def wilson(num_lost: int, num_packets: int, *, z: float) -> tuple[float, float]:
@@ -64,7 +64,7 @@ def _packets_per_s(rate_bps: float) -> float:
 
 
 def measure_loss(
-    deployment: Deployment, direction: Direction, *, asked: float, num_packets: int, z: float
+    deployment: Deployment, direction: Direction, *, requested: float, num_packets: int, z: float
 ) -> LossMeasurement:
     """Send numbered datagrams over one direction and count those that arrive, however late or often."""
     with ExitStack() as stack:
@@ -102,4 +102,4 @@ def measure_loss(
             time.sleep(1e-3)
     num_lost = num_packets - len(arrived)
     low, high = wilson(num_lost, num_packets, z=z)
-    return LossMeasurement(asked=asked, num_packets=num_packets, num_lost=num_lost, low=low, high=high)
+    return LossMeasurement(requested=requested, num_packets=num_packets, num_lost=num_lost, low=low, high=high)

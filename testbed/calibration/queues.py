@@ -61,7 +61,7 @@ class QueueMeasurement:
 
 def fill_s(direction: Direction) -> float:
     """How long a full queue takes to drain."""
-    return direction.asked.queue_bytes * 8 / direction.rate_bps
+    return direction.requested.queue_bytes * 8 / direction.rate_bps
 
 
 def num_drops(deployment: Deployment, direction: Direction) -> int:
@@ -80,7 +80,7 @@ def num_drops(deployment: Deployment, direction: Direction) -> int:
 def measure_queue(deployment: Deployment, direction: Direction, *, num_fillings: float = 3.0) -> QueueMeasurement:
     """Keep the queue of one direction full for `num_fillings` times as long as it takes to drain."""
     sender = direction.sender
-    queue_bytes, drain_s = direction.asked.queue_bytes, fill_s(direction)
+    queue_bytes, drain_s = direction.requested.queue_bytes, fill_s(direction)
     num_segments = math.ceil(_EXCESS * direction.rate_bps * _SEND_CALL_S / (8 * PACKET_BYTES))
     num_segments = min(num_segments, _MAX_SEGMENTS, max(1, queue_bytes // (_MIN_SENDS * PACKET_BYTES)))
     with ExitStack() as stack:

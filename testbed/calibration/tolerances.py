@@ -90,7 +90,7 @@ class ClassMeasurement:
     rate: RateMeasurement
     rate_dated: Dated
     loss: LossMeasurement | None
-    """None: no loss was asked for."""
+    """None: no loss was requested."""
     loss_dated: Dated | None
     queue: QueueMeasurement | None
     queue_dated: Dated | None
@@ -120,7 +120,7 @@ class Calibration:
 def link_class(plan: Plan, direction: Direction) -> str:
     """What decides how a direction behaves, as one line: kinds of nodes, settings, what a packet is, backend."""
     roles = [plan.node(name).role for name in direction.hop]
-    settings = direction.asked.model_dump_json(by_alias=True, exclude={"backend"})
+    settings = direction.requested.model_dump_json(by_alias=True, exclude={"backend"})
     backend = plan.delay_backend if direction.delay_stage else None
     mtu = "" if plan.experiment.mtu == MTU else f", MTU {plan.experiment.mtu}"
     packets = f"packets of {plan.experiment.packet_bytes} B{mtu}"
@@ -140,21 +140,21 @@ def _of_another_rate(plan: Plan, direction: Direction) -> str:
     return found
 
 
-def rate_holds(goodput_bps: float, asked_bps: float) -> bool:
-    """Whether a goodput is what was asked, in bit/s both, within RATE_TOLERANCE."""
-    return abs(goodput_bps / asked_bps - 1) <= RATE_TOLERANCE
+def rate_holds(goodput_bps: float, requested_bps: float) -> bool:
+    """Whether a goodput is what was requested, in bit/s both, within RATE_TOLERANCE."""
+    return abs(goodput_bps / requested_bps - 1) <= RATE_TOLERANCE
 
 
 def delay_holds(direction: Direction, delay_s: float, *, floor_s: float = DELAY_FLOOR_S) -> bool:
     """Whether a median one-way delay is what was asked of the direction; a jitter widens that, and what this machine
     needs at least (`floor_s`, in the time that both are in)."""
-    over_s, slack_s = delay_s - direction.delay_s, direction.asked.jitter_s
+    over_s, slack_s = delay_s - direction.delay_s, direction.requested.jitter_s
     under_s = DELAY_TOLERANCE * direction.delay_s + slack_s
     return -under_s <= over_s <= max(floor_s, DELAY_TOLERANCE * direction.delay_s) + slack_s
 
 
 def loss_holds(loss: LossMeasurement) -> bool:
-    """Whether the loss that was asked is within the interval around the one that was counted."""
+    """Whether the loss that was requested is within the interval around the one that was counted."""
     return loss.holds
 
 
@@ -168,36 +168,36 @@ def _queue_tolerance(queue: QueueMeasurement) -> float:
 
 
 def judge(plan: Plan, calibration: Calibration) -> list[str]:
-    """What is wrong with the links, one line each; empty when all is as asked. Both in virtual time, in which a wake-up
-    of this machine is the shorter the slower time runs."""
+    """What is wrong with the links, one line each; empty when all is as requested. Both in virtual time, in which a
+    wake-up of this machine is the shorter the slower time runs."""
     found: list[str] = []
     floor_s = plan.clock.virtual_s(DELAY_FLOOR_S)
-    asked = {direction.hop: direction for direction in plan.directions}
+    requested = {direction.hop: direction for direction in plan.directions}
     for measured in calibration.links:
-        direction = asked[measured.sender, measured.receiver]
+        direction = requested[measured.sender, measured.receiver]
         name = f"{measured.sender} -> {measured.receiver}"
-        error = 0.0 if direction.asked.unshaped else measured.rate_bps / direction.rate_bps - 1
+        error = 0.0 if direction.requested.unshaped else measured.rate_bps / direction.rate_bps - 1
         # What chance does to packets keeps a TCP stream from filling the link; only an excess is then a fault of it.
         if measured.rate_of == name and (
-            error > RATE_TOLERANCE or (error < -RATE_TOLERANCE and not direction.asked.draws)
+            error > RATE_TOLERANCE or (error < -RATE_TOLERANCE and not direction.requested.draws)
         ):
             found.append(
-                f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, asked for {direction.rate_bps / 1e6:.2f} "
+                f"{name}: measured {measured.rate_bps / 1e6:.2f} Mbit/s, requested {direction.rate_bps / 1e6:.2f} "
                 f"({error:+.1%}; allowed {-RATE_TOLERANCE:+.0%} to {RATE_TOLERANCE:+.0%})"
                 + (_queue_hint(direction) if error < 0 else "")
             )
         if not delay_holds(direction, measured.delay_s, floor_s=floor_s):
             found.append(
-                f"{name}: measured a delay of {measured.delay_s * 1e6:.0f} us, asked for {direction.delay_s * 1e6:.0f}"
+                f"{name}: measured a delay of {measured.delay_s * 1e6:.0f} us, requested {direction.delay_s * 1e6:.0f}"
             )
         if measured.congestion != plan.congestion:
-            found.append(f"{name}: TCP used {measured.congestion}, asked for {plan.congestion}")
+            found.append(f"{name}: TCP used {measured.congestion}, requested {plan.congestion}")
     for measured_class in calibration.classes:
         loss, queue = measured_class.loss, measured_class.queue
         if loss is not None and measured_class.loss_dated and not loss_holds(loss):
             found.append(
                 f"{measured_class.loss_dated.direction}: lost {loss.num_lost} of {loss.num_packets} packets, "
-                f"{loss.low:.3%} to {loss.high:.3%}, asked for {loss.asked:.3%}"
+                f"{loss.low:.3%} to {loss.high:.3%}, requested {loss.requested:.3%}"
             )
         if queue is not None and measured_class.queue_dated and not queue_holds(queue):
             found.append(
@@ -211,7 +211,7 @@ def judge(plan: Plan, calibration: Calibration) -> list[str]:
 def _queue_hint(direction: Direction) -> str:
     """One TCP stream fills a link through a loss only if the queue holds what a round trip has under way."""
     under_way_bytes = direction.rate_bps / 8 * 2 * direction.delay_s
-    queue_bytes = direction.asked.queue_bytes
+    queue_bytes = direction.requested.queue_bytes
     if queue_bytes >= under_way_bytes:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""bench: what is measured beside rivals and against bars."""
+"""bench: what is measured beside baselines and against bars."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def bench_allreduce(
     stack: Annotated[
         str,
         typer.Option(
-            help="Comma-separated COLLECTIVE/CHANNEL[/COMPRESSION] or whole stacks; ring/udp:rate=1gbit:window=aimd."
+            help="Comma-separated COLLECTIVE/CHANNEL[/COMPRESSION] or baselines; ring/udp:rate=1gbit:window=aimd."
         ),
     ] = "ring/tcp,gloo",
     repeat: Annotated[int, typer.Option(help="Samples of each size and stack.", min=1, max=10_000)] = 10,
@@ -59,7 +59,7 @@ def bench_allreduce(
         mtu=mtu,
     )
     if as_json:
-        emit({"schema_version": 1, "rows": rows})
+        emit({"schema_version": 2, "rows": rows})
     else:
         render(rows, standard_output())
 
@@ -98,12 +98,12 @@ def bench_links(
         return
     rows = link_rows([parse_link(text) for text in link], repeat=repeat, runtime=runtime)
     if as_json:
-        emit({"schema_version": 1, "rows": rows})
+        emit({"schema_version": 2, "rows": rows})
     else:
         render_links(rows, standard_output())
 
 
-@commands.command("transports", epilog=EPILOG, short_help="Channels and collectives beside their rivals.")
+@commands.command("transports", epilog=EPILOG, short_help="Channels and collectives beside their baselines.")
 def bench_transports(
     only: Annotated[
         str,
@@ -115,7 +115,7 @@ def bench_transports(
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure ways for gradients to travel against their targets, each beside its rivals on the same links.
+    """Measure ways for gradients to travel against their targets, each beside its baselines on the same links.
 
     ring: 1 to 100 MB at 1 Gbit/s against the bound, gloo and Open MPI. small: messages that latency decides. far: 10 ms
     round trip, all with cubic. unshaped: links faster than the processor. parameter-server, peer-to-peer: against
@@ -153,20 +153,20 @@ def bench_training(
     _bench_targets(BENCHMARKS, only, as_json=as_json)
 
 
-@commands.command("aggregation", epilog=EPILOG, short_help="The switch that adds beside its rivals.")
+@commands.command("aggregation", epilog=EPILOG, short_help="The aggregating switch beside its baselines.")
 def bench_aggregation(
     only: Annotated[
-        str, typer.Option(help="Of the targets only these: rivals,many-workers,jumbo,delay,loss,program.")
+        str, typer.Option(help="Of the targets only these: baselines,many-workers,jumbo,delay,loss,program.")
     ] = "",
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure the switch that adds against its targets: how full its links are, beside its rivals on the same links.
+    """Measure the aggregating switch against its targets: how full its links are, with baselines on the same links.
 
-    rivals: 4 workers at 200 Mbit/s beside a ring, gloo and servers. many-workers: 8 at 50 Mbit/s. jumbo: 2048 elements
-    in a packet. delay: 2 ms each way. loss: 1 % each way. program: ns in the kernel for a packet and an element.
+    baselines: 4 workers at 200 Mbit/s beside a ring, gloo and servers. many-workers: 8 at 50 Mbit/s. jumbo: packets of
+    2048 elements. delay: 2 ms each way. loss: 1 % each way. program: ns in the kernel for a packet and an element.
 
-    Example: testbed bench aggregation --only rivals,program
+    Example: testbed bench aggregation --only baselines,program
     """
     from testbed.benchmarks.aggregation import BENCHMARKS
 
@@ -247,7 +247,7 @@ def bench_all(
     ),
     verbose: Verbose = 0,
 ) -> None:
-    """Every benchmark with its targets: links, transports, the switch that adds, training, and what surrounds a run.
+    """Every benchmark with its targets: links, transports, the aggregating switch, training, and what surrounds a run.
 
     Each target is told as it is measured, and all are one table at the end. Each row is a line of --output as soon as
     it is measured; a benchmark that fails stops no other. Takes about 30 minutes on two cores, and more where the

@@ -37,7 +37,7 @@ def link_show(
     run_id = choose_run(run)
     rows = show_links(run_id)
     if as_json:
-        emit({"schema_version": 1, "run_id": run_id, "links": rows})
+        emit({"schema_version": 2, "run_id": run_id, "links": rows})
     else:
         render_links(run_id, rows, standard_output())
 
@@ -73,10 +73,10 @@ def link_set(
     """
     settings = {"rate": rate, "delay": delay, "jitter": jitter, "loss": loss, "queue": queue, "ecn": ecn}
     settings |= {"duplicate": duplicate, "reorder": reorder}
-    told = {name: value for name, value in settings.items() if value is not None}
-    if not told:
+    given = {name: value for name, value in settings.items() if value is not None}
+    if not given:
         raise SpecError(f"nothing to change: name one of {', '.join(f'--{name}' for name in settings)}")
-    _change_links(where, told, None, as_json)
+    _change_links(where, given, None, as_json)
 
 
 @commands.command("down", epilog=EPILOG, short_help="Cut links: what is sent into them is lost.")

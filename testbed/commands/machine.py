@@ -9,18 +9,18 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.commands.options import EPILOG, Json, emit
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
 
 
-@commands.command(epilog=EPILOG, short_help="Say what this machine can do, and the cure for the rest.")
+@commands.command(epilog=EPILOG, short_help="Say what this machine can do, and the fix for the rest.")
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Try what works, but do not measure how much.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what this machine can do, by trying it in a throw-away namespace, and the cure for what it lacks.
+    """Say what this machine can do, by trying it in a throw-away namespace, and the fix for what it lacks.
 
     As root it also measures, for about ten seconds, what the machine carries: traffic through shaped links with
     super-frames and with single packets, and how late delays and timers are. `testbed plan` compares with it.
@@ -36,18 +36,18 @@ def doctor(
     if as_json:
         emit(
             {
-                "schema_version": 1,
+                "schema_version": 2,
                 "checks": [asdict(check) for check in checks],
                 "budget": None if budget is None else asdict(budget),
             }
         )
     else:
         table = Table(box=None, pad_edge=False)
-        for column in ("", "what", "found", "cure"):
+        for column in ("", "what", "found", "fix"):
             table.add_column(column, overflow="fold")
         for check in checks:
             mark = "[green]ok[/]" if check.ok else "[red]no[/]" if check.severity == "needed" else "[yellow]--[/]"
-            table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
+            table.add_row(mark, check.name, check.found, "" if check.ok else check.fix)
         standard_output().print(table)
         if budget is not None:
             from testbed.report.terminal.budget import render_budget
@@ -55,7 +55,7 @@ def doctor(
             standard_output().print()
             render_budget(budget, standard_output())
     if any(not check.ok and check.severity == "needed" for check in checks):
-        raise typer.Exit(EnvironmentLacksError.exit_code)
+        raise typer.Exit(MissingRequirementError.exit_code)
 
 
 @commands.command(epilog=EPILOG, short_help="Fit the cost model's parameters to this machine.")
@@ -111,7 +111,7 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Remove what dead runs left behind, by id, and nothing else. The next run does the same by itself."""
-    from testbed.hosts.clean import FORGET_CURE, named_run
+    from testbed.hosts.clean import FORGET_FIX, named_run
     from testbed.hosts.clean import clean as remove
 
     chosen = None if run_id is None else named_run(run_id)
@@ -125,7 +125,7 @@ def clean(
         for leftover in done.remaining:
             console.print(f"could not remove {leftover.kind} {leftover.what} of run {leftover.run_id}", markup=False)
         for problem in dict.fromkeys(left.problem for left in done.remaining if left.problem):
-            console.print(f"{problem}\n  {FORGET_CURE}", markup=False)
+            console.print(f"{problem}\n  {FORGET_FIX}", markup=False)
         for live in done.live_run_ids if chosen is None else ():
             console.print(f"run {live} is alive and was left alone (--run-id {live} ends it)")
         if chosen is not None and not (done.removed or done.remaining):

@@ -13,7 +13,7 @@ from rich.logging import RichHandler
 from testbed.calibration.cache import Mode
 
 EPILOG: Final = (
-    "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 this machine lacks something, "
+    "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 something is missing on this machine, "
     "4 ran but the result is invalid, 130 interrupted and cleaned. What each number means: docs/definitions.md."
 )
 Spec = Annotated[

@@ -75,10 +75,10 @@ def run(
     from testbed.report.terminal.summary import LiveProgress
 
     set_up_logging(verbose)
-    told = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
-    experiment = load(spec, told)
+    given = [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]
+    experiment = load(spec, given)
     if prometheus and experiment.metrics.prometheus is None:
-        experiment = load(spec, [*told, "metrics.prometheus=true"])
+        experiment = load(spec, [*given, "metrics.prometheus=true"])
     _run(
         experiment,
         progress=LiveProgress(Console(stderr=True), enabled=not as_json),
@@ -170,10 +170,10 @@ def execute(
     descriptor = _own_stdin() if stdin else None
     data = {"name": "exec"} if spec is None else read(spec)
     workload: dict[str, Any] = {"kind": "command", "argv": command}
-    told = {"workers": workers, "link": parse_link(link) if link else None}
+    given = {"workers": workers, "link": parse_link(link) if link else None}
     workload |= ({"backend": backend} if backend else {}) | ({"launcher": True} if launcher else {})
     data |= {"workload": workload}
-    data |= {key: value for key, value in told.items() if value is not None}
+    data |= {key: value for key, value in given.items() if value is not None}
     for override in [*(overrides or []), *([f"runtime.kind={runtime}"] if runtime else [])]:
         apply_override(data, override)
     if prometheus and not (isinstance(data.get("metrics"), dict) and data["metrics"].get("prometheus")):

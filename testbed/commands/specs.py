@@ -22,7 +22,7 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
     Of a spec with `sweep`: its points, and what theory predicts for each.
     """
     from testbed.experiment.sweep import load_sweep
-    from testbed.machine.budget import asked_bps, comparison, known_budget, refuse_excess
+    from testbed.machine.budget import comparison, known_budget, refuse_excess, requested_bps
     from testbed.machine.doctor import plan_here, require_delay
     from testbed.report.terminal.plan import render_plan
 
@@ -35,7 +35,7 @@ def plan(spec: Spec, overrides: Set = None, as_json: Json = False, verbose: Verb
     budget = known_budget()
     if as_json:
         carries_bps = None if budget is None else budget.carries_bps(made.experiment.packet_bytes)
-        emit({**made.to_json(), "budget": {"asked_bps": asked_bps(made), "carries_bps": carries_bps}})
+        emit({**made.to_json(), "budget": {"requested_bps": requested_bps(made), "carries_bps": carries_bps}})
     else:
         render_plan(made, standard_output())
         standard_output().print(f"\n[bold]traffic[/]\n  {comparison(made, budget)}", highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from testbed.errors import EnvironmentLacksError, Interrupted
+from testbed.errors import Interrupted, MissingRequirementError
 from testbed.record.status import RunStatus, alive_runs, choose, read_status
 from testbed.report.terminal.top import LinkView, screen, views
 from testbed.run.link_client import SOCKET_NAME, show_links
@@ -32,7 +32,7 @@ class Look:
 
     @classmethod
     def take(cls, run_id: str, before: "Look | None", *, root: Path = RUN_ROOT) -> "Look":
-        """Raises EnvironmentLacksError where the run does not answer."""
+        """Raises MissingRequirementError where the run does not answer."""
         rows = show_links(run_id, root=root) if (root / run_id / SOCKET_NAME).exists() else []
         now_s = time.monotonic()
         return cls(
@@ -76,7 +76,7 @@ def watch(name: str | None, console: Console, *, interval_s: float, root: Path =
             begun_s = time.monotonic()
             try:
                 look = Look.take(run_id, look, root=root)
-            except EnvironmentLacksError:
+            except MissingRequirementError:
                 if run_id in alive_runs(root=root):
                     raise
             if run_id not in alive_runs(root=root):

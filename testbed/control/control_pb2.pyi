@@ -373,20 +373,20 @@ class Finished(_message.Message):
 
     PARAMETERS_SHA256_FIELD_NUMBER: _builtins.int
     NUM_PARAMETERS_FIELD_NUMBER: _builtins.int
-    UNSHARED_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    USS_BYTES_FIELD_NUMBER: _builtins.int
     parameters_sha256: _builtins.str
     num_parameters: _builtins.int
-    unshared_memory_bytes: _builtins.int
+    uss_bytes: _builtins.int
     def __init__(
         self,
         *,
         parameters_sha256: _builtins.str = ...,
         num_parameters: _builtins.int = ...,
-        unshared_memory_bytes: _builtins.int = ...,
+        uss_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_parameters", b"num_parameters", "parameters_sha256", b"parameters_sha256", "unshared_memory_bytes", b"unshared_memory_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_parameters", b"num_parameters", "parameters_sha256", b"parameters_sha256", "uss_bytes", b"uss_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

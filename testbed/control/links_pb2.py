@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btestbed/control/links.proto\x12\rtestbed.links\"\r\n\x0bShowRequest\"G\n\tShowReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12,\n\ndirections\x18\x02 \x03(\x0b\x32\x18.testbed.links.Direction\"\xac\x01\n\tDirection\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x10\n\x08receiver\x18\x03 \x01(\t\x12\x12\n\nasked_json\x18\x04 \x01(\t\x12\x0c\n\x04\x64own\x18\x05 \x01(\x08\x12\x10\n\x08used_bps\x18\x06 \x01(\x01\x12\x15\n\rbacklog_bytes\x18\x07 \x01(\x03\x12\x11\n\tnum_drops\x18\x08 \x01(\x03\x12\x11\n\tnum_marks\x18\t \x01(\x03\"\x97\x01\n\rChangeRequest\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x15\n\rsettings_json\x18\x02 \x01(\t\x12\x35\n\x07\x63\x61rrier\x18\x03 \x01(\x0e\x32$.testbed.links.ChangeRequest.Carrier\"*\n\x07\x43\x61rrier\x12\r\n\tUNCHANGED\x10\x00\x12\x06\n\x02UP\x10\x01\x12\x08\n\x04\x44OWN\x10\x02\"6\n\x0b\x43hangeReply\x12\'\n\x07\x63hanged\x18\x01 \x03(\x0b\x32\x16.testbed.links.Changed\"i\n\x07\x43hanged\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x10\n\x08receiver\x18\x03 \x01(\t\x12\x0f\n\x07setting\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\t2\x89\x01\n\x05Links\x12<\n\x04Show\x12\x1a.testbed.links.ShowRequest\x1a\x18.testbed.links.ShowReply\x12\x42\n\x06\x43hange\x12\x1c.testbed.links.ChangeRequest\x1a\x1a.testbed.links.ChangeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btestbed/control/links.proto\x12\rtestbed.links\"\r\n\x0bShowRequest\"G\n\tShowReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12,\n\ndirections\x18\x02 \x03(\x0b\x32\x18.testbed.links.Direction\"\xb0\x01\n\tDirection\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x10\n\x08receiver\x18\x03 \x01(\t\x12\x16\n\x0erequested_json\x18\x04 \x01(\t\x12\x0c\n\x04\x64own\x18\x05 \x01(\x08\x12\x10\n\x08used_bps\x18\x06 \x01(\x01\x12\x15\n\rbacklog_bytes\x18\x07 \x01(\x03\x12\x11\n\tnum_drops\x18\x08 \x01(\x03\x12\x11\n\tnum_marks\x18\t \x01(\x03\"\x97\x01\n\rChangeRequest\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x15\n\rsettings_json\x18\x02 \x01(\t\x12\x35\n\x07\x63\x61rrier\x18\x03 \x01(\x0e\x32$.testbed.links.ChangeRequest.Carrier\"*\n\x07\x43\x61rrier\x12\r\n\tUNCHANGED\x10\x00\x12\x06\n\x02UP\x10\x01\x12\x08\n\x04\x44OWN\x10\x02\"6\n\x0b\x43hangeReply\x12\'\n\x07\x63hanged\x18\x01 \x03(\x0b\x32\x16.testbed.links.Changed\"i\n\x07\x43hanged\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x10\n\x08receiver\x18\x03 \x01(\t\x12\x0f\n\x07setting\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\t2\x89\x01\n\x05Links\x12<\n\x04Show\x12\x1a.testbed.links.ShowRequest\x1a\x18.testbed.links.ShowReply\x12\x42\n\x06\x43hange\x12\x1c.testbed.links.ChangeRequest\x1a\x1a.testbed.links.ChangeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,15 +36,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHOWREPLY']._serialized_start=61
   _globals['_SHOWREPLY']._serialized_end=132
   _globals['_DIRECTION']._serialized_start=135
-  _globals['_DIRECTION']._serialized_end=307
-  _globals['_CHANGEREQUEST']._serialized_start=310
-  _globals['_CHANGEREQUEST']._serialized_end=461
-  _globals['_CHANGEREQUEST_CARRIER']._serialized_start=419
-  _globals['_CHANGEREQUEST_CARRIER']._serialized_end=461
-  _globals['_CHANGEREPLY']._serialized_start=463
-  _globals['_CHANGEREPLY']._serialized_end=517
-  _globals['_CHANGED']._serialized_start=519
-  _globals['_CHANGED']._serialized_end=624
-  _globals['_LINKS']._serialized_start=627
-  _globals['_LINKS']._serialized_end=764
+  _globals['_DIRECTION']._serialized_end=311
+  _globals['_CHANGEREQUEST']._serialized_start=314
+  _globals['_CHANGEREQUEST']._serialized_end=465
+  _globals['_CHANGEREQUEST_CARRIER']._serialized_start=423
+  _globals['_CHANGEREQUEST_CARRIER']._serialized_end=465
+  _globals['_CHANGEREPLY']._serialized_start=467
+  _globals['_CHANGEREPLY']._serialized_end=521
+  _globals['_CHANGED']._serialized_start=523
+  _globals['_CHANGED']._serialized_end=628
+  _globals['_LINKS']._serialized_start=631
+  _globals['_LINKS']._serialized_end=768
 # @@protoc_insertion_point(module_scope)

@@ -65,7 +65,7 @@ class Direction(_message.Message):
     LINK_FIELD_NUMBER: _builtins.int
     SENDER_FIELD_NUMBER: _builtins.int
     RECEIVER_FIELD_NUMBER: _builtins.int
-    ASKED_JSON_FIELD_NUMBER: _builtins.int
+    REQUESTED_JSON_FIELD_NUMBER: _builtins.int
     DOWN_FIELD_NUMBER: _builtins.int
     USED_BPS_FIELD_NUMBER: _builtins.int
     BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
@@ -74,7 +74,7 @@ class Direction(_message.Message):
     link: _builtins.str
     sender: _builtins.str
     receiver: _builtins.str
-    asked_json: _builtins.str
+    requested_json: _builtins.str
     """testbed.experiment.link.LinkSpec as a spec writes it"""
     down: _builtins.bool
     used_bps: _builtins.float
@@ -88,7 +88,7 @@ class Direction(_message.Message):
         link: _builtins.str = ...,
         sender: _builtins.str = ...,
         receiver: _builtins.str = ...,
-        asked_json: _builtins.str = ...,
+        requested_json: _builtins.str = ...,
         down: _builtins.bool = ...,
         used_bps: _builtins.float = ...,
         backlog_bytes: _builtins.int = ...,
@@ -97,7 +97,7 @@ class Direction(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_json", b"asked_json", "backlog_bytes", b"backlog_bytes", "down", b"down", "link", b"link", "num_drops", b"num_drops", "num_marks", b"num_marks", "receiver", b"receiver", "sender", b"sender", "used_bps", b"used_bps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_bytes", b"backlog_bytes", "down", b"down", "link", b"link", "num_drops", b"num_drops", "num_marks", b"num_marks", "receiver", b"receiver", "requested_json", b"requested_json", "sender", b"sender", "used_bps", b"used_bps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

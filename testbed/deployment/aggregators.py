@@ -40,7 +40,7 @@ class RunningAggregator:
         self, plan: AggregatorPlan, hosts: Mapping[str, Host], *, directory: Path, dilation: float = 1.0
     ) -> None:
         """Returns when it serves; the directory takes its counters; timers are so many times slower, and so are those
-        of the other jobs' workers. Raises EnvironmentLacksError with what it said."""
+        of the other jobs' workers. Raises MissingRequirementError with what it said."""
         self.plan = plan
         self._path = directory / f"aggregator-{plan.name}"
         self._status_path = directory / f"aggregator-{plan.name}-status"
@@ -66,7 +66,7 @@ class RunningAggregator:
             title=plan.title,
             consequence="nobody answers for the switch any more",
             listens=True,
-            of_laboratory=plan.collective.plane.in_kernel,  # it loads programs into the kernel
+            privileged=plan.collective.plane.in_kernel,  # it loads programs into the kernel
         )
         self._tenants = [
             [
@@ -113,7 +113,7 @@ class RunningTenant:
     def __init__(
         self, plan: AggregatorPlan, tenant: TenantPlan, index: int, host: Host, *, directory: Path, dilation: float
     ) -> None:
-        """Returns when it has begun. Raises EnvironmentLacksError with what it said."""
+        """Returns when it has begun. Raises MissingRequirementError with what it said."""
         name = f"tenant-{plan.name}-{tenant.job.number}-{index}"
         self._path = directory / name
         configuration = TenantConfiguration(
@@ -130,7 +130,7 @@ class RunningTenant:
             Path(sys.executable),
             ("-m", "testbed.worker.tenant", configuration.model_dump_json()),
             title=f"worker {tenant.hosts[index]} of job {tenant.job.number} at {plan.name}",
-            consequence="the switch no longer has the load that was asked",
+            consequence="the switch no longer has the load that was requested",
             listens=True,
         )
 

@@ -19,7 +19,7 @@ class BackgroundTraffic:
     def __init__(self, flows: Sequence[Flow], hosts: Mapping[str, Host], *, directory: Path, seed: int) -> None:
         """Returns when all are ready; those that start with the run send from now on.
 
-        The directory takes the counters. Raises EnvironmentLacksError with what a process said.
+        The directory takes the counters. Raises MissingRequirementError with what a process said.
         """
         self._directory = directory
         self._flows = flows
@@ -36,7 +36,7 @@ class BackgroundTraffic:
                 program("traffic"),
                 (str(self._path(flow, role)), *arguments),
                 title=f"the {role} of {flow.title}",
-                consequence="the links no longer carry what was asked, so the run ends",
+                consequence="the links no longer carry what was requested, so the run ends",
             )
         )
 

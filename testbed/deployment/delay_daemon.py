@@ -14,19 +14,21 @@ from testbed.system.native.build import program
 class DelayDaemon(Daemon):
     """Ready when every queue, or every device, is there. A change lets packets that wait keep their time."""
 
-    def __init__(self, host: Host, served_by: DelayProgram, arguments: Sequence[str], *, counters_path: Path) -> None:
-        """Raises EnvironmentLacksError with what the program said."""
+    def __init__(
+        self, host: Host, delay_program: DelayProgram, arguments: Sequence[str], *, counters_path: Path
+    ) -> None:
+        """Raises MissingRequirementError with what the program said."""
         self._host = host
-        self._program = served_by
+        self._program = delay_program
         self._counters_path = counters_path
-        of_run = served_by.serves == "run"
+        of_run = delay_program.serves == "run"
         super().__init__(
             host,
             "relay" if of_run else f"delay-{host.name}",
-            program(served_by.name),
+            program(delay_program.name),
             (str(counters_path), *arguments),
             title="the relay of the links" if of_run else f"the delay daemon of {host.name}",
-            consequence=served_by.consequence,
+            consequence=delay_program.consequence,
             listens=True,
         )
 

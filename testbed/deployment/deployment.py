@@ -21,7 +21,7 @@ from testbed.deployment.background import BackgroundTraffic
 from testbed.deployment.delay_daemon import DelayDaemon
 from testbed.deployment.link_control import LinkController
 from testbed.deployment.read_back import answers, node_differences, read_node, sysctls_on_this_kernel
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.delay_backends.base import (
     DelayCounters,
     DelayProgram,
@@ -87,7 +87,7 @@ class Deployment:
             return LinkMonitor()
 
     def differences(self) -> list[str]:
-        """Everything the kernel says that the plan did not ask for; empty when all is as asked."""
+        """Everything the kernel says that the plan did not ask for; empty when all is as requested."""
         limits = [line for host in self.hosts.values() for line in host.limit_differences()]
         return [line for lines in self._for_each_node(self._differences) for line in lines] + limits
 
@@ -122,7 +122,7 @@ class Deployment:
 
     def check_names(self) -> None:
         """Have the first worker look every host up by its name and by its address, with the libraries that workers
-        have; the others' names and files have been read already. Raises EnvironmentLacksError with what is not so."""
+        have; the others' names and files have been read already. Raises MissingRequirementError with what is not so."""
         first = self.plan.participants[0]
         names = (f"{name}={address}" for name, address in self.plan.host_names().items())
         process = self.hosts[first].start(
@@ -130,16 +130,16 @@ class Deployment:
         )
         if process.wait(_LOOK_UP_TIMEOUT_S) != 0:
             said = log_tail(process.log_path) or f"not within {_LOOK_UP_TIMEOUT_S:g} s"
-            raise EnvironmentLacksError(f"hosts cannot be looked up by their names (in {first}): {said}")
+            raise MissingRequirementError(f"hosts cannot be looked up by their names (in {first}): {said}")
 
     def start_background(self) -> None:
-        """Start the plan's background flows. Raises EnvironmentLacksError with what one of them said."""
+        """Start the plan's background flows. Raises MissingRequirementError with what one of them said."""
         self._background = BackgroundTraffic(
             self.plan.background, self.hosts, directory=self._counters_directory, seed=self.plan.experiment.seed
         )
 
     def start_aggregators(self) -> None:
-        """Start what the plan has beside its switches. Raises EnvironmentLacksError with what one of them said."""
+        """Start what the plan has beside its switches. Raises MissingRequirementError with what one of them said."""
         for plan in self.plan.aggregators:
             self._aggregators.append(
                 RunningAggregator(
@@ -221,7 +221,7 @@ class Deployment:
     def change(self, direction: Direction, *, down: bool) -> None:
         """Turn the direction of the same nodes into this one, in place, dropping nothing that waits; one at a time.
 
-        Raises EnvironmentLacksError when the kernel did not take it, and RunFailedError when a daemon did not.
+        Raises MissingRequirementError when the kernel did not take it, and RunFailedError when a daemon did not.
         """
         before, hop = self.directions[direction.hop], direction.hop
         try:
@@ -231,11 +231,11 @@ class Deployment:
                 self._change_stage(direction, before.delay_stage, direction.delay_stage)
             if down != (hop in self._down):
                 control, index = self._control(direction.receiver)
-                (control.cut if down else control.mend)(index)
-                if control.is_cut(index) != down:
-                    raise EnvironmentLacksError(f"{direction.name} did not go {'down' if down else 'up'}")
+                (control.set_down if down else control.set_up)(index)
+                if control.is_down(index) != down:
+                    raise MissingRequirementError(f"{direction.name} did not go {'down' if down else 'up'}")
         except NetlinkError as error:
-            raise EnvironmentLacksError(f"{direction.name} cannot be changed: {error.strerror}") from error
+            raise MissingRequirementError(f"{direction.name} cannot be changed: {error.strerror}") from error
         self.directions[hop] = direction
         self._down = self._down | {hop} if down else self._down - {hop}
 
@@ -285,9 +285,9 @@ class Deployment:
         found = shaper.class_differences(control.htb_classes(index))
         limit_bytes = control.queue_limit_bytes(index)
         if limit_bytes != shaper.queue_bytes:
-            found.append(f"{port.interface}: queue is {limit_bytes} bytes, asked for {shaper.queue_bytes}")
+            found.append(f"{port.interface}: queue is {limit_bytes} bytes, requested {shaper.queue_bytes}")
         if found:
-            raise EnvironmentLacksError(f"the kernel did not take a change: {'; '.join(found)}")
+            raise MissingRequirementError(f"the kernel did not take a change: {'; '.join(found)}")
 
     def _change_stage(self, direction: Direction, before: DelayStage, stage: DelayStage) -> None:
         node = direction.receiver.node
@@ -302,10 +302,10 @@ class Deployment:
                 daemon.change(argument)
             found += stage.parameter_differences(daemon.reports()[stage.index].parameters)
         if found:
-            raise EnvironmentLacksError(f"the kernel did not take a change: {'; '.join(found)}")
+            raise MissingRequirementError(f"the kernel did not take a change: {'; '.join(found)}")
 
     def apply(self) -> None:
-        """Run the plan's commands. Raises EnvironmentLacksError with what the kernel said."""
+        """Run the plan's commands. Raises MissingRequirementError with what the kernel said."""
         self.relay = self._start_relay()  # it makes the ports of its links
         self._for_each_node(self._apply)
         for node in self.plan.nodes:
@@ -320,10 +320,10 @@ class Deployment:
         arguments: list[str] = []
         for direction in self.plan.directions:
             port, stage = direction.sender, direction.delay_stage
-            told = None if stage is None else stage.relay_argument()
-            if told is not None:
+            argument = None if stage is None else stage.relay_argument()
+            if argument is not None:
                 namespace = f"/proc/{self.hosts[port.node].pid}/ns/net"
-                arguments += [port_argument(port.interface, port.mac, namespace), told]
+                arguments += [port_argument(port.interface, port.mac, namespace), argument]
         switch = next(node.name for node in self.plan.nodes if node.role == "switch")
         return DelayDaemon(self.hosts[switch], program, arguments, counters_path=self._counters_directory / "relay")
 
@@ -343,14 +343,14 @@ class Deployment:
                 try:
                     write_sysctl(key, value)
                 except OSError as error:
-                    raise EnvironmentLacksError(f"sysctl {key}={value} (in {node.name}): {error.strerror}") from error
+                    raise MissingRequirementError(f"sysctl {key}={value} (in {node.name}): {error.strerror}") from error
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
         with host.entered():
             for interface in node.cut_messages:
                 try:
                     switch_off(interface, UDP_SEGMENTATION)
                 except OSError as error:
-                    raise EnvironmentLacksError(f"{interface} (in {node.name}): {error}") from error
+                    raise MissingRequirementError(f"{interface} (in {node.name}): {error}") from error
         if node.bridge_commands:
             host.execute(["bridge", "-batch", "-"], stdin="\n".join(node.bridge_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")
@@ -407,7 +407,7 @@ class Deployment:
 def _run_if_known(host: Host, commands: Iterable[str]) -> None:
     """Arguments of `tc`, each of which may fail where kernel or iproute2 are older."""
     for line in commands:
-        with suppress(EnvironmentLacksError):
+        with suppress(MissingRequirementError):
             host.execute(["tc", *line.split()])
 
 
@@ -419,7 +419,7 @@ def deploy(
 
     Without a runtime every node is a namespace, and nothing can be forked.
 
-    Raises EnvironmentLacksError when something cannot be made or the kernel's answer differs from the plan.
+    Raises MissingRequirementError when something cannot be made or the kernel's answer differs from the plan.
     """
     from testbed.deployment.mininet_nodes import EmulatedNetwork  # Mininet is an extra of the package
 
@@ -444,8 +444,8 @@ def deploy(
         deployment.apply()
         differences = deployment.differences()
         if differences:
-            raise EnvironmentLacksError(
-                "the kernel did not take what was asked:\n  " + "\n  ".join(differences) + "\n"
+            raise MissingRequirementError(
+                "the kernel did not take what was requested:\n  " + "\n  ".join(differences) + "\n"
                 "run `testbed doctor` to see what this machine can do"
             )
         try:

@@ -79,7 +79,7 @@ class LinkController(LinkMonitor):
                 return int(struct.unpack_from("=I", options)[0]) if len(options) >= 4 else None
         return None
 
-    def cut(self, index: int) -> None:
+    def set_down(self, index: int) -> None:
         """Lose every packet that arrives at the interface from now on. Raises NetlinkError."""
         if not self._has_ingress(index):
             self._send(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, index, INGRESS, INGRESS_PARENT, _kind("ingress"))
@@ -89,11 +89,11 @@ class LinkController(LinkMonitor):
         filter_ = _kind("bpf") + _attribute(TCA_OPTIONS, options)
         self._send(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, index, 0, INGRESS, filter_, info=_FILTER)
 
-    def mend(self, index: int) -> None:
-        """Undo :meth:`cut`; the ingress that it may have made stays, and does nothing. Raises NetlinkError."""
+    def set_up(self, index: int) -> None:
+        """Undo :meth:`set_down`; the ingress that it may have made stays, and does nothing. Raises NetlinkError."""
         self._send(RTM_DELTFILTER, 0, index, 0, INGRESS, _kind("bpf"), info=_FILTER)
 
-    def is_cut(self, index: int) -> bool:
+    def is_down(self, index: int) -> bool:
         """Whether the interface loses what arrives. Raises NetlinkError."""
         request = _TCMSG.pack(0, 0, 0, index, 0, INGRESS, 0)
         for body in self.request(RTM_GETTFILTER, NLM_F_DUMP, request):
@@ -110,8 +110,8 @@ class LinkController(LinkMonitor):
                 return True
         return False
 
-    def _send(self, kind: int, flags: int, index: int, handle: int, parent: int, told: bytes, *, info: int = 0) -> None:
-        payload = _TCMSG.pack(0, 0, 0, index, handle, parent, info) + told
+    def _send(self, kind: int, flags: int, index: int, handle: int, parent: int, body: bytes, *, info: int = 0) -> None:
+        payload = _TCMSG.pack(0, 0, 0, index, handle, parent, info) + body
         for _ in self.request(kind, flags | NLM_F_ACK, payload):
             pass
 

@@ -53,7 +53,7 @@ class LinkService(LinksServicer):
                     link=each.direction.link,
                     sender=each.direction.sender.node,
                     receiver=each.direction.receiver.node,
-                    asked_json=each.direction.asked.model_dump_json(by_alias=True),
+                    requested_json=each.direction.requested.model_dump_json(by_alias=True),
                     down=each.down,
                     used_bps=each.used_bps,
                     backlog_bytes=each.backlog_bytes,
@@ -74,10 +74,10 @@ class LinkService(LinksServicer):
                 link=request.link,
                 settings=parse_override(json.loads(request.settings_json or "{}")),
                 down=_CARRIER[request.carrier],
-                source="hand",
+                source="manual",
                 key="link set",
             )
-            marks = self._links.change(change)
+            events = self._links.change(change)
         except SpecError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except TestbedError as error:
@@ -85,13 +85,13 @@ class LinkService(LinksServicer):
         return messages.ChangeReply(
             changed=[
                 messages.Changed(
-                    link=mark.link,
-                    sender=mark.node,
-                    receiver=mark.to,
-                    setting=mark.setting,
-                    before=mark.before,
-                    after=mark.after,
+                    link=event.link,
+                    sender=event.node,
+                    receiver=event.to,
+                    setting=event.setting,
+                    before=event.before,
+                    after=event.after,
                 )
-                for mark in marks
+                for event in events
             ]
         )

@@ -19,7 +19,7 @@ from testbed.errors import RunFailedError, SpecError, TestbedError
 from testbed.experiment.changes import LinkChange, Source
 from testbed.experiment.link import LinkOverride
 from testbed.plan.direction import Direction
-from testbed.plan.link_configuration import AskedLink, changed_links
+from testbed.plan.link_configuration import LinkConfig, changed_links
 from testbed.plan.selector import select
 
 _log: Final = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ USED_WINDOW_S: Final = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class LinkChangeEvent:
     """One setting of one direction that became another."""
 
     at_s: float
@@ -68,7 +68,7 @@ class LiveLinks:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._lock = threading.Lock()
-        self._on_marks: Callable[[Sequence[Mark]], None] | None = None
+        self._on_link_changes: Callable[[Sequence[LinkChangeEvent]], None] | None = None
         self.own_changes: Callable[[], AbstractContextManager[None]] = nullcontext
         """Within what it returns settings are changed: who watches them shall know that it is the run itself."""
         self._timeline: Iterator[LinkChange] = iter(())
@@ -78,14 +78,14 @@ class LiveLinks:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: TestbedError | None = None
-        self._asked = list(plan.asked.values())
+        self._requested = list(plan.requested.values())
         self.num_scheduled_done = 0
         """Changes of the spec's schedule that have been made; steps of traces not counted."""
 
-    def accept(self, on_marks: Callable[[Sequence[Mark]], None]) -> None:
-        """From now on links may be changed; `on_marks` hears of every change, on the thread that made it."""
+    def accept(self, on_link_changes: Callable[[Sequence[LinkChangeEvent]], None]) -> None:
+        """From now on links may be changed; `on_link_changes` hears of every change, on the thread that made it."""
         with self._lock:
-            self._on_marks = on_marks
+            self._on_link_changes = on_link_changes
 
     def begin(self, timeline: Iterator[LinkChange]) -> None:
         """The first iteration begins now: links draw anew from their seeds, the schedule's times count from here. Once.
@@ -112,31 +112,31 @@ class LiveLinks:
     def close(self) -> None:
         """Nothing changes any more. Idempotent."""
         with self._lock:
-            self._on_marks = None
+            self._on_link_changes = None
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
-    def change(self, change: LinkChange) -> list[Mark]:
+    def change(self, change: LinkChange) -> list[LinkChangeEvent]:
         """Make it, read it back, return what is different now.
 
         Raises SpecError when it cannot be asked, RunFailedError when links may not be changed now, and
-        EnvironmentLacksError when the kernel did not take it.
+        MissingRequirementError when the kernel did not take it.
         """
         with self._lock:
-            if self._on_marks is None:
+            if self._on_link_changes is None:
                 raise SpecError("links cannot be changed now: they are being measured before the run, or it is over")
-            asked, directions = self._decide(change)
-            marks = []
+            requested, directions = self._decide(change)
+            events = []
             try:
                 for direction in directions:
-                    marks += self._apply(direction, change)
+                    events += self._apply(direction, change)
             except TestbedError as error:
                 self._error = error
                 raise
-            self._asked = asked
-            self._on_marks(marks)
-        return marks
+            self._requested = requested
+            self._on_link_changes(events)
+        return events
 
     def now(self) -> list[LinkNow]:
         """Every direction, what is asked of it and what it does."""
@@ -159,21 +159,21 @@ class LiveLinks:
                 for hop, direction in self._directions.items()
             ]
 
-    def _decide(self, change: LinkChange) -> tuple[list[AskedLink], list[Direction]]:
+    def _decide(self, change: LinkChange) -> tuple[list[LinkConfig], list[Direction]]:
         """What is asked of every link then, and the directions that the change names as they will be."""
         plan = self._plan
-        asked = changed_links(
-            self._asked, change.link, change.settings, change.key, packet_bytes=plan.experiment.packet_bytes
+        requested = changed_links(
+            self._requested, change.link, change.settings, change.key, packet_bytes=plan.experiment.packet_bytes
         )
-        named = {each.hop for each in select(asked, change.link)}
+        named = {each.hop for each in select(requested, change.link)}
         directions = []
-        for each in asked:
+        for each in requested:
             direction = self._directions[each.hop]
-            if each.hop in named or each.spec != direction.asked:
+            if each.hop in named or each.spec != direction.requested:
                 directions.append(plan.changed(direction, each))
-        return asked, directions
+        return requested, directions
 
-    def _apply(self, direction: Direction, change: LinkChange) -> list[Mark]:
+    def _apply(self, direction: Direction, change: LinkChange) -> list[LinkChangeEvent]:
         before = self._directions[direction.hop]
         was_down = self._deployment.is_down(before)
         down = was_down if change.down is None else change.down
@@ -187,7 +187,7 @@ class LiveLinks:
         for setting, (old, new) in differing.items():
             _log.info("%s: %s %s -> %s (%s)", direction.name, setting, old, new, change.source)
         return [
-            Mark(
+            LinkChangeEvent(
                 at_s=at_s,
                 link=direction.link,
                 node=direction.sender.node,
@@ -211,7 +211,7 @@ class LiveLinks:
             except TestbedError as error:
                 self._error = error
                 return
-            except Exception as error:  # noqa: BLE001 - a schedule that ends unnoticed would leave links as nobody asked
+            except Exception as error:  # noqa: BLE001 - a schedule that ends unnoticed would leave links as nobody requested
                 self._error = RunFailedError(f"{change.key}: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
                 return
@@ -220,14 +220,14 @@ class LiveLinks:
 
 def differing_settings(before: Direction, after: Direction) -> dict[str, tuple[str, str]]:
     """By the spec's name of the setting: what it was and is, as a spec writes it."""
-    old, new = (_told(direction) for direction in (before, after))
+    old, new = (_setting_texts(direction) for direction in (before, after))
     return {name: (old[name], new[name]) for name in new if old[name] != new[name]}
 
 
-def _told(direction: Direction) -> dict[str, str]:
-    told = direction.asked.model_dump(mode="json", by_alias=True)
+def _setting_texts(direction: Direction) -> dict[str, str]:
+    settings = direction.requested.model_dump(mode="json", by_alias=True)
     return {
-        name: _text(told[name]) for name in (field.alias or key for key, field in LinkOverride.model_fields.items())
+        name: _text(settings[name]) for name in (field.alias or key for key, field in LinkOverride.model_fields.items())
     }
 
 

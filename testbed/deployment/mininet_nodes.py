@@ -21,7 +21,7 @@ from mininet.net import Mininet
 from mininet.node import Host, Node, Switch
 from mininet.topo import Topo
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.base import makes_ports
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.naming import NamingThread
@@ -60,20 +60,20 @@ class _Owned(Node):  # type: ignore[misc]
             self.holder.stdin.write(_READY)
 
     def wait_ready(self) -> None:
-        """Until the namespaces exist. Raises EnvironmentLacksError with what mnexec said."""
+        """Until the namespaces exist. Raises MissingRequirementError with what mnexec said."""
         assert self.holder is not None
         assert self.holder.stdout is not None
         said = self.holder.stdout.read(1)
         if said != _READY:
             said += self.holder.stdout.read()
-            raise EnvironmentLacksError(f"no namespaces for {self.name}: {said.decode(errors='replace').strip()}")
+            raise MissingRequirementError(f"no namespaces for {self.name}: {said.decode(errors='replace').strip()}")
 
     def _popen(self, cmd: list[str], **parameters: Any) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, RUN_ID_VARIABLE: self.state.run_id}
         try:
             return self.naming.start(self.name, lambda: subprocess.Popen(cmd, env=environment, **parameters))
         except FileNotFoundError as error:
-            raise EnvironmentLacksError(f"{error.filename} is missing: apt-get install mininet") from error
+            raise MissingRequirementError(f"{error.filename} is missing: apt-get install mininet") from error
 
     def cmd(self, *words: Any, **options: Any) -> Any:
         """As Mininet's: run a command in the node's shell and return what it prints."""
@@ -209,7 +209,7 @@ class _PlannedTopo(Topo):  # type: ignore[misc]
 class EmulatedNetwork(Mininet):  # type: ignore[misc]
     """A plan as a Mininet network; `build()` makes its nodes and links, `stop()` ends what was made.
 
-    `holders` are the processes whose namespaces are nodes already, by node. Raises EnvironmentLacksError when hosts
+    `holders` are the processes whose namespaces are nodes already, by node. Raises MissingRequirementError when hosts
     cannot be given names.
     """
 
@@ -230,7 +230,7 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
         )
 
     def build(self) -> None:
-        """Make every node and link. Raises EnvironmentLacksError with what mnexec or `ip` said."""
+        """Make every node and link. Raises MissingRequirementError with what mnexec or `ip` said."""
         super().build()
         nodes = [*self.hosts, *self.switches]
         self.state.add_processes({f"holder of {node.name}": node.pid for node in nodes})
@@ -246,7 +246,7 @@ class EmulatedNetwork(Mininet):  # type: ignore[misc]
             ["ip", "-batch", "-"], input="\n".join([*lines, ""]), capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise EnvironmentLacksError(f"cannot make the links: {done.stderr.strip()}")
+            raise MissingRequirementError(f"cannot make the links: {done.stderr.strip()}")
 
     def stop(self) -> None:
         """End every node, all at once."""

@@ -1,4 +1,4 @@
-"""What the kernel says of a node, and where that is not what the plan asked for."""
+"""What the kernel says of a node, and where that is not what the plan requested."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ def read_node(node: NodePlan, host: Host) -> dict[str, Any]:
     """What the kernel says now of the node's interfaces, tables, queues and sysctls."""
     with host.entered(), LinkController() as monitor:
         indices = monitor.interfaces()
-        cut = [name for name, index in indices.items() if monitor.is_cut(index)]
+        disconnected = [name for name, index in indices.items() if monitor.is_down(index)]
         classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
         sysctls = {key: read_sysctl(key) for key in sysctls_on_this_kernel(node)}
         whole = [interface for interface in node.cut_messages if is_on(interface, UDP_SEGMENTATION)]
@@ -36,7 +36,7 @@ def read_node(node: NodePlan, host: Host) -> dict[str, Any]:
     return {
         "qdiscs": qdiscs,
         "redirects": {name: redirects(found) for name, found in zip(entrances, filters, strict=True)},
-        "cut": cut,
+        "disconnected": disconnected,
         "whole": whole,
         "classes": classes,
         "addresses": addresses,
@@ -75,20 +75,20 @@ def node_differences(
     mtu: int,
     congestion: str,
 ) -> list[str]:
-    """What the node's :func:`read_node`, and the relay's parameters beside it (`relay`), say that was not asked for.
+    """What the node's :func:`read_node`, and the relay's parameters beside it (`relay`), say that was not requested.
     Pure; `directions` are the whole network's, `down` those that are cut."""
     known = {key: value for key, value in node.sysctls_if_known.items() if key in state["sysctls"]}
     found = [
-        f"{node.name}: sysctl {key} is {state['sysctls'].get(key)}, asked for {value}"
+        f"{node.name}: sysctl {key} is {state['sysctls'].get(key)}, requested {value}"
         for key, value in {**node.sysctls, **known}.items()
         if state["sysctls"].get(key) != value
     ]
-    found += [f"{interface}: {UDP_SEGMENTATION} is on, asked for off" for interface in state["whole"]]
+    found += [f"{interface}: {UDP_SEGMENTATION} is on, requested off" for interface in state["whole"]]
     for direction in directions:
         if direction.receiver.node == node.name:
-            cut = direction.receiver.interface in state["cut"]
-            if cut != (direction.hop in down):
-                found.append(f"{direction.name}: is {'down' if cut else 'up'}, asked for the other")
+            disconnected = direction.receiver.interface in state["disconnected"]
+            if disconnected != (direction.hop in down):
+                found.append(f"{direction.name}: is {'down' if disconnected else 'up'}, requested the other")
             if direction.delay_stage:
                 found += direction.delay_stage.differences(state)
         if direction.sender.node == node.name:
@@ -107,10 +107,10 @@ def node_differences(
 def _address_differences(
     node: NodePlan, directions: Sequence[Direction], links: Sequence[dict[str, Any]]
 ) -> Iterator[str]:
-    asked = {direction.sender.interface: "" for direction in directions if direction.sender.node == node.name}
-    asked |= {interface: address.partition("/")[0] for interface, address in node.addresses.addresses}
+    requested = {direction.sender.interface: "" for direction in directions if direction.sender.node == node.name}
+    requested |= {interface: address.partition("/")[0] for interface, address in node.addresses.addresses}
     found = {link.get("ifname"): link for link in links}
-    for interface, address in asked.items():
+    for interface, address in requested.items():
         if interface not in found:
             yield f"{interface}: absent"
             continue
@@ -118,7 +118,7 @@ def _address_differences(
             yield f"{interface}: is not up"
         known = [item.get("local") for item in found[interface].get("addr_info", [])]
         if known != [address] * bool(address):
-            yield f"{interface}: addresses are {known}, asked for only {address or 'none'}"
+            yield f"{interface}: addresses are {known}, requested only {address or 'none'}"
 
 
 def _neighbour_differences(node: NodePlan, table: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -128,15 +128,15 @@ def _neighbour_differences(node: NodePlan, table: Sequence[dict[str, Any]]) -> I
         if state != ["PERMANENT"]:
             yield f"{node.name}: neighbour {neighbour.address} ({neighbour.mac}) is {state or 'absent'}, not permanent"
     for address, mac, interface in known:
-        yield f"{node.name}: a neighbour {address} ({mac}) on {interface} that nobody asked for"
+        yield f"{node.name}: a neighbour {address} ({mac}) on {interface} that nobody requested"
 
 
 def _packet_differences(direction: Direction, mtu: int, links: Sequence[dict[str, Any]]) -> list[str]:
     interface, wanted = direction.sender.interface, direction.gso_max_segments
     link = next((link for link in links if link.get("ifname") == interface), {})
-    found = [] if link.get("mtu") == mtu else [f"{interface}: mtu is {link.get('mtu')}, asked for {mtu}"]
+    found = [] if link.get("mtu") == mtu else [f"{interface}: mtu is {link.get('mtu')}, requested {mtu}"]
     if wanted is not None and link.get("gso_max_segs") != wanted:
-        found.append(f"{interface}: gso_max_segs is {link.get('gso_max_segs')}, asked for {wanted} (packet_mode)")
+        found.append(f"{interface}: gso_max_segs is {link.get('gso_max_segs')}, requested {wanted} (packet_mode)")
     return found
 
 
@@ -149,23 +149,25 @@ def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str
         if entry is None:
             found.append(f"{node.name}: no {name}")
             continue
-        asked: list[tuple[str | None, str | None]] = [(way.address, way.interface) for way in route.gateways]
-        asked = asked or [(None, route.interface)]
+        requested: list[tuple[str | None, str | None]] = [(way.address, way.interface) for way in route.gateways]
+        requested = requested or [(None, route.interface)]
         hops = entry.get("nexthops", [entry])
         nexthops = [(hop.get("gateway"), hop.get("dev")) for hop in hops]
         weights = [hop.get("weight", 1) for hop in hops]
-        if nexthops != asked or set(weights) != {1}:
-            found.append(f"{node.name}: {name} is by {nexthops} with weights {weights}, asked for evenly by {asked}")
+        if nexthops != requested or set(weights) != {1}:
+            found.append(
+                f"{node.name}: {name} is by {nexthops} with weights {weights}, requested evenly by {requested}"
+            )
         # iproute2 prints the route's metrics as a list with one mapping; times in it are milliseconds.
         timeouts = [metric.get("rto_min") for metric in entry.get("metrics", [])]
         if timeouts != [node.rto_min_ms]:
             found.append(
-                f"{node.name}: TCP's least timeout on the {name} is {timeouts or 'unset'} ms, asked for "
+                f"{node.name}: TCP's least timeout on the {name} is {timeouts or 'unset'} ms, requested "
                 f"{node.rto_min_ms or 'none'}"
             )
         controls = [metric.get("congestion") for metric in entry.get("metrics", [])]
         if controls != [congestion]:
             found.append(
-                f"{node.name}: congestion control on the {name} is {controls or 'unset'}, asked for {congestion}"
+                f"{node.name}: congestion control on the {name} is {controls or 'unset'}, requested {congestion}"
             )
-    return found + [f"{node.name}: a route to {destination} that nobody asked for" for destination in known]
+    return found + [f"{node.name}: a route to {destination} that nobody requested" for destination in known]

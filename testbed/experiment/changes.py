@@ -16,7 +16,7 @@ from testbed.experiment.link import MAX_RATE_BPS, MIN_RATE_BPS, LinkOverride
 from testbed.experiment.traces import WINDOW_S, Trace, TraceField, TraceFormat, parse_trace
 from transports.units import Rate, Time, format_rate, format_time
 
-Source = Literal["schedule", "trace", "hand"]
+Source = Literal["schedule", "trace", "manual"]
 _FIELDS: Final[Mapping[TraceField, str]] = {"rate": "rate_bps", "delay": "delay_s", "loss": "loss"}
 
 
@@ -34,7 +34,7 @@ class LinkChange:
     """True: the cable is cut, False: mended, None: as before."""
     source: Source
     key: str
-    """Where it was asked for: `changes.0`, or `link set`."""
+    """Where it was requested: `changes.0`, or `link set`."""
 
 
 class ScheduledChange(LinkOverride):
@@ -187,7 +187,7 @@ def described(change: ScheduledChange | TracedChange) -> str:
     """For people: `at 10s w1-s0: rate 50mbit`."""
     if isinstance(change, TracedChange):
         return f"{change.link}: {change.field} by {change.trace}, {len(change.values)} values"
-    told = change.settings.model_dump(mode="json", by_alias=True)
-    words = [f"{name} {value}" for name, value in told.items()]
+    settings = change.settings.model_dump(mode="json", by_alias=True)
+    words = [f"{name} {value}" for name, value in settings.items()]
     words += ["down"] if change.down else ["up"] if change.up else []
     return f"at {format_time(change.at_s)} {change.link}: {', '.join(words)}"

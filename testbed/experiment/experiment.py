@@ -212,7 +212,7 @@ class Experiment(BaseModel):
         return self
 
     def undilatable(self) -> list[str]:
-        """What the spec says that cannot be had in slower time, each with its key, the reason and the cure."""
+        """What the spec says that cannot be had in slower time, each with its key, the reason and the fix."""
         found = []
         if reason := self.workload.undilatable():
             found.append(f"workload: {reason}")

@@ -83,7 +83,7 @@ class HostSpec(BaseModel):
         return tuple(sorted(cores))
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def requested(self) -> dict[str, Any]:
         """The fields that ask for anything."""
         return {name: value for name in type(self).model_fields if (value := getattr(self, name)) not in (None, ())}
 
@@ -121,7 +121,7 @@ def traffic_hosts(hosts: Mapping[str, HostSpec], switches: Sequence[str]) -> dic
                 f"hosts.{name}.at: a host for background traffic is named x0, x1, ...; where workers are is the "
                 "placement's to say"
             )
-        if list(spec.asked) != ["at"]:
+        if list(spec.requested) != ["at"]:
             raise SpecError(f"hosts.{name}: only workers are limited or slowed; allowed for {name}: at")
         if spec.at not in switches:
             raise SpecError(f"hosts.{name}.at: {spec.at!r} is no switch; there are {', '.join(switches)}")
@@ -145,11 +145,11 @@ def resolve_hosts(hosts: Mapping[str, HostSpec], workers: Sequence[str]) -> dict
                 there = ", ".join(workers) if len(workers) <= 8 else f"{workers[0]} to {workers[-1]}"
                 raise SpecError(f"hosts.{selector}: {pattern!r} is no worker; there are {there}")
             for worker in matching:
-                merged[worker] |= spec.asked
-    return {worker: HostSpec.model_construct(**asked) for worker, asked in merged.items() if asked}
+                merged[worker] |= spec.requested
+    return {worker: HostSpec.model_construct(**requested) for worker, requested in merged.items() if requested}
 
 
-def lacking_cores(hosts: Mapping[str, HostSpec], available: frozenset[int]) -> list[str]:
+def missing_cores(hosts: Mapping[str, HostSpec], available: frozenset[int]) -> list[str]:
     """What is asked of CPUs that a machine with these cores cannot give, each with the field's path."""
     found = []
     for worker, spec in hosts.items():

@@ -90,7 +90,7 @@ class Iterative(AgentWorkload):
         layers_s = [max(ready_s[start:stop]) for start, stop in layers_of(self.parameter_shapes())]
         return [later_s - earlier_s for later_s, earlier_s in pairwise([*layers_s, 0.0])]
 
-    def fusion_refusal(self, fusion: Fusion) -> str | None:
+    def unsupported_fusion(self, fusion: Fusion) -> str | None:
         """What leaves nothing to compare."""
         if self.verify_gradients and fusion.steps_in_forward:
             return (
@@ -99,13 +99,13 @@ class Iterative(AgentWorkload):
             )
         return None
 
-    def synchronisation_refusal(self) -> str | None:
+    def unsupported_synchronisation(self) -> str | None:
         """What compares gradients after every backward pass."""
         if self.verify_gradients:
             return "leaves no mean gradient to compare with; leave workload.verify_gradients out"
         return None
 
-    def refusal(self, compressor: Compressor) -> str | None:
+    def unsupported_compression(self, compressor: Compressor) -> str | None:
         """What would be compared with what it cannot equal."""
         if self.verify_gradients and compressor.compresses:
             return (

@@ -218,7 +218,7 @@ def _known_backend(backend: str) -> str:
 
 
 class _BackendSchema:
-    """The kinds are listed when a schema is asked for: each backend's file imports this one."""
+    """The kinds are listed when a schema is requested: each backend's file imports this one."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {**handler(schema), "enum": [AUTO, *DELAY_BACKENDS.kinds()]}

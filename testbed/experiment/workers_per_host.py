@@ -38,7 +38,7 @@ class WorkersPerHost(BaseModel):
         return self
 
     @property
-    def inside(self) -> LinkSpec:
+    def intra_host(self) -> LinkSpec:
         """What is asked of the links inside."""
         return _UNSHAPED if self.link == "unshaped" else _UNSHAPED.overridden(self.link)
 

@@ -57,7 +57,7 @@ class ProcessSpec:
     """Whether :meth:`Process.tell` may be called."""
     stdin: int | None = None
     """A descriptor of this process that is to be a command line's standard input; None: there is nothing to read."""
-    of_laboratory: bool = False
+    privileged: bool = False
     """A program that makes or measures the network, not one that uses it: whatever the host is, it gets the host's
     network namespace only and keeps the rights and files of the laboratory. Needs argv."""
 
@@ -65,7 +65,7 @@ class ProcessSpec:
         """Exactly one of entry and argv."""
         assert (self.entry is None) != (not self.argv), f"process {self.name}: give entry or argv, not both"
         assert self.stdin is None or (self.argv and not self.listens), f"process {self.name}: one standard input"
-        assert self.argv or not self.of_laboratory, f"process {self.name}: a program of the laboratory is an argv"
+        assert self.argv or not self.privileged, f"process {self.name}: a program of the laboratory is an argv"
 
 
 class Process(Protocol):
@@ -125,13 +125,13 @@ class Host(Protocol):
         With `on_error`, of a command line only, each line of its standard error goes there and to `<name>.stderr.log`
         instead.
 
-        Raises EnvironmentLacksError when it cannot be started, or one of its limits cannot be had.
+        Raises MissingRequirementError when it cannot be started, or one of its limits cannot be had.
         """
 
     def execute(self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = 30.0) -> str:
         """Run a short command in the host's network namespace and return its output.
 
-        Raises EnvironmentLacksError with argv, exit status and stderr when it fails.
+        Raises MissingRequirementError with argv, exit status and stderr when it fails.
         """
 
     def name_differences(self, names: Mapping[str, str]) -> list[str]:
@@ -194,12 +194,12 @@ class RuntimeDriver(Generic[RuntimeT]):
         return {}
 
     @abstractmethod
-    def lacks(self) -> list[str]:
-        """What this needs and the machine does not have, each with its cure."""
+    def missing(self) -> list[str]:
+        """What this needs and the machine does not have, each with its fix."""
 
     @abstractmethod
     def start(self, state: RunState, *, log_directory: Path) -> RunningRuntime:
-        """Start what the hosts of the plan are made of. Raises EnvironmentLacksError."""
+        """Start what the hosts of the plan are made of. Raises MissingRequirementError."""
 
 
 def runtime_driver(plan: Plan) -> RuntimeDriver[Runtime]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.host import Limits, core_list
 from testbed.hosts.base import Throttling
 from testbed.system.run_state import RunState
@@ -68,15 +68,15 @@ def available_controllers() -> dict[ControllerName, Controller | None]:
 
 def needed_controllers(limits: Limits) -> list[ControllerName]:
     """Those that the limits are set through."""
-    asked: dict[ControllerName, bool] = {
+    requested: dict[ControllerName, bool] = {
         "cpu": limits.cpu_cores is not None,
         "cpuset": bool(limits.pinned_cores),
         "memory": limits.memory_bytes is not None,
     }
-    return [name for name, wanted in asked.items() if wanted]
+    return [name for name, wanted in requested.items() if wanted]
 
 
-def cure(name: ControllerName) -> str:
+def fix(name: ControllerName) -> str:
     """How a machine gets the controller."""
     return (
         f"mkdir -p /sys/fs/cgroup/{name} && mount -t cgroup -o {name} cgroup /sys/fs/cgroup/{name} (version 1), or "
@@ -110,13 +110,13 @@ def settings(controller: Controller, limits: Limits) -> Mapping[str, str]:
     return values
 
 
-def differences(asked: Mapping[Path, str]) -> list[str]:
-    """What does not read as asked, file by file."""
+def differences(requested: Mapping[Path, str]) -> list[str]:
+    """What does not read as requested, file by file."""
     found = []
-    for file, value in asked.items():
+    for file, value in requested.items():
         read = file.read_text().strip() if file.exists() else "nothing"
         if read != value:
-            found.append(f"{file} reads {read!r}, asked for {value!r}")
+            found.append(f"{file} reads {read!r}, requested {value!r}")
     return found
 
 
@@ -204,11 +204,11 @@ class ProcessCgroup:
         return [group / "cgroup.procs" for group in self._groups]
 
     def limit(self, limits: Limits) -> None:
-        """Set and read back. Raises EnvironmentLacksError, naming the cure."""
+        """Set and read back. Raises MissingRequirementError, naming the fix."""
         for name in needed_controllers(limits):
             self._apply(name, limits)
         if differences := self.differences():
-            raise EnvironmentLacksError("; ".join(differences))
+            raise MissingRequirementError("; ".join(differences))
 
     def differences(self) -> list[str]:
         """What no longer reads as it was set."""
@@ -229,9 +229,9 @@ class ProcessCgroup:
     def _apply(self, name: ControllerName, limits: Limits) -> None:
         controller = find_controller(name, self._mountinfo or own_mountinfo())
         if controller is None:
-            raise EnvironmentLacksError(
+            raise MissingRequirementError(
                 f"{self._process} asks for a limit that needs the {name} controller, and it is not mounted: "
-                f"{cure(name)}; or drop the limit"
+                f"{fix(name)}; or drop the limit"
             )
         try:
             self._make(controller)
@@ -240,7 +240,7 @@ class ProcessCgroup:
                 (group / file).write_text(value)
                 self._set[group / file] = value
         except OSError as error:
-            raise EnvironmentLacksError(
+            raise MissingRequirementError(
                 f"cannot set the {name} limit of {self._process}: {error}; this needs root and a writable "
                 f"{controller.mount_point} (in a container: --privileged, or a delegated cgroup)"
             ) from error

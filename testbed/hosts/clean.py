@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from testbed.errors import EnvironmentLacksError, Interrupted, SpecError, TestbedError
+from testbed.errors import Interrupted, MissingRequirementError, SpecError, TestbedError
 from testbed.hosts.cgroups import remove_cgroup
-from testbed.hosts.docker_cli import CURE, Docker
+from testbed.hosts.docker_cli import FIX, Docker
 from testbed.system.kernel import network_namespace
 from testbed.system.processes import ProcessIdentity, end_processes, processes_in_network, processes_of_run
 from testbed.system.run_state import RUN_ROOT, RunState, abandoned_directories, is_run_id, run_ids
@@ -31,7 +31,7 @@ _TIMEOUT_S: Final = 10.0
 _HOLDER_GRACE_S: Final = 1.0
 """So long a foreign process may stay in a namespace of the run: a short command that someone ran there ends."""
 _POLL_S: Final = 0.5
-FORGET_CURE: Final = (
+FORGET_FIX: Final = (
     "start that Docker daemon and clean again, or, if it is gone for good: testbed clean --forget (nothing of these "
     "containers runs any more)"
 )
@@ -187,8 +187,8 @@ class _Cleaning:
             docker = Docker(endpoint)
             try:
                 yield docker, docker.of_run(self._run_id), ""
-            except EnvironmentLacksError as error:
-                yield docker, names, str(error).removesuffix(CURE).strip()
+            except MissingRequirementError as error:
+                yield docker, names, str(error).removesuffix(FIX).strip()
 
     def _existing_paths(self) -> list[Path]:
         if self._state is None:
@@ -259,8 +259,8 @@ class _Cleaning:
                 continue
             try:
                 docker.remove(names)
-            except EnvironmentLacksError as error:  # it ended between two questions
-                problems[docker.endpoint] = str(error).removesuffix(CURE).strip()
+            except MissingRequirementError as error:  # it ended between two questions
+                problems[docker.endpoint] = str(error).removesuffix(FIX).strip()
         return problems
 
     def _await_daemons(self, patience_s: float) -> None:
@@ -315,7 +315,7 @@ DAEMON_PATIENCE_S: Final = 30.0
 def owned_run(run_id: str) -> Iterator[RunState]:
     """The state of a run that begins here; before it what dead runs left is removed, after it everything of its own.
 
-    Raises EnvironmentLacksError when something of the run withstands, and then keeps its state; a run that has failed
+    Raises MissingRequirementError when something of the run withstands, and then keeps its state; a run that has failed
     raises its own error, and the log says what withstands.
     """
     clean_stale()
@@ -336,4 +336,4 @@ def owned_run(run_id: str) -> Iterator[RunState]:
             if isinstance(failure, TestbedError):
                 _log.warning(text)
             else:
-                raise EnvironmentLacksError(text)
+                raise MissingRequirementError(text)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.host import Limits
 from testbed.experiment.runtimes.docker import DEFAULT_IMAGE, DockerContainers
 from testbed.experiment.topologies.base import PARTICIPANTS
@@ -173,17 +173,17 @@ class Container(ForkClient):
         return f"the container of {self.node} ({self.name})"
 
     def start(self) -> None:
-        """Returns when it runs. Raises EnvironmentLacksError with what Docker or its first process said."""
+        """Returns when it runs. Raises MissingRequirementError with what Docker or its first process said."""
         try:
             self._docker.call("run", *self._arguments)
-        except EnvironmentLacksError as error:
-            raise EnvironmentLacksError(f"runtime: {self.title} does not start: {error}") from error
+        except MissingRequirementError as error:
+            raise MissingRequirementError(f"runtime: {self.title} does not start: {error}") from error
         facts = self._docker.inspect(self.name)
         with suppress(ProcessLookupError):  # it has ended already: then there is no pidfd
             if facts is not None and facts.pid:
                 self.pid, self._pidfd = facts.pid, os.pidfd_open(facts.pid)
         if self._pidfd is None:
-            raise EnvironmentLacksError(f"runtime: {self._explain(None)}")
+            raise MissingRequirementError(f"runtime: {self._explain(None)}")
         self._state.add_process(f"container of {self.node}", self.pid)
         self._reader.start()
 
@@ -199,7 +199,7 @@ class Container(ForkClient):
                 return connection
         return None
 
-    def _refusal(self, ready: Mapping[str, Any]) -> str | None:
+    def _why_unsupported(self, ready: Mapping[str, Any]) -> str | None:
         if ready.get("sources") == sources_digest():
             return None
         return (
@@ -227,7 +227,7 @@ class Container(ForkClient):
         try:
             while (facts := self._ask()) and facts.running and time.monotonic() < deadline_s:
                 time.sleep(_POLL_S)
-        except EnvironmentLacksError as error:
+        except MissingRequirementError as error:
             return f"{self.title} has ended, and the Docker daemon with it or before: {error}"
         if facts is None:
             return f"{self.title} was removed while the run went on"
@@ -241,19 +241,19 @@ class Container(ForkClient):
         if _BY_SIGNAL < facts.status < _BY_SIGNAL + signal.NSIG:
             name = signal.strsignal(facts.status - _BY_SIGNAL)
             return f"{self.title} was killed by signal {facts.status - _BY_SIGNAL}, {name}"
-        return f"{self.title} ended with status {facts.status}\n{self._docker.last_words(self.name)}".rstrip()
+        return f"{self.title} ended with status {facts.status}\n{self._docker.log_tail(self.name)}".rstrip()
 
     def _ask(self) -> ContainerFacts | None:
         """Of a daemon that may be ending itself, and then takes questions without answering them."""
         return self._docker.inspect(self.name, timeout_s=_LAST_ANSWER_S)
 
     def limit(self, limits: Limits) -> None:
-        """Set what its processes may use together. Raises EnvironmentLacksError."""
+        """Set what its processes may use together. Raises MissingRequirementError."""
         if arguments := update_arguments(limits):
             try:
                 self._docker.call("update", *arguments, self.name)
-            except EnvironmentLacksError as error:
-                raise EnvironmentLacksError(f"hosts.{self.node}: cannot limit {self.title}: {error}") from error
+            except MissingRequirementError as error:
+                raise MissingRequirementError(f"hosts.{self.node}: cannot limit {self.title}: {error}") from error
 
     def hang_up(self) -> None:
         """Let its first process end, without waiting."""
@@ -288,13 +288,13 @@ class ContainerHost(NamespaceHost):
         on_error: Callable[[str], None] | None = None,
     ) -> StartedProcess:
         """Start a process; one that is not of the laboratory is limited together with all others in the container."""
-        if process.of_laboratory:
+        if process.privileged:
             return super().start(process, on_output=on_output, on_error=on_error)
         self._check_held()
         self._container.limit(process.limits)
         self._limits[process.name] = process.limits
         if found := self.limit_differences():
-            raise EnvironmentLacksError("; ".join(found))
+            raise MissingRequirementError("; ".join(found))
         argv = [self._container.spec.python if word == sys.executable else word for word in process.argv]
         request = ForkRequest(
             name=process.name,
@@ -313,27 +313,27 @@ class ContainerHost(NamespaceHost):
         return ["--net"]
 
     def name_differences(self, names: Mapping[str, str]) -> list[str]:
-        """Where the container's host name, or its files, are not as asked for."""
+        """Where the container's host name, or its files, are not as requested."""
         return name_differences(self.pid, self.name, names, contained=True)
 
-    def _asked(self) -> dict[Path, str]:
-        """Every file of the container's control groups that says what was asked, and what it must read."""
-        asked: dict[Path, str] = {}
+    def _requested(self) -> dict[Path, str]:
+        """Every file of the container's control groups that says what was requested, and what it must read."""
+        requested: dict[Path, str] = {}
         controllers = available_controllers()
         for limits in self._limits.values():
             for name in needed_controllers(limits):
                 controller = controllers[name]
                 group = group_of(controller, self.pid) if controller else None
                 if controller is None or group is None:
-                    raise EnvironmentLacksError(
+                    raise MissingRequirementError(
                         f"hosts.{self.name}: the {name} control group of {self._container.title} cannot be found"
                     )
-                asked |= {group / file: value for file, value in settings(controller, limits).items()}
-        return asked
+                requested |= {group / file: value for file, value in settings(controller, limits).items()}
+        return requested
 
     def limit_differences(self) -> list[str]:
-        """Every limit of the container that does not read as it was asked for."""
-        return super().limit_differences() + differences(self._asked())
+        """Every limit of the container that does not read as it was requested."""
+        return super().limit_differences() + differences(self._requested())
 
     def out_of_memory(self) -> list[str]:
         """The host's name, if the kernel has taken a process away because of the container's memory limit."""
@@ -368,7 +368,7 @@ class ContainerRuntime:
     ) -> None:
         """Returns when every container runs; `modules` are what each imports, by node.
 
-        Raises EnvironmentLacksError when one does not start, and leaves none then.
+        Raises MissingRequirementError when one does not start, and leaves none then.
         """
         self._state = state
         self._log_directory = log_directory
@@ -407,7 +407,7 @@ class ContainerRuntime:
             try:
                 container.wait_ready(max(0.0, deadline_s - time.monotonic()))
             except RunFailedError as error:
-                words = self._docker.last_words(container.name)
+                words = self._docker.log_tail(container.name)
                 raise RunFailedError(f"{error}\n{words}" if words not in str(error) else str(error)) from error
 
     def describe(self) -> Mapping[str, Any]:
@@ -424,7 +424,7 @@ class ContainerRuntime:
         """End every container, with or without the daemon; remove them if it answers. Idempotent."""
         for container in self._containers.values():
             container.hang_up()
-        with suppress(EnvironmentLacksError):  # cleaning by id follows, and says what withstands
+        with suppress(MissingRequirementError):  # cleaning by id follows, and says what withstands
             self._docker.remove([container.name for container in self._containers.values()])
         with ThreadPoolExecutor(len(self._containers) or 1) as pool:
             list(pool.map(Container.close, self._containers.values()))
@@ -440,7 +440,7 @@ class ContainerDriver(RuntimeDriver[DockerContainers]):
         # The kernel's data plane is loaded by root, beside the containers.
         return nodes | {each.name: () for each in self.plan.aggregators if not each.collective.plane.in_kernel}
 
-    def lacks(self) -> list[str]:
+    def missing(self) -> list[str]:
         """The daemon, rootful, every mount, and the image where it is not to be fetched."""
         options = self.options
         missing = [
@@ -460,7 +460,7 @@ class ContainerDriver(RuntimeDriver[DockerContainers]):
                     f"runtime.image: there is no image {options.image} here: "
                     f"{'make image' if options.image == DEFAULT_IMAGE else 'build it, or runtime.pull: missing'}"
                 )
-        except EnvironmentLacksError as error:
+        except MissingRequirementError as error:
             missing.append(f"runtime: {error}; or runtime: namespace")
         return missing
 
@@ -472,7 +472,7 @@ class ContainerDriver(RuntimeDriver[DockerContainers]):
         return tuple(dict.fromkeys((*options.mounts, *([here] if wanted else []))))
 
     def start(self, state: RunState, *, log_directory: Path) -> ContainerRuntime:
-        """Fetch the image where that is asked for, and start every container; each imports what the workload needs."""
+        """Fetch the image where that is requested, and start every container; each imports what the workload needs."""
         options = self.options
         if options.mounts:  # sources of this package among them are read-only there
             build_libraries()

@@ -6,7 +6,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Final
 
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 
@@ -27,12 +27,12 @@ class Daemon:
         title: str,
         consequence: str,
         listens: bool = False,
-        of_laboratory: bool = True,
+        privileged: bool = True,
     ) -> None:
-        """Returns when it is ready. Raises EnvironmentLacksError with what it said.
+        """Returns when it is ready. Raises MissingRequirementError with what it said.
 
         `title` is what errors call it, `consequence` what its end means; one that `listens` can be told to change. One
-        that is not `of_laboratory` runs in what the host's workers run in.
+        that is not `privileged` runs in what the host's workers run in.
         """
         self._title = title
         self._consequence = consequence
@@ -40,7 +40,7 @@ class Daemon:
         self._answers: Queue[str] = Queue()
         self._changing = threading.Lock()
         spec = ProcessSpec(
-            name=name, argv=(str(program),), arguments=tuple(arguments), listens=listens, of_laboratory=of_laboratory
+            name=name, argv=(str(program),), arguments=tuple(arguments), listens=listens, privileged=privileged
         )
         self._process: Process = host.start(spec, on_output=self._on_output)
         self._wait_ready()
@@ -59,7 +59,7 @@ class Daemon:
             if status is None and waited_s < _READY_TIMEOUT_S:
                 continue
             state = "is not ready in time" if status is None else f"ended with status {status}"
-            raise EnvironmentLacksError(f"{self._title} {state}: {log_tail(self._process.log_path)}")
+            raise MissingRequirementError(f"{self._title} {state}: {log_tail(self._process.log_path)}")
 
     def change(self, argument: str) -> None:
         """Replace the parameters of what the argument names before its first colon; returns when they are in force.

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 
 RUN_LABEL: Final = "org.ina-testbed.run"
 _TIMEOUT_S: Final = 60.0
 _DEFAULT_ENDPOINT: Final = "unix:///var/run/docker.sock"
-CURE: Final = "apt-get install --no-install-recommends docker.io, and start its service (systemctl start docker)"
+FIX: Final = "apt-get install --no-install-recommends docker.io, and start its service (systemctl start docker)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class Docker:
         self.endpoint = endpoint
 
     def call(self, *arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
-        """Run `docker ARGUMENTS` and return what it prints. Raises EnvironmentLacksError with what it said."""
+        """Run `docker ARGUMENTS` and return what it prints. Raises MissingRequirementError with what it said."""
         what = f"docker {arguments[0]}"
         try:
             done = subprocess.run(
@@ -83,40 +83,40 @@ class Docker:
                 check=False,
             )
         except FileNotFoundError as error:
-            raise EnvironmentLacksError(f"docker is missing: {CURE}") from error
+            raise MissingRequirementError(f"docker is missing: {FIX}") from error
         except subprocess.TimeoutExpired as error:
-            raise EnvironmentLacksError(f"{what}: {self.endpoint} has not answered within {timeout_s:g} s") from error
+            raise MissingRequirementError(f"{what}: {self.endpoint} has not answered within {timeout_s:g} s") from error
         if done.returncode != 0:
             said = done.stderr.strip().removesuffix("See 'docker run --help'.").strip()
-            cure = f" {CURE}" if "Cannot connect to the Docker daemon" in said else ""
-            raise EnvironmentLacksError(f"{what}: status {done.returncode}: {said}{cure}")
+            fix = f" {FIX}" if "Cannot connect to the Docker daemon" in said else ""
+            raise MissingRequirementError(f"{what}: status {done.returncode}: {said}{fix}")
         return done.stdout
 
     def facts(self) -> DaemonFacts:
-        """Of the daemon. Raises EnvironmentLacksError when none answers."""
+        """Of the daemon. Raises MissingRequirementError when none answers."""
         answer = json.loads(self.call("info", "--format", "{{json .}}"))
         if not answer.get("ServerVersion"):  # the client answers alone, with errors among its answers
-            raise EnvironmentLacksError(f"{'; '.join(answer.get('ServerErrors') or ['no daemon answers'])}: {CURE}")
+            raise MissingRequirementError(f"{'; '.join(answer.get('ServerErrors') or ['no daemon answers'])}: {FIX}")
         return DaemonFacts.of(answer)
 
     def image_id(self, image: str) -> str | None:
         """What the name means now; None if there is no such image here."""
         try:
             return self.call("image", "inspect", "--format", "{{.Id}}", image).strip()
-        except EnvironmentLacksError as error:
+        except MissingRequirementError as error:
             if "No such image" in str(error):
                 return None
             raise
 
     def pull(self, image: str) -> None:
-        """From its registry. Raises EnvironmentLacksError."""
+        """From its registry. Raises MissingRequirementError."""
         self.call("pull", "--quiet", image, timeout_s=3600.0)
 
     def inspect(self, container: str, *, timeout_s: float = _TIMEOUT_S) -> ContainerFacts | None:
         """None if there is no such container (any more)."""
         try:
             (answer,) = json.loads(self.call("container", "inspect", container, timeout_s=timeout_s))
-        except EnvironmentLacksError as error:
+        except MissingRequirementError as error:
             if "No such container" in str(error):
                 return None
             raise
@@ -129,7 +129,7 @@ class Docker:
             image=str(answer["Image"]),
         )
 
-    def last_words(self, container: str, *, num_lines: int = 40) -> str:
+    def log_tail(self, container: str, *, num_lines: int = 40) -> str:
         """The end of what its first process printed; nothing where the daemon cannot say."""
         try:
             done = subprocess.run(
@@ -146,7 +146,7 @@ class Docker:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def of_run(self, run_id: str) -> list[str]:
-        """The names of the run's containers, running or not. Raises EnvironmentLacksError when nobody answers."""
+        """The names of the run's containers, running or not. Raises MissingRequirementError when nobody answers."""
         label = f"label={RUN_LABEL}={run_id}"
         return sorted(self.call("ps", "--all", "--filter", label, "--format", "{{.Names}}").split())
 
@@ -156,13 +156,13 @@ class Docker:
             return
         try:
             self.call("rm", "--force", "--volumes", *containers)
-        except EnvironmentLacksError as error:
+        except MissingRequirementError as error:
             if "No such container" not in str(error):
                 raise
 
 
 def docker_here() -> Docker:
-    """The daemon that `docker` would talk to. Raises EnvironmentLacksError when there is no `docker`."""
+    """The daemon that `docker` would talk to. Raises MissingRequirementError when there is no `docker`."""
     if host := os.environ.get("DOCKER_HOST"):
         return Docker(host)
     try:
@@ -174,7 +174,7 @@ def docker_here() -> Docker:
             check=False,
         )
     except FileNotFoundError as error:
-        raise EnvironmentLacksError(f"docker is missing: {CURE}") from error
+        raise MissingRequirementError(f"docker is missing: {FIX}") from error
     except subprocess.TimeoutExpired as error:
-        raise EnvironmentLacksError(f"docker context inspect has not ended within {_TIMEOUT_S:g} s") from error
+        raise MissingRequirementError(f"docker context inspect has not ended within {_TIMEOUT_S:g} s") from error
     return Docker(done.stdout.strip() or _DEFAULT_ENDPOINT)

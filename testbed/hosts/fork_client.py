@@ -94,7 +94,7 @@ class ForkClient:
     def _explain(self, status: int | None) -> str:
         """Why it has ended, and the end of what it printed."""
 
-    def _refusal(self, ready: Mapping[str, Any]) -> str | None:  # noqa: ARG002 (a container may be refused)
+    def _why_unsupported(self, ready: Mapping[str, Any]) -> str | None:  # noqa: ARG002 (a container may be refused)
         """Why a server that says this of itself cannot be used; None: it can."""
         return None
 
@@ -186,8 +186,8 @@ class ForkClient:
 
     def _handle(self, message: Mapping[str, Any], sender_pid: int) -> None:
         if "ready" in message:
-            if (refusal := self._refusal(message)) is not None:
-                self._ready.set_exception(RunFailedError(refusal))
+            if (failure := self._why_unsupported(message)) is not None:
+                self._ready.set_exception(RunFailedError(failure))
             else:
                 self._ready.set_result(float(message["ready"]))
         elif "exited" in message:

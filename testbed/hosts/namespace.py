@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from switch_agg.namespaces import in_network_of
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.runtimes.namespace import Namespace
 from testbed.hosts.base import ProcessSpec, RuntimeDriver, Throttling
 from testbed.hosts.cgroups import ProcessCgroup
@@ -75,11 +75,11 @@ class NamespaceHost:
                     env=self._environment(),
                 )
         except FileNotFoundError as error:
-            raise EnvironmentLacksError(f"{command}: {error}; install it") from error
+            raise MissingRequirementError(f"{command}: {error}; install it") from error
         except subprocess.TimeoutExpired as error:
-            raise EnvironmentLacksError(f"{command}: has not ended within {timeout_s:g} s") from error
+            raise MissingRequirementError(f"{command}: has not ended within {timeout_s:g} s") from error
         if done.returncode != 0:
-            raise EnvironmentLacksError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
+            raise MissingRequirementError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
     def start(
@@ -93,7 +93,7 @@ class NamespaceHost:
         assert on_error is None or process.argv, f"{process.name}: a fork has one stream for both"
         self._check_held()
         if process.argv and (problem := problem_of(process.argv[0], {**os.environ, **process.environment})):
-            raise EnvironmentLacksError(f"cannot start {process.name}: {problem}")
+            raise MissingRequirementError(f"cannot start {process.name}: {problem}")
         cgroup = self._cgroups[process.name] = ProcessCgroup(process.name, self._state)
         cgroup.limit(process.limits)
         output = Output(self._log_directory / f"{process.name}.log", on_output, on_error)
@@ -138,7 +138,7 @@ class NamespaceHost:
 
     def _check_held(self) -> None:
         if network_namespace(self.pid) is None:
-            raise EnvironmentLacksError(f"the process {self.pid} that held the namespaces of {self.name} has ended")
+            raise MissingRequirementError(f"the process {self.pid} that held the namespaces of {self.name} has ended")
 
     def name_differences(self, names: Mapping[str, str]) -> list[str]:
         """Where the host is not called by its name, or does not know the others by theirs."""
@@ -225,7 +225,7 @@ class NamespaceRuntime:
 class NamespaceDriver(RuntimeDriver[Namespace]):
     """One fork server for all namespaces."""
 
-    def lacks(self) -> list[str]:
+    def missing(self) -> list[str]:
         """The program of a command."""
         command = self.plan.experiment.workload.command
         if command is None:

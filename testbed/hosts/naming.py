@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from switch_agg.namespaces import hostname_of, new_namespace
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.plan.names import RESOLVER, files_first, hosts_differences, hosts_text
 from testbed.system.kernel import keep_mounts_private, mount_read_only
 
@@ -34,7 +34,7 @@ class NamingThread:
     def __init__(self, names: Mapping[str, str], directory: Path) -> None:
         """`names` are the addresses of all hosts by their names; files that it makes are in the run's directory.
 
-        Raises EnvironmentLacksError when a file cannot be covered.
+        Raises MissingRequirementError when a file cannot be covered.
         """
         self._names = names
         self._directory = directory
@@ -46,7 +46,7 @@ class NamingThread:
             raise
 
     def start(self, name: str, do: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
-        """What `do` starts is in a host of that name. Raises EnvironmentLacksError where the kernel has none to give,
+        """What `do` starts is in a host of that name. Raises MissingRequirementError where the kernel has none to give,
         and whatever `do` raises."""
 
         def named() -> "subprocess.Popen[bytes]":
@@ -54,7 +54,7 @@ class NamingThread:
                 new_namespace("uts")
                 socket.sethostname(name)
             except OSError as error:
-                raise EnvironmentLacksError(f"no host name for {name}: {error}") from error
+                raise MissingRequirementError(f"no host name for {name}: {error}") from error
             return do()
 
         return self._do(named)
@@ -80,7 +80,7 @@ class NamingThread:
                     Path(os.devnull), CACHE_SOCKET.resolve()
                 )  # nobody answers; then libraries look themselves
         except OSError as error:
-            raise EnvironmentLacksError(f"hosts cannot be given names: {error}") from error
+            raise MissingRequirementError(f"hosts cannot be given names: {error}") from error
 
     def _cover_by(self, path: Path, text: str) -> None:
         source = self._directory / path.name
@@ -93,7 +93,7 @@ def name_differences(pid: int, name: str, names: Mapping[str, str], *, contained
     """Where the host of that process is not called so, or does not know the others by their names, as its kernel and
     its files say; in a container these are the image's and Docker's."""
     called = hostname_of(pid)
-    found = [] if called == name else [f"is called {called}, asked for {name}"]
+    found = [] if called == name else [f"is called {called}, requested {name}"]
     hosts, services = (_seen(pid, path, contained=contained) for path in (HOSTS, SERVICES))
     found += hosts_differences(hosts, names)
     if files_first(services) is not None:

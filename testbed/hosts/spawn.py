@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 
 _log: Final = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def spawn(
     """Start a process in a session of its own that ends (SIGKILL) with this process.
 
     `output` is closed here. One that `listens` has a pipe as its standard input, else it is the descriptor `stdin`, or
-    there is nothing to read. Raises EnvironmentLacksError if the program cannot be executed.
+    there is nothing to read. Raises MissingRequirementError if the program cannot be executed.
     """
     given = subprocess.DEVNULL if stdin is None else stdin
 
@@ -263,7 +263,7 @@ def spawn(
     try:
         popen = _SPAWNER.submit(start).result()
     except FileNotFoundError as error:
-        raise EnvironmentLacksError(f"cannot start {name}: {error}; install util-linux") from error
+        raise MissingRequirementError(f"cannot start {name}: {error}; install util-linux") from error
     finally:
         output.close()
     return SpawnedProcess(name, popen, output)

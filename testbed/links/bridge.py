@@ -41,23 +41,23 @@ class Bridge:
         return all(states.get(name) == "forwarding" for name in self.ports)
 
     def differences(self, links: Sequence[Mapping[str, Any]], table: Sequence[Mapping[str, Any]]) -> list[str]:
-        """What `ip -d -j address show` and `bridge -j fdb show` say that was not asked for."""
+        """What `ip -d -j address show` and `bridge -j fdb show` say that was not requested."""
         by_name = {link.get("ifname"): link for link in links}
         own = by_name.get(self.interface, {}).get("linkinfo", {}).get("info_data", {})
         found = [
-            f"{self.interface}: {setting} is {own[setting]}, asked for 0"
+            f"{self.interface}: {setting} is {own[setting]}, requested 0"
             for setting in _NOT_OF_BRIDGE
             if own.get(setting, 0) != 0
         ]
         for name in self.ports:
             link = by_name.get(name, {})
             if link.get("master") != self.interface:
-                found.append(f"{name}: its bridge is {link.get('master', 'absent')}, asked for {self.interface}")
+                found.append(f"{name}: its bridge is {link.get('master', 'absent')}, requested {self.interface}")
             port = _port(link)
             if port.get("state") != "forwarding":
-                found.append(f"{name}: is {port.get('state', 'absent')}, asked for forwarding")
+                found.append(f"{name}: is {port.get('state', 'absent')}, requested forwarding")
             found += [
-                f"{name}: {setting} is {port.get(setting, 'absent')}, asked for off"
+                f"{name}: {setting} is {port.get(setting, 'absent')}, requested off"
                 for setting in _NOT_OF_PORTS
                 if port.get(setting) is not False
             ]
@@ -67,8 +67,8 @@ class Bridge:
         for mac, port_name in self.entries:
             state = known.pop((mac, port_name), None)
             if state != "static":
-                found.append(f"{self.interface}: {mac} to {port_name} is {state or 'absent'}, asked for static")
-        return found + [f"{self.interface}: {mac} to {name}, which nobody asked for" for mac, name in known]
+                found.append(f"{self.interface}: {mac} to {port_name} is {state or 'absent'}, requested static")
+        return found + [f"{self.interface}: {mac} to {name}, which nobody requested" for mac, name in known]
 
 
 def _port(link: Mapping[str, Any]) -> Mapping[str, Any]:

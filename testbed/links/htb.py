@@ -1,4 +1,4 @@
-"""The tc and ip commands that make a link what was asked, and what the kernel must then say about it. Pure.
+"""The tc and ip commands that make a link what was requested, and what the kernel must then say about it. Pure.
 
 Shaping: one HTB class per direction at the sender's egress, as accurate as 0.1 % up to 10 Gbit/s when `burst` and
 `cburst` hold a tenth of a millisecond at the rate and `quantum` is given (tc-htb(8); Mininet's `burst 15k` loses 2.5 %
@@ -81,7 +81,7 @@ class Shaper:
         ]
 
     def differences(self, qdiscs: list[dict[str, Any]], classes: list[HtbClass]) -> list[str]:
-        """What `tc -j qdisc show` and the kernel's HTB classes of the interface say that was not asked for.
+        """What `tc -j qdisc show` and the kernel's HTB classes of the interface say that was not requested.
 
         The classes come from netlink: `tc -j class show` of iproute2 6.1 prints no JSON for HTB. tc keeps
         bursts as times, in whole microseconds and then in the packet scheduler's ticks of 64 ns, rounded down.
@@ -89,20 +89,20 @@ class Shaper:
         found: list[str] = []
         root = next((qdisc for qdisc in qdiscs if qdisc.get("root")), {})
         if (root.get("kind"), root.get("handle")) != ("htb", ROOT_HANDLE):
-            found.append(f"{self.interface}: root qdisc is {root.get('kind', 'absent')}, asked for htb {ROOT_HANDLE}")
+            found.append(f"{self.interface}: root qdisc is {root.get('kind', 'absent')}, requested htb {ROOT_HANDLE}")
         elif root.get("options", {}).get("default") not in {"0x1", 1, "1"}:
-            found.append(f"{self.interface}: htb default is {root['options'].get('default')}, asked for 1")
+            found.append(f"{self.interface}: htb default is {root['options'].get('default')}, requested 1")
         leaf = next((qdisc for qdisc in qdiscs if qdisc.get("parent") == CLASS_ID), {})
         if leaf.get("kind") != "bfifo":
-            found.append(f"{self.interface}: leaf qdisc is {leaf.get('kind', 'absent')}, asked for bfifo")
+            found.append(f"{self.interface}: leaf qdisc is {leaf.get('kind', 'absent')}, requested bfifo")
         elif leaf.get("options", {}).get("limit") != self.queue_bytes:
             found.append(
-                f"{self.interface}: queue is {leaf['options'].get('limit')} bytes, asked for {self.queue_bytes}"
+                f"{self.interface}: queue is {leaf['options'].get('limit')} bytes, requested {self.queue_bytes}"
             )
         return found + self.class_differences(classes)
 
     def class_differences(self, classes: list[HtbClass]) -> list[str]:
-        """What the kernel's HTB classes of the interface alone say that was not asked for."""
+        """What the kernel's HTB classes of the interface alone say that was not requested."""
         found: list[str] = []
         shaped = next((item for item in classes if item.handle == CLASS_HANDLE), None)
         if shaped is None:
@@ -116,5 +116,5 @@ class Shaper:
             ("quantum in bytes", shaped.quantum_bytes, QUANTUM_BYTES, 0.0),
         ):
             if abs(value - wanted) > tolerance:
-                found.append(f"{self.interface}: htb {what} is {value:.0f}, asked for {wanted:.0f}")
+                found.append(f"{self.interface}: htb {what} is {value:.0f}, requested {wanted:.0f}")
         return found

@@ -23,7 +23,7 @@ from testbed.calibration.cache import cache_directory, machine_digest
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.streams import Flow, goodputs_bps
 from testbed.deployment.deployment import Deployment, deploy
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.clock import MAX_DILATION
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import MTU, BackendName
@@ -52,7 +52,7 @@ _TRIED: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lateness:
-    """How much later than asked something happened."""
+    """How much later than requested something happened."""
 
     mean_s: float
     p99_s: float
@@ -90,10 +90,10 @@ class Budget:
 def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[str], None] = lambda _: None) -> Budget:
     """Measure; a few seconds. `backends` says of each delay backend what it lacks here, nothing if it works.
 
-    Raises EnvironmentLacksError without root, or when something withstands.
+    Raises MissingRequirementError without root, or when something withstands.
     """
     if os.geteuid() != 0:
-        raise EnvironmentLacksError("measuring what this machine carries needs root: sudo testbed doctor")
+        raise MissingRequirementError("measuring what this machine carries needs root: sudo testbed doctor")
     before = MachineSample.take()
     on_step("timer")
     timer = _timer()
@@ -163,13 +163,13 @@ def _delay(backend: BackendName) -> Lateness:
 
 
 def keep(budget: Budget) -> None:
-    """In the user's cache, for :func:`known_budget`. Raises EnvironmentLacksError."""
+    """In the user's cache, for :func:`known_budget`. Raises MissingRequirementError."""
     path = cache_directory() / _FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(budget), indent=1) + "\n", encoding="utf-8")
-    except OSError as refusal:
-        raise EnvironmentLacksError(f"cannot write {path}: {refusal.strerror}; set XDG_CACHE_HOME") from refusal
+    except OSError as failure:
+        raise MissingRequirementError(f"cannot write {path}: {failure.strerror}; set XDG_CACHE_HOME") from failure
 
 
 def known_budget() -> Budget | None:
@@ -188,7 +188,7 @@ def known_budget() -> Budget | None:
     return budget if budget.machine == machine_digest() else None
 
 
-def asked_bps(plan: Plan) -> float:
+def requested_bps(plan: Plan) -> float:
     """What the links can be asked to carry at once, virtual, as the budget counts: each byte once for two links.
 
     While the most loaded direction is full, every other carries its share. Without a collective's schedule every
@@ -198,18 +198,18 @@ def asked_bps(plan: Plan) -> float:
     if fullest_s > 0:
         return sum(8 * direction.balanced_bytes / fullest_s for direction in plan.directions) / 2
     ends = {node.name for node in plan.nodes if node.role != "switch"}
-    shaped = [direction for direction in plan.directions if not direction.asked.unshaped]
+    shaped = [direction for direction in plan.directions if not direction.requested.unshaped]
     return sum(direction.rate_bps for direction in shaped if direction.sender.node in ends)
 
 
 def refuse_excess(plan: Plan, budget: Budget | None) -> None:
-    """Raise EnvironmentLacksError for a direction whose rate this machine cannot carry even alone."""
+    """Raise MissingRequirementError for a direction whose rate this machine cannot carry even alone."""
     if budget is None:
         return
     carries_bps = plan.clock.virtual_bps(budget.carries_bps(plan.experiment.packet_bytes))
-    fastest = max((each for each in plan.ever if not each.spec.unshaped), key=lambda each: each.spec.rate_bps)
+    fastest = max((each for each in plan.all_configured if not each.spec.unshaped), key=lambda each: each.spec.rate_bps)
     if fastest.spec.rate_bps > carries_bps:
-        raise EnvironmentLacksError(
+        raise MissingRequirementError(
             f"{fastest.key('rate')}: {' -> '.join(fastest.hop)} asks for {format_rate(fastest.spec.rate_bps)}, and all "
             f"links of this machine together carry {carries_bps / 1e9:.1f} Gbit/s{_dilated(plan)} (measured "
             f"{budget.measured_at}): ask for less, or measure again on an idle machine with `testbed doctor`; or let "
@@ -218,14 +218,16 @@ def refuse_excess(plan: Plan, budget: Budget | None) -> None:
 
 
 def comparison(plan: Plan, budget: Budget | None) -> str:
-    """One sentence for `testbed plan`: what is asked at once, against what is known of the machine."""
-    asked_gbps = asked_bps(plan) / 1e9
+    """One sentence for `testbed plan`: what is requested at once, against what is known of the machine."""
+    requested_gbps = requested_bps(plan) / 1e9
     if budget is None:
-        return f"up to {asked_gbps:.3g} Gbit/s at once; what this machine carries is not known: run `testbed doctor`"
+        return (
+            f"up to {requested_gbps:.3g} Gbit/s at once; what this machine carries is not known: run `testbed doctor`"
+        )
     carries_gbps = plan.clock.virtual_bps(budget.carries_bps(plan.experiment.packet_bytes)) / 1e9
-    share = asked_gbps / carries_gbps
+    share = requested_gbps / carries_gbps
     text = (
-        f"up to {asked_gbps:.3g} Gbit/s at once, {100 * share:.0f} % of the {carries_gbps:.3g} Gbit/s that this "
+        f"up to {requested_gbps:.3g} Gbit/s at once, {100 * share:.0f} % of the {carries_gbps:.3g} Gbit/s that this "
         f"machine carries{_dilated(plan)} (measured {budget.measured_at})"
     )
     if share > 1:
@@ -239,36 +241,38 @@ def _dilated(plan: Plan) -> str:
     return "" if plan.clock.dilation == 1 else f" at dilation {plan.clock.dilation:g}"
 
 
-def least_dilation(asked: float, fastest_bps: float, carries_bps: float) -> int:
-    """The smallest whole number of times that time must run slower, so that links that are asked for `asked` bit/s at
+def least_dilation(requested: float, fastest_bps: float, carries_bps: float) -> int:
+    """The smallest whole number of times that time must run slower, so that links of `requested` bit/s in total at
     once, and the fastest of them alone, take at most a comfortable share of what the machine carries."""
-    return max(1, math.ceil(max(asked, fastest_bps) / (COMFORTABLE_SHARE * carries_bps)))
+    return max(1, math.ceil(max(requested, fastest_bps) / (COMFORTABLE_SHARE * carries_bps)))
 
 
 def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callable[[float], Plan]) -> tuple[float, str]:
     """What `dilation: auto` is on this machine, and why. `planned_at` plans the spec at a dilation.
 
-    Raises EnvironmentLacksError where nobody has measured what the machine carries, or it carries too little even at
+    Raises MissingRequirementError where nobody has measured what the machine carries, or it carries too little even at
     the greatest dilation; SpecError where the spec can be planned at none.
     """
     if budget is None:
-        raise EnvironmentLacksError(
+        raise MissingRequirementError(
             "dilation: auto goes by what this machine carries, which is not known: run `sudo testbed doctor` once, on "
             "an idle machine (it takes some seconds), or say the factor: --set dilation=50"
         )
     carries_bps = budget.carries_bps(packet_bytes)
     plan = _planned(planned_at)
-    asked = asked_bps(plan)
-    fastest_bps = max(each.spec.rate_bps for each in plan.ever if not each.spec.unshaped)
-    dilation = least_dilation(asked, fastest_bps, carries_bps)
+    requested = requested_bps(plan)
+    fastest_bps = max(each.spec.rate_bps for each in plan.all_configured if not each.spec.unshaped)
+    dilation = least_dilation(requested, fastest_bps, carries_bps)
     known = f"this machine carries {carries_bps / 1e9:.3g} Gbit/s (measured {budget.measured_at})"
     if dilation > MAX_DILATION:
-        raise EnvironmentLacksError(
-            f"dilation: up to {asked / 1e9:.4g} Gbit/s at once would need time to run {dilation} times slower, and "
+        raise MissingRequirementError(
+            f"dilation: up to {requested / 1e9:.4g} Gbit/s at once would need time to run {dilation} times slower, and "
             f"more than {MAX_DILATION:g} times it cannot; {known}"
         )
     what = (
-        f"up to {asked / 1e9:.4g} Gbit/s at once" if asked >= fastest_bps else f"a link of {format_rate(fastest_bps)}"
+        f"up to {requested / 1e9:.4g} Gbit/s at once"
+        if requested >= fastest_bps
+        else f"a link of {format_rate(fastest_bps)}"
     )
     if dilation == 1:
         return 1.0, f"time is not dilated: {what}, and {known}"
@@ -278,11 +282,11 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
 def _planned(planned_at: Callable[[float], Plan]) -> Plan:
     """At the least dilation of some at which it can be: what is asked of links depends on none, and whether their
     backends can do it does."""
-    refusal: SpecError | None = None
+    failure: SpecError | None = None
     for dilation in _TRIED:
         try:
             return planned_at(dilation)
         except SpecError as error:
-            refusal = refusal or error
-    assert refusal is not None
-    raise refusal
+            failure = failure or error
+    assert failure is not None
+    raise failure

@@ -1,4 +1,4 @@
-"""What this machine can do, found out by trying it in a throw-away network namespace, and the cure for what it lacks.
+"""What this machine can do, found out by trying it in a throw-away network namespace, and the fix for what it lacks.
 
 Works without root: what needs root is then tried inside an unprivileged user namespace where the kernel allows it.
 """
@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from switch_agg.dataplanes.base import data_plane, data_planes
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.delay_backends.base import VETH, delay_backends
 from testbed.experiment.experiment import Experiment
-from testbed.experiment.host import lacking_cores
+from testbed.experiment.host import missing_cores
 from testbed.experiment.link import BackendName
 from testbed.hosts.base import runtime_driver
-from testbed.hosts.cgroups import available_controllers, cure, needed_controllers
-from testbed.hosts.clean import FORGET_CURE, leftovers
-from testbed.hosts.docker_cli import CURE as DOCKER_CURE
+from testbed.hosts.cgroups import available_controllers, fix, needed_controllers
+from testbed.hosts.clean import FORGET_FIX, leftovers
+from testbed.hosts.docker_cli import FIX as DOCKER_FIX
 from testbed.hosts.docker_cli import docker_here
 from testbed.machine.fit import known_costs
 from testbed.metrics.exporter import PORT
-from testbed.metrics.server import CURE, PROGRAM
+from testbed.metrics.server import FIX, PROGRAM
 from testbed.plan.plan import Plan, make_plan
-from testbed.plan.requested_links import refusals
+from testbed.plan.requested_links import unsupported
 from testbed.system.kernel import has_sysctl, require_descriptors
 from testbed.system.native import build
 from transports.errors import UnsupportedError
@@ -73,7 +73,7 @@ class Check:
     severity: Severity
     ok: bool
     found: str
-    cure: str = ""
+    fix: str = ""
 
 
 def _try_in_namespace(commands: Sequence[str]) -> str:
@@ -95,7 +95,7 @@ _HTB: Final = (
 
 
 @functools.cache
-def backend_lacks(name: BackendName) -> str:
+def missing_for_backend(name: BackendName) -> str:
     """What went wrong when the smallest delay was made with it in a throw-away namespace; empty when it works."""
     backend = delay_backends()[name]
     missing = [tool for tool in backend.tools if shutil.which(tool) is None]
@@ -103,14 +103,14 @@ def backend_lacks(name: BackendName) -> str:
         return f"{missing[0]} is missing"
     try:
         program = "" if backend.program is None else str(build.program(backend.program.name))
-    except EnvironmentLacksError as error:
+    except MissingRequirementError as error:
         return str(error)
     with tempfile.TemporaryDirectory(prefix="testbed-doctor-") as directory:
         return _try_in_namespace(backend.trial(program, directory))
 
 
 @functools.cache
-def data_plane_lacks(kind: str) -> str:
+def missing_for_data_plane(kind: str) -> str:
     """What went wrong when the least of what adds in a switch was tried; empty when it works."""
     return data_plane(kind).problem()
 
@@ -119,13 +119,13 @@ def plan_here(experiment: Experiment) -> Plan:
     """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
 
     Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
-    EnvironmentLacksError for transports that its kernel has not.
+    MissingRequirementError for transports that its kernel has not.
     """
     plan = _plan_here(experiment)
-    if lacking := lacking_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
-        raise SpecError("\n".join(lacking))
-    if missing := _transports_lack(plan):
-        raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
+    if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
+        raise SpecError("\n".join(missing))
+    if missing := _missing_for_transports(plan):
+        raise MissingRequirementError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
     return plan
 
 
@@ -133,7 +133,7 @@ def _plan_here(experiment: Experiment) -> Plan:
     def planned_at(dilation: float, reason: str = "") -> Plan:
         return make_plan(
             experiment,
-            works=lambda name: not backend_lacks(name),
+            works=lambda name: not missing_for_backend(name),
             costs=known_costs(),
             chosen_dilation=(dilation, reason),
         )
@@ -142,7 +142,7 @@ def _plan_here(experiment: Experiment) -> Plan:
         return planned_at(1.0)
     from testbed.machine.budget import chosen_dilation, known_budget
 
-    if undilatable := experiment.undilatable():  # asked for, even where this machine would need none
+    if undilatable := experiment.undilatable():  # requested, even where this machine would need none
         raise SpecError("\n".join(undilatable))
     return planned_at(*chosen_dilation(known_budget(), experiment.packet_bytes, planned_at))
 
@@ -159,17 +159,17 @@ def _is_module(name: str) -> bool:
     return listed.exists() and f"/tcp_{name}.ko" in listed.read_text()
 
 
-def _transports_lack(plan: Plan) -> list[str]:
+def _missing_for_transports(plan: Plan) -> list[str]:
     """What of the plan's channels this kernel has not, as far as anybody may see without root."""
     channel, workload = plan.experiment.channel, plan.experiment.workload
-    asked = {plan.congestion: "channel.congestion"}
+    requested = {plan.congestion: "channel.congestion"}
     for each in workload.channels(channel):
         if each.congestion_control is not None:
-            asked.setdefault(each.congestion_control, f"workload.stacks: {each.kind}:congestion")
+            requested.setdefault(each.congestion_control, f"workload.stacks: {each.kind}:congestion")
     available = congestion_controls()
     missing = [
         f"{where}: this kernel has no {name} (it has {', '.join(available)}): modprobe tcp_{name}, or choose one it has"
-        for name, where in asked.items()
+        for name, where in requested.items()
         if available and name not in available and not _is_module(name)
     ]
     for each in {type(each): each for each in (channel, *workload.channels(channel))}.values():
@@ -188,14 +188,14 @@ def examine() -> list[Check]:
             severity="needed",
             ok=os.geteuid() == 0,
             found=f"uid {os.geteuid()}",
-            cure="run with sudo (plan, report, schema and doctor need no root)",
+            fix="run with sudo (plan, report, schema and doctor need no root)",
         ),
         Check(
             name="python",
             severity="needed",
             ok=sys.version_info >= (3, 11),
             found=sys.version.split()[0],
-            cure="install Python 3.11 or newer",
+            fix="install Python 3.11 or newer",
         ),
     ]
     for program, package in APT_PACKAGES.items():
@@ -206,7 +206,7 @@ def examine() -> list[Check]:
                 severity="needed",
                 ok=path is not None,
                 found=path or "missing",
-                cure=f"apt-get install --no-install-recommends {package}",
+                fix=f"apt-get install --no-install-recommends {package}",
             )
         )
     for package, extra in PYTHON_PACKAGES.items():
@@ -220,7 +220,7 @@ def examine() -> list[Check]:
                 severity="needed",
                 ok=found != "missing",
                 found=found,
-                cure=f"pip install 'ina-testbed[{extra}]', or make setup in a clone",
+                fix=f"pip install 'ina-testbed[{extra}]', or make setup in a clone",
             )
         )
     checks += _kernel_checks()
@@ -241,15 +241,15 @@ def _kernel_checks() -> list[Check]:
             severity="needed",
             ok=not shaping,
             found=shaping or "works",
-            cure="a kernel with CONFIGVETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
+            fix="a kernel with CONFIGVETH, CONFIG_NET_SCH_HTB (modprobe veth sch_htb)",
         ),
         *(
             Check(
                 name=f"delay by {backend.kind}",
                 severity="optional",
-                ok=not backend_lacks(backend.kind),
-                found=backend_lacks(backend.kind) or "works",
-                cure=f"needs {backend.needs}",
+                ok=not missing_for_backend(backend.kind),
+                found=missing_for_backend(backend.kind) or "works",
+                fix=f"needs {backend.needs}",
             )
             for backend in delay_backends().values()
         ),
@@ -257,9 +257,9 @@ def _kernel_checks() -> list[Check]:
             Check(
                 name=f"sums in the switch by {kind}",
                 severity="optional",
-                ok=not data_plane_lacks(kind),
-                found=data_plane_lacks(kind) or "works",
-                cure=f"{data_plane(kind).needs}; or another collective.dataplane",
+                ok=not missing_for_data_plane(kind),
+                found=missing_for_data_plane(kind) or "works",
+                fix=f"{data_plane(kind).needs}; or another collective.dataplane",
             )
             for kind in data_planes()
         ),
@@ -268,7 +268,7 @@ def _kernel_checks() -> list[Check]:
             severity="needed",
             ok="cubic" in available,
             found=f"{', '.join(available)} (default {default})",
-            cure="modprobe tcp_cubic",
+            fix="modprobe tcp_cubic",
         ),
         *(
             Check(
@@ -276,7 +276,7 @@ def _kernel_checks() -> list[Check]:
                 severity="optional",
                 ok=controller is not None,
                 found=f"cgroup v{controller.version}, {controller.mount_point}" if controller else "missing",
-                cure=cure(name),
+                fix=fix(name),
             )
             for name, controller in available_controllers().items()
         ),
@@ -285,7 +285,7 @@ def _kernel_checks() -> list[Check]:
             severity="optional",
             ok=(os.cpu_count() or 1) >= 2,
             found=str(os.cpu_count()),
-            cure="with one core, computing and communicating share it: expect `degraded` verdicts",
+            fix="with one core, computing and communicating share it: expect `degraded` verdicts",
         ),
     ]
 
@@ -293,7 +293,7 @@ def _kernel_checks() -> list[Check]:
 def _prometheus_check() -> Check:
     path = shutil.which(PROGRAM)
     return Check(
-        name="runs watched by Prometheus", severity="optional", ok=path is not None, found=path or "missing", cure=CURE
+        name="runs watched by Prometheus", severity="optional", ok=path is not None, found=path or "missing", fix=FIX
     )
 
 
@@ -302,14 +302,14 @@ def _docker_check() -> Check:
     try:
         facts = docker_here().facts()
         found, ok = facts.text, not facts.has("rootless")
-    except EnvironmentLacksError as error:
+    except MissingRequirementError as error:
         found = str(error).partition(" apt-get")[0]
     return Check(
         name="runtime: docker",
         severity="optional",
         ok=ok,
         found=found,
-        cure=f"{DOCKER_CURE}; a rootless daemon's containers cannot be given emulated links",
+        fix=f"{DOCKER_FIX}; a rootless daemon's containers cannot be given emulated links",
     )
 
 
@@ -318,10 +318,10 @@ def _leftovers_check() -> Check:
     try:
         left = [each for each in leftovers() if each.problem]
         found = "; ".join(f"container {each.what}: {each.problem}" for each in left)
-    except EnvironmentLacksError as error:
+    except MissingRequirementError as error:
         found = str(error)
     return Check(
-        name="containers of dead runs", severity="optional", ok=not found, found=found or "none", cure=FORGET_CURE
+        name="containers of dead runs", severity="optional", ok=not found, found=found or "none", fix=FORGET_FIX
     )
 
 
@@ -338,27 +338,27 @@ def _port_check(port: int) -> Check:
         severity="optional",
         ok=free,
         found="free" if free else "in use",
-        cure="a run takes any free port instead and names it; --set metrics.port=null switches the endpoint off",
+        fix="a run takes any free port instead and names it; --set metrics.port=null switches the endpoint off",
     )
 
 
 def measure(*, on_step: Callable[[str], None]) -> "Budget":
-    """What this machine carries, kept for `testbed plan`. Raises EnvironmentLacksError."""
+    """What this machine carries, kept for `testbed plan`. Raises MissingRequirementError."""
     from testbed.machine.budget import keep, measure_budget
 
-    budget = measure_budget({name: backend_lacks(name) for name in delay_backends()}, on_step=on_step)
+    budget = measure_budget({name: missing_for_backend(name) for name in delay_backends()}, on_step=on_step)
     keep(budget)
     return budget
 
 
 def require_delay(plan: Plan) -> None:
-    """Raise EnvironmentLacksError when the delays of this plan cannot be had here. Without root nobody can tell."""
-    if os.geteuid() == 0 and (missing := _delay_lacks(plan)):
-        raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
+    """Raise MissingRequirementError when the delays of this plan cannot be had here. Without root nobody can tell."""
+    if os.geteuid() == 0 and (missing := _missing_for_delays(plan)):
+        raise MissingRequirementError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
 
 
-def _delay_lacks(plan: Plan) -> list[str]:
-    if plan.delay_backend and (problem := backend_lacks(plan.delay_backend)):
+def _missing_for_delays(plan: Plan) -> list[str]:
+    if plan.delay_backend and (problem := missing_for_backend(plan.delay_backend)):
         return [_no_delay(plan, plan.delay_backend, problem)]
     return []
 
@@ -367,13 +367,13 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
     """Why there is no such delay here, how to get it, and why no other backend that works here makes it."""
     lines = [f"link: delay by {backend} does not work here ({problem}); it needs {delay_backends()[backend].needs}"]
     for other in delay_backends():
-        if other != backend and not backend_lacks(other):
-            reasons = refusals(
-                plan.ever,
+        if other != backend and not missing_for_backend(other):
+            reasons = unsupported(
+                plan.all_configured,
                 other,
                 superframes=plan.experiment.packet_bytes > plan.experiment.mtu,
                 bridged=not plan.experiment.switch.routes,
-                works=lambda name: not backend_lacks(name),
+                works=lambda name: not missing_for_backend(name),
             )
             lines += [f"  {other} works here, but {reason}" for reason in reasons]
             lines += [] if reasons else [f"  {other} works here: --set link.backend={other}"]
@@ -381,15 +381,15 @@ def _no_delay(plan: Plan, backend: BackendName, problem: str) -> str:
 
 
 def require_root() -> None:
-    """Raise EnvironmentLacksError unless this process may make namespaces."""
+    """Raise MissingRequirementError unless this process may make namespaces."""
     if os.geteuid() != 0:
-        raise EnvironmentLacksError(
+        raise MissingRequirementError(
             "running needs root, for network namespaces and tc: use sudo (plan, report, schema and doctor do not)"
         )
 
 
 def require(plan: Plan) -> None:
-    """Raise EnvironmentLacksError for everything this plan needs and this machine lacks, before anything is made."""
+    """Raise MissingRequirementError for everything this plan needs and this machine lacks, before anything is made."""
     from testbed.machine.budget import known_budget, refuse_excess
 
     require_root()
@@ -406,26 +406,26 @@ def require(plan: Plan) -> None:
             missing.append(f"{package} is missing: pip install 'ina-testbed[{extra}]'")
     workload = plan.experiment.workload
     requirements = [channel.require for channel in workload.channels(plan.experiment.channel)]
-    requirements += [stack.require for stack in workload.whole_stacks(plan.experiment.stack)]
+    requirements += [stack.require for stack in workload.baselines(plan.experiment.stack)]
     for requirement in requirements:
         try:
             requirement()
         except UnsupportedError as error:
             missing.append(str(error))
-    missing += _transports_lack(plan)
-    missing += _delay_lacks(plan)
+    missing += _missing_for_transports(plan)
+    missing += _missing_for_delays(plan)
     missing += [
         f"collective.dataplane: {kind} does not work here ({problem}); or a process adds: "
         "--set collective.dataplane=reference"
         for kind in dict.fromkeys(each.collective.dataplane for each in plan.aggregators)
-        if (problem := data_plane_lacks(kind))
+        if (problem := missing_for_data_plane(kind))
     ]
     if plan.experiment.metrics.prometheus is not None and shutil.which(PROGRAM) is None:
-        missing.append(f"metrics.prometheus: {PROGRAM} is missing: {CURE}; or run without it")
-    missing += runtime_driver(plan).lacks()
+        missing.append(f"metrics.prometheus: {PROGRAM} is missing: {FIX}; or run without it")
+    missing += runtime_driver(plan).missing()
     controllers = available_controllers()
     missing += [
-        f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {cure(name)}"
+        f"hosts.{worker}: this limit needs the {name} controller of control groups, which is not mounted: {fix(name)}"
         for worker, host in plan.hosts.items()
         for name in needed_controllers(host.limits)
         if controllers[name] is None
@@ -438,4 +438,4 @@ def require(plan: Plan) -> None:
         )
     refuse_excess(plan, known_budget())
     if missing:
-        raise EnvironmentLacksError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
+        raise MissingRequirementError("this machine cannot run that plan:\n  " + "\n  ".join(missing))

@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final, Literal, NamedTuple
 
 from testbed.calibration.cache import cache_directory, machine_digest
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.theory.fit import Fit
 from transports.collectives.timing import DEFAULT_COSTS, Costs
 
@@ -21,7 +21,7 @@ class Expected(NamedTuple):
 
 def keep_fit(fit: Fit) -> None:
     """In the user's cache, for :func:`known_costs`; what an earlier fit was found to be off by is forgotten. Raises
-    EnvironmentLacksError when it cannot be written."""
+    MissingRequirementError when it cannot be written."""
     _keep({"machine": machine_digest(), "costs": asdict(fit.costs), "mean_error": fit.mean_error})
 
 
@@ -38,8 +38,8 @@ def _keep(kept: dict[str, Any]) -> None:
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         partial.replace(path)
-    except OSError as refusal:
-        raise EnvironmentLacksError(f"cannot write {path}: {refusal.strerror}; set XDG_CACHE_HOME") from refusal
+    except OSError as failure:
+        raise MissingRequirementError(f"cannot write {path}: {failure.strerror}; set XDG_CACHE_HOME") from failure
 
 
 def _found() -> dict[str, Any] | None:

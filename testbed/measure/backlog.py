@@ -32,7 +32,7 @@ class Reading:
 
     at_s: float
     rate_bps: float
-    """Asked for at that moment, so it follows the run's own changes and nobody else's."""
+    """Requested at that moment, so it follows the run's own changes and nobody else's."""
     class_bytes: int
     backlog_bytes: int
 

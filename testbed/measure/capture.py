@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
+from testbed.errors import MissingRequirementError, RunFailedError, SpecError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 from testbed.plan.addressing import Port
@@ -60,9 +60,11 @@ def captured_links(links: Sequence[tuple[Port, Port]], names: Sequence[str]) -> 
 
 
 def require_dumpcap() -> None:
-    """Raises EnvironmentLacksError with the cure."""
+    """Raises MissingRequirementError with the fix."""
     if shutil.which("dumpcap") is None:
-        raise EnvironmentLacksError("--capture needs dumpcap: apt-get install --no-install-recommends wireshark-common")
+        raise MissingRequirementError(
+            "--capture needs dumpcap: apt-get install --no-install-recommends wireshark-common"
+        )
 
 
 def counts_of(output: str) -> tuple[int, int]:
@@ -100,7 +102,7 @@ class _Capture:
             ProcessSpec(
                 name=f"capture-{link}",
                 argv=("dumpcap", "-q", "-i", interface, "-s", str(snap_bytes), "-w", str(path.absolute())),
-                of_laboratory=True,
+                privileged=True,
             ),
             on_output=self._on_output,
         )
@@ -110,14 +112,16 @@ class _Capture:
             self._ready.set()
 
     def wait_ready(self) -> None:
-        """Until packets are being captured. Raises EnvironmentLacksError with what dumpcap said."""
+        """Until packets are being captured. Raises MissingRequirementError with what dumpcap said."""
         waited_s = 0.0
         while not self._ready.wait(_POLL_S):
             waited_s += _POLL_S
             status = self._process.wait(0.0)
             if status is not None or waited_s >= _READY_TIMEOUT_S:
                 state = "is not ready in time" if status is None else f"ended with status {status}"
-                raise EnvironmentLacksError(f"the capture of {self._link} {state}: {log_tail(self._process.log_path)}")
+                raise MissingRequirementError(
+                    f"the capture of {self._link} {state}: {log_tail(self._process.log_path)}"
+                )
 
     def check(self) -> None:
         """Raise RunFailedError if it has ended."""
@@ -178,7 +182,7 @@ class Captures:
 def capturing(
     hosts: Mapping[str, Host], ports: Mapping[str, Port], directory: Path, *, snap_bytes: int
 ) -> Iterator[Captures]:
-    """Capture while the body runs. Raises EnvironmentLacksError, and RunFailedError for a capture that ended early."""
+    """Capture while the body runs. Raises MissingRequirementError, RunFailedError for a capture that ended early."""
     captures = Captures(hosts, ports, directory, snap_bytes=snap_bytes)
     yield captures
     captures.close()

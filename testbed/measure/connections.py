@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.system.netlink import NLM_F_DUMP, NetlinkError, NetlinkSocket, attributes
 from transports.channels.tcp_info import TcpInfo, parse_tcp_info
 
@@ -53,11 +53,11 @@ class ConnectionMonitor(NetlinkSocket):
         super().__init__(NETLINK_SOCK_DIAG)
 
     def connections(self) -> list[Connection]:
-        """Every TCP connection of the namespace between IPv4 addresses. Raises EnvironmentLacksError."""
+        """Every TCP connection of the namespace between IPv4 addresses. Raises MissingRequirementError."""
         try:
             answers = [answer for family in (socket.AF_INET, socket.AF_INET6) for answer in self._dump(family)]
-        except NetlinkError as refusal:
-            raise EnvironmentLacksError("the kernel has no inet_diag: load tcp_diag (modprobe tcp_diag)") from refusal
+        except NetlinkError as failure:
+            raise MissingRequirementError("the kernel has no inet_diag: load tcp_diag (modprobe tcp_diag)") from failure
         return [connection for body in answers if (connection := _parse(body)) is not None]
 
     def _dump(self, family: int) -> Iterator[bytes]:

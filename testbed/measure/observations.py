@@ -20,7 +20,7 @@ class Observations:
     """What others did to workers' processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
     parameters_sha256: list[str] = field(default_factory=list)
     """Of each worker that trained, when it finished."""
-    unshared_memory_bytes: list[int] = field(default_factory=list)
+    uss_bytes: list[int] = field(default_factory=list)
     """Of each worker, when it finished."""
     switch_statistics: dict[int, SwitchStatistics] = field(default_factory=dict)
     """By rank, of workers whose gradients are aggregated in the network."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from testbed.deployment.deployment import Deployment
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.experiment.topologies.base import END_HOSTS
 from testbed.hosts.base import Throttling
@@ -105,7 +105,7 @@ class LinkSampler:
         self._settings_lock = threading.Lock()
         self._watching = False
         self._foreign: list[SettingChange] = []
-        self._told: dict[tuple[str, int], bytes] = {}
+        self._replies: dict[tuple[str, int], bytes] = {}
         """What the kernel said last of each interface, by node and index."""
         for node in deployment.plan.nodes:
             with deployment.hosts[node.name].entered():
@@ -136,7 +136,7 @@ class LinkSampler:
             settings.close()
 
     def sample(self) -> list[LinkSample]:
-        """Read every link now. Raises EnvironmentLacksError if a link or its shaper has gone."""
+        """Read every link now. Raises MissingRequirementError if a link or its shaper has gone."""
         samples: list[LinkSample] = []
         with self._lock:
             relayed_from_s, relayed = time.monotonic(), self._deployment.relay_counters()
@@ -149,11 +149,11 @@ class LinkSampler:
                 at_s = time.monotonic() if own else relayed_at_s
                 try:
                     index = self._indices[port.node].get(port.interface, 0)
-                    told = self._told[port.node, index] = self._monitors[port.node].link_message(index)
-                    interface_bytes = transmitted_bytes(told)
+                    reply = self._replies[port.node, index] = self._monitors[port.node].link_message(index)
+                    interface_bytes = transmitted_bytes(reply)
                 except NetlinkError as error:
                     self._deployment.check()  # without its relay a link has no ports
-                    raise EnvironmentLacksError(f"{port.interface}: its counters cannot be read: {error}") from error
+                    raise MissingRequirementError(f"{port.interface}: its counters cannot be read: {error}") from error
                 samples.append(
                     LinkSample(
                         at_s=at_s,
@@ -182,7 +182,7 @@ class LinkSampler:
             return next(item for item in monitor.htb_classes(index) if item.handle == CLASS_HANDLE)
         except (NetlinkError, StopIteration) as error:
             self._deployment.check()
-            raise EnvironmentLacksError(f"{port.interface}: its shaper cannot be read: {error}") from error
+            raise MissingRequirementError(f"{port.interface}: its shaper cannot be read: {error}") from error
 
     def _reading(self, key: tuple[str, str]) -> Reading:
         with self._lock:
@@ -243,8 +243,8 @@ class LinkSampler:
             for settings in self._settings.values():
                 self._foreign += settings.changes()
             with self._lock:
-                told = list(self._told.items())
-            for (node, _), message in told:
+                reply = list(self._replies.items())
+            for (node, _), message in reply:
                 self._foreign += self._settings[node].compared(message)
 
     def begin_background(self) -> None:

@@ -96,7 +96,7 @@ _IFLA_GSO_MAX_SEGS: Final = 40
 _IFLA_GSO_MAX_SIZE: Final = 41
 _IFLA_EVENT: Final = 44
 _IFLA_EVENT_FEATURES: Final = 2
-_TOLD_ATTRIBUTES: Final = frozenset(
+_REPORTED_ATTRIBUTES: Final = frozenset(
     {_IFLA_ADDRESS, _IFLA_MTU, _IFLA_QDISC, _IFLA_TXQLEN, _IFLA_CARRIER, _IFLA_GSO_MAX_SEGS, _IFLA_GSO_MAX_SIZE}
 )
 """Of an interface's messages, what falsifies when it changes; they come for other reasons, too, such as a capture."""
@@ -111,7 +111,7 @@ class SettingChange(NamedTuple):
     what: str
     """`traffic class set on w0-eth0`."""
     port_id: int
-    """Of the netlink socket that asked for it: as a rule the process' id; 0: the kernel itself."""
+    """Of the netlink socket that requested it: as a rule the process' id; 0: the kernel itself."""
 
     @property
     def text(self) -> str:
@@ -224,8 +224,8 @@ class SettingsMonitor:
         found = dict(attributes(body, _IFINFOMSG.size))
         if _IFLA_NAME in found:
             self._names[index] = found[_IFLA_NAME].rstrip(b"\0").decode(errors="replace")
-        told = tuple(sorted((kind, value) for kind, value in found.items() if kind in _TOLD_ATTRIBUTES))
-        now = _Interface(flags & (_IFF_UP | _IFF_NOARP | _IFF_LOWER_UP), told)
+        reported = tuple(sorted((kind, value) for kind, value in found.items() if kind in _REPORTED_ATTRIBUTES))
+        now = _Interface(flags & (_IFF_UP | _IFF_NOARP | _IFF_LOWER_UP), reported)
         before, self._known[index] = self._known.get(index), now
         features = found.get(_IFLA_EVENT, b"\0\0\0\0")[:4] == struct.pack("=I", _IFLA_EVENT_FEATURES)
         return before != now or features

@@ -1,4 +1,4 @@
-"""What a run's page of metrics says of its switches that add. Pure, but for asking them."""
+"""What a run's page of metrics says of its aggregating switches. Pure, but for asking them."""
 
 from collections.abc import Callable, Mapping
 
@@ -35,7 +35,7 @@ def bound_elements_per_s(plan: Plan, aggregator: AggregatorPlan) -> float | None
     names = {port.address: port.node for port, _ in plan.links}
     pairs = [pair for address in aggregator.workers for pair in _both(names[address], aggregator.name)]
     hops = {hop for pair in pairs for hop in plan.paths[pair].shares}
-    rates_bps = [each.rate_bps for each in plan.directions if each.hop in hops and not each.asked.unshaped]
+    rates_bps = [each.rate_bps for each in plan.directions if each.hop in hops and not each.requested.unshaped]
     if not rates_bps:
         return None
     collective = aggregator.collective

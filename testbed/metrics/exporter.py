@@ -18,12 +18,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from switch_agg.metrics import AggregatorCollector, Scraped
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.metrics import families
 from testbed.metrics.families import Family
 
 if TYPE_CHECKING:  # these import mininet's nodes
-    from testbed.deployment.live_links import Mark
+    from testbed.deployment.live_links import LinkChangeEvent
     from testbed.experiment.delay_backends.base import DelayCounters
     from testbed.measure.backlog import BacklogProbe
     from testbed.measure.machine import MachineSample
@@ -94,7 +94,7 @@ class Exporter:
         """Port 0 takes any free one, `auto` the usual one (PORT) if it is free, else any; `information` (the name of
         the spec) becomes labels of testbed_run_info. `dilation`: samples come with virtual rates and real times.
 
-        Raises EnvironmentLacksError if the port cannot be had.
+        Raises MissingRequirementError if the port cannot be had.
         """
         self._address = address
         self._registry = CollectorRegistry()
@@ -104,7 +104,7 @@ class Exporter:
         if port == "auto":
             try:
                 self._server, self._thread = _serve(PORT, address, self._registry)
-            except EnvironmentLacksError:
+            except MissingRequirementError:
                 port = 0
             else:
                 return
@@ -126,7 +126,7 @@ class Exporter:
         self._run.delay_counters = counters
 
     def watch_aggregators(self, scraped: Callable[[], Sequence[Scraped]]) -> None:
-        """Ask, at every scrape, what the switches that add have done."""
+        """Ask, at every scrape, what the aggregating switches have done."""
         self._registry.register(AggregatorCollector(scraped))
 
     def update_links(self, samples: "Sequence[LinkSample]") -> None:
@@ -141,9 +141,9 @@ class Exporter:
         """What a link sent while packets surely waited. Any thread may call it."""
         self._run.count_probe(probe)
 
-    def count_changes(self, marks: "Sequence[Mark]") -> None:
+    def count_changes(self, events: "Sequence[LinkChangeEvent]") -> None:
         """Settings that were changed just now. Any thread may call it."""
-        self._run.count_changes(marks)
+        self._run.count_changes(events)
 
     def note_iteration(self, worker: str) -> None:
         """The worker (`w0`) has ended an iteration, of any phase. Any thread may call it."""
@@ -193,10 +193,10 @@ class _RunCollector(Collector):
             due, sent = self._probed.get(key, (0.0, 0))
             self._probed[key] = due + probe.due_bytes, sent + probe.sent_bytes
 
-    def count_changes(self, marks: "Sequence[Mark]") -> None:
+    def count_changes(self, events: "Sequence[LinkChangeEvent]") -> None:
         with self._lock:
-            for mark in marks:
-                key = mark.link, mark.node, mark.source
+            for event in events:
+                key = event.link, event.node, event.source
                 self._changes[key] = self._changes.get(key, 0) + 1
 
     def note_iteration(self, worker: str) -> None:
@@ -304,7 +304,7 @@ def _serve(port: int, address: str, registry: CollectorRegistry) -> tuple[WSGISe
         return start_http_server(port, address, registry)
     except OSError as error:
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror or error})"
-        raise EnvironmentLacksError(
+        raise MissingRequirementError(
             f"metrics.port: {address}:{port} {reason}; set another port with `--set metrics.port=9465`, "
             "any free one with `metrics.port=0`, or none with `metrics.port=null`"
         ) from error

@@ -99,7 +99,7 @@ DELAY_LINE_LATE: Final = Family(
     name="testbed_delay_line_late_seconds",
     kind="summary",
     labels=(*_LINK, "quantile"),
-    text="How much later than asked packets were let go since the link was made.",
+    text="How much later than requested packets were let go since the link was made.",
     source="the program that delays packets (backends nfqueue, tap), asked at each scrape",
 )
 DELAY_LINE_DROPS: Final = Family(

@@ -17,13 +17,13 @@ from urllib.parse import urlencode
 
 import yaml
 
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.hosts.spawn import Output, SpawnedProcess, log_tail, spawn
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RunState
 
 PROGRAM: Final = "prometheus"
-CURE: Final = "apt-get install --no-install-recommends prometheus"
+FIX: Final = "apt-get install --no-install-recommends prometheus"
 RULES: Final = Path(__file__).with_name("rules.yml")
 DIRECTORY: Final = "prometheus"
 """Within the record."""
@@ -82,7 +82,7 @@ class PrometheusServer:
     """A running Prometheus. Callable from any thread."""
 
     def __init__(self, state: RunState, *, record: Path, log_directory: Path, target_port: int, port: int = 0) -> None:
-        """Returns when it answers. Port 0 takes any free one. Raises EnvironmentLacksError with what it said."""
+        """Returns when it answers. Port 0 takes any free one. Raises MissingRequirementError with what it said."""
         self._state = state
         self._log_directory = log_directory
         self._directory = record / DIRECTORY
@@ -97,7 +97,7 @@ class PrometheusServer:
             try:
                 self._wait_ready()
                 break
-            except EnvironmentLacksError as error:
+            except MissingRequirementError as error:
                 self.stop()
                 # Somebody may take a port between its being found free and Prometheus' binding it.
                 if port or not left or "address already in use" not in str(error):
@@ -139,7 +139,7 @@ class PrometheusServer:
             status = self._process.wait(_POLL_S)
             if status is not None or time.monotonic() > deadline_s:
                 state = "is not ready in time" if status is None else f"ended with status {status}"
-                raise EnvironmentLacksError(
+                raise MissingRequirementError(
                     f"metrics.prometheus: {PROGRAM} (2.36 or newer) on port {self.port} {state}: "
                     f"{log_tail(self._process.log_path)}"
                 )
@@ -216,13 +216,13 @@ class PrometheusServer:
 
 
 def _available(port: int) -> int:
-    """That port, or with 0 a free one. Raises EnvironmentLacksError: whoever has it might answer in our name."""
+    """That port, or with 0 a free one. Raises MissingRequirementError: whoever has it might answer in our name."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_LOOPBACK, port))
         except OSError as error:
-            raise EnvironmentLacksError(
+            raise MissingRequirementError(
                 f"metrics.prometheus.port: {_LOOPBACK}:{port} is in use; set another, or 0 for any free one"
             ) from error
         found: int = probe.getsockname()[1]

@@ -167,7 +167,7 @@ def _routes(
     subnets = {first.node: _subnet(first) for first, _ in links if first.node in hops}
     for worker, towards in hops.items():
         if worker not in own:
-            ways = [own[neighbour] for neighbour in towards[name]]
-            gateways = tuple(Gateway(address=far.address, interface=near.interface) for near, far in ways)
+            next_hops = [own[neighbour] for neighbour in towards[name]]
+            gateways = tuple(Gateway(address=far.address, interface=near.interface) for near, far in next_hops)
             routes.append(Route(destination=subnets[worker], gateways=gateways))
     return tuple(routes)

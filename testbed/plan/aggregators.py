@@ -21,7 +21,7 @@ from testbed.plan.addressing import Port
 from testbed.plan.aggregation_tree import Branch, tree_of
 from testbed.plan.paths import Hop, Path
 from testbed.plan.prediction import path_delay_s
-from transports.collectives.base import Seat
+from transports.collectives.base import AggregatorAssignment
 from transports.collectives.in_network import InNetwork
 from transports.units import format_size
 
@@ -176,30 +176,30 @@ def _tenants(
     """With the slots behind the experiment's, one quota after the other."""
     found: list[TenantPlan] = []
     first_slot, taken = collective.num_slots, set[str]()
-    for index, asked in enumerate(collective.tenants):
+    for index, requested in enumerate(collective.tenants):
         path = f"collective.tenants.{index}"
-        for host in asked.workers:
+        for host in requested.workers:
             if host not in traffic_hosts:
                 there = ", ".join(traffic_hosts) or "none yet: say `hosts: {x0: {at: s0}}`"
                 raise SpecError(f"{path}.workers: {host!r} is no host for background traffic; there are {there}")
             if host in taken:
                 raise SpecError(f"{path}.workers: {host} has a place in a job already")
             taken.add(host)
-        if first_slot + asked.num_slots > MAX_SLOTS:
+        if first_slot + requested.num_slots > MAX_SLOTS:
             raise SpecError(f"{path}.num_slots: a switch has {MAX_SLOTS} slots, and {first_slot} are taken")
         job = Job(
             number=index + 1,
-            workers=tuple(ends[host][0].address for host in asked.workers),
+            workers=tuple(ends[host][0].address for host in requested.workers),
             num_elements=collective.num_elements,
             first_slot=first_slot,
-            num_slots=asked.num_slots,
+            num_slots=requested.num_slots,
         )
-        found.append(TenantPlan(job=job, hosts=asked.workers, size_bytes=asked.size_bytes))
-        first_slot += asked.num_slots
+        found.append(TenantPlan(job=job, hosts=requested.workers, size_bytes=requested.size_bytes))
+        first_slot += requested.num_slots
     return tuple(found)
 
 
-def shared_hops(aggregators: Sequence[AggregatorPlan], ways: Mapping[Hop, Path]) -> set[Hop]:
+def shared_hops(aggregators: Sequence[AggregatorPlan], all_paths: Mapping[Hop, Path]) -> set[Hop]:
     """Those that other jobs put bytes on, nobody knows how many."""
     pairs = [
         pair
@@ -208,7 +208,7 @@ def shared_hops(aggregators: Sequence[AggregatorPlan], ways: Mapping[Hop, Path])
         for host in tenant.hosts
         for pair in ((host, each.name), (each.name, host))
     ]
-    return {hop for pair in pairs for hop in ways[pair].shares}
+    return {hop for pair in pairs for hop in all_paths[pair].shares}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,7 +257,7 @@ def _places(experiment: Experiment, network: Network) -> list[_Place]:
     return found
 
 
-def seats_of(aggregators: Sequence[AggregatorPlan], rank: int) -> dict[str, Seat]:
+def assignments_of(aggregators: Sequence[AggregatorPlan], rank: int) -> dict[str, AggregatorAssignment]:
     """The worker's aggregator and its number there, by `InNetwork.identity`."""
     return {
         each.collective.identity: (each.port.address, each.children.index(f"w{rank}"))
@@ -276,7 +276,7 @@ def workers_below(aggregators: Sequence[AggregatorPlan], aggregator: AggregatorP
 
 
 def exchange_delay_s(
-    ways: Mapping[Hop, Path],
+    all_paths: Mapping[Hop, Path],
     traffic: Mapping[Hop, int],
     aggregators: Sequence[AggregatorPlan],
     delays_s: Mapping[Hop, float],
@@ -287,10 +287,10 @@ def exchange_delay_s(
 
     def below_s(aggregator: AggregatorPlan) -> float:
         return max(
-            path_delay_s(ways, {(child, aggregator.name): 0}, delays_s)
+            path_delay_s(all_paths, {(child, aggregator.name): 0}, delays_s)
             + (below_s(by_name[child]) if child in by_name else 0.0)
             for child in aggregator.children
         )
 
     roots = (each for each in aggregators if each.parent is None)
-    return max([path_delay_s(ways, traffic, delays_s), *(below_s(root) for root in roots)])
+    return max([path_delay_s(all_paths, traffic, delays_s), *(below_s(root) for root in roots)])

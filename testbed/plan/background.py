@@ -22,7 +22,7 @@ class Flow:
     """One flow with its ends and its way."""
 
     index: int
-    asked: Background
+    requested: Background
     source: Port
     target: Port
     path: Path
@@ -35,28 +35,28 @@ class Flow:
     @property
     def title(self) -> str:
         """`background w0 → w3 (constant)`."""
-        return f"background {self.source.node} → {self.target.node} ({self.asked.kind})"
+        return f"background {self.source.node} → {self.target.node} ({self.requested.kind})"
 
     def sink_arguments(self) -> tuple[str, ...]:
         """After the path of its counters."""
-        return ("sink", self.asked.protocol, self.target.address, str(self.port))
+        return ("sink", self.requested.protocol, self.target.address, str(self.port))
 
     def source_arguments(self, *, seed: int) -> tuple[str, ...]:
         """After the path of its counters."""
-        asked = self.asked
-        moments = (f"{asked.start_s * 1e9:.0f}", f"{(asked.stop_s or 0) * 1e9:.0f}")
+        requested = self.requested
+        moments = (f"{requested.start_s * 1e9:.0f}", f"{(requested.stop_s or 0) * 1e9:.0f}")
         ends = (self.source.address, self.target.address, str(self.port))
-        return (asked.protocol, *ends, *moments, *asked.source_arguments(seed=seed + self.index))
+        return (requested.protocol, *ends, *moments, *requested.source_arguments(seed=seed + self.index))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `testbed plan --json`."""
         return {
             "from": self.source.node,
             "to": self.target.node,
-            "kind": self.asked.kind,
+            "kind": self.requested.kind,
             "path": self.path.text,
-            "offered_bps": self.asked.offered_bps(),
-            "text": self.asked.text() + self.asked.when,
+            "offered_bps": self.requested.offered_bps(),
+            "text": self.requested.text() + self.requested.when,
         }
 
 
@@ -65,17 +65,17 @@ def plan_flows(
 ) -> tuple[Flow, ...]:
     """The flows between these hosts. Raises SpecError for an end that is none of them."""
     flows = []
-    for index, asked in enumerate(background):
-        for key, node in (("from", asked.from_), ("to", asked.to)):
+    for index, requested in enumerate(background):
+        for key, node in (("from", requested.from_), ("to", requested.to)):
             if node not in ports:
                 raise SpecError(f"background.{index}.{key}: {node!r} is no host; there are {', '.join(ports)}")
         flows.append(
             Flow(
                 index=index,
-                asked=asked,
-                source=ports[asked.from_],
-                target=ports[asked.to],
-                path=paths[asked.from_, asked.to],
+                requested=requested,
+                source=ports[requested.from_],
+                target=ports[requested.to],
+                path=paths[requested.from_, requested.to],
             )
         )
     return tuple(flows)
@@ -129,7 +129,7 @@ class FlowBytes:
     received_bytes: int
     """By the sink: each has crossed every link of the path."""
     due: int = 0
-    """Packets that the schedule asked for; 0 for TCP."""
+    """Packets that the schedule requested; 0 for TCP."""
     blocked: int = 0
     """Of them, those that did not fit the source's own link."""
     late: int = 0
@@ -147,7 +147,7 @@ def flow_bytes(
     """Between two moments. The kernel's counters of the flow's connections say what TCP sent: payload with
     retransmissions, and segments that carried it."""
     received = end.sink.received_bytes - start.sink.received_bytes
-    if flow.asked.protocol == "udp":
+    if flow.requested.protocol == "udp":
         return FlowBytes(
             flow=flow,
             sent_bytes=end.source.sent_bytes - start.source.sent_bytes,

@@ -1,6 +1,6 @@
 """Addresses and forwarding of a bridged network: every switch a Linux bridge, all nodes in one subnet. Pure.
 
-Nothing is learnt, flooded or asked for: every node has a static neighbour entry for every other one, every switch a
+Nothing is learnt, flooded or requested: every node has a static neighbour entry for every other one, every switch a
 static forwarding entry for every node (bridge(8)), learning, flooding and the spanning tree are off. So a frame takes
 the one path there is, or none; a network with loops has no such path and is refused. Each switch is a node of the
 subnet itself, with the address of its bridge: its links can be measured one by one.

@@ -13,7 +13,7 @@ from transports.errors import OptionError
 
 def require_synchronisable(experiment: Experiment) -> None:
     """Raises SpecError where the rest of the spec does not go with the way workers synchronise."""
-    if reason := experiment.synchronisation.misfit(experiment):
+    if reason := experiment.synchronisation.incompatibility(experiment):
         raise SpecError(f"synchronisation: {experiment.synchronisation.kind} {reason}")
 
 
@@ -29,7 +29,7 @@ def buckets_of(experiment: Experiment, all_reduce_s: Callable[[int], float]) -> 
             f"fusion: {fusion.kind} goes through an engine on our own transports, and stack {experiment.stack.kind} "
             "brings its own; leave one of them out"
         )
-    if reason := workload.fusion_refusal(fusion):
+    if reason := workload.unsupported_fusion(fusion):
         raise SpecError(f"fusion: {reason}")
     return fusion.buckets(_gradients(experiment), all_reduce_s)
 
@@ -53,7 +53,7 @@ def exchanges_by_bucket(experiment: Experiment, buckets: Sequence[int]) -> tuple
     """Those of each bucket. Raises SpecError as :func:`exchanges` does."""
     compressor = experiment.compression
     _require_right(experiment, compressor)
-    if experiment.stack is None and (reason := experiment.collective.buckets_misfit(buckets)):
+    if experiment.stack is None and (reason := experiment.collective.buckets_incompatibility(buckets)):
         raise SpecError(reason)
     agreement = _agreement(experiment, buckets)
     return tuple(
@@ -90,17 +90,19 @@ def _bucket_shapes(experiment: Experiment, buckets: Sequence[int]) -> Iterator[l
     return experiment.fusion.bucket_shapes(_gradients(experiment), buckets)
 
 
-def scaled(asked_for: Sequence[Exchange], *, payload_bytes: float, num_workers: int) -> tuple[Exchange, ...]:
+def scaled(requested_exchanges: Sequence[Exchange], *, payload_bytes: float, num_workers: int) -> tuple[Exchange, ...]:
     """The same with payloads as long as they were found to be, in one iteration of one worker."""
     gathered = [
-        exchange for exchange in asked_for if exchange.operation == "all_gather" and exchange.element_bytes == 1
+        exchange
+        for exchange in requested_exchanges
+        if exchange.operation == "all_gather" and exchange.element_bytes == 1
     ]
     planned_bytes = sum(exchange.num_elements for exchange in gathered) / num_workers
     lengths_bytes = LENGTH_BYTES * len(gathered)
     factor = (payload_bytes - lengths_bytes) / planned_bytes if planned_bytes else 1.0
     return tuple(
         exchange._replace(num_elements=round(exchange.num_elements * factor)) if exchange in gathered else exchange
-        for exchange in asked_for
+        for exchange in requested_exchanges
     )
 
 
@@ -112,7 +114,7 @@ def _require_right(experiment: Experiment, compressor: Compressor) -> None:
             f"compression: {compressor.kind} works on our own transports, and stack {experiment.stack.kind} brings "
             "its own; leave one of them out"
         )
-    if reason := experiment.workload.refusal(compressor):
+    if reason := experiment.workload.unsupported_compression(compressor):
         raise SpecError(f"compression: {reason}")
     warmup = experiment.workload.phase_lengths().get("warmup", 0)
     if compressor.settled_after > warmup:

@@ -1,4 +1,4 @@
-"""One direction of a link: what is asked, how it is done, what it must carry."""
+"""One direction of a link: what is requested, how it is done, what it must carry."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +18,7 @@ class Direction:
     """`w0-s0`, for both directions."""
     sender: Port
     receiver: Port
-    asked: LinkSpec
+    requested: LinkSpec
     """Fully resolved: the rate is this direction's share, the queue is in bytes."""
     gso_max_segments: int | None
     """Of the sender's interface, from the rate at the start; None: the kernel's own limit."""
@@ -44,17 +44,17 @@ class Direction:
     @property
     def rate_bps(self) -> float:
         """As asked."""
-        return self.asked.rate_bps
+        return self.requested.rate_bps
 
     @property
     def delay_s(self) -> float:
         """As asked: the mean where there is jitter."""
-        return self.asked.delay_s
+        return self.requested.delay_s
 
     @property
     def loss(self) -> float:
-        """The share of packets lost in the long run, as asked."""
-        return self.asked.mean_loss
+        """The share of packets lost in the long run, as requested."""
+        return self.requested.mean_loss
 
     @property
     def balanced_s(self) -> float:
@@ -70,7 +70,7 @@ class Direction:
             "rate_bps": self.rate_bps,
             "delay_s": self.delay_s,
             "loss": self.loss,
-            "asked": self.asked.model_dump(mode="json", by_alias=True),
+            "requested": self.requested.model_dump(mode="json", by_alias=True),
             "shaper": None if self.shaper is None else asdict(self.shaper),
             "delay_backend": None if self.delay_stage is None else self.delay_stage.backend,
             "expected_bytes": self.expected_bytes,

@@ -17,7 +17,7 @@ _SETTINGS: Final = LinkOverride.model_fields
 
 
 @dataclass(kw_only=True, slots=True)
-class AskedLink:
+class LinkConfig:
     """What is asked of one direction, and which key of the spec asks each thing."""
 
     link: str
@@ -42,38 +42,42 @@ def min_queue_bytes(packet_bytes: int) -> int:
     return min(_SUPERFRAME_QUEUE_BYTES, 3 * (packet_bytes + _ETHERNET_HEADER_BYTES))
 
 
-def asked_links(
-    network: Network, link: LinkSpec, inside: LinkSpec, overrides: Mapping[str, LinkOverride], *, packet_bytes: int
-) -> dict[Hop, AskedLink]:
-    """Every direction's settings: `link` with the edge's share of the rate, or `inside` within a host, then the
+def link_configs(
+    network: Network, link: LinkSpec, intra_host: LinkSpec, overrides: Mapping[str, LinkOverride], *, packet_bytes: int
+) -> dict[Hop, LinkConfig]:
+    """Every direction's settings: `link` with the edge's share of the rate, or `intra_host` within a host, then the
     overrides in their order.
 
     `packet_bytes` is the largest packet that a queue gets. Queues in bandwidth-delay products become bytes. Raises
     SpecError for an override that names no link and for settings that contradict each other, with the keys.
     """
-    asked = [
-        _beside(edge, hop) if edge.beside else _inside(edge, inside, hop) if edge.inside else _share(edge, link, hop)
+    requested = [
+        _colocated(edge, hop)
+        if edge.colocated
+        else _intra_host(edge, intra_host, hop)
+        if edge.intra_host
+        else _share(edge, link, hop)
         for edge in network.edges
         for hop in ((edge.first, edge.second), (edge.second, edge.first))
     ]
     for text, override in overrides.items():
         try:
-            named = select(asked, text)
+            named = select(requested, text)
         except SpecError as error:
             raise SpecError(f"links: {error}") from None
         for each in named:
             each.override(override, f"links.{text}")
-    _settle_pairs(asked, packet_bytes)
-    _refuse(asked, packet_bytes)
-    return {each.hop: each for each in asked}
+    _settle_pairs(requested, packet_bytes)
+    _refuse(requested, packet_bytes)
+    return {each.hop: each for each in requested}
 
 
 def changed_links(
-    asked: Sequence[AskedLink], link: str, override: LinkOverride, path: str, *, packet_bytes: int
-) -> list[AskedLink]:
+    requested: Sequence[LinkConfig], link: str, override: LinkOverride, path: str, *, packet_bytes: int
+) -> list[LinkConfig]:
     """The same directions, both of a link after each other, once the override found at that path holds for those that
-    the selector names. Raises SpecError as :func:`asked_links` does."""
-    changed = [replace(each, keys=dict(each.keys)) for each in asked]
+    the selector names. Raises SpecError as :func:`link_configs` does."""
+    changed = [replace(each, keys=dict(each.keys)) for each in requested]
     try:
         named = select(changed, link)
     except SpecError as error:
@@ -85,56 +89,58 @@ def changed_links(
     return changed
 
 
-def _settle_pairs(asked: Sequence[AskedLink], packet_bytes: int) -> None:
-    for there, back in zip(asked[::2], asked[1::2], strict=True):
+def _settle_pairs(requested: Sequence[LinkConfig], packet_bytes: int) -> None:
+    for there, back in zip(requested[::2], requested[1::2], strict=True):
         round_trip_s = there.spec.delay_s + back.spec.delay_s
         _settle(there, round_trip_s, packet_bytes)
         _settle(back, round_trip_s, packet_bytes)
 
 
-def _share(edge: Edge, link: LinkSpec, hop: Hop) -> AskedLink:
+def _share(edge: Edge, link: LinkSpec, hop: Hop) -> LinkConfig:
     spec = link.model_copy(update={"rate_bps": link.rate_bps * edge.rate_factor})
-    asked = AskedLink(link=edge.name, hop=hop, spec=spec, keys={"rate": "topology"} if edge.rate_factor != 1 else {})
-    asked.override(edge.settings, f"topology ({edge.name})")
-    return asked
+    requested = LinkConfig(
+        link=edge.name, hop=hop, spec=spec, keys={"rate": "topology"} if edge.rate_factor != 1 else {}
+    )
+    requested.override(edge.settings, f"topology ({edge.name})")
+    return requested
 
 
-def _inside(edge: Edge, inside: LinkSpec, hop: Hop) -> AskedLink:
+def _intra_host(edge: Edge, intra_host: LinkSpec, hop: Hop) -> LinkConfig:
     keys = {field.alias or name: f"workers_per_host.link.{field.alias or name}" for name, field in _SETTINGS.items()}
-    return AskedLink(link=edge.name, hop=hop, spec=inside, keys=keys)
+    return LinkConfig(link=edge.name, hop=hop, spec=intra_host, keys=keys)
 
 
-def _beside(edge: Edge, hop: Hop) -> AskedLink:
+def _colocated(edge: Edge, hop: Hop) -> LinkConfig:
     spec = LinkSpec.model_validate({}).model_copy(update={"rate_bps": UNSHAPED_BPS})
     keys = {field.alias or name: "collective" for name, field in _SETTINGS.items()}
-    return AskedLink(link=edge.name, hop=hop, spec=spec, keys=keys)
+    return LinkConfig(link=edge.name, hop=hop, spec=spec, keys=keys)
 
 
-def _settle(asked: AskedLink, round_trip_s: float, packet_bytes: int) -> None:
+def _settle(requested: LinkConfig, round_trip_s: float, packet_bytes: int) -> None:
     """The queue in bytes, and at least the smallest that holds what comes."""
-    queue = asked.spec.queue
+    queue = requested.spec.queue
     if not isinstance(queue, int):
-        queue_bytes = queue.queue_bytes(asked.spec.rate_bps, round_trip_s)
-        asked.spec = asked.spec.with_queue(max(min_queue_bytes(packet_bytes), queue_bytes))
+        queue_bytes = queue.queue_bytes(requested.spec.rate_bps, round_trip_s)
+        requested.spec = requested.spec.with_queue(max(min_queue_bytes(packet_bytes), queue_bytes))
 
 
-def _refuse(every: Sequence[AskedLink], packet_bytes: int) -> None:
+def _refuse(every: Sequence[LinkConfig], packet_bytes: int) -> None:
     """Raise SpecError with everything that is wrong, once for each key."""
     found: dict[str, str] = {}
-    for asked in every:
-        for setting, reason in _faults(asked, packet_bytes):
-            found.setdefault(asked.key(setting), reason)
+    for requested in every:
+        for setting, reason in _faults(requested, packet_bytes):
+            found.setdefault(requested.key(setting), reason)
     if found:
         raise SpecError("\n".join(f"{key}: {reason}" for key, reason in found.items()))
 
 
-def _faults(asked: AskedLink, packet_bytes: int) -> Iterator[tuple[str, str]]:
-    spec, name = asked.spec, " -> ".join(asked.hop)
+def _faults(requested: LinkConfig, packet_bytes: int) -> Iterator[tuple[str, str]]:
+    spec, name = requested.spec, " -> ".join(requested.hop)
     if not spec.unshaped and not MIN_RATE_BPS <= spec.rate_bps <= MAX_RATE_BPS:
         yield (
             "rate",
             (
-                f"the link {asked.link} would have {format_rate(spec.rate_bps)}, its share of link.rate; allowed: "
+                f"the link {requested.link} would have {format_rate(spec.rate_bps)}, its share of link.rate; allowed: "
                 f"{format_rate(MIN_RATE_BPS)} to {format_rate(MAX_RATE_BPS)}"
             ),
         )

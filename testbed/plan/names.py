@@ -70,12 +70,12 @@ def hosts_differences(text: str, names: Mapping[str, str]) -> list[str]:
         if found:
             first.setdefault(address, found[0])
     differences = [
-        f"{name} is {' and '.join(sorted(addresses.get(name, ()))) or 'nobody'} in /etc/hosts, asked for {address}"
+        f"{name} is {' and '.join(sorted(addresses.get(name, ()))) or 'nobody'} in /etc/hosts, requested {address}"
         for name, address in names.items()
         if addresses.get(name) != {address}
     ]
     return differences + [
-        f"{address} is {first[address]} in /etc/hosts, asked for {name}"
+        f"{address} is {first[address]} in /etc/hosts, requested {name}"
         for name, address in names.items()
         if first.get(address, name) != name
     ]
@@ -91,7 +91,7 @@ def _entries(text: str) -> Iterator[tuple[str, list[str]]]:
 def main(own: str, *names: str) -> None:
     """Resolve `name=address` each, in both directions, by this process' own C library, as any program would; `own` is
     what the host is to be called. Ends with a line for everything that is not so."""
-    found = [] if socket.gethostname() == own else [f"the host is called {socket.gethostname()}, asked for {own}"]
+    found = [] if socket.gethostname() == own else [f"the host is called {socket.gethostname()}, requested {own}"]
     for name, address in (each.split("=") for each in names):
         try:
             forward = {str(each[4][0]) for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
@@ -100,6 +100,6 @@ def main(own: str, *names: str) -> None:
             found.append(f"{name} ({address}) cannot be looked up: {error}")
             continue
         if forward != {address} or backward != name:
-            found.append(f"{name} is {' and '.join(sorted(forward))}, and {address} is {backward}; asked for {address}")
+            found.append(f"{name} is {' and '.join(sorted(forward))}, and {address} is {backward}; requested {address}")
     if found:
         sys.exit("\n".join(found))

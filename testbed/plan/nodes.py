@@ -9,7 +9,7 @@ from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, Node
 from testbed.plan.addressing import NodeAddresses, Port
 from testbed.plan.bridging import BRIDGE_SYSCTLS
 from testbed.plan.direction import Direction
-from testbed.plan.link_configuration import AskedLink
+from testbed.plan.link_configuration import LinkConfig
 from testbed.plan.path_manager import PathManager
 
 DEFAULT_BUFFER_BYTES: Final = 4 * 2**20
@@ -127,7 +127,7 @@ def node_plan(
     )
 
 
-def buffer_sysctls(asked: Sequence[AskedLink], path_s: float) -> dict[str, str]:
+def buffer_sysctls(requested: Sequence[LinkConfig], path_s: float) -> dict[str, str]:
     """Socket buffers that let one TCP connection fill the longest path, whatever is asked of the links in the course of
     the run; the kernel's own limits where they do.
 
@@ -135,9 +135,9 @@ def buffer_sysctls(asked: Sequence[AskedLink], path_s: float) -> dict[str, str]:
     as much again is for the queues.
     """
     rate_bps = max(
-        each.spec.rate_bps for each in asked if each.hop[0].startswith(("w", "h", "ps")) and not each.spec.unshaped
+        each.spec.rate_bps for each in requested if each.hop[0].startswith(("w", "h", "ps")) and not each.spec.unshaped
     )
-    window_bytes = 2 * path_s * rate_bps / 8 + max(each.spec.queue_bytes for each in asked)
+    window_bytes = 2 * path_s * rate_bps / 8 + max(each.spec.queue_bytes for each in requested)
     limit_bytes = int(3 * window_bytes)
     if path_s == 0 or limit_bytes <= DEFAULT_BUFFER_BYTES:
         return {}

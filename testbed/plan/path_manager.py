@@ -36,15 +36,15 @@ class PathManager:
     def differences(self, limits: str, endpoints: Sequence[dict[str, Any]]) -> list[str]:
         """`limits` is what `ip mptcp limits show` answers, `endpoints` what `ip -j mptcp endpoint show` does."""
         words = limits.split()
-        told = dict(zip(words[::2], words[1::2], strict=False))
+        reported = dict(zip(words[::2], words[1::2], strict=False))
         more = str(self.num_subflows - 1)
         found = [
-            f"ip mptcp limits: {name} is {told.get(name)}, asked for {more}"
+            f"ip mptcp limits: {name} is {reported.get(name)}, requested {more}"
             for name in ("subflows", "add_addr_accepted")
-            if told.get(name) != more
+            if reported.get(name) != more
         ]
-        asked = [(self.address, port, True) for port in self.ports]
+        requested = [(self.address, port, True) for port in self.ports]
         known = [(each.get("address"), each.get("port"), bool(each.get("signal"))) for each in endpoints]
-        if sorted(known, key=str) != asked:
-            found.append(f"ip mptcp endpoints are {known}, asked for {asked}")
+        if sorted(known, key=str) != requested:
+            found.append(f"ip mptcp endpoints are {known}, requested {requested}")
         return found

@@ -22,20 +22,20 @@ from testbed.links.htb import Shaper, gso_max_segments
 from testbed.plan.addressing import Port
 from testbed.plan.aggregators import (
     AggregatorPlan,
+    assignments_of,
     exchange_delay_s,
     plan_aggregators,
-    seats_of,
 )
 from testbed.plan.background import Flow, plan_flows
 from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable
 from testbed.plan.direction import Direction
 from testbed.plan.forwarding import forwarding
-from testbed.plan.link_configuration import AskedLink, asked_links
+from testbed.plan.link_configuration import LinkConfig, link_configs
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import Prediction, exchange_time_s, path_delay_s, predict
-from testbed.plan.requested_links import able, asked_over_time, refusals
+from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
@@ -59,9 +59,9 @@ class Plan:
     nodes: tuple[NodePlan, ...]
     links: tuple[tuple[Port, Port], ...]
     directions: tuple[Direction, ...]
-    asked: Mapping[Hop, AskedLink]
+    requested: Mapping[Hop, LinkConfig]
     """Of every direction at the start, with the keys of the spec that ask it."""
-    ever: tuple[AskedLink, ...]
+    all_configured: tuple[LinkConfig, ...]
     """The same, and everything that `changes` asks of a direction later."""
     buckets: tuple[int, ...]
     """Elements in each bucket, in the order they become ready."""
@@ -115,7 +115,7 @@ class Plan:
 
     def collective_of(self, rank: int) -> Collective:
         """As the worker is told of it: with its own aggregator."""
-        return self.collective.served_by(seats_of(self.aggregators, rank))
+        return self.collective.with_assignment(assignments_of(self.aggregators, rank))
 
     @property
     def participants(self) -> tuple[str, ...]:
@@ -139,22 +139,22 @@ class Plan:
         """The end of its link of a worker or server."""
         return next(a for a, _ in self.links if a.node == host)
 
-    def changed(self, direction: Direction, asked: AskedLink) -> Direction:
+    def changed(self, direction: Direction, requested: LinkConfig) -> Direction:
         """The direction once that is asked of it. Raises SpecError when what makes its delay cannot do it."""
-        spec, stage = asked.spec, direction.delay_stage
+        spec, stage = requested.spec, direction.delay_stage
         if stage is None and spec.needs_delay_stage:
             raise SpecError(
                 f"{direction.name}: the run began without a delay line on this link, so it cannot have delay, jitter "
                 "or loss now; ask for some with `link`, `links` or `changes` in the spec"
             )
-        if spec.ecn_bytes is not None and all(each.spec.ecn_bytes is None for each in self.ever):
+        if spec.ecn_bytes is not None and all(each.spec.ecn_bytes is None for each in self.all_configured):
             raise SpecError(
                 f"{direction.name}: the run began without ECN, so no connection asks for marks now; ask for some with "
                 "`link`, `links` or `changes` in the spec"
             )
         if stage is not None:
-            wrong = refusals(
-                [_really(asked, self.clock)],
+            wrong = unsupported(
+                [_really(requested, self.clock)],
                 stage.backend,
                 superframes=self.experiment.packet_bytes > self.experiment.mtu,
                 bridged=not self.experiment.switch.routes,
@@ -171,7 +171,7 @@ class Plan:
         shaper = direction.shaper
         if shaper is not None:
             shaper = _shaper(shaper.interface, spec, self.clock)
-        return replace(direction, asked=spec, shaper=shaper, delay_stage=stage)
+        return replace(direction, requested=spec, shaper=shaper, delay_stage=stage)
 
     @property
     def dilation_text(self) -> str:
@@ -262,7 +262,7 @@ class Plan:
 
 
 @contextmanager
-def _told_as_spec_errors() -> Iterator[None]:
+def _reported_as_spec_errors() -> Iterator[None]:
     """What transports refuse by names of their own options stands in the spec."""
     try:
         yield
@@ -270,7 +270,7 @@ def _told_as_spec_errors() -> Iterator[None]:
         raise SpecError(str(error)) from None
 
 
-@_told_as_spec_errors()
+@_reported_as_spec_errors()
 def make_plan(
     experiment: Experiment,
     *,
@@ -284,31 +284,35 @@ def make_plan(
     Raises SpecError for combinations that cannot be right.
     """
     clock, dilation_reason = _clock(experiment, chosen_dilation)
-    if misfits := experiment.workload.misfits(experiment):
-        raise SpecError("\n".join(misfits))
+    if incompatibilities := experiment.workload.incompatibilities(experiment):
+        raise SpecError("\n".join(incompatibilities))
     exchanged_with = _exchanged_with(experiment)
     network = place(experiment)
-    inside = experiment.workers_per_host.inside
-    asked = asked_links(network, experiment.link, inside, experiment.links, packet_bytes=experiment.packet_bytes)
-    ever = asked_over_time(list(asked.values()), experiment.changes, packet_bytes=experiment.packet_bytes)
-    really = [_really(each, clock) for each in ever]
+    intra_host = experiment.workers_per_host.intra_host
+    requested = link_configs(
+        network, experiment.link, intra_host, experiment.links, packet_bytes=experiment.packet_bytes
+    )
+    all_configured = requested_over_time(
+        list(requested.values()), experiment.changes, packet_bytes=experiment.packet_bytes
+    )
+    really = [_really(each, clock) for each in all_configured]
     with _said_to_be_real(clock):
         delay_backend = _delay_backend(experiment, really, works)
-    staged = {each.hop for each in ever if each.spec.needs_delay_stage}
+    staged = {each.hop for each in all_configured if each.spec.needs_delay_stage}
     hops = next_hops(network)
     links, addresses = forwarding(experiment.switch, network, hops)
-    ways = paths(hops)
+    all_paths = paths(hops)
     aggregators = plan_aggregators(experiment, network, links)
     adding = [each for each in aggregators if each.collective == experiment.collective]
     channel = experiment.channel
-    delays_s = {hop: each.spec.delay_s for hop, each in asked.items()}
-    propagation_s = path_delay_s(ways, dict.fromkeys(ways, 0), delays_s)
+    delays_s = {hop: each.spec.delay_s for hop, each in requested.items()}
+    propagation_s = path_delay_s(all_paths, dict.fromkeys(all_paths, 0), delays_s)
     latency_s = propagation_s + costs.host_latency_s
-    shaped = [each.spec for each in asked.values() if not each.spec.unshaped]
+    shaped = [each.spec for each in requested.values() if not each.spec.unshaped]
     rate_bps = min((spec.rate_bps for spec in shaped), default=MAX_RATE_BPS)
     goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu) * costs.link_share
     queue_bytes = min((spec.queue_bytes for spec in shaped), default=DEFAULT_QUEUE_BYTES)
-    collective = exchanged_with.informed(
+    collective = exchanged_with.with_network_info(
         tensors=tuple(prod(shape) for shape in experiment.workload.gradient_shapes()),
         latency_s=latency_s,
         rate_bps=goodput_bps,
@@ -340,20 +344,20 @@ def make_plan(
     require_synchronisable(experiment)
     if not experiment.synchronisation.in_step:
         names = participant_names(world.num_workers, world.num_servers)
-        asked_for: tuple[Exchange, ...] = ()
+        requested_exchanges: tuple[Exchange, ...] = ()
         traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
     else:
-        asked_for = exchanges(experiment, buckets)
-        traffic = wire_traffic(collective, channel, world, asked_for, adding, experiment.mtu)
+        requested_exchanges = exchanges(experiment, buckets)
+        traffic = wire_traffic(collective, channel, world, requested_exchanges, adding, experiment.mtu)
     ports = {first.node: first for first, _ in links if first.node in hops}
-    background = plan_flows(experiment.background, ports, ways)
-    unknown = unknown_hops(experiment, world, ways, traffic, background, aggregators)
-    loads = expected_loads(ways, traffic, unknown)
+    background = plan_flows(experiment.background, ports, all_paths)
+    unknown = unknown_hops(experiment, world, all_paths, traffic, background, aggregators)
+    loads = expected_loads(all_paths, traffic, unknown)
     loads |= {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
         _direction(
-            asked[sender.node, receiver.node],
+            requested[sender.node, receiver.node],
             sender,
             receiver,
             index,
@@ -365,8 +369,10 @@ def make_plan(
         )
         for index, (sender, receiver) in enumerate(ends)
     )
-    told = clock.real(directions)
-    longest_s = exchange_delay_s(ways, traffic, adding, {direction.hop: direction.delay_s for direction in directions})
+    real_directions = clock.real(directions)
+    longest_s = exchange_delay_s(
+        all_paths, traffic, adding, {direction.hop: direction.delay_s for direction in directions}
+    )
     congestion = channel.congestion_control or "cubic"
     return Plan(
         experiment=experiment,
@@ -379,25 +385,27 @@ def make_plan(
                 node,
                 [port for ends in links for port in ends if port.node == node.name],
                 addresses[node.name],
-                told,
+                real_directions,
                 congestion=congestion,
                 rto_min_ms=None if clock.dilation == 1 else round(1e3 * clock.real_s(TCP_RTO_MIN_S)),
                 seed=experiment.seed,
                 mtu=experiment.mtu,
                 cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
-                marks=any(each.spec.ecn_bytes is not None for each in ever),
+                marks=any(each.spec.ecn_bytes is not None for each in all_configured),
                 num_subflows=channel.num_subflows,
-                buffer_sysctls=buffer_sysctls(ever, exchange_delay_s(ways, traffic, adding, _longest_delays_s(ever))),
+                buffer_sysctls=buffer_sysctls(
+                    all_configured, exchange_delay_s(all_paths, traffic, adding, _longest_delays_s(all_configured))
+                ),
             )
             for node in network.nodes
         ),
         links=links,
         directions=directions,
-        asked=asked,
-        ever=tuple(ever),
+        requested=requested,
+        all_configured=tuple(all_configured),
         buckets=buckets,
         aggregators=aggregators,
-        exchanges=asked_for,
+        exchanges=requested_exchanges,
         patterns=patterns(experiment, buckets),
         uncompressed_bytes=sum(
             wire_traffic(
@@ -413,15 +421,15 @@ def make_plan(
             experiment,
             collective,
             buckets,
-            asked_for,
+            requested_exchanges,
             directions,
             world,
-            ways=ways,
+            all_paths=all_paths,
             latency_s=longest_s,
             costs=clock.virtual(costs),
         ),
         costs=clock.virtual(costs),
-        paths=ways,
+        paths=all_paths,
         collective=collective,
         propagation_s=propagation_s,
         latency_s=latency_s,
@@ -445,14 +453,14 @@ def _clock(experiment: Experiment, chosen: tuple[float, str] | None) -> tuple[Cl
     return clock, reason
 
 
-def _really(asked: AskedLink, clock: Clock) -> AskedLink:
+def _really(requested: LinkConfig, clock: Clock) -> LinkConfig:
     """As the machine is told it. Raises SpecError for what would be too slow to be told."""
-    real = AskedLink(link=asked.link, hop=asked.hop, spec=clock.real(asked.spec), keys=asked.keys)
+    real = LinkConfig(link=requested.link, hop=requested.hop, spec=clock.real(requested.spec), keys=requested.keys)
     if real.spec.rate_bps < MIN_RATE_BPS:
         raise SpecError(
-            f"{asked.key('rate')}: {' -> '.join(asked.hop)} has {format_rate(asked.spec.rate_bps)}, which would really "
-            f"be {real.spec.rate_bps / 1e6:.3g}mbit at dilation {clock.dilation:g}; allowed: "
-            f"{format_rate(MIN_RATE_BPS)} or more, so at most dilation {asked.spec.rate_bps / MIN_RATE_BPS:g}"
+            f"{requested.key('rate')}: {' -> '.join(requested.hop)} has {format_rate(requested.spec.rate_bps)}, which "
+            f"would really be {real.spec.rate_bps / 1e6:.3g}mbit at dilation {clock.dilation:g}; allowed: "
+            f"{format_rate(MIN_RATE_BPS)} or more, so at most dilation {requested.spec.rate_bps / MIN_RATE_BPS:g}"
         )
     return real
 
@@ -478,20 +486,20 @@ def _shaper(interface: str, spec: LinkSpec, clock: Clock) -> Shaper:
 
 
 def _exchanged_with(experiment: Experiment) -> Collective:
-    """The spec's collective, or a whole stack's own; for a stack that chooses by rules of its own the ring, whose bytes
-    on a worker's link no all-reduce of long buffers undercuts. Raises SpecError for what a stack would ignore."""
+    """The spec's collective, or a baseline library's own; for a stack that chooses by rules of its own the ring, whose
+    bytes on a worker's link no all-reduce of long buffers undercuts. Raises SpecError for what a stack would ignore."""
     stack = experiment.stack
     if stack is None:
         return experiment.collective
     standard = Experiment(name="standard")
     if experiment.collective != standard.collective:
         raise SpecError(
-            f"stack: {stack.kind} is a whole stack with algorithms of its own and has no use for collective "
+            f"stack: {stack.kind} is a baseline library with algorithms of its own and has no use for collective "
             f"{experiment.collective.kind}; leave one of the two out (collective: ring is the same as none)"
         )
     if experiment.channel.kind != standard.channel.kind:
         raise SpecError(
-            f"stack: {stack.kind} is a whole stack over TCP and has no use for channel {experiment.channel.kind}; "
+            f"stack: {stack.kind} is a baseline library over TCP and has no use for channel {experiment.channel.kind}; "
             "leave one of the two out (of channel tcp, `congestion` is for every stack)"
         )
     ignored = [name for name in changed_options(experiment.channel, standard.channel) if name != "congestion"]
@@ -509,13 +517,13 @@ def _exchanged_with(experiment: Experiment) -> Collective:
 
 
 def _delay_backend(
-    experiment: Experiment, asked: Iterable[AskedLink], works: Callable[[BackendName], bool]
+    experiment: Experiment, requested: Iterable[LinkConfig], works: Callable[[BackendName], bool]
 ) -> BackendName | None:
-    """The one that makes the delays of all links; None where none is asked for. Raises SpecError when none can."""
+    """The one that makes the delays of all links; None where none is requested. Raises SpecError when none can."""
     superframes, bridged = experiment.packet_bytes > experiment.mtu, not experiment.switch.routes
-    unshapely = [each for each in asked if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
+    unshapely = [each for each in requested if each.spec.needs_delay_stage or each.spec.ecn_bytes is not None]
     if experiment.link.backend != AUTO and delay_backends()[experiment.link.backend].shapes:
-        unshapely = list(asked)  # it makes rate and queue as well
+        unshapely = list(requested)  # it makes rate and queue as well
     if not unshapely:
         return None
     if experiment.link.backend != AUTO:
@@ -525,25 +533,25 @@ def _delay_backend(
         if not candidates:
             lines = ["no backend does all that the links ask"]
             for name in delay_backends():
-                lines += refusals(unshapely, name, superframes=superframes, bridged=bridged)
+                lines += unsupported(unshapely, name, superframes=superframes, bridged=bridged)
             raise SpecError("\n".join(lines))
         backend = next((name for name in candidates if works(name)), candidates[0])
-    wrong = refusals(unshapely, backend, superframes=superframes, bridged=bridged)
+    wrong = unsupported(unshapely, backend, superframes=superframes, bridged=bridged)
     if wrong:
         raise SpecError("\n".join(wrong))
     return backend
 
 
-def _longest_delays_s(asked: Iterable[AskedLink]) -> dict[Hop, float]:
+def _longest_delays_s(requested: Iterable[LinkConfig]) -> dict[Hop, float]:
     """Of each hop, in the course of the run."""
     found: dict[Hop, float] = {}
-    for each in asked:
+    for each in requested:
         found[each.hop] = max(found.get(each.hop, 0.0), each.spec.delay_s)
     return found
 
 
 def _direction(
-    asked: AskedLink,
+    requested: LinkConfig,
     sender: Port,
     receiver: Port,
     index: int,
@@ -554,8 +562,8 @@ def _direction(
     experiment: Experiment,
     clock: Clock,
 ) -> Direction:
-    expected, balanced = loads.get(asked.hop, (0, 0.0))
-    spec = asked.spec
+    expected, balanced = loads.get(requested.hop, (0, 0.0))
+    spec = requested.spec
     stage: DelayStage | None = None
     shaper: Shaper | None = None
     if backend and (staged or delay_backends()[backend].shapes):
@@ -563,10 +571,10 @@ def _direction(
     if not (backend and delay_backends()[backend].shapes):
         shaper = _shaper(sender.interface, spec, clock)
     return Direction(
-        link=asked.link,
+        link=requested.link,
         sender=sender,
         receiver=receiver,
-        asked=spec,
+        requested=spec,
         gso_max_segments=gso_max_segments(experiment.packet_bytes, experiment.mtu, spec.rate_bps),
         shaper=shaper,
         delay_stage=stage,

@@ -47,7 +47,7 @@ class Prediction:
     """When the costs of hosts were fitted (ISO 8601); None: they are defaults."""
 
 
-def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s: Mapping[Hop, float]) -> float:
+def path_delay_s(all_paths: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s: Mapping[Hop, float]) -> float:
     """One way from worker to worker over the slowest path that carries anything, given each hop's delay."""
 
     def slowest_s(path: Path) -> float:
@@ -56,12 +56,12 @@ def path_delay_s(ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], delays_s:
             arrival_s[following] = max(arrival_s.get(following, 0.0), arrival_s[node] + delays_s[node, following])
         return arrival_s[path.target]
 
-    return max((slowest_s(ways[pair]) for pair in traffic), default=0.0)
+    return max((slowest_s(all_paths[pair]) for pair in traffic), default=0.0)
 
 
 def plan_links(
     directions: Sequence[Direction],
-    ways: Mapping[Hop, Path],
+    all_paths: Mapping[Hop, Path],
     names: Sequence[str],
     *,
     goodput_fraction: float,
@@ -69,7 +69,7 @@ def plan_links(
     delays_s: Mapping[Hop, float] | None = None,
 ) -> Links:
     """The plan's links as the cost model takes them; `goodput_fraction` is the share of a rate that payload has, and
-    `delays_s` are those measured, by direction, instead of those that are asked for.
+    `delays_s` are those measured, by direction, instead of those that are requested.
 
     Of several equal paths each pair takes one, neighbours in rank different ones."""
     number = {direction.hop: index for index, direction in enumerate(directions)}
@@ -78,18 +78,18 @@ def plan_links(
 
     def way(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
         if pair not in found:
-            path = ways[names[pair[0]], names[pair[1]]]
+            path = all_paths[names[pair[0]], names[pair[1]]]
             hops = _one_of(path, turn=sum(pair))
             found[pair] = tuple(number[hop] for hop in hops), sum(delays_s[hop] for hop in hops)
         return found[pair]
 
-    shaped = [direction for direction in directions if not direction.asked.unshaped]
+    shaped = [direction for direction in directions if not direction.requested.unshaped]
     return Links(
         s_per_byte=tuple(8 / (direction.rate_bps * goodput_fraction) for direction in directions),
         paths=lambda pair: way(pair)[0],
         latency_s=lambda pair: way(pair)[1],
         header_bytes=header_bytes,
-        queue_bytes=min((direction.asked.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
+        queue_bytes=min((direction.requested.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
     )
 
 
@@ -113,7 +113,7 @@ def predict(
     directions: Sequence[Direction],
     world: World,
     *,
-    ways: Mapping[Hop, Path],
+    all_paths: Mapping[Hop, Path],
     latency_s: float,
     costs: Costs,
     delays_s: Mapping[Hop, float] | None = None,
@@ -128,7 +128,7 @@ def predict(
     participants = set(names)
     trunks = [direction for direction in directions if participants.isdisjoint(direction.hop)]
     own = [direction for direction in directions if not participants.isdisjoint(direction.hop)]
-    alone = [direction for direction in own if not direction.asked.unshaped]
+    alone = [direction for direction in own if not direction.requested.unshaped]
     if not alone:
         # Workers that share a host: its link is the first that takes time.
         own = [direction for direction in trunks if any(node.startswith("h") for node in direction.hop)]
@@ -158,7 +158,7 @@ def predict(
         )
     links = plan_links(
         directions,
-        ways,
+        all_paths,
         names,
         goodput_fraction=fraction * costs.link_share,
         header_bytes=experiment.channel.header_bytes,
@@ -193,7 +193,7 @@ def _workers_goodput_bps(
     """Of each worker's own links, away from it and towards it; of workers that share hosts of each host's."""
     workers = set(participant_names(world.num_workers))
     own = [direction for direction in directions if not workers.isdisjoint(direction.hop)]
-    if all(direction.asked.unshaped for direction in own):
+    if all(direction.requested.unshaped for direction in own):
         nodes = {node for direction in own for node in direction.hop} - workers
         own = [direction for direction in directions if workers.isdisjoint(direction.hop)]
         return own_goodput_bps(own, sorted(nodes), fraction)

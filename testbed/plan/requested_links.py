@@ -5,35 +5,37 @@ from collections.abc import Callable, Collection, Sequence
 from testbed.experiment.changes import ScheduledChange, TracedChange, timeline
 from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.link import BackendName
-from testbed.plan.link_configuration import AskedLink, changed_links
+from testbed.plan.link_configuration import LinkConfig, changed_links
 
 
-def asked_over_time(
-    asked: Sequence[AskedLink], changes: Sequence[ScheduledChange | TracedChange], *, packet_bytes: int
-) -> list[AskedLink]:
+def requested_over_time(
+    requested: Sequence[LinkConfig], changes: Sequence[ScheduledChange | TracedChange], *, packet_bytes: int
+) -> list[LinkConfig]:
     """Everything that is ever asked of the directions, what holds at the start first.
 
     Raises SpecError, naming the change, when one names no link or asks what cannot be.
     """
-    now, ever = list(asked), list(asked)
+    now, all_configured = list(requested), list(requested)
     seen: set[object] = set()
     for change in timeline(changes, endless=False):
-        told = (change.key, frozenset(change.settings.named.items()))
-        if told in seen:
+        identity = (change.key, frozenset(change.settings.named.items()))
+        if identity in seen:
             continue  # a trace returns to the same values again and again
-        seen.add(told)
+        seen.add(identity)
         before, now = now, changed_links(now, change.link, change.settings, change.key, packet_bytes=packet_bytes)
-        ever += [after for was, after in zip(before, now, strict=True) if was.spec != after.spec]
-    return ever
+        all_configured += [after for was, after in zip(before, now, strict=True) if was.spec != after.spec]
+    return all_configured
 
 
-def able(asked: Collection[AskedLink], *, superframes: bool, bridged: bool) -> list[BackendName]:
+def able(requested: Collection[LinkConfig], *, superframes: bool, bridged: bool) -> list[BackendName]:
     """The backends that can do all that these links ask, the preferred first."""
-    return [name for name in delay_backends() if not _reasons(asked, name, superframes=superframes, bridged=bridged)]
+    return [
+        name for name in delay_backends() if not _reasons(requested, name, superframes=superframes, bridged=bridged)
+    ]
 
 
-def refusals(
-    asked: Collection[AskedLink],
+def unsupported(
+    requested: Collection[LinkConfig],
     backend: BackendName,
     *,
     superframes: bool,
@@ -41,18 +43,20 @@ def refusals(
     works: Callable[[BackendName], bool] = lambda _: True,
 ) -> list[str]:
     """Why the backend cannot do what the links ask, `key: reason`, with those that can and work; empty when it can."""
-    found = _reasons(asked, backend, superframes=superframes, bridged=bridged)
-    others = [name for name in able(asked, superframes=superframes, bridged=bridged) if works(name)]
+    found = _reasons(requested, backend, superframes=superframes, bridged=bridged)
+    others = [name for name in able(requested, superframes=superframes, bridged=bridged) if works(name)]
     instead = f"; link.backend={' or '.join(others)} can" if others else ""
     return [f"{key}: {reason}{instead}" for key, reason in found.items()]
 
 
-def _reasons(asked: Collection[AskedLink], backend: BackendName, *, superframes: bool, bridged: bool) -> dict[str, str]:
+def _reasons(
+    requested: Collection[LinkConfig], backend: BackendName, *, superframes: bool, bridged: bool
+) -> dict[str, str]:
     found: dict[str, str] = {}
     if bridged and not delay_backends()[backend].sees_frames:
         found["switch"] = f"{backend} delays packets that are routed and never sees what a bridge passes on; set routed"
-    for each in asked:
-        found |= {each.key(key): reason for key, reason in delay_backends()[backend].refusals(each.spec).items()}
+    for each in requested:
+        found |= {each.key(key): reason for key, reason in delay_backends()[backend].unsupported(each.spec).items()}
         if superframes and each.spec.draws and not delay_backends()[backend].cuts_superframes:
             found["packet_mode"] = (
                 f"{backend} would draw once for a whole super-frame of some forty packets; set packet_mode: mtu"

@@ -36,14 +36,14 @@ def wire_traffic(
     collective: Collective,
     channel: Channel,
     world: World,
-    asked_for: Sequence[Exchange],
+    requested_exchanges: Sequence[Exchange],
     aggregators: Sequence[AggregatorPlan],
     mtu: int,
 ) -> dict[tuple[str, str], int]:
     """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
     names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
-    for operation, count, element_bytes, _ in asked_for:
+    for operation, count, element_bytes, _ in requested_exchanges:
         link_bytes = collective.link_bytes(operation, count, element_bytes)
         if link_bytes is not None:
             for pair in (pair for each in aggregators for pair in each.pairs):
@@ -60,24 +60,24 @@ def wire_traffic(
 def unknown_hops(
     experiment: Experiment,
     world: World,
-    ways: Mapping[Hop, Path],
+    all_paths: Mapping[Hop, Path],
     traffic: Mapping[Hop, int],
     background: Sequence[Flow],
     aggregators: Sequence[AggregatorPlan],
 ) -> set[Hop]:
     """The hops that nobody knows the bytes of, whatever paths are taken: of other traffic, of what depends on the
     gradients or the channel, of a stack with rules of its own."""
-    found = uncertain_hops(background, ways) | shared_hops(aggregators, ways)
+    found = uncertain_hops(background, all_paths) | shared_hops(aggregators, all_paths)
     if experiment.compression.data_dependent or not experiment.channel.countable:
-        found |= {hop for pair in traffic for hop in ways[pair].shares}
+        found |= {hop for pair in traffic for hop in all_paths[pair].shares}
     if experiment.stack is not None and experiment.stack.schedule is None:  # any worker may send to any other
         workers = participant_names(world.num_workers, 0)
-        found |= {hop for pair in permutations(workers, 2) for hop in ways[pair].shares}
+        found |= {hop for pair in permutations(workers, 2) for hop in all_paths[pair].shares}
     return found
 
 
 def expected_loads(
-    ways: Mapping[Hop, Path], traffic: Mapping[Hop, int], unknown: set[Hop]
+    all_paths: Mapping[Hop, Path], traffic: Mapping[Hop, int], unknown: set[Hop]
 ) -> dict[Hop, tuple[int | None, float]]:
     """Expected bytes, None where they depend on hashes, and evenly split bytes of each hop that any pair may take.
 
@@ -87,13 +87,13 @@ def expected_loads(
     balanced: dict[Hop, float] = {}
     depends = set(unknown)
     for pair, wire in traffic.items():
-        for hop, share in ways[pair].shares.items():
+        for hop, share in all_paths[pair].shares.items():
             balanced[hop] = balanced.get(hop, 0.0) + wire * float(share)
             certain[hop] = certain.get(hop, 0) + wire
             if share != 1:
                 depends.add(hop)
         # Acknowledgements go the other way and are told from data only where their path is certain.
-        depends |= {hop for hop, share in ways[pair[1], pair[0]].shares.items() if share != 1}
+        depends |= {hop for hop, share in all_paths[pair[1], pair[0]].shares.items() if share != 1}
     return {
         hop: (None if hop in depends else certain.get(hop, 0), balanced.get(hop, 0.0)) for hop in {*balanced, *depends}
     }

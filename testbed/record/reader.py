@@ -1,4 +1,4 @@
-"""The record of a run: one directory that says what was asked, what was measured and how far to trust it.
+"""The record of a run: one directory that says what was requested, what was measured and how far to trust it.
 
     <record>/
       spec.yaml           the resolved spec: every default spelled out
@@ -13,8 +13,8 @@
       changes.parquet     one row per setting of a link direction that changed meanwhile (CHANGE_SCHEMA)
       summary.json        the contract for scripts (testbed.record.summary)
       report.html         the same for people
-      captures/<link>.pcapng  where `testbed run --capture` asked for it
-      prometheus/         configuration, rules and data, where `testbed run --prometheus` asked for it
+      captures/<link>.pcapng  where `testbed run --capture` requested it
+      prometheus/         configuration, rules and data, where `testbed run --prometheus` requested it
       logs/<process>.log
 
 Times in the frames are wall seconds since the run's epoch (`summary.epoch_s` on CLOCK_MONOTONIC); with

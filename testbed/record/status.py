@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.system.run_state import RUN_ROOT, RunState, run_ids
 
 FILE_NAME: Final = "status.json"
@@ -109,14 +109,14 @@ class StatusFile:
 
 
 def read_status(run_id: str, *, root: Path = RUN_ROOT) -> RunStatus | None:
-    """None before the run has said anything. Raises EnvironmentLacksError when another version wrote it."""
+    """None before the run has said anything. Raises MissingRequirementError when another version wrote it."""
     path = root / run_id / FILE_NAME
     try:
         return RunStatus.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise EnvironmentLacksError(f"{path} is no status of this version: {error.errors()[0]['msg']}") from None
+        raise MissingRequirementError(f"{path} is no status of this version: {error.errors()[0]['msg']}") from None
 
 
 def alive_runs(*, root: Path = RUN_ROOT) -> list[str]:

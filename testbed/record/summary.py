@@ -5,7 +5,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Outcome = Literal["valid", "degraded", "invalid", "failed", "unsupported"]
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 
 class _Part(BaseModel):
@@ -38,13 +38,13 @@ class DelayLine(_Part):
     num_packets: int
     """A super-frame is one, except on links with loss."""
     num_lost: int
-    """By the loss asked for."""
+    """By the loss requested."""
     num_dropped: int
     """By a full buffer: an error."""
     num_marked: int = 0
     """By ECN."""
     late_median_s: float | None
-    """How much later than asked packets were let go; None without packets."""
+    """How much later than requested packets were let go; None without packets."""
     late_p99_s: float | None
     late_max_s: float | None
 
@@ -97,7 +97,7 @@ class LinkSummary(_Part):
     """Counted by what shapes the link, headers included, pure acknowledgements and background traffic taken out (as far
     as they have one path; a command's acknowledgements are not known, and in it)."""
     expected_bytes: int | None
-    """What the collective's schedule sends, with headers; None: a whole stack runs and its schedule is not
+    """What the collective's schedule sends, with headers; None: a baseline library runs and its schedule is not
     known."""
     acknowledgement_bytes: int
     """Pure acknowledgements, from the kernel's count of segments without data."""
@@ -127,10 +127,10 @@ class BackgroundSummary(_Part):
     from_: str = Field(alias="from")
     to: str
     kind: str
-    asked: str
+    requested: str
     """As the plan says it."""
     offered_bps: float | None
-    """Asked for on average; None: as much as it gets."""
+    """Requested on average; None: as much as it gets."""
     sent_bps: float
     received_bps: float
     blocked_share: float
@@ -224,7 +224,7 @@ class ChangeSummary(_Part):
     before: str
     after: str
     """As a spec writes it; of a trace the last value."""
-    source: Literal["schedule", "trace", "hand"]
+    source: Literal["schedule", "trace", "manual"]
     num_steps: int = 1
     """Of a trace, how many of its steps were reached."""
 
@@ -433,13 +433,13 @@ class Results(_Part):
     """None: the workload is one of ours."""
     aggregators: list[AggregatorSummary] = []
     """Switches that added the gradients."""
-    unshared_memory_bytes: list[int]
+    uss_bytes: list[int]
     """Of each worker at its end: what it does not share with the process it was forked from."""
     overhead_s: dict[str, float]
     """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
     captures: list[CaptureSummary] = []
     prometheus: PrometheusSummary | None = None
-    """None: none was asked for, or the run ended before its end."""
+    """None: none was requested, or the run ended before its end."""
     changes: list[ChangeSummary] = []
     """Of the links, while the run went on; all of them are in changes.parquet."""
     num_changes_not_reached: int = 0

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.record.frames import FRAMES
 from testbed.record.reader import DOCUMENTS
 from testbed.record.summary import Summary
@@ -27,13 +27,13 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise EnvironmentLacksError(f"cannot write {path}: {reason}; records need a writable directory") from error
+        raise MissingRequirementError(f"cannot write {path}: {reason}; records need a writable directory") from error
 
 
 def replace_text(path: Path, text: str) -> None:
     """Write so that a reader, or a crash, sees the old text or the new one and nothing between.
 
-    Raises EnvironmentLacksError.
+    Raises MissingRequirementError.
     """
     replace_bytes(path, text.encode())
 
@@ -49,7 +49,7 @@ def replace_bytes(path: Path, data: bytes) -> None:
 class RecordWriter:
     """Writes a record while the run goes on. Any thread may append; a crash loses the last seconds.
 
-    Every method that writes raises EnvironmentLacksError when the file system refuses.
+    Every method that writes raises MissingRequirementError when the file system refuses.
     """
 
     def __init__(self, directory: Path, *, now_s: Callable[[], float] = time.monotonic) -> None:

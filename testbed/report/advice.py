@@ -16,7 +16,7 @@ _FIRST_BPS: Final = 1e9
 
 
 def write_advice(advice: Advice, trace: str, path: Path) -> None:
-    """Write the page. Raises EnvironmentLacksError where that cannot be."""
+    """Write the page. Raises MissingRequirementError where that cannot be."""
     page = template("advice.html.j2").render(
         advice=advice,
         trace=trace,

@@ -38,7 +38,7 @@ _PHASES: Final = {"compute_only": "compute only", "warmup": "warm-up", "measured
 def write_trace(record: Record, path: Path) -> Path:
     """Write the trace, compressed where the name ends in `.gz`, and return its path.
 
-    Raises SpecError where the run left no iteration, and EnvironmentLacksError where the file cannot be written.
+    Raises SpecError where the run left no iteration, and MissingRequirementError where the file cannot be written.
     """
     text = json.dumps(chrome_trace(record), separators=(",", ":"), allow_nan=False)
     data = text.encode()
@@ -105,8 +105,8 @@ def _network(record: Record) -> int:
 
 
 def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
-    asked = record.summary.synchronisation
-    in_step = asked is None or SYNCHRONISATIONS[asked.kind].in_step
+    requested = record.summary.synchronisation
+    in_step = requested is None or SYNCHRONISATIONS[requested.kind].in_step
     for row in last_ready_s(record.iterations, in_step=in_step).iter_rows(named=True):
         place = _worker(row["rank"]), _COMPUTE_THREAD
         known = {} if not np.isfinite(row["loss"]) else {"loss": row["loss"]}

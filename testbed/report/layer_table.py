@@ -35,20 +35,22 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
     communication is its share, by bytes, of the time in which its bucket was in service.
     """
     assert isinstance(experiment.workload, Iterative), "of layers"
-    told = experiment.workload.layer_table()
+    declared = experiment.workload.layer_table()
     measured = iterations.filter(pl.col("phase") == "measured")
     forward_s = _median(measured, pl.col("forward_end_s") - pl.col("start_s") - pl.col("forward_stall_s")) / dilation
     backward_s = _median(measured, pl.col("backward_compute_end_s") - pl.col("forward_end_s")) / dilation
     update_s = _median(measured, pl.col("optimizer_end_s") - pl.col("backward_end_s")) / dilation
-    told_s = _ready(told)
-    ends_s: Sequence[float] = [at_s * backward_s / told.backward_s if told.backward_s else 0.0 for at_s in told_s]
-    exchanges_s: Sequence[float | None] = [None] * len(told.layers)
+    declared_s = _ready(declared)
+    ends_s: Sequence[float] = [
+        at_s * backward_s / declared.backward_s if declared.backward_s else 0.0 for at_s in declared_s
+    ]
+    exchanges_s: Sequence[float | None] = [None] * len(declared.layers)
     if experiment.fusion.in_turn and experiment.synchronisation.gradients_in_every_iteration:
         in_turn = _in_turn(measured, buckets, dilation)
-        ends_s = _between_buckets(told, told_s, in_turn, backward_s)
-        exchanges_s = list(_shares(told, in_turn))
+        ends_s = _between_buckets(declared, declared_s, in_turn, backward_s)
+        exchanges_s = list(_shares(declared, in_turn))
     durations_s = [later_s - earlier_s for earlier_s, later_s in zip([0.0, *ends_s], ends_s, strict=False)]
-    stretch = forward_s / told.forward_s if told.forward_s else 0.0
+    stretch = forward_s / declared.forward_s if declared.forward_s else 0.0
     return LayerTable(
         layers=tuple(
             layer._replace(
@@ -58,14 +60,14 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
                 shapes=layer.tensors,
             )
             for layer, duration_s, exchange_s in zip(
-                told.layers, reversed(durations_s), reversed(exchanges_s), strict=True
+                declared.layers, reversed(durations_s), reversed(exchanges_s), strict=True
             )
         ),
         update_s=max(0.0, update_s),
-        undivided_s=told.undivided_s * stretch,
-        input_s=told.input_s,
-        host_to_device_s=told.host_to_device_s,
-        batch_size=told.batch_size,
+        undivided_s=declared.undivided_s * stretch,
+        input_s=declared.input_s,
+        host_to_device_s=declared.host_to_device_s,
+        batch_size=declared.batch_size,
     )
 
 
@@ -102,21 +104,21 @@ def _last_bytes(table: LayerTable) -> list[int]:
 
 
 def _between_buckets(
-    table: LayerTable, told_s: Sequence[float], buckets: Sequence[tuple[int, float, float]], backward_s: float
+    table: LayerTable, declared_s: Sequence[float], buckets: Sequence[tuple[int, float, float]], backward_s: float
 ) -> list[float]:
     """When each layer was through, the last layer first: as measured at the borders of buckets."""
     ends = _last_bytes(table)
-    borders_told_s, borders_s = [0.0], [0.0]
+    borders_declared_s, borders_s = [0.0], [0.0]
     filled = 0
     for size_bytes, ready_s, _ in buckets:
         filled += size_bytes
         closing = next(number for number, end in enumerate(ends) if end >= filled)
-        borders_told_s.append(max(told_s[closing], borders_told_s[-1]))
+        borders_declared_s.append(max(declared_s[closing], borders_declared_s[-1]))
         borders_s.append(max(ready_s, borders_s[-1]))
-    if told_s[-1] > borders_told_s[-1]:  # layers without gradients at the front
-        borders_told_s.append(told_s[-1])
+    if declared_s[-1] > borders_declared_s[-1]:  # layers without gradients at the front
+        borders_declared_s.append(declared_s[-1])
         borders_s.append(max(backward_s, borders_s[-1]))
-    return [float(at_s) for at_s in np.interp(told_s, borders_told_s, borders_s)]
+    return [float(at_s) for at_s in np.interp(declared_s, borders_declared_s, borders_s)]
 
 
 def _shares(table: LayerTable, buckets: Sequence[tuple[int, float, float]]) -> Iterator[float | None]:

@@ -22,7 +22,7 @@ _FIGURES: Final = (plots.utilization, plots.rates, plots.breakdown, plots.timeli
 
 
 def write_report(record: Record) -> Path:
-    """Write, or write again, the record's report.html and return its path. Raises EnvironmentLacksError."""
+    """Write, or write again, the record's report.html and return its path. Raises MissingRequirementError."""
     figures = {make.__name__: figure for make in _FIGURES if (figure := make(record)) is not None}
     page = template("report.html.j2").render(
         record=record,
@@ -80,7 +80,7 @@ def template(name: str) -> Any:
         change=wording.change_text,
         digits=number_text.digits,
         breakable=_breakable,
-        rate_held=wording.rate_held,
+        shaping_accuracy=wording.shaping_accuracy,
         measured_on=wording.measured_on,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),
         pretty=lambda document: json.dumps(document, indent=2, ensure_ascii=False),

@@ -106,9 +106,9 @@ def rates(record: Record) -> Figure | None:
         at_s = np.array([start_s, *frame["at_s"].to_numpy() * record.summary.dilation + start_s])
         could_bps = history.bits(at_s[:-1], at_s[1:]) / np.maximum(np.diff(at_s), 1e-9)
         used = frame["percent"].to_numpy() / 100 * could_bps
-        edges_s, asked_bps = history.steps(start_s, end_s)
+        edges_s, requested_bps = history.steps(start_s, end_s)
         for text, x, values, line in (
-            ("asked", (edges_s - start_s) / record.summary.dilation, asked_bps, {"dash": "dot", "shape": "hv"}),
+            ("requested", (edges_s - start_s) / record.summary.dilation, requested_bps, {"dash": "dot", "shape": "hv"}),
             ("used", frame["at_s"].to_numpy(), used, {}),
         ):
             data.append(
@@ -288,8 +288,8 @@ def _draw_buckets(bars: "_Bars", rank: int, buckets: pl.DataFrame) -> None:
 
 
 def _in_step(record: Record) -> bool:
-    asked = record.summary.synchronisation
-    return asked is None or SYNCHRONISATIONS[asked.kind].in_step
+    requested = record.summary.synchronisation
+    return requested is None or SYNCHRONISATIONS[requested.kind].in_step
 
 
 def median_iteration(record: Record) -> int | None:

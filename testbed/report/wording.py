@@ -58,7 +58,7 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "bytes": "Counted by what shapes the link, with headers, pure acknowledgements taken out, next to what "
     "the collective's schedule sends; a dash where flows could have taken another of several equal paths, or where a "
     "compressor's payloads depend on the gradients.",
-    "rate_held": "Sent over rate x time, in short times during which the queue surely held packets.",
+    "shaping_accuracy": "Sent over rate x time, in short times during which the queue surely held packets.",
     "late": "How much later than the delay asks packets were let go by the program that holds them: median, 99th "
     "percentile.",
     "straggler": "How much later than the last but one the last worker handed over its last gradient, over all "
@@ -233,7 +233,7 @@ def machine_text(machine: "MachineSummary") -> tuple[str, str]:
     return percent_text(machine.idle_share), "; ".join(parts)
 
 
-def rate_held(link: "LinkSummary") -> float | None:
+def shaping_accuracy(link: "LinkSummary") -> float | None:
     """Sent over rate x time while packets waited; None where there were too few probes to say it to 5 %."""
     backlog = link.backlog
     return None if backlog is None or backlog.chance > CHANCE else backlog.sent_bytes / backlog.due_bytes
@@ -251,7 +251,7 @@ def backlog_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
 
 
 def lateness_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
-    """How much later than asked the delay lines let packets go, the latest of all links; None where no daemon does."""
+    """How much later than requested the delay lines let packets go, latest of all links; None where no daemon does."""
     lines = [link.delay_line for link in links if link.delay_line is not None]
     medians, tails, latest = (
         [late_s for line in lines if (late_s := getattr(line, name)) is not None]
@@ -261,7 +261,7 @@ def lateness_text(links: "Sequence[LinkSummary]") -> tuple[str, str] | None:
         return None
     return (
         f"+{time_text(max(medians))}",
-        f"later than asked, median of the worst link; p99 {time_text(max(tails))}, at most {time_text(max(latest))}",
+        f"later than requested, median of the worst link; p99 {time_text(max(tails))}, max. {time_text(max(latest))}",
     )
 
 
@@ -333,7 +333,7 @@ def _in_tree(aggregator: "AggregatorSummary") -> str:
 def background_text(flow: "BackgroundSummary") -> str:
     """What was asked, and what became of it."""
     lost = 1 - flow.received_bps / flow.sent_bps if flow.sent_bps > flow.received_bps else 0.0
-    text = f"arrived of {flow.from_} → {flow.to}, {flow.kind}: {flow.asked}"
+    text = f"arrived of {flow.from_} → {flow.to}, {flow.kind}: {flow.requested}"
     if lost > 0.001:  # what is under way at the end is no loss
         text += f"; {100 * lost:.1f} % dropped along its way or under way"
     if flow.blocked_share > 0.001:
@@ -343,7 +343,7 @@ def background_text(flow: "BackgroundSummary") -> str:
 
 def change_text(change: "ChangeSummary", *, short: bool = False) -> str:
     """`w1 → s0: rate 100mbit → 50mbit`; a trace's steps are counted."""
-    by = {"schedule": "", "trace": ", by a trace", "hand": ", by hand"}[change.source]
+    by = {"schedule": "", "trace": ", by a trace", "manual": ", manually"}[change.source]
     if change.source == "trace":
         return f"{change.links}: {change.setting} from {change.before} through {change.num_steps} steps{by}"
     if change.setting == "carrier":
@@ -403,8 +403,8 @@ def command_text(command: "CommandSummary") -> str:
     line = shlex.join(command.argv)
     if command.backend is None:
         return line
-    asked = " and ".join(command.redirected) or "none"
-    return f"{line}; process groups of {asked} made by {command.backend}"
+    requested = " and ".join(command.redirected) or "none"
+    return f"{line}; process groups of {requested} made by {command.backend}"
 
 
 def prometheus_text(seen: "PrometheusSummary") -> str:

@@ -58,7 +58,7 @@ class Validation:
 def at_dilations(experiment: Experiment) -> list[Experiment]:
     """The spec at its own dilation, or what `auto` is here, and at twice and four times as much.
 
-    Raises SpecError for a spec that cannot be had in slower time, and EnvironmentLacksError as a plan does.
+    Raises SpecError for a spec that cannot be had in slower time, and MissingRequirementError as a plan does.
     """
     require_iterations(experiment)
     if undilatable := experiment.undilatable():

@@ -10,7 +10,7 @@ import grpc
 
 from testbed.control import links_pb2 as messages
 from testbed.control.links_pb2_grpc import LinksStub
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.record.status import alive_runs, choose
 from testbed.system.run_state import RUN_ROOT
 
@@ -44,12 +44,12 @@ def _stub(run_id: str, root: Path) -> Iterator[LinksStub]:
             if code is grpc.StatusCode.INVALID_ARGUMENT:
                 raise SpecError(details) from None
             if code is grpc.StatusCode.UNAVAILABLE:
-                raise EnvironmentLacksError(f"run {run_id} does not answer on {path}: {details}") from None
-            raise EnvironmentLacksError(f"run {run_id}: {details}") from None
+                raise MissingRequirementError(f"run {run_id} does not answer on {path}: {details}") from None
+            raise MissingRequirementError(f"run {run_id}: {details}") from None
 
 
 def show_links(run_id: str, *, root: Path = RUN_ROOT) -> list[dict[str, Any]]:
-    """Every direction of the run's links now, as plain data. Raises EnvironmentLacksError if it does not answer."""
+    """Every direction of the run's links now, as plain data. Raises MissingRequirementError if it does not answer."""
     with _stub(run_id, root) as stub:
         reply = stub.Show(messages.ShowRequest(), timeout=_TIMEOUT_S)
     return [
@@ -58,7 +58,7 @@ def show_links(run_id: str, *, root: Path = RUN_ROOT) -> list[dict[str, Any]]:
             "from": each.sender,
             "to": each.receiver,
             "down": each.down,
-            "asked": json.loads(each.asked_json),
+            "requested": json.loads(each.requested_json),
             "used_bps": each.used_bps,
             "backlog_bytes": each.backlog_bytes,
             "drops": each.num_drops,
@@ -73,7 +73,7 @@ def change_links(
 ) -> list[dict[str, str]]:
     """Change the links that the selector names; what became what, as plain data.
 
-    Raises SpecError when it cannot be asked and EnvironmentLacksError when it did not take.
+    Raises SpecError when it cannot be asked and MissingRequirementError when it did not take.
     """
     request = messages.ChangeRequest(link=link, settings_json=json.dumps(dict(settings)), carrier=_CARRIER[carrier])
     with _stub(run_id, root) as stub:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from testbed.control import control_pb2 as messages
 from testbed.control.worker import WorkerResult
-from testbed.deployment.live_links import LiveLinks, Mark
+from testbed.deployment.live_links import LinkChangeEvent, LiveLinks
 from testbed.experiment.changes import timeline
 from testbed.experiment.link import MAX_RATE_BPS
 from testbed.measure.backlog import BacklogProbe
@@ -98,10 +98,10 @@ class Recorder(Listener):
             return 0.0
         return 8 * (sample.class_bytes - before.class_bytes) / (sample.at_s - before.at_s) / sample.rate_bps
 
-    def on_marks(self, marks: Sequence[Mark]) -> None:
+    def on_link_changes(self, events: Sequence[LinkChangeEvent]) -> None:
         """Links were changed; called by the thread that did it."""
-        self._writer.append_changes([asdict(mark) | {"at_s": mark.at_s - self._epoch_s} for mark in marks])
-        self._exporter.count_changes(marks)
+        self._writer.append_changes([asdict(event) | {"at_s": event.at_s - self._epoch_s} for event in events])
+        self._exporter.count_changes(events)
 
     def on_barrier(self, name: str) -> None:
         """The borders of the measured window; and the first iteration that communicates, from which moments count."""
@@ -151,7 +151,7 @@ class Recorder(Listener):
             self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
 
     def on_result(self, rank: int, json: str) -> None:
-        """What a worker counted in the measured iterations: of a switch that adds, of its own endpoint."""
+        """What a worker counted in the measured iterations: of an aggregating switch, of its own endpoint."""
         result = WorkerResult.parse(json)
         if result.switch is not None:
             self._observations.switch_statistics[rank] = result.switch
@@ -179,7 +179,7 @@ class Recorder(Listener):
         """The worker's last word."""
         if finished.parameters_sha256:
             self._observations.parameters_sha256.append(finished.parameters_sha256)
-        self._observations.unshared_memory_bytes.append(finished.unshared_memory_bytes)
+        self._observations.uss_bytes.append(finished.uss_bytes)
 
     def on_tick(self) -> None:
         """A sampler that has died, or whatever else is watched, ends the run."""

@@ -91,7 +91,7 @@ def papers_called(name: str) -> list[Paper]:
 def prepare(name: str, *, quick: bool, output: Path, outcomes: Container[Outcome]) -> list[Reproduction]:
     """Everything planned and results of such outcomes found below `output`, before anything runs.
 
-    `name` is a spec's path, a paper's folder or name, or `all`. Raises SpecError, EnvironmentLacksError.
+    `name` is a spec's path, a paper's folder or name, or `all`. Raises SpecError, MissingRequirementError.
     """
 
     def part(path: Path) -> Part:
@@ -114,7 +114,7 @@ def prepare(name: str, *, quick: bool, output: Path, outcomes: Container[Outcome
 
 
 def require(reproductions: Sequence[Reproduction]) -> None:
-    """Raises SpecError or EnvironmentLacksError for what any point needs and cannot have, before the first one runs."""
+    """Raises SpecError or MissingRequirementError for what any point needs and cannot have, before the first runs."""
     for reproduction in reproductions:
         for part in reproduction.parts:
             require_points(part.sweep, part.plans)

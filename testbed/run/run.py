@@ -13,8 +13,8 @@ from testbed.calibration.cache import Mode
 from testbed.calibration.tolerances import Calibration
 from testbed.errors import (
     CalibrationError,
-    EnvironmentLacksError,
     Interrupted,
+    MissingRequirementError,
     RunFailedError,
     SpecError,
     TestbedError,
@@ -38,12 +38,12 @@ from testbed.report.page import write_report
 from testbed.report.terminal.setup import setup_text
 from testbed.report.terminal.summary import LiveProgress
 from testbed.run.recorder import OnLine, Recorder
-from testbed.run.session import Workbench, workbench
+from testbed.run.session import Session, session
 from testbed.run.user_command import redirections
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
 from testbed.verdict.facts import COMPLETED, End
-from testbed.verdict.findings import Findings
+from testbed.verdict.run_results import RunResults
 from testbed.verdict.summarize import summarize
 
 WORK_TIMEOUT_S: Final = 7 * 24 * 3600.0
@@ -81,7 +81,7 @@ def run_experiment(
     """Run a spec and write its record below `output`; `on_line` hears what a command's workers print, and its rank 0
     reads from the descriptor `stdin`.
 
-    Raises SpecError and EnvironmentLacksError before anything is made, and RunStoppedError when the run ended early.
+    Raises SpecError and MissingRequirementError before anything is made, and RunStoppedError when the run ended early.
     """
     require_iterations(experiment)
     plan = plan_here(experiment)
@@ -133,7 +133,7 @@ class _Run:
         self.run_id = new_run_id()
         experiment = plan.experiment
         self.writer = RecordWriter(output / f"{experiment.name}-{experiment.sha256()[:8]}-{self.run_id}")
-        self.found = Findings(
+        self.found = RunResults(
             plan=plan,
             run_id=self.run_id,
             started_at=datetime.now(UTC),
@@ -143,7 +143,7 @@ class _Run:
             setup=setup_text(experiment),
         )
         self.environment = environment.describe()
-        self.told = StatusFile(self._status(), progress)
+        self.status_file = StatusFile(self._status(), progress)
 
     def execute(self) -> Summary:
         self.writer.write_spec(self.plan.experiment.to_yaml())
@@ -155,11 +155,11 @@ class _Run:
             # The port first: that it is taken, by another run say, shows before anything is made.
             with (
                 closing(self._exporter()) as exporter,
-                workbench(
+                session(
                     self.plan,
                     run_id=self.run_id,
                     log_directory=self.writer.logs,
-                    on_phase=self.told.phase,
+                    on_phase=self.status_file.phase,
                     calibration_mode=self.found.calibration.mode,
                 ) as bench,
             ):
@@ -171,7 +171,7 @@ class _Run:
             # What ended the run first is what it is told by; whatever removing the rest met with comes after it.
             cause = _first_cause(error) or self._own_failure(error)
             raise RunStoppedError(self._finish(_end_of(cause))) from cause
-        self.told.phase("report")
+        self.status_file.phase("report")
         summary = self._finish(COMPLETED)
         write_report(load(self.writer.directory))
         return summary
@@ -207,12 +207,12 @@ class _Run:
         exporter = Exporter(
             port, run_id=self.run_id, information={"name": experiment.name}, dilation=self.plan.clock.dilation
         )
-        self.told.metrics_at(exporter.url)
+        self.status_file.metrics_at(exporter.url)
         if port == "auto" and exporter.port != PORT:
             self.progress.say(f"metrics: {exporter.url} (port {PORT} is taken)")
         return exporter
 
-    def _work(self, bench: Workbench, exporter: Exporter) -> None:
+    def _work(self, bench: Session, exporter: Exporter) -> None:
         """Everything between calibration and tear-down."""
         found = self.found
         found.calibration = bench.calibration
@@ -224,14 +224,14 @@ class _Run:
             epoch_s=found.epoch_s,
             writer=self.writer,
             exporter=exporter,
-            progress=self.told,
+            progress=self.status_file,
             links=bench.links,
             observations=found.observations,
             on_line=self.on_line,
         )
-        bench.links.accept(recorder.on_marks)
+        bench.links.accept(recorder.on_link_changes)
         server = self._start_prometheus(bench, exporter, recorder)
-        self.told.phase("start workers")
+        self.status_file.phase("start workers")
         begun_s = time.monotonic()
         interval_s = self.plan.experiment.metrics.interval_s
         directory = self.writer.directory / "captures"
@@ -255,7 +255,7 @@ class _Run:
                 exporter.watch_lateness(dict)
                 found.redirected = redirections(bench.redirected)
         if server is not None:
-            self.told.phase("compare with Prometheus")
+            self.status_file.phase("compare with Prometheus")
             ended_s = time.monotonic()
             found.prometheus = compare(server, self.writer.frame("links"), epoch_s=found.epoch_s)
             server.stop()
@@ -270,10 +270,10 @@ class _Run:
         found.differences = bench.deployment.differences()
         self.writer.write_environment({**self.environment, "runtime": runtime, "read_back": read_back})
 
-    def _start_prometheus(self, bench: Workbench, exporter: Exporter, recorder: Recorder) -> PrometheusServer | None:
+    def _start_prometheus(self, bench: Session, exporter: Exporter, recorder: Recorder) -> PrometheusServer | None:
         """If the spec asks for it. It ends with the run."""
-        asked = self.plan.experiment.metrics.prometheus
-        if asked is None or exporter.port is None:
+        requested = self.plan.experiment.metrics.prometheus
+        if requested is None or exporter.port is None:
             return None
         begun_s = time.monotonic()
         server = PrometheusServer(
@@ -281,7 +281,7 @@ class _Run:
             record=self.writer.directory,
             log_directory=self.writer.logs,
             target_port=exporter.port,
-            port=asked.port,
+            port=requested.port,
         )
         self.found.overhead_s["prometheus"] = time.monotonic() - begun_s
         recorder.watched.append(server.check)
@@ -295,7 +295,7 @@ def _end_of(error: TestbedError | Interrupted) -> End:
         return End("failed", f"interrupted by {error}")
     if isinstance(error, CalibrationError):
         return End("not calibrated", str(error))
-    return End("unsupported" if isinstance(error, EnvironmentLacksError) else "failed", str(error))
+    return End("unsupported" if isinstance(error, MissingRequirementError) else "failed", str(error))
 
 
 def _first_cause(error: BaseException) -> TestbedError | Interrupted | None:

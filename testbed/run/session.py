@@ -25,7 +25,7 @@ from testbed.experiment.slowdowns.base import SLOWDOWNS
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.hosts.spawn import log_tail
-from testbed.plan.aggregators import seats_of
+from testbed.plan.aggregators import assignments_of
 from testbed.plan.plan import Plan
 from testbed.run.coordinator import Coordinator, Listener
 from testbed.run.link_client import SOCKET_NAME
@@ -41,7 +41,7 @@ STOP_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workbench:
+class Session:
     """Everything that stands before the first worker starts."""
 
     plan: Plan
@@ -189,7 +189,7 @@ class Workbench:
             workload=spec["workload"],
             racks=self.plan.world.racks,
             collective=COLLECTIVES.dump(self.plan.collective_of(rank)),
-            aggregators=seats_of(self.plan.aggregators, rank),
+            aggregators=assignments_of(self.plan.aggregators, rank),
             goodput_bps=self.plan.prediction.goodput_bps,
             latency_s=self.plan.latency_s,
             channel=spec["channel"],
@@ -211,18 +211,18 @@ def _ignore(_: Any) -> None:
 
 
 @contextmanager
-def workbench(
+def session(
     plan: Plan,
     *,
     run_id: str,
     log_directory: Path,
     on_phase: Callable[[str], None] = _ignore,
     calibration_mode: Mode = Mode.CLASS,
-) -> Iterator[Workbench]:
+) -> Iterator[Session]:
     """Deploy and calibrate the plan; undo everything at the end, whatever happens.
 
-    Raises EnvironmentLacksError when the kernel does not do what is asked, and CalibrationError when a link does not do
-    what it says.
+    Raises MissingRequirementError when the kernel does not do what is requested, and CalibrationError when a link
+    does not do what it says.
     """
     overhead_s: dict[str, float] = {}
     with owned_run(run_id) as state, ExitStack() as stack:
@@ -242,7 +242,7 @@ def workbench(
         on_phase("calibrate")
         calibration = calibrate(deployment, mode=calibration_mode, cache=CalibrationCache.of_user())
         overhead_s["calibrate"] = time.monotonic() - deployed_s
-        yield Workbench(
+        yield Session(
             plan=plan,
             state=state,
             deployment=deployment,

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
+from testbed.errors import Interrupted, MissingRequirementError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import PointErrors, Sweep, settings_text
 from testbed.machine.doctor import plan_here, require
@@ -27,21 +27,21 @@ EXIT_INVALID: Final = 4
 
 def plan_points(sweep: Sweep) -> list[Plan]:
     """The plan of every point. Raises SpecError for all that cannot be right, with the settings that ask it, and
-    EnvironmentLacksError for the first that this machine cannot."""
+    MissingRequirementError for the first that this machine cannot."""
     plans, errors = [], PointErrors()
     for point in sweep.points:
         try:
             plans.append(plan_here(point.experiment))
         except SpecError as error:
             errors.add(point.settings, error)
-        except EnvironmentLacksError as error:
-            raise EnvironmentLacksError(f"{error}\n[{point.text}]") from None
+        except MissingRequirementError as error:
+            raise MissingRequirementError(f"{error}\n[{point.text}]") from None
     errors.raise_if_any()
     return plans
 
 
 def require_points(sweep: Sweep, plans: Sequence[Plan]) -> None:
-    """Raises SpecError or EnvironmentLacksError for what a point needs and cannot have, before the first one runs."""
+    """Raises SpecError or MissingRequirementError for what a point needs and cannot have, before the first one runs."""
     errors = PointErrors()
     for point in sweep.points:
         try:
@@ -52,8 +52,8 @@ def require_points(sweep: Sweep, plans: Sequence[Plan]) -> None:
     for point, plan in zip(sweep.points, plans, strict=True):
         try:
             require(plan)
-        except EnvironmentLacksError as error:
-            raise EnvironmentLacksError(f"{error}\n[{point.text}]") from None
+        except MissingRequirementError as error:
+            raise MissingRequirementError(f"{error}\n[{point.text}]") from None
 
 
 def found(
@@ -72,7 +72,7 @@ def found(
                 bound_s=plan.prediction.bound_s,
                 schedule_bound_s=plan.prediction.schedule_bound_s,
                 predicted_s=plan.prediction.predicted_s,
-                num_asked=sweep.repeat,
+                num_requested=sweep.repeat,
                 runs=tuple(standing[-sweep.repeat :]),
             )
         )
@@ -95,7 +95,9 @@ def run_sweep(
     `run` raises RunStoppedError for a run that ended early. Raises Interrupted after having said how to go on.
     """
     missing = [
-        position for position, point in enumerate(comparison.points) for _ in range(point.num_asked - len(point.runs))
+        position
+        for position, point in enumerate(comparison.points)
+        for _ in range(point.num_requested - len(point.runs))
     ]
     num_skipped = sum(len(point.runs) for point in comparison.points)
     if num_skipped:
@@ -116,7 +118,7 @@ def run_sweep(
             console.print(_line(summary, now_s() - begun_s), no_wrap=True, overflow="ellipsis")
     except Interrupted:
         num_valid = sum(run.outcome == "valid" for point in comparison.points for run in point.runs)
-        wanted = sum(point.num_asked for point in comparison.points)
+        wanted = sum(point.num_requested for point in comparison.points)
         text = f"{num_valid} of {_runs(wanted)} valid and kept; the same command runs the others"
         console.print(text, style="yellow")
         raise

@@ -271,8 +271,10 @@ class Launch:
         for process in stubborn:
             process.wait(_KILL_TIMEOUT_S)
         self._note_exits()
-        told = [f"{process.name} was stopped" for process in running if process not in stubborn]
-        return told + [f"{process.name} did not stop within {self._grace_s:g} s and was killed" for process in stubborn]
+        reported = [f"{process.name} was stopped" for process in running if process not in stubborn]
+        return reported + [
+            f"{process.name} did not stop within {self._grace_s:g} s and was killed" for process in stubborn
+        ]
 
     def _explain(self, failed: Sequence[Exit], stopped: Sequence[str], *, begun_s: float) -> str:
         """Who failed first, its last lines, what became of the others."""
@@ -295,10 +297,10 @@ class Launch:
 
 def redirections(path: Path) -> list[str]:
     """What workers asked their process groups to be when ours took the place: `gloo`, `nccl`, or `default`, sorted,
-    each once. Ours where they asked for that themselves; a group made from one that was redirected asks so, too."""
+    each once. Ours where they requested that themselves; a group made from one that was redirected asks so, too."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         return []
-    asked = {line.partition(" ")[2] for line in lines}
-    return sorted(asked - {BACKEND} or asked)
+    requested = {line.partition(" ")[2] for line in lines}
+    return sorted(requested - {BACKEND} or requested)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 
 MEASURING_PRIORITY: Final = 5
 """Of SCHED_FIFO; below the 10 of the programs that delay packets."""
@@ -107,7 +107,7 @@ def return_free_memory() -> None:
 
 
 def require_descriptors(count: int) -> None:
-    """Let this process and what it starts open so many files at once, as far as it may. Raises EnvironmentLacksError
+    """Let this process and what it starts open so many files at once, as far as it may. Raises MissingRequirementError
     where its hard limit is lower and only root could raise it; a limit that is high enough stays as it is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
@@ -117,7 +117,7 @@ def require_descriptors(count: int) -> None:
             resource.RLIMIT_NOFILE, (count, hard if hard == resource.RLIM_INFINITY else max(hard, count))
         )
     except (ValueError, OSError) as error:
-        raise EnvironmentLacksError(
+        raise MissingRequirementError(
             f"this process may open {soft} files at once, and {count} are needed: ulimit -n {count} (as root), or "
             "raise the limit in /etc/security/limits.conf or the container's --ulimit nofile"
         ) from error

@@ -12,7 +12,7 @@ _SHEBANG_BYTES = 256
 
 
 def problem_of(program: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Why `execvp` would not start the program from here, with its cure; None: it would.
+    """Why `execvp` would not start the program from here, with its fix; None: it would.
 
     It is looked for on the environment's PATH (this process' own where none is given) unless there is a slash in it.
     """

@@ -26,7 +26,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.system.processes import ProcessIdentity
 
 RUN_ROOT: Final = Path("/run/testbed")
@@ -84,7 +84,7 @@ class Owned(BaseModel):
     """Files and directories outside the run's directory."""
 
 
-def _cure(error: OSError, root: Path) -> str:
+def _fix(error: OSError, root: Path) -> str:
     """Of a directory that cannot be made."""
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
         return "run as root"
@@ -103,7 +103,7 @@ class RunState:
 
     @classmethod
     def create(cls, run_id: str, *, root: Path = RUN_ROOT) -> Self:
-        """Make the run's directory with this process as its coordinator. Raises EnvironmentLacksError."""
+        """Make the run's directory with this process as its coordinator. Raises MissingRequirementError."""
         own = ProcessIdentity.own()
         coordinator = OwnedProcess(name="coordinator", pid=own.pid, start_time=own.start_time)
         owned = Owned(run_id=run_id, boot_id=boot_id(), coordinator=coordinator)
@@ -120,19 +120,19 @@ class RunState:
             state.directory = nascent.rename(root / run_id)
         except OSError as error:
             shutil.rmtree(nascent, ignore_errors=True)
-            raise EnvironmentLacksError(
-                f"cannot make {root / run_id}: {error.strerror or error}; {_cure(error, root)}"
+            raise MissingRequirementError(
+                f"cannot make {root / run_id}: {error.strerror or error}; {_fix(error, root)}"
             ) from error
         return state
 
     @classmethod
     def load(cls, run_id: str, *, root: Path = RUN_ROOT) -> Self:
-        """Read a run's state. Raises FileNotFoundError, EnvironmentLacksError if it cannot be understood."""
+        """Read a run's state. Raises FileNotFoundError, MissingRequirementError if it cannot be understood."""
         path = root / run_id / _STATE_FILE
         try:
             return cls(path.parent, Owned.model_validate_json(path.read_bytes()))
         except ValidationError as error:
-            raise EnvironmentLacksError(
+            raise MissingRequirementError(
                 f"{path} is no state file of this version ({error}); end its processes, remove {path.parent}"
             ) from error
 
@@ -205,7 +205,7 @@ class RunState:
     def add_interface(self, name: str) -> None:
         """Intend to make an interface in the root network namespace; it must not exist yet."""
         if Path("/sys/class/net", name).exists():
-            raise EnvironmentLacksError(f"an interface {name} exists already: ip link delete {name}")
+            raise MissingRequirementError(f"an interface {name} exists already: ip link delete {name}")
         self._change(lambda owned: owned.interfaces.append(name))
 
     def remove_interface(self, name: str) -> None:
@@ -229,7 +229,7 @@ class RunState:
         """Intend to make a file or directory outside the run's directory; it must not exist yet."""
         assert path.is_absolute(), f"an owned path must be absolute: {path}"
         if path.exists() or path.is_symlink():
-            raise EnvironmentLacksError(f"{path} exists already and is not this run's: remove it")
+            raise MissingRequirementError(f"{path} exists already and is not this run's: remove it")
         self._change(lambda owned: owned.paths.append(path))
 
     def remove_path(self, path: Path) -> None:

@@ -97,7 +97,7 @@ class ExchangePrediction(NamedTuple):
     stack: str
     size_bytes: int
     time_s: float | None
-    """None: of a whole stack, whose schedule is its own, or a compression, whose codec takes time."""
+    """None: of a baseline library, whose schedule is its own, or a compression, whose codec takes time."""
 
 
 def predict_exchanges(experiment: Experiment, costs: Costs) -> list[ExchangePrediction]:
@@ -168,7 +168,7 @@ class _Predictor:
             links=tuple(
                 LinkLoad(each.name, each.balanced_bytes, each.balanced_s / time_s if time_s else 0.0)
                 for each in sorted(plan.directions, key=lambda each: -each.balanced_s)
-                if each.balanced_bytes and not each.asked.unshaped
+                if each.balanced_bytes and not each.requested.unshaped
             ),
             models=self._models(time_s),
             outside=tuple(self._outside()),
@@ -284,7 +284,8 @@ class _Predictor:
 
     def _latency_part_s(self, exchange: Exchange) -> float:
         near = tuple(
-            replace(each, asked=each.asked.model_copy(update={"delay_s": 0.0})) for each in self._plan.directions
+            replace(each, requested=each.requested.model_copy(update={"delay_s": 0.0}))
+            for each in self._plan.directions
         )
         plan = replace(self._plan, directions=near, propagation_s=0.0)
         return self.whole_s(exchange) - _Predictor(plan).whole_s(exchange)

@@ -1,4 +1,4 @@
-"""What switches that add did in a run, from what they and the workers counted. Pure."""
+"""What aggregating switches did in a run, from what they and the workers counted. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

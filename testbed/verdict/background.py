@@ -64,9 +64,9 @@ def summaries(flows: Sequence[FlowBytes], window_s: float) -> list[BackgroundSum
         BackgroundSummary(
             from_=each.flow.source.node,
             to=each.flow.target.node,
-            kind=each.flow.asked.kind,
-            asked=each.flow.asked.text() + each.flow.asked.when,
-            offered_bps=each.flow.asked.offered_bps(),
+            kind=each.flow.requested.kind,
+            requested=each.flow.requested.text() + each.flow.requested.when,
+            offered_bps=each.flow.requested.offered_bps(),
             sent_bps=8 * each.sent_bytes / window_s,
             received_bps=8 * each.received_bytes / window_s,
             blocked_share=_share(each.blocked, each.due),

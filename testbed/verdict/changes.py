@@ -11,7 +11,7 @@ from testbed.record.summary import ChangeSummary
 
 Floats = npt.NDArray[np.float64]
 _TOGETHER_S: Final = 0.5
-"""Changes alike that follow each other so closely were asked for in one go."""
+"""Changes alike that follow each other so closely were requested in one go."""
 _NUM_NAMED: Final = 4
 
 
@@ -60,11 +60,11 @@ def change_notes(changes: pl.DataFrame) -> list[str]:
     """What a reader of the verdict should know of them."""
     if changes.is_empty():
         return []
-    by_hand = changes.filter(pl.col("source") == "hand")
+    manual = changes.filter(pl.col("source") == "manual")
     found = ["links changed while the run went on: the bound and the prediction are for what they were at its start"]
-    if by_hand.height:
-        links = ", ".join(by_hand["link"].unique(maintain_order=True))
-        found.append(f"{by_hand.height} settings were changed by hand ({links}): running the spec again will not do so")
+    if manual.height:
+        links = ", ".join(manual["link"].unique(maintain_order=True))
+        found.append(f"{manual.height} settings were changed manually ({links}): running the spec again will not do so")
     return found
 
 

@@ -38,7 +38,7 @@ COMPLETED: Final = End("completed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkFacts:
-    """One direction of one link: what was asked, what was calibrated, its counters around the measured
+    """One direction of one link: what was requested, what was calibrated, its counters around the measured
     iterations."""
 
     name: str
@@ -103,7 +103,7 @@ class Quota:
     name: str
     """The worker's, or whatever else the quota holds."""
     cpu_cores: float | None
-    """Asked for by the spec; None: nobody asked for it."""
+    """Requested by the spec; None: nobody requested it."""
     throttled_share: float
     """Of the scheduler's periods, those in which the quota was used up."""
     throttled_s: float
@@ -171,14 +171,14 @@ class Facts:
     limited_ranks: frozenset[int] = frozenset()
     """Workers that the spec holds to a quota or to cores: they wait by design."""
     quotas: Sequence[Quota] = ()
-    """Every CPU quota, asked for or not."""
+    """Every CPU quota, requested or not."""
     steal_share: float = 0.0
     """CPU steal over the measured iterations, as a share of all cores' time."""
     softnet_drops: int = 0
     """Packets that the kernel dropped before they reached a link's port, because its input queue was full."""
     read_back_differences: Sequence[str] = ()
     """What the kernel says after the run, of any link, route or sysctl, where it differs from what was set:
-    `w0-eth0: rate is 90000000, asked for 100000000`."""
+    `w0-eth0: rate is 90000000, requested 100000000`."""
     foreign_changes: Sequence[str] = ()
     """Of settings, while the workers worked, that the run has not made, put back or not: `w0: traffic class set on
     w0-eth0 by process 4711`."""
@@ -194,7 +194,7 @@ class Facts:
     captures: Sequence[CaptureSummary] = ()
     overhead_s: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by phase."""
-    unshared_memory_bytes: Sequence[int] = ()
+    uss_bytes: Sequence[int] = ()
     """Of each worker."""
     parameters_sha256: Sequence[str] = ()
     """Of each worker's final parameters, where they must be the same."""

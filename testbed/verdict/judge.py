@@ -182,7 +182,7 @@ def _rates(facts: Facts, results: Results) -> Iterator[Reason]:
     yield from _about(
         "invalid",
         [link for link in facts.links if (link.measured_rate_bps or 0) > link.rate_bps * (1 + RATE_TOLERANCE)],
-        f"measured rate is more than {100 * RATE_TOLERANCE:.0f} % above what was asked",
+        f"measured rate is more than {100 * RATE_TOLERANCE:.0f} % above what was requested",
         lambda link: f"{(link.measured_rate_bps or 0) / 1e6:.4g} Mbit/s instead of {link.rate_bps / 1e6:.4g}",
     )
     errors = [(_backlog_error(link), link) for link in facts.links]
@@ -205,7 +205,7 @@ def _delay_lines(facts: Facts, _: Results) -> Iterator[Reason]:
     yield from _about(
         "invalid",
         [link for link, line in lines if line.num_dropped],
-        "the delay line dropped packets, which no experiment asked for: this machine did not keep up with it; use a "
+        "the delay line dropped packets, which no experiment requested: this machine did not keep up with it; use a "
         "lower rate or a shorter delay",
         lambda link: f"{link.delay_line.num_dropped if link.delay_line else 0:,} packets",
     )
@@ -334,8 +334,8 @@ def _quotas(facts: Facts, _: Results) -> Iterator[Reason]:
 
 def _by_design(quota: Quota) -> str:
     text = (
-        f"{quota.name} was held to {quota.cpu_cores:g} cores as asked: throttled in {100 * quota.throttled_share:.0f} "
-        f"% of the scheduler's periods, {quota.throttled_s:.2g} s in all"
+        f"{quota.name} was held to {quota.cpu_cores:g} cores as requested: throttled in "
+        f"{100 * quota.throttled_share:.0f} % of the scheduler's periods, {quota.throttled_s:.2g} s in all"
     )
     if quota.waiting_share is None:
         return text
@@ -351,7 +351,7 @@ def _background(facts: Facts, _: Results) -> Iterator[Reason]:
         if flow.late_share > BACKGROUND_LATE_DEGRADED:
             yield Reason(
                 "degraded",
-                f"{title} sent {100 * flow.late_share:.1f} % less than asked, because its source did not get to run "
+                f"{title} sent {100 * flow.late_share:.1f} % less than requested, as its source did not get to run "
                 f"(limit {100 * BACKGROUND_LATE_DEGRADED:.0f} %): use a lower rate, larger packets or fewer workers",
             )
         if flow.blocked_share > BACKGROUND_BLOCKED_NOTED:

@@ -64,7 +64,7 @@ def _worst(rows: pl.DataFrame, span: int, at_once_bytes: int) -> tuple[int, floa
     """Sent, possible and time of the span of samples that sent most of what it could."""
     if rows.height <= span:
         return None
-    # The rate of a sample was asked for when it was read; within the span any of them may have been in force.
+    # The rate of a sample was requested when it was read; within the span any of them may have been in force.
     rate_bps = pl.max_horizontal(pl.col("rate_bps").shift(step) for step in range(span + 1))
     time_s = pl.col("at_s") - pl.col("read_from_s").shift(span)
     spans = rows.select(

@@ -89,7 +89,7 @@ def measure(facts: Facts) -> Results:
         compression=_compression(facts),
         synchronisation=_synchronisation(facts),
         command=facts.command,
-        unshared_memory_bytes=list(facts.unshared_memory_bytes),
+        uss_bytes=list(facts.uss_bytes),
         overhead_s=dict(facts.overhead_s),
         captures=list(facts.captures),
         prometheus=facts.prometheus,

@@ -27,7 +27,7 @@ STEAL_DEGRADED: Final = 0.02
 """CPU time the hypervisor gave to others, over all cores. Above 2 % the same run repeated no longer agrees
 with itself to within the 1 to 2 % the other limits work with."""
 THROTTLED_DEGRADED: Final = 0.02
-"""Of the scheduler's periods, those in which a quota that nobody asked for was used up; as steal, it takes time from
+"""Of the scheduler's periods, those in which a quota that nobody requested was used up; as steal, it takes time from
 everything alike."""
 BACKGROUND_LATE_DEGRADED: Final = 0.01
 BACKGROUND_BLOCKED_NOTED: Final = 0.01
@@ -41,10 +41,10 @@ RETRANSMITTED_DEGRADED: Final = 0.001
 below; more means timers fired because a receiver did not get to run."""
 LATENESS_SHARE_DEGRADED: Final = 0.1
 LATENESS_FLOOR_S: Final = 300e-6
-"""How much later than asked the 99th percentile of a link's packets may be let go, of the delay and at least.
+"""How much later than requested the 99th percentile of a link's packets may be let go, of the delay and at least.
 A program that is woken on an idle machine is 0.1 ms late; three times that says it waited for a core."""
 LATEST_DEGRADED_S: Final = 0.02
-"""How much later than asked any packet may be let go. A hundredth of an iteration of 2 s; what takes longer is no
+"""How much later than requested any packet may be let go. A hundredth of an iteration of 2 s; what takes longer is no
 wake-up, but a program that was stopped or starved, and everybody behind the packet waited as long."""
 OTHER_LOAD_DEGRADED: Final = 0.10
 OTHER_LOAD_INVALID: Final = 0.25

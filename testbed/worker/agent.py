@@ -90,7 +90,7 @@ class AgentControl(WorkerControl):
         assert isinstance(event, messages.Event)
         event.rank = self._rank
         if event.HasField("finished"):
-            event.finished.unshared_memory_bytes = unshared_memory_bytes()
+            event.finished.uss_bytes = uss_bytes()
         self._concluded = self._concluded or event.WhichOneof("kind") in {"finished", "failure"}
         self._events.put(event)
 
@@ -132,7 +132,7 @@ def _leave(reason: str) -> NoReturn:
     os._exit(1)
 
 
-def unshared_memory_bytes() -> int:
+def uss_bytes() -> int:
     """What this process holds and shares with no other: Private_* in /proc/self/smaps_rollup, see proc(5).
 
     Without malloc's reserve: between iterations it is as large as the last one's activations.

@@ -18,7 +18,7 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
     """Open every stack, then time them in turn; reports a Result for each sample as soon as it is there."""
     torch.set_num_threads(configuration.num_threads)
     store = FileStore(configuration.store_path, configuration.num_workers)
-    stacks = {name: _informed(parse_stack(name), configuration) for name in options.stacks}
+    stacks = {name: _with_network_info(parse_stack(name), configuration) for name in options.stacks}
     communicators = {
         name: stack.open(
             Group(
@@ -54,9 +54,9 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
         communicator.close()
 
 
-def _informed(stack: StackLike, configuration: WorkerConfiguration) -> StackLike:
+def _with_network_info(stack: StackLike, configuration: WorkerConfiguration) -> StackLike:
     """A stack whose collective wants to know the links is told them."""
     if not isinstance(stack, Composed):
         return stack
-    known = stack.collective.informed(latency_s=configuration.latency_s, rate_bps=configuration.goodput_bps)
-    return replace(stack, collective=known.served_by(configuration.aggregators))
+    known = stack.collective.with_network_info(latency_s=configuration.latency_s, rate_bps=configuration.goodput_bps)
+    return replace(stack, collective=known.with_assignment(configuration.aggregators))

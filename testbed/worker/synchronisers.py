@@ -336,7 +336,7 @@ def by_averaging(situation: Situation) -> Synchroniser:
 def by_servers(situation: Situation) -> Synchroniser:
     """That step with each gradient that is pushed to them."""
     group = situation.group
-    assert isinstance(group, TestbedProcessGroup), "a plan refuses whole stacks"
+    assert isinstance(group, TestbedProcessGroup), "a plan refuses baseline libraries"
     servers = COLLECTIVES.parse(situation.configuration.collective).num_servers
     return Asynchronous(situation.model, group, situation.recorder, situation.pacer, servers=servers)
 

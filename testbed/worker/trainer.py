@@ -42,7 +42,7 @@ class _Counted(NamedTuple):
     """At one moment; None where there is nothing of the kind."""
 
     switch: dict[str, Any] | None
-    """What a switch that adds has done for this worker."""
+    """What an aggregating switch has done for this worker."""
     peers: dict[int, PeerStatistics] | None
     """What a channel counts that is not the kernel's."""
 
@@ -298,7 +298,7 @@ class _Iterations:
 
     def _verified(self) -> float:
         """When that was over."""
-        assert self._verify is not None, "asked for"
+        assert self._verify is not None, "requested"
         self._verify()
         return time.monotonic()
 

@@ -217,7 +217,7 @@ def test_a_silent_peer_times_out(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "reported"),
     [
         (header(4, operation=BROADCAST), "broadcast (from rank 0) #1"),
         (header(4, sequence=2), "all_reduce (sum) #2"),
@@ -228,7 +228,7 @@ def test_a_silent_peer_times_out(kind: str) -> None:
         (header(4)._replace(group=8), "groups 0x8 and 0x7 differ"),
     ],
 )
-def test_a_disagreement_names_both_sides(kind: str, other: Header, told: str) -> None:
+def test_a_disagreement_names_both_sides(kind: str, other: Header, reported: str) -> None:
     def body(endpoint: Endpoint, group: Group) -> str:
         view = memoryview(bytearray(4))
         if group.rank == 1:
@@ -247,7 +247,7 @@ def test_a_disagreement_names_both_sides(kind: str, other: Header, told: str) ->
 
     waiting = threading.Event()
     message = together(kind, body, 2)[0]
-    assert told in message
+    assert reported in message
     assert "rank 1 sends" in message
     assert "rank 0 expects all_reduce (sum) #1, message 0: 4 uint8" in message
 

@@ -242,9 +242,9 @@ def every_operation(communicator: Communicator) -> None:
             communicator.all_gather(gathered, inputs[rank]).wait()
             assert torch.equal(gathered, torch.cat(inputs))
             for root in {0, size - 1, num_elements % size}:
-                told = inputs[rank].clone()
-                communicator.broadcast(told, root).wait()
-                assert torch.equal(told, inputs[root])
+                original = inputs[rank].clone()
+                communicator.broadcast(original, root).wait()
+                assert torch.equal(original, inputs[root])
                 mine = inputs[rank].clone()
                 communicator.reduce(mine, root, "max").wait()
                 assert torch.equal(mine, reduced("max", inputs) if rank == root else inputs[rank])

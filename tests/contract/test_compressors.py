@@ -151,20 +151,20 @@ def test_requests_are_those_declared(compressor: Compressor) -> None:
     workers = Workers(compressor, 3)
     for _ in range(1 + compressor.settled_after):
         workers.mean(gradients(3), layout_of())
-    asked = []
+    requested = []
     for request in workers.requests:
         if isinstance(request, AllReduce):
-            asked.append(("all_reduce", request.tensor.numel(), request.tensor.element_size()))
+            requested.append(("all_reduce", request.tensor.numel(), request.tensor.element_size()))
         elif isinstance(request, AllToAll):
-            asked.append(("all_to_all", request.payloads.size, 1))
+            requested.append(("all_to_all", request.payloads.size, 1))
         else:
-            asked += [("all_gather", 3, 8)] * request.varying + [("all_gather", 3 * len(request.payload), 1)]
+            requested += [("all_gather", 3, 8)] * request.varying + [("all_gather", 3 * len(request.payload), 1)]
     declared = [tuple(exchange)[:3] for exchange in compressor.exchanges(SHAPES, 3)]
     if compressor.data_dependent:
-        assert [kind for kind, *_ in asked] == [kind for kind, *_ in declared]
+        assert [kind for kind, *_ in requested] == [kind for kind, *_ in declared]
     else:
-        assert asked == declared
-    assert all((kind == "all_reduce") == compressor.summable for kind, *_ in asked)
+        assert requested == declared
+    assert all((kind == "all_reduce") == compressor.summable for kind, *_ in requested)
 
 
 @pytest.mark.parametrize("compressor", UNBIASED)

@@ -155,13 +155,13 @@ def every_quantity() -> set[str]:
     for axis, registry in AXES.items():
         for value in registry:
             found |= set(quantities(value, f"{axis}.{value.__module__.rpartition('.')[2]}"))
-    for name, told in (
+    for name, configured in (
         ("worker", WorkerConfiguration),
         ("server", ServerConfiguration),
         ("aggregator", AggregatorConfiguration),
         ("tenant", TenantConfiguration),
     ):
-        found |= set(quantities(told, name))
+        found |= set(quantities(configured, name))
     return found
 
 
@@ -206,7 +206,7 @@ BURST: Final = re.compile(r"burst \d+b cburst \d+b")
 PACKETS: Final = re.compile(r"max_packets=[\d.]+")
 
 
-def told(plan: Plan) -> list[Any]:
+def configured(plan: Plan) -> list[Any]:
     """What the kernel and programs are told, but for what is the same bytes, or packets, in any time."""
     nodes = [
         replace(
@@ -220,20 +220,20 @@ def told(plan: Plan) -> list[Any]:
     ]
     real = plan.real()
     flows = [(flow.sink_arguments(), flow.source_arguments(seed=1)) for flow in real.background]
-    return [nodes, flows, [(each.rate_bps, each.delay_s, each.asked.jitter_s) for each in real.directions]]
+    return [nodes, flows, [(each.rate_bps, each.delay_s, each.requested.jitter_s) for each in real.directions]]
 
 
 @pytest.mark.parametrize("backend", ["nfqueue", "tap"])
-def test_a_dilated_network_is_told_what_the_slower_one_would_be(backend: str) -> None:
+def test_a_dilated_network_is_given_what_the_slower_one_would_be(backend: str) -> None:
     def with_backend(keys: dict[str, Any]) -> dict[str, Any]:
         return {**keys, "link": {**keys["link"], "backend": backend}}
 
-    dilated, by_hand = planned(K, **with_backend(spec(1))), planned(**with_backend(spec(K)))
-    assert told(dilated) == told(by_hand)
-    assert told(dilated) != told(planned(**with_backend(spec(1))))
+    dilated, manual = planned(K, **with_backend(spec(1))), planned(**with_backend(spec(K)))
+    assert configured(dilated) == configured(manual)
+    assert configured(dilated) != configured(planned(**with_backend(spec(1))))
 
 
-def test_netem_is_told_real_delays() -> None:
+def test_netem_is_given_real_delays() -> None:
     """It is the first choice where a kernel has it."""
     link = {"rate": "8gbit", "delay": "2ms", "jitter": "250us", "backend": "netem"}
     plan = planned(K, link=link, packet_mode="mtu")
@@ -243,7 +243,7 @@ def test_netem_is_told_real_delays() -> None:
     assert all("netem limit" in line for line in lines)
 
 
-def test_a_run_that_is_not_dilated_is_told_what_it_always_was() -> None:
+def test_a_run_that_is_not_dilated_is_given_what_it_always_was() -> None:
     plan = planned(**spec(1))
     assert plan.real().directions == plan.directions
     assert not any("rto_min" in line for node in plan.nodes for line in node.ip_commands)
@@ -253,7 +253,7 @@ def test_a_run_that_is_not_dilated_is_told_what_it_always_was() -> None:
 def test_bytes_and_packets_are_the_same_in_slower_time() -> None:
     slow, fast = planned(K, **spec(1)), planned(**spec(1))
     for there, here in zip(slow.real().directions, fast.directions, strict=True):
-        assert there.asked.queue_bytes == here.asked.queue_bytes
+        assert there.requested.queue_bytes == here.requested.queue_bytes
         assert there.shaper is not None
         assert here.shaper is not None
         assert there.shaper.burst_bytes == here.shaper.burst_bytes
@@ -273,22 +273,22 @@ def test_tcp_repeats_as_much_later() -> None:
 
 def test_what_is_as_fast_as_the_machine_stays_that() -> None:
     plan = planned(100, workers=4, workers_per_host=2, collective="ring").real()
-    inside = [each for each in plan.directions if each.asked.unshaped]
+    inside = [each for each in plan.directions if each.requested.unshaped]
     assert inside
     assert all(each.shaper is not None and each.shaper.rate_bps == UNSHAPED_BPS for each in inside)
     assert Clock(100).virtual_bps(UNSHAPED_BPS) == UNSHAPED_BPS, "and is recognised when it is read back"
 
 
-def test_a_change_while_the_run_goes_on_is_planned_in_virtual_and_told_in_real_time() -> None:
+def test_a_change_while_the_run_goes_on_is_planned_in_virtual_and_reported_in_real_time() -> None:
     plan = planned(K, link={"rate": "8gbit", "delay": "1ms"})
     hop, direction = ("w0", "s0"), plan.directions[0]
-    asked = plan.asked[hop]
-    asked.spec = asked.spec.model_copy(update={"rate_bps": 4e9, "delay_s": 2e-3})
-    changed = plan.changed(direction, asked)
+    requested = plan.requested[hop]
+    requested.spec = requested.spec.model_copy(update={"rate_bps": 4e9, "delay_s": 2e-3})
+    changed = plan.changed(direction, requested)
     assert (changed.rate_bps, changed.delay_s) == (4e9, 2e-3)
     real = plan.clock.real(changed)
     assert real.shaper is not None
-    assert (real.shaper.rate_bps, real.asked.delay_s) == (1e9, 8e-3)
+    assert (real.shaper.rate_bps, real.requested.delay_s) == (1e9, 8e-3)
     assert isinstance(real.delay_stage, NfqueueStage)
     assert real.delay_stage.parameters.delay_ns == 8e6
 
@@ -428,7 +428,7 @@ def test_what_the_udp_channels_c_has_stamped_becomes_the_protocols_time() -> Non
     assert all("machine_s(" in line for line in written), written
 
 
-def test_how_slow_time_runs_is_asked_of_the_plan() -> None:
+def test_how_slow_time_runs_is_read_from_the_plan() -> None:
     """The spec may say `auto`; what that is, the plan's clock and the summary know."""
     allowed = {"plan/plan.py", "machine/doctor.py"}
     for path in (ROOT / "testbed").rglob("*.py"):
@@ -436,18 +436,18 @@ def test_how_slow_time_runs_is_asked_of_the_plan() -> None:
         assert name in allowed or "experiment.dilation" not in path.read_text(), name
 
 
-def test_backends_take_what_they_are_told_from_links_in_real_time() -> None:
+def test_backends_take_what_they_are_distinguished_from_links_in_real_time() -> None:
     """A stage is made of the virtual link, then scaled: no field of it may hide a time without its unit."""
     clock = Clock(K)
-    link = planned(link={"rate": "8gbit", "delay": "2ms", "jitter": "250us"}).directions[0].asked
+    link = planned(link={"rate": "8gbit", "delay": "2ms", "jitter": "250us"}).directions[0].requested
     for name, backend in delay_backends().items():
         make = partial(backend.stage, interface="w0-eth0", index=0, seed=1)
         scaled: Any = clock.real(make(link))
-        by_hand: Any = make(clock.real(link))
+        manual: Any = make(clock.real(link))
         for field in fields(scaled):
             if field.name not in {"max_packets", "parameters"}:
-                assert getattr(scaled, field.name) == getattr(by_hand, field.name), (name, field.name)
+                assert getattr(scaled, field.name) == getattr(manual, field.name), (name, field.name)
         if hasattr(scaled, "parameters"):
-            there, here = scaled.parameters, by_hand.parameters
+            there, here = scaled.parameters, manual.parameters
             differing = {each.name for each in fields(there) if getattr(there, each.name) != getattr(here, each.name)}
             assert differing <= {"max_packets"}, name

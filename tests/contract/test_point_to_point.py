@@ -38,10 +38,10 @@ def test_tags_come_in_any_order_and_any_length(channel: object) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_messages_and_collectives_do_not_wait_for_each_other(channel: object, size: int) -> None:
     def body(communicator: Communicator) -> tuple[float, float]:
-        total, told = torch.ones(size), torch.full((size,), 7.0)
+        total, sent = torch.ones(size), torch.full((size,), 7.0)
         if communicator.rank == 0:
             before = communicator.receive(torch.empty(size), 1, tag=1)
-            after = communicator.send(told, 1, tag=2)
+            after = communicator.send(sent, 1, tag=2)
             communicator.all_reduce(total).wait(20)
             before.wait(20)
             after.wait(20)
@@ -96,8 +96,8 @@ def test_a_longer_buffer_is_filled_in_part_and_a_shorter_one_is_an_error_of_its_
         communicator.barrier().wait(20)
         return str(raised.value)
 
-    told = run_communicators(body, 2, channel=channel)[1]
-    assert told == (
+    sent = run_communicators(body, 2, channel=channel)[1]
+    assert sent == (
         f"rank 0 sends {size} float32 ({4 * size} B) with tag 1; "
         f"rank 1 has room for {size - 1} float32 ({4 * size - 4} B) with tag 1"
     )

@@ -328,7 +328,7 @@ def test_every_operation_of_torch_distributed_gives_what_it_should() -> None:
     assert results[1]["source"] == 0
 
 
-def _refusals(rank: Rank) -> dict[str, str]:
+def _unsupported(rank: Rank) -> dict[str, str]:
     import torch
     import torch.distributed as dist
 
@@ -354,7 +354,7 @@ def _refusals(rank: Rank) -> dict[str, str]:
 
 
 def test_what_is_not_supported_is_refused_by_name_and_harms_nothing() -> None:
-    for outcome in run_ranks(_refusals, 2):
+    for outcome in run_ranks(_unsupported, 2):
         for attempt in ("expanded", "expanded receive"):
             assert "share memory" in outcome.value[attempt]
         for operation in ("all_gather", "reduce_scatter"):
@@ -667,7 +667,7 @@ def _joined(rank: Rank, divide_by_initial: bool, dies: bool = False) -> dict[str
     return {"parameters": parameters}
 
 
-def _joined_by_hand(size: int, divide_by_initial: bool) -> np.ndarray:
+def _joined_manually(size: int, divide_by_initial: bool) -> np.ndarray:
     """The same in one process. (gloo, which is asked elsewhere, hangs in a fifth of the runs when its group ends.)"""
     import torch
 
@@ -687,7 +687,7 @@ def _joined_by_hand(size: int, divide_by_initial: bool) -> np.ndarray:
 @pytest.mark.parametrize("divide_by_initial", [True, False])
 def test_ranks_with_uneven_inputs_join(divide_by_initial: bool) -> None:
     values = [outcome.value["parameters"] for outcome in run_ranks(_joined, 3, divide_by_initial)]
-    expected = _joined_by_hand(3, divide_by_initial)
+    expected = _joined_manually(3, divide_by_initial)
     for parameters in values:
         assert np.abs(parameters - expected).max() <= 1e-6
         assert np.array_equal(parameters, values[0])

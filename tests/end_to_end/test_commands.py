@@ -58,7 +58,7 @@ def test_doctor_without_root_says_so_and_still_examines() -> None:
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert not checks["root"]["ok"]
     assert checks["tc"]["ok"]
-    assert "sudo" in checks["root"]["cure"]
+    assert "sudo" in checks["root"]["fix"]
 
 
 @pytest.mark.privileged

@@ -56,18 +56,19 @@ SCRIPTS = {
 def test_scripts_run_unchanged_with_their_backend_and_with_ours(
     tmp_path: Path, script: str, backend: str | None
 ) -> None:
-    command, asked, printed = SCRIPTS[script]
+    command, requested, printed = SCRIPTS[script]
     options = ["--link", "200mbit", *(["--backend", backend] if backend else [])]
     done = execute(tmp_path, command, *options)
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
     for rank in (0, 1):
-        assert f"[w{rank}] rank {rank} done with {backend or ('undefined' if asked == 'default' else asked)}" in (
-            done.stdout + done.stderr
+        assert (
+            f"[w{rank}] rank {rank} done with {backend or ('undefined' if requested == 'default' else requested)}"
+            in (done.stdout + done.stderr)
         )
     summary = summary_of(tmp_path)
     assert summary["command"]["argv"] == command
-    assert summary["command"]["redirected"] == ([asked] if backend else [])
+    assert summary["command"]["redirected"] == ([requested] if backend else [])
     assert [worker["status"] for worker in summary["command"]["workers"]] == [0, 0]
     assert all(link["bytes"] > 10_000 for link in summary["links"])
     assert nothing_is_left(summary["run_id"])
@@ -250,7 +251,7 @@ def test_it_is_watched_changed_and_interrupted_from_outside(tmp_path: Path) -> N
         assert changed.returncode == 0, changed.stderr
         seen = json.loads(ask("top", run_id, "--json").stdout)
         assert seen["status"]["run_id"] == run_id
-        assert {link["from"]: link["asked"]["rate"] for link in seen["links"]}["w0"] == "20mbit"
+        assert {link["from"]: link["requested"]["rate"] for link in seen["links"]}["w0"] == "20mbit"
         once = ask("top", run_id, "--once").stdout
         assert "w0 → s0" in once
         assert "20 Mbit/s" in once

@@ -24,7 +24,7 @@ from tests.loopback import free_port
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
 DASHBOARDS = sorted((Path(__file__).parents[2] / "docker" / "grafana" / "dashboards").glob("*.json"))
-# Delay lines, a queue that is full, a change and a switch that adds: a series for every question.
+# Delay lines, a queue that is full, a change and an aggregating switch: a series for every question.
 SPEC = """
 name: watched
 workers: 2

@@ -46,7 +46,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_summary_keeps_the_contract_for_scripts(summary: dict[str, Any]) -> None:
-    assert summary["schema_version"] == 2
+    assert summary["schema_version"] == 3
     assert summary["num_workers"] == 4
     assert summary["num_iterations"] == 6
     assert summary["dilation"] == 1
@@ -206,7 +206,7 @@ def test_a_setting_that_changes_during_the_run_makes_it_invalid(tmp_path: Path) 
     heard, read_back = summary["reasons"][:2]
     assert "somebody else changed settings" in heard
     assert "w1: route set by process" in heard
-    assert "w1: congestion control on the route to 10.0.0.4/30 is ['reno'], asked for cubic" in read_back
+    assert "w1: congestion control on the route to 10.0.0.4/30 is ['reno'], requested cubic" in read_back
 
 
 @pytest.mark.parametrize("victim", ["w2", "fork-server"])

@@ -1,4 +1,4 @@
-"""Background flows on real links: what was asked shows on every link of the path, and nothing is left behind."""
+"""Background flows on real links: what was requested shows on every link of the path, and nothing is left behind."""
 
 import os
 import signal

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.host import Limits
 from testbed.hosts.base import ProcessSpec
 from testbed.hosts.clean import clean, leftovers
@@ -139,7 +139,7 @@ def containers(daemon: DockerDaemon, directory: Path, *, python: str = sys.execu
         root.rmdir()
 
 
-def test_a_process_is_limited_streamed_told_and_stopped(daemon: DockerDaemon, tmp_path: Path) -> None:
+def test_a_process_is_limited_streamed_reported_and_stopped(daemon: DockerDaemon, tmp_path: Path) -> None:
     lines: list[str] = []
     with containers(daemon, tmp_path) as host:
         limits = Limits(cpu_cores=0.5, pinned_cores=(0,), memory_bytes=512 * 2**20)
@@ -153,10 +153,10 @@ def test_a_process_is_limited_streamed_told_and_stopped(daemon: DockerDaemon, tm
         assert lines == ["heard me"]
         burning = host.start(ProcessSpec(name="sleeper", argv=("sleep", "600")))
         assert burning.stop(5.0) == -signal.SIGTERM
-        of_laboratory = host.start(ProcessSpec(name="root", argv=("id", "-u"), of_laboratory=True))
-        assert of_laboratory.wait(10.0) == 0
+        privileged = host.start(ProcessSpec(name="root", argv=("id", "-u"), privileged=True))
+        assert privileged.wait(10.0) == 0
         assert (tmp_path / "root.log").read_text() == "0\n"
-        with pytest.raises(EnvironmentLacksError, match="Requested CPUs are not available"):
+        with pytest.raises(MissingRequirementError, match="Requested CPUs are not available"):
             host.start(ProcessSpec(name="q", argv=("true",), limits=Limits(pinned_cores=(4095,))))
 
 
@@ -173,13 +173,13 @@ def test_an_image_without_this_package_is_refused_with_what_its_python_said(
     daemon: DockerDaemon, tmp_path: Path
 ) -> None:
     with (
-        pytest.raises(EnvironmentLacksError, match="no-such-python"),
+        pytest.raises(MissingRequirementError, match="no-such-python"),
         containers(daemon, tmp_path, python="no-such-python"),
     ):
         pass
     # Before or after the daemon is asked for its pid.
     with (
-        pytest.raises((EnvironmentLacksError, RunFailedError), match="ended with status 1"),
+        pytest.raises((MissingRequirementError, RunFailedError), match="ended with status 1"),
         containers(daemon, tmp_path, python="/usr/bin/false"),
     ):
         pass

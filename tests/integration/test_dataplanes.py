@@ -148,7 +148,7 @@ def test_listed_faults_meet_their_datagram(kind: str) -> None:
         b.reduce(6)
         counters = b.plane.counters()
         assert counters.injected == 2
-        assert counters.duplicate_done >= 1  # worker 0 asked for the result of chunk 3 again
+        assert counters.duplicate_done >= 1  # worker 0 requested the result of chunk 3 again
         for chunk in (8, 9):  # a list replaces the one before
             b.plane.inject(Faults(listed=(ListedFault(direction="up", worker=1, chunk=chunk),)))
         b.reduce(6)
@@ -199,7 +199,7 @@ def test_a_job_that_is_removed_with_chunks_under_way_leaves_the_books_in_order(k
 
 
 @pytest.mark.parametrize("kind", PLANES)
-def test_every_row_of_the_table_by_hand(kind: str) -> None:
+def test_every_row_of_the_table_manually(kind: str) -> None:
     """The datagrams of one worker, sent one at a time, against a second that a test plays as well."""
     with ExitStack() as stack:
         r = stack.enter_context(rack(2))
@@ -285,22 +285,22 @@ def test_every_row_of_the_table_by_hand(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PLANES)
-def test_a_stranger_adds_nothing_and_other_traffic_is_left_alone(kind: str) -> None:
+def test_an_unknown_sender_adds_nothing_and_other_traffic_is_left_alone(kind: str) -> None:
     with bench(kind, 3) as b:
         b.plane.remove(0)
         job = b.job.model_copy(update={"workers": b.job.workers[:2]})
         b.plane.configure(job)
-        with b.rack.socket(2, port=5000) as stranger:
+        with b.rack.socket(2, port=5000) as unknown_sender:
             packet = Packet(Kind.DATA_32, 0, 0, 0, elements=np.ones(256, np.int32))
-            stranger.sendto(packet.encode(), (AGGREGATOR, PORT))
+            unknown_sender.sendto(packet.encode(), (AGGREGATOR, PORT))
             with b.rack.socket(0, port=5000) as worker:
-                stranger.sendto(b"hello", ("10.9.0.1", 5000))
+                unknown_sender.sendto(b"hello", ("10.9.0.1", 5000))
                 assert worker.recv(100) == b"hello"
             with in_network_of(b.rack.aggregators[0]):
                 elsewhere = open_socket((AGGREGATOR, 5000))
             with elsewhere:
                 elsewhere.settimeout(2)
-                stranger.sendto(b"hello", (AGGREGATOR, 5000))
+                unknown_sender.sendto(b"hello", (AGGREGATOR, 5000))
                 assert elsewhere.recv(100) == b"hello"
         for _ in range(100):
             if b.plane.counters().bad_worker:

@@ -155,9 +155,9 @@ def test_a_change_that_says_nothing_sensible_is_refused_and_changes_nothing(tmp_
     with deployed(tmp_path, link={"delay": "1ms"}) as deployment:
         daemon, before = deployment.delay_daemon("s0"), deployment.delay_daemon("s0").parameters()
         sensible = first_stage(deployment).daemon_arguments()[0]
-        for told in ("0:delay_ns=1", "9" + sensible, sensible + ",loss=1", sensible.replace("=", "=x", 1), "x"):
+        for reported in ("0:delay_ns=1", "9" + sensible, sensible + ",loss=1", sensible.replace("=", "=x", 1), "x"):
             with pytest.raises(RunFailedError, match="answers: refused"):
-                daemon.change(told)
+                daemon.change(reported)
         assert daemon.parameters() == before
         daemon.change(sensible)
 
@@ -165,7 +165,7 @@ def test_a_change_that_says_nothing_sensible_is_refused_and_changes_nothing(tmp_
 @pytest.mark.parametrize(
     ("backend", "distribution"), [("nfqueue", "normal"), ("nfqueue", "uniform"), ("tap", "normal"), ("tap", "uniform")]
 )
-def test_jitter_has_the_deviation_that_was_asked(tmp_path: Path, backend: str, distribution: str) -> None:
+def test_jitter_has_the_deviation_that_was_requested(tmp_path: Path, backend: str, distribution: str) -> None:
     jitter = {"deviation": "4ms", "distribution": distribution}
     link = {"delay": "20ms", "jitter": jitter, "backend": backend}
     with deployed(tmp_path, link=link) as deployment, ExitStack() as stack:

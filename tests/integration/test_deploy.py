@@ -13,7 +13,7 @@ import pytest
 
 from testbed.deployment.deployment import deploy
 from testbed.deployment.mininet_nodes import EmulatedNetwork
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.netem import Netem
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
@@ -111,9 +111,9 @@ def test_a_host_that_has_lost_its_name_or_its_peers_names_is_noticed(tmp_path: P
         assert deployment.differences() == []
         inside(deployment.hosts["w1"].pid, "hostname elsewhere; umount /etc/hosts")
         assert deployment.differences() == [
-            "w1: is called elsewhere, asked for w1",
-            "w1: w0 is nobody in /etc/hosts, asked for 10.0.0.2",
-            "w1: w1 is nobody in /etc/hosts, asked for 10.0.0.6",
+            "w1: is called elsewhere, requested w1",
+            "w1: w0 is nobody in /etc/hosts, requested 10.0.0.2",
+            "w1: w1 is nobody in /etc/hosts, requested 10.0.0.6",
         ]
 
 
@@ -124,14 +124,14 @@ def test_without_namespaces_it_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     with (
-        pytest.raises(EnvironmentLacksError, match="no namespaces for w0: unshare failed: No space left"),
+        pytest.raises(MissingRequirementError, match="no namespaces for w0: unshare failed: No space left"),
         owned(tmp_path / "run") as state,
         deploy(make_plan(validate({"name": "t", "workers": 2})), state, log_directory=tmp_path),
     ):
         raise AssertionError("deployed without namespaces")
 
 
-def test_all_processes_of_all_nodes_are_told_to_end_at_once(tmp_path: Path) -> None:
+def test_all_processes_of_all_nodes_are_ordered_to_end_at_once(tmp_path: Path) -> None:
     with owned(tmp_path) as state:
         plan = make_plan(validate({"name": "t", "workers": 2}))
         with deploy(plan, state, log_directory=tmp_path) as deployment:

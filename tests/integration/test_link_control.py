@@ -155,7 +155,7 @@ def test_a_new_rate_is_reached_within_200_ms(tmp_path: Path) -> None:
         assert min(errors[1::2]) < 0.05
 
 
-def test_a_cut_link_loses_what_is_sent_and_comes_back(tmp_path: Path) -> None:
+def test_a_link_that_is_down_loses_what_is_sent_and_comes_back(tmp_path: Path) -> None:
     with (
         deployed(tmp_path, link={"rate": "100mbit"}) as deployment,
         controller(deployment, "s0") as (control, index),
@@ -163,15 +163,15 @@ def test_a_cut_link_loses_what_is_sent_and_comes_back(tmp_path: Path) -> None:
     ):
         neighbours = deployment.hosts["s0"].execute(["ip", "-j", "neighbour", "show"])
         flow.arrivals(0.2)
-        assert not control.is_cut(index)
-        control.cut(index)
-        assert control.is_cut(index)
+        assert not control.is_down(index)
+        control.set_down(index)
+        assert control.is_down(index)
         time.sleep(0.3)
         flow.drain()
         time.sleep(0.1)
         assert flow.drain() == 0
-        control.mend(index)
-        assert not control.is_cut(index)
+        control.set_up(index)
+        assert not control.is_down(index)
         assert sum(count for _, count in flow.arrivals(1.0)) > 0
         assert deployment.hosts["s0"].execute(["ip", "-j", "neighbour", "show"]) == neighbours
         assert deployment.differences() == []

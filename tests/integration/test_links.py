@@ -1,4 +1,4 @@
-"""Real namespaces, real tc: links are what was asked, and when they are not, it is noticed."""
+"""Real namespaces, real tc: links are what was requested, and when they are not, it is noticed."""
 
 import math
 import os
@@ -18,11 +18,11 @@ from testbed.calibration.calibrate import calibrate, delays_of, flow_of, rate_of
 from testbed.calibration.delays import one_way_delays_s
 from testbed.calibration.streams import receive_rate_bps, streaming
 from testbed.deployment.deployment import Deployment, deploy
-from testbed.errors import CalibrationError, EnvironmentLacksError, RunFailedError, SpecError
+from testbed.errors import CalibrationError, MissingRequirementError, RunFailedError, SpecError
 from testbed.experiment.experiment import Experiment, validate
 from testbed.experiment.link import BackendName
 from testbed.links.htb import goodput_fraction
-from testbed.machine.doctor import backend_lacks, plan_here, require
+from testbed.machine.doctor import missing_for_backend, plan_here, require
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.sampler import LinkSample, LinkSampler, wire_bytes
 from testbed.plan.plan import Plan, make_plan
@@ -48,7 +48,7 @@ def deployed(tmp_path: Path, planned: Callable[[Experiment], Plan] = make_plan, 
 
 
 @pytest.mark.parametrize("rate", ["10mbit", "100mbit", "1gbit"])
-def test_goodput_is_within_one_percent_of_what_was_asked(tmp_path: Path, rate: str) -> None:
+def test_goodput_is_within_one_percent_of_what_was_requested(tmp_path: Path, rate: str) -> None:
     with deployed(tmp_path, link={"rate": rate}) as deployment:
         for direction in deployment.plan.directions[:2]:
             requested_bps = direction.rate_bps * goodput_fraction()
@@ -106,7 +106,7 @@ def test_a_link_of_another_rate_fails_calibration(tmp_path: Path) -> None:
                 "60000",
             ]
         )
-        with pytest.raises(CalibrationError, match=r"w1 -> s0: measured 1[01]\d\.\d+ Mbit/s, asked for 100"):
+        with pytest.raises(CalibrationError, match=r"w1 -> s0: measured 1[01]\d\.\d+ Mbit/s, requested 100"):
             calibrate(deployment, mode=Mode.FULL)
 
 
@@ -119,22 +119,22 @@ def test_an_unshaped_link_fails_calibration(tmp_path: Path) -> None:
 
 def test_a_command_the_kernel_refuses_ends_the_deployment_and_leaves_nothing(tmp_path: Path) -> None:
     with (
-        pytest.raises(EnvironmentLacksError, match="Unknown tcp congestion algorithm"),
+        pytest.raises(MissingRequirementError, match="Unknown tcp congestion algorithm"),
         deployed(tmp_path, channel={"kind": "tcp", "congestion": "nonesuch"}),
     ):
         raise AssertionError("deployed with a congestion control that does not exist")
 
 
-def test_a_plan_the_machine_cannot_run_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_a_plan_the_machine_cannot_run_is_refused_with_the_fix(tmp_path: Path) -> None:
     plan = make_plan(validate({"name": "t", "channel": {"kind": "tcp", "congestion": "nonesuch"}}))
-    with pytest.raises(EnvironmentLacksError, match="modprobe tcp_nonesuch"):
+    with pytest.raises(MissingRequirementError, match="modprobe tcp_nonesuch"):
         require(plan)
 
 
 @pytest.mark.parametrize("backend", ABSENT)
 def test_a_named_backend_that_is_not_here_is_refused_with_one_that_works(backend: BackendName) -> None:
     link = {"rate": "100mbit", "delay": "20ms", "backend": backend}
-    with pytest.raises(EnvironmentLacksError, match=f"delay by {backend} does not work here") as raised:
+    with pytest.raises(MissingRequirementError, match=f"delay by {backend} does not work here") as raised:
         require(make_plan(validate({"name": "t", "link": link})))
     assert any(f"--set link.backend={other}" in str(raised.value) for other in HERE)
 
@@ -153,8 +153,8 @@ def test_what_nfqueue_has_not_got_is_had_from_a_backend_that_has_and_works_here(
         plan_here(validate({**keys, "link": {"duplicate": "1%", "backend": "nfqueue"}}))
     plan = plan_here(validate({**keys, "link": {"duplicate": "1%"}}))
     assert plan.delay_backend is not None
-    if backend_lacks(plan.delay_backend):
-        with pytest.raises(EnvironmentLacksError, match=r"nfqueue works here, but link\.duplicate"):
+    if missing_for_backend(plan.delay_backend):
+        with pytest.raises(MissingRequirementError, match=r"nfqueue works here, but link\.duplicate"):
             require(plan)
     else:
         require(plan)
@@ -203,7 +203,7 @@ def test_class_counters_see_every_header_and_the_sampler_reads_them(tmp_path: Pa
 def test_a_sampler_says_when_a_shaper_has_gone(tmp_path: Path) -> None:
     with deployed(tmp_path) as deployment, LinkSampler(deployment, interval_s=9, on_sample=lambda _: None) as sampler:
         deployment.hosts["w0"].execute(["tc", "qdisc", "del", "dev", "w0-eth0", "root"])
-        with pytest.raises(EnvironmentLacksError, match="w0-eth0"):
+        with pytest.raises(MissingRequirementError, match="w0-eth0"):
             sampler.sample()
 
 
@@ -232,7 +232,7 @@ def delayed(tmp_path: Path, delay: str, *, rate: str = "100mbit", **more: str) -
 
 
 @pytest.mark.parametrize("delay", ["200us", "1ms", "20ms"])
-def test_delay_is_what_was_asked_in_each_direction(tmp_path: Path, delay: str) -> None:
+def test_delay_is_what_was_requested_in_each_direction(tmp_path: Path, delay: str) -> None:
     with delayed(tmp_path, delay) as deployment:
         for direction in deployment.plan.directions[:2]:
             # Waking up on a busy machine takes its time, and it is never too early.

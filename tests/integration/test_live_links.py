@@ -18,8 +18,8 @@ from testbed.calibration.calibrate import flow_of
 from testbed.calibration.streams import streaming
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.deployment.link_service import LinkService
-from testbed.deployment.live_links import LiveLinks, Mark
-from testbed.errors import EnvironmentLacksError
+from testbed.deployment.live_links import LinkChangeEvent, LiveLinks
+from testbed.errors import MissingRequirementError
 from testbed.experiment.changes import LinkChange
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import BackendName, parse_override
@@ -33,36 +33,38 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
 
 
 @contextmanager
-def live(tmp_path: Path, **keys: Any) -> Iterator[tuple[LiveLinks, Deployment, str, list[Mark]]]:
+def live(tmp_path: Path, **keys: Any) -> Iterator[tuple[LiveLinks, Deployment, str, list[LinkChangeEvent]]]:
     plan = plan_here(validate({"name": "t", "workers": 2, **keys}))
     state = RunState.create(new_run_id())
-    marks: list[Mark] = []
+    events: list[LinkChangeEvent] = []
     try:
         with deploy(plan, state, log_directory=tmp_path) as deployment, closing(LiveLinks(deployment)) as links:
-            links.accept(marks.extend)
+            links.accept(events.extend)
             with closing(LinkService(state.directory / SOCKET_NAME, links, name="t")):
-                yield links, deployment, state.run_id, marks
+                yield links, deployment, state.run_id, events
     finally:
         state.remove()
 
 
-def by_hand(link: str, *, down: bool | None = None, **settings: str) -> LinkChange:
-    return LinkChange(at_s=0.0, link=link, settings=parse_override(settings), down=down, source="hand", key="link set")
+def manual_change(link: str, *, down: bool | None = None, **settings: str) -> LinkChange:
+    return LinkChange(
+        at_s=0.0, link=link, settings=parse_override(settings), down=down, source="manual", key="link set"
+    )
 
 
 @pytest.mark.parametrize("backend", HERE)
-def test_what_is_asked_follows_every_change_and_the_kernel_agrees(tmp_path: Path, backend: BackendName) -> None:
+def test_what_is_requested_follows_every_change_and_the_kernel_agrees(tmp_path: Path, backend: BackendName) -> None:
     link = {"delay": "1ms", "backend": backend}
     with live(tmp_path, link=link, packet_mode="mtu") as (links, deployment, run_id, _):
-        links.change(by_hand("w1-s0", rate="20mbit", queue="300kB"))
-        links.change(by_hand("w1->s0", delay="3ms", loss="1%"))
-        links.change(by_hand("s0->w1", down=True))
+        links.change(manual_change("w1-s0", rate="20mbit", queue="300kB"))
+        links.change(manual_change("w1->s0", delay="3ms", loss="1%"))
+        links.change(manual_change("s0->w1", down=True))
         assert deployment.differences() == []
         rows = {(row["from"], row["to"]): row for row in show_links(run_id)}
-        assert rows["w1", "s0"]["asked"]["rate"] == "20mbit"
-        assert (rows["w1", "s0"]["asked"]["delay"], rows["s0", "w1"]["asked"]["delay"]) == ("3ms", "1ms")
+        assert rows["w1", "s0"]["requested"]["rate"] == "20mbit"
+        assert (rows["w1", "s0"]["requested"]["delay"], rows["s0", "w1"]["requested"]["delay"]) == ("3ms", "1ms")
         assert (rows["w1", "s0"]["down"], rows["s0", "w1"]["down"]) == (False, True)
-        links.change(by_hand("*", down=False))
+        links.change(manual_change("*", down=False))
         assert deployment.differences() == []
 
 
@@ -86,22 +88,22 @@ def num_arrived(taken: socket.socket, duration_s: float) -> int:
 
 @pytest.mark.parametrize("backend", HERE)
 def test_a_stream_follows_the_rate_and_stops_while_its_link_is_down(tmp_path: Path, backend: BackendName) -> None:
-    with live(tmp_path, link={"delay": "1ms", "backend": backend}) as (links, deployment, _, _marks):
+    with live(tmp_path, link={"delay": "1ms", "backend": backend}) as (links, deployment, _, _events):
         direction = deployment.plan.directions[0]
         with streaming(deployment, [flow_of(direction)], timeout_s=10) as (stream,):
             errors = []
             for _ in range(3):  # other load may spoil one
-                links.change(by_hand("w0-s0", rate="20mbit"))
+                links.change(manual_change("w0-s0", rate="20mbit"))
                 num_arrived(stream.taken, 0.3)
                 reader = threading.Thread(target=num_arrived, args=(stream.taken, 0.5))
                 reader.start()
                 errors.append(abs(measured_bps(deployment, direction) / 20e6 - 1))
                 reader.join()
             assert min(errors) < 0.1
-            links.change(by_hand("w0->s0", down=True))
+            links.change(manual_change("w0->s0", down=True))
             num_arrived(stream.taken, 0.2)
             assert num_arrived(stream.taken, 0.3) == 0
-            links.change(by_hand("w0->s0", down=False))
+            links.change(manual_change("w0->s0", down=False))
             assert num_arrived(stream.taken, 2.0) > 0
             assert deployment.differences() == []
 
@@ -113,7 +115,7 @@ def test_which_packets_are_lost_does_not_depend_on_what_was_sent_before_the_firs
     def lost(num_before: int) -> set[int]:
         loss = {"kind": "gilbert_elliott", "good_to_bad": 0.02, "bad_to_good": 0.3}
         link = {"rate": "1gbit", "delay": "1ms", "loss": loss, "backend": backend}
-        with live(tmp_path, link=link, packet_mode="mtu") as (links, deployment, _, _marks), ExitStack() as stack:
+        with live(tmp_path, link=link, packet_mode="mtu") as (links, deployment, _, _events), ExitStack() as stack:
             direction = deployment.plan.directions[0]
             with deployment.hosts[direction.receiver.node].entered():
                 target = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
@@ -136,7 +138,7 @@ def test_which_packets_are_lost_does_not_depend_on_what_was_sent_before_the_firs
 
             arrived(num_before)
             links.begin(iter(()))
-            links.change(by_hand("w0->s0", rate="900mbit"))  # draws go on
+            links.change(manual_change("w0->s0", rate="900mbit"))  # draws go on
             return set(range(300)) - arrived(300)
 
     first = lost(1)
@@ -145,8 +147,8 @@ def test_which_packets_are_lost_does_not_depend_on_what_was_sent_before_the_firs
 
 
 def test_a_change_behind_the_testbeds_back_is_still_noticed(tmp_path: Path) -> None:
-    with live(tmp_path) as (links, deployment, _, _marks):
-        links.change(by_hand("w1-s0", rate="20mbit"))
+    with live(tmp_path) as (links, deployment, _, _events):
+        links.change(manual_change("w1-s0", rate="20mbit"))
         tc = "tc class change dev w1-eth0 parent 1: classid 1:1 htb rate 30mbit ceil 30mbit quantum 60000"
         deployment.hosts["w1"].execute(tc.split())
         assert any("htb rate" in line for line in deployment.differences())
@@ -155,19 +157,19 @@ def test_a_change_behind_the_testbeds_back_is_still_noticed(tmp_path: Path) -> N
 def test_a_link_that_has_gone_ends_the_run(tmp_path: Path) -> None:
     with live(tmp_path) as (links, deployment, run_id, _):
         deployment.hosts["w1"].execute(["tc", "qdisc", "del", "dev", "w1-eth0", "root"])
-        with pytest.raises(EnvironmentLacksError, match="w1 -> s0 cannot be changed"):
+        with pytest.raises(MissingRequirementError, match="w1 -> s0 cannot be changed"):
             change_links(run_id, "w1->s0", {"rate": "20mbit"})
-        with pytest.raises(EnvironmentLacksError):
+        with pytest.raises(MissingRequirementError):
             links.check()
 
 
 def test_a_change_takes_milliseconds(tmp_path: Path) -> None:
-    with live(tmp_path) as (_, _deployment, run_id, marks):
+    with live(tmp_path) as (_, _deployment, run_id, events):
         took_s = []
         for rate in ("20mbit", "50mbit", "100mbit"):
-            asked_s = time.monotonic()
+            requested_s = time.monotonic()
             change_links(run_id, "w1->s0", {"rate": rate})
-            took_s.append(marks[-1].at_s - asked_s)
+            took_s.append(events[-1].at_s - requested_s)
         assert min(took_s) < 0.2
 
 
@@ -211,13 +213,13 @@ def test_a_run_is_changed_from_another_process_and_its_record_says_so(tmp_path: 
     assert run.returncode in {0, 4}, errors
     summary = json.loads(output)
     assert not any("settings differ" in reason for reason in summary["reasons"])
-    assert any("changed by hand (w1-s0)" in reason for reason in summary["reasons"])
+    assert any("changed manually (w1-s0)" in reason for reason in summary["reasons"])
     assert summary["num_changes_not_reached"] == 1
-    told = {(change["source"], change["links"], change["after"]) for change in summary["changes"]}
-    assert told == {
+    reported = {(change["source"], change["links"], change["after"]) for change in summary["changes"]}
+    assert reported == {
         ("schedule", "w0 ↔ s0", "60mbit"),
         ("trace", "s0 → w0", "70mbit"),
-        ("hand", "w1 ↔ s0", "50mbit"),
+        ("manual", "w1 ↔ s0", "50mbit"),
     }
     record = Path(summary["record"])
     rows = pl.read_parquet(record / "changes.parquet")
@@ -226,7 +228,7 @@ def test_a_run_is_changed_from_another_process_and_its_record_says_so(tmp_path: 
     w1 = pl.read_parquet(record / "links.parquet").filter((pl.col("link") == "w1-s0") & (pl.col("node") == "w1"))
     assert w1["rate_bps"].unique().sort().to_list() == [50e6, 100e6]
     assert {link["drops"] for link in summary["links"]} == {0}
-    assert "w1 ↔ s0: rate 100mbit → 50mbit, by hand" in (record / "report.html").read_text()
+    assert "w1 ↔ s0: rate 100mbit → 50mbit, manually" in (record / "report.html").read_text()
 
 
 def wait_for_workers(records: Path, run: "subprocess.Popen[str]") -> str:

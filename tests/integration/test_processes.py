@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.host import Limits
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.clean import clean
@@ -94,9 +94,9 @@ def test_a_command_runs_in_the_hosts_network(host: NamespaceHost) -> None:
 
 
 def test_a_command_that_fails_says_how(host: NamespaceHost) -> None:
-    with pytest.raises(EnvironmentLacksError, match=r"ip link show nowhere \(in w0\): status 1: .*nowhere"):
+    with pytest.raises(MissingRequirementError, match=r"ip link show nowhere \(in w0\): status 1: .*nowhere"):
         host.execute(["ip", "link", "show", "nowhere"])
-    with pytest.raises(EnvironmentLacksError, match=r"sleep 60 \(in w0\): has not ended within 0.1 s"):
+    with pytest.raises(MissingRequirementError, match=r"sleep 60 \(in w0\): has not ended within 0.1 s"):
         host.execute(["sleep", "60"], timeout_s=0.1)
 
 
@@ -122,7 +122,7 @@ def test_a_process_is_inside_with_its_environment_and_streams(host: NamespaceHos
 
 
 def test_a_program_that_does_not_exist_is_refused(host: NamespaceHost) -> None:
-    with pytest.raises(EnvironmentLacksError, match="there is no program 'no-such-program'"):
+    with pytest.raises(MissingRequirementError, match="there is no program 'no-such-program'"):
         host.start(ProcessSpec(name="p", argv=("no-such-program",)))
 
 
@@ -196,12 +196,12 @@ def test_an_entry_runs_inside_in_a_fork(forking_host: NamespaceHost, tmp_path: P
         ("pass", 0, ""),
         ("raise SystemExit(4)", 4, ""),
         ("raise SystemExit('goodbye')", 1, "goodbye"),
-        ("raise ValueError('asked for')", 1, "ValueError: asked for"),
+        ("raise ValueError('requested')", 1, "ValueError: requested"),
         ("import os; os.kill(os.getpid(), 11)", -11, ""),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15, ""),
     ],
 )
-def test_the_end_of_a_fork_is_told(
+def test_the_end_of_a_fork_is_reported(
     forking_host: NamespaceHost, tmp_path: Path, body: str, status: int, log: str
 ) -> None:
     (tmp_path / "body.py").write_text(f"def main():\n    {body}\n")
@@ -219,7 +219,7 @@ def test_a_signal_right_after_the_fork_is_not_lost(forking_host: NamespaceHost, 
         assert process.wait(10.0) == -signal.SIGKILL
 
 
-def test_many_forks_at_once_are_told_apart(forking_host: NamespaceHost, tmp_path: Path) -> None:
+def test_many_forks_at_once_are_distinguished(forking_host: NamespaceHost, tmp_path: Path) -> None:
     (tmp_path / "many.py").write_text("def main(number):\n    raise SystemExit(int(number))\n")
     specs = [ProcessSpec(name=f"p{i}", entry="many:main", arguments=(str(i),)) for i in range(16)]
     processes = [forking_host.start(spec) for spec in specs]

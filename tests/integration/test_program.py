@@ -171,7 +171,7 @@ def test_integers_of_another_width_are_no_chunk_of_the_job() -> None:
         assert both.trial.counters().bad_size == 3
 
 
-def test_a_stranger_and_other_traffic_are_told_apart() -> None:
+def test_an_unknown_sender_and_other_traffic_are_distinguished() -> None:
     with twins(2, 64) as both:
         kept, _, _ = both.trial.send("10.9.9.9", both.contribution(0, 1))
         assert kept

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.experiment import validate
 from testbed.hosts.clean import clean, leftovers
 from testbed.machine.doctor import APT_PACKAGES, require
@@ -65,7 +65,7 @@ def start(state: RunState, exporter: Exporter, tmp_path: Path, *, port: int = 0)
     )
 
 
-def test_it_holds_what_was_served_and_a_record_that_says_otherwise_is_told(
+def test_it_holds_what_was_served_and_a_record_that_says_otherwise_is_reported(
     state: RunState, exporter: Exporter, tmp_path: Path
 ) -> None:
     epoch_s = time.monotonic()
@@ -118,16 +118,16 @@ def test_its_death_is_an_error_with_its_name_and_it_dies_with_the_run(
         watch(server)
     with pytest.raises(RunFailedError, match="prometheus was killed by signal 9"):
         server.query("up")
-    (told,) = compare(server, pl.DataFrame(), epoch_s=time.monotonic()).differences
-    assert "prometheus was killed by signal 9" in told
+    (reported,) = compare(server, pl.DataFrame(), epoch_s=time.monotonic()).differences
+    assert "prometheus was killed by signal 9" in reported
     server.stop()
 
 
-def test_a_port_that_is_taken_is_told_whoever_answers_there(
+def test_a_port_that_is_taken_is_reported_whoever_answers_there(
     state: RunState, exporter: Exporter, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        EnvironmentLacksError, match=rf"metrics\.prometheus\.port: 127\.0\.0\.1:{exporter.port} is in use"
+        MissingRequirementError, match=rf"metrics\.prometheus\.port: 127\.0\.0\.1:{exporter.port} is in use"
     ):
         start(state, exporter, tmp_path, port=exporter.port or 0)
 
@@ -179,7 +179,7 @@ def test_it_ends_when_the_coordinator_is_killed_and_clean_knows_it(tmp_path: Pat
     assert leftovers(run_id, root=root) == []
 
 
-def test_a_machine_without_it_is_told_the_cure_before_anything_is_made(
+def test_a_machine_without_it_is_given_the_fix_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for program in APT_PACKAGES:
@@ -187,6 +187,6 @@ def test_a_machine_without_it_is_told_the_cure_before_anything_is_made(
     monkeypatch.setenv("PATH", str(tmp_path))
     plan = make_plan(validate({"name": "x", "metrics": {"prometheus": True}}))
     with pytest.raises(
-        EnvironmentLacksError, match=r"prometheus is missing: apt-get install .* prometheus; or run without"
+        MissingRequirementError, match=r"prometheus is missing: apt-get install .* prometheus; or run without"
     ):
         require(plan)

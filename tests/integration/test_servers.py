@@ -11,7 +11,7 @@ from testbed.experiment.experiment import validate
 from testbed.hosts.base import Process
 from testbed.machine.doctor import plan_here
 from testbed.run.coordinator import Listener
-from testbed.run.session import Workbench, workbench
+from testbed.run.session import Session, session
 from testbed.system.run_state import new_run_id
 
 pytestmark = pytest.mark.privileged
@@ -27,9 +27,9 @@ def test_several_groups_are_served_at_once_and_the_sums_are_right() -> None:
 
 def test_a_server_that_is_killed_ends_the_run_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Process] = []
-    start = Workbench._start_server
+    start = Session._start_server
 
-    def remember(bench: Workbench, name: str) -> Process:
+    def remember(bench: Session, name: str) -> Process:
         started.append(start(bench, name))
         return started[-1]
 
@@ -37,12 +37,12 @@ def test_a_server_that_is_killed_ends_the_run_and_is_named(tmp_path: Path, monke
         def on_barrier(self, name: str) -> None:
             started[1].send_signal(signal.SIGKILL)
 
-    monkeypatch.setattr(Workbench, "_start_server", remember)
+    monkeypatch.setattr(Session, "_start_server", remember)
     stack = "parameter_server:servers=2/tcp"
     workload = {"kind": "allreduce", "sizes": ["1MB"], "stacks": [stack], "repeat": 10_000}
     plan = plan_here(validate({"name": "x", "workers": 2, "workload": workload, "metrics": {"port": None}}))
     with (
-        workbench(plan, run_id=new_run_id(), log_directory=tmp_path) as bench,
+        session(plan, run_id=new_run_id(), log_directory=tmp_path) as bench,
         pytest.raises(RunFailedError, match=r"parameter server ps1 has failed|rank 3 is lost"),
     ):
         bench.work(Kill(), timeout_s=60.0)

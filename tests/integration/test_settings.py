@@ -62,7 +62,7 @@ def texts(changes: Iterator[SettingChange]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "reported"),
     [
         (["tc class change dev t0 classid 1:1 htb rate 200mbit"], "traffic class set on t0"),
         (["tc qdisc add dev t1 root pfifo limit 7"], "queueing discipline set on t1"),
@@ -81,15 +81,15 @@ def texts(changes: Iterator[SettingChange]) -> set[str]:
         (["iptables -A OUTPUT -p udp -j DROP"], "packet filter set"),
     ],
 )
-def test_each_kind_of_change_is_told_with_its_place(lines: list[str], told: str) -> None:
+def test_each_kind_of_change_is_reported_with_its_place(lines: list[str], reported: str) -> None:
     with node() as pid, watched(pid) as settings:
         for line in lines:
             within(pid, line)
-        assert told in texts(settings.changes())
+        assert reported in texts(settings.changes())
         assert texts(settings.changes()) == set()
 
 
-def test_what_the_kernel_keeps_quiet_about_shows_when_it_is_asked() -> None:
+def test_what_the_kernel_keeps_quiet_about_shows_when_it_is_queried() -> None:
     with node() as pid, watched(pid) as settings, in_network_of(pid), LinkMonitor() as monitor:
         index = monitor.interfaces()["t0"]
         assert texts(settings.compared(monitor.link_message(index))) == set()
@@ -98,7 +98,7 @@ def test_what_the_kernel_keeps_quiet_about_shows_when_it_is_asked() -> None:
         assert texts(settings.compared(monitor.link_message(index))) == {"interface set on t0"}
 
 
-def test_a_rate_that_was_changed_and_put_back_is_told_twice_and_by_whom() -> None:
+def test_a_rate_that_was_changed_and_put_back_is_reported_twice_and_by_whom() -> None:
     with node() as pid, watched(pid) as settings:
         for rate in ("200mbit", "100mbit"):
             within(pid, f"tc class change dev t0 classid 1:1 htb rate {rate}")

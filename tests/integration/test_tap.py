@@ -16,12 +16,12 @@ import pytest
 from testbed.calibration.calibrate import calibrate, measure_rate
 from testbed.calibration.delays import one_way_delays_s
 from testbed.deployment.deployment import Deployment, deploy
-from testbed.errors import EnvironmentLacksError, RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.delay_backends.base import RelayCounters
 from testbed.experiment.delay_backends.tap import TapStage
 from testbed.experiment.experiment import validate
 from testbed.links.htb import goodput_fraction
-from testbed.machine.doctor import backend_lacks
+from testbed.machine.doctor import missing_for_backend
 from testbed.measure.sampler import LinkSampler
 from testbed.plan.direction import Direction
 from testbed.plan.plan import make_plan
@@ -97,15 +97,15 @@ def check_until(deployment: Deployment, deadline_s: float) -> None:
 
 
 def test_it_works_on_this_machine() -> None:
-    assert backend_lacks("tap") == ""
+    assert missing_for_backend("tap") == ""
 
 
 @pytest.mark.parametrize("rate", ["100mbit", "1gbit"])
-def test_goodput_is_within_one_percent_of_what_was_asked(tmp_path: Path, rate: str) -> None:
+def test_goodput_is_within_one_percent_of_what_was_requested(tmp_path: Path, rate: str) -> None:
     with deployed(tmp_path, {"rate": rate}) as deployment:
         for direction in deployment.plan.directions[:2]:
-            asked_bps = direction.rate_bps * goodput_fraction()
-            errors = [abs(measure_rate(deployment, direction)[0] / asked_bps - 1) for _ in range(NUM_ATTEMPTS)]
+            requested_bps = direction.rate_bps * goodput_fraction()
+            errors = [abs(measure_rate(deployment, direction)[0] / requested_bps - 1) for _ in range(NUM_ATTEMPTS)]
             assert min(errors) < 0.01
 
 
@@ -113,13 +113,13 @@ def test_everything_reads_back_and_calibrates(tmp_path: Path) -> None:
     with deployed(tmp_path, {"delay": "1ms"}) as deployment:
         assert deployment.differences() == []
         assert len(calibrate(deployment).links) == 4
-        asked = deployment.read_back()["w0"]["relay"]
-        assert [parameters["delay_ns"] for parameters in asked.values()] == [1e6]
+        requested = deployment.read_back()["w0"]["relay"]
+        assert [parameters["delay_ns"] for parameters in requested.values()] == [1e6]
         deployment.hosts["w1"].execute(["ip", "link", "set", "w1-eth0", "down"])
         assert any("not up" in line for line in deployment.differences())
 
 
-def test_the_delay_is_what_was_asked_beside_what_a_packet_takes_without_one(tmp_path: Path) -> None:
+def test_the_delay_is_what_was_requested_beside_what_a_packet_takes_without_one(tmp_path: Path) -> None:
     links = {"w1-s0": {"delay": "5ms"}}
     with deployed(tmp_path, {"rate": "1gbit"}, links=links) as deployment:
         directions = [deployment.plan.directions[0], deployment.plan.directions[2]]
@@ -161,8 +161,8 @@ def test_bursts_are_longer_than_chance_would_have_them(tmp_path: Path) -> None:
 
 
 def test_duplicates_and_overtaking_packets_arrive(tmp_path: Path) -> None:
-    asked = {"rate": "1gbit", "delay": "2ms", "duplicate": "5%", "reorder": "5%"}
-    with deployed(tmp_path, asked) as deployment:
+    requested = {"rate": "1gbit", "delay": "2ms", "duplicate": "5%", "reorder": "5%"}
+    with deployed(tmp_path, requested) as deployment:
         direction = deployment.plan.directions[0]
         with udp(deployment, direction) as (source, target):
             for number in range(1000):
@@ -250,7 +250,7 @@ def test_a_change_in_mid_flow_drops_nothing_and_holds_from_the_next_packet(tmp_p
         done = counters(deployment, direction)
         assert (done.num_drops, done.num_lost, done.parameters.rate_bps) == (0, 0, 1e9)
         found = deployment.differences()
-        assert any("the relay's rate_bps is 1e+09, asked for 2e+07" in line for line in found)
+        assert any("the relay's rate_bps is 1e+09, requested 2e+07" in line for line in found)
         with pytest.raises(RunFailedError, match="refused a parameter is missing"):
             deployment.relay.change(f"{stage.index}:rate_bps=1.0")
 
@@ -292,7 +292,7 @@ def test_a_relay_that_cannot_start_ends_the_deployment_with_what_it_said(tmp_pat
     state = RunState.create(new_run_id())
     try:
         with (
-            pytest.raises(EnvironmentLacksError, match=r"the relay of the links ended with status 1: .*nonsense"),
+            pytest.raises(MissingRequirementError, match=r"the relay of the links ended with status 1: .*nonsense"),
             deploy(plan, state, log_directory=tmp_path),
         ):
             raise AssertionError("deployed without a relay")

@@ -17,7 +17,7 @@ from testbed.deployment.deployment import Deployment, deploy
 from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.experiment import validate
 from testbed.links.htb import CLASS_HANDLE
-from testbed.machine.doctor import backend_lacks
+from testbed.machine.doctor import missing_for_backend
 from testbed.measure.sampler import LinkSampler
 from testbed.plan.plan import make_plan
 from testbed.system.kernel import has_sysctl
@@ -51,7 +51,7 @@ NUM_BYTES = 100_000
 TTL = 64
 IP_RECVTTL = 12
 """linux/in.h; Python has no name for it."""
-TWO_WAYS = "nexthop via 10.0.0.17 dev s0-eth2 {} nexthop via 10.0.0.21 dev s0-eth3"
+TWO_PATHS = "nexthop via 10.0.0.17 dev s0-eth2 {} nexthop via 10.0.0.21 dev s0-eth3"
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def echo_everywhere(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda topology: topology["kind"])
-def test_every_worker_reaches_every_other_and_every_link_is_what_was_asked(
+def test_every_worker_reaches_every_other_and_every_link_is_what_was_requested(
     tmp_path: Path, topology: dict[str, Any]
 ) -> None:
     with deployed(tmp_path, topology=topology, placement="spread") as deployment:
@@ -120,7 +120,7 @@ def test_workers_of_one_host_share_its_link(tmp_path: Path, inside: Any) -> None
 
 
 @pytest.mark.parametrize("topology", ["star", {"kind": "dumbbell", "bottleneck": 0.5}])
-def test_bridged_switches_forward_and_every_link_is_what_was_asked(tmp_path: Path, topology: Any) -> None:
+def test_bridged_switches_forward_and_every_link_is_what_was_requested(tmp_path: Path, topology: Any) -> None:
     with deployed(tmp_path, topology=topology, placement="spread", switch="bridged") as deployment:
         for rank in range(4):
             with ExitStack() as stack:
@@ -164,7 +164,9 @@ def test_the_senders_limits_reach_through_a_bridge_and_not_through_a_router(tmp_
 
 
 def test_a_delay_behind_a_bridge_is_there(tmp_path: Path) -> None:
-    backend = next(name for name, each in delay_backends().items() if each.sees_frames and not backend_lacks(name))
+    backend = next(
+        name for name, each in delay_backends().items() if each.sees_frames and not missing_for_backend(name)
+    )
     link = {"delay": "2ms", "backend": backend}
     with deployed(tmp_path, workers=2, switch="bridged", link=link) as deployment:
         assert all(measured.delay_s >= 2e-3 for measured in calibrate(deployment).links)
@@ -214,14 +216,14 @@ def chosen(deployment: Deployment) -> list[str]:
 
 
 def test_the_same_seed_sends_the_same_flows_the_same_way(tmp_path: Path) -> None:
-    ways = []
+    chosen_paths = []
     for seed in (1, 1, 2):
         with deployed(tmp_path, topology=LEAF_SPINE, seed=seed) as deployment:
-            ways.append(chosen(deployment))
-    assert set(ways[0]) == {"s0-eth2", "s0-eth3"}
+            chosen_paths.append(chosen(deployment))
+    assert set(chosen_paths[0]) == {"s0-eth2", "s0-eth3"}
     if has_sysctl(HASH_SEED):  # without, hashes begin with a number drawn at boot
-        assert ways[0] == ways[1]
-        assert ways[0] != ways[2]
+        assert chosen_paths[0] == chosen_paths[1]
+        assert chosen_paths[0] != chosen_paths[2]
 
 
 def carried(deployment: Deployment) -> dict[tuple[str, str], int]:
@@ -261,13 +263,13 @@ def test_a_run_that_is_repeated_puts_the_same_bytes_on_the_same_links(tmp_path: 
     [
         ("ip route del 10.0.0.8/30", "s0: no route to 10.0.0.8/30"),
         ("ip route replace 10.0.0.8/30 via 10.0.0.17 dev s0-eth2 congctl cubic", "s0: route to 10.0.0.8/30 is by"),
-        ("ip route add 10.9.0.0/16 via 10.0.0.17 congctl cubic", "a route to 10.9.0.0/16 that nobody asked for"),
+        ("ip route add 10.9.0.0/16 via 10.0.0.17 congctl cubic", "a route to 10.9.0.0/16 that nobody requested"),
         (
-            f"ip route replace 10.0.0.8/30 congctl reno {TWO_WAYS.format('')}",
+            f"ip route replace 10.0.0.8/30 congctl reno {TWO_PATHS.format('')}",
             "congestion control on the route to 10.0.0.8/30",
         ),
         (
-            f"ip route replace 10.0.0.8/30 congctl cubic {TWO_WAYS.format('weight 9')}",
+            f"ip route replace 10.0.0.8/30 congctl cubic {TWO_PATHS.format('weight 9')}",
             "s0: route to 10.0.0.8/30 is by",
         ),
         (f"sysctl -q -w {HASH_POLICY}=0", HASH_POLICY),

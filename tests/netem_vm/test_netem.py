@@ -16,7 +16,7 @@ from testbed.deployment.deployment import Deployment, deploy
 from testbed.experiment.delay_backends.netem import Netem, NetemStage
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import LinkSpec
-from testbed.machine.doctor import backend_lacks, require
+from testbed.machine.doctor import missing_for_backend, require
 from testbed.plan.plan import make_plan
 from testbed.system.run_state import RunState, new_run_id
 
@@ -36,7 +36,7 @@ def deployed(tmp_path: Path, link: dict[str, Any], **keys: Any) -> Iterator[Depl
 
 
 def test_this_machine_has_netem() -> None:
-    assert backend_lacks("netem") == ""
+    assert missing_for_backend("netem") == ""
 
 
 def test_delay_reads_back_and_is_measured_in_both_directions(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ class History:
         member.num_done, member.busy = member.num_done + 1, False
         member.total_done += 1
 
-    def go_on(self, reductions: int) -> None:
+    def resume(self, reductions: int) -> None:
         """Until everybody has finished so many more."""
         wanted = [member.total_done + reductions for member in self.members]
 
@@ -192,14 +192,14 @@ class History:
         self.simulator.run(done)
 
     def play(self) -> None:
-        self.go_on(self.random.randint(1, 3))
+        self.resume(self.random.randint(1, 3))
         for _ in range(self.random.randint(4, 10)):
             self.happen()
             if self.random.random() < 0.3:
                 self.simulator.run_for(self.random.expovariate(100))
                 continue  # the next thing happens while everybody is in the middle of something
-            self.go_on(self.random.randint(1, 3))
-        self.go_on(2)
+            self.resume(self.random.randint(1, 3))
+        self.resume(2)
         assert self.aggregator.counters.violations(self.aggregator.in_flight) == []
 
     def happen(self) -> None:
@@ -286,8 +286,8 @@ def joined_client(stack: ExitStack, played: socket.socket, job: Job, epoch: int,
     keys: dict[str, Any] = {"local": ("127.0.0.1", 0), "use_native": native, "min_timeout_s": 0.5}
     client = stack.enter_context(Client(job, 0, address, **keys))
     client._core.join()
-    [asked] = client._core.transmit(0.0)
-    answer = decode(asked.data)._replace(epoch=epoch, slot=77)
+    [requested] = client._core.transmit(0.0)
+    answer = decode(requested.data)._replace(epoch=epoch, slot=77)
     client._core.receive([Datagram(address, answer.encode())], 0.0)
     assert client._core.joined
     return client

@@ -54,7 +54,7 @@ class Member:
     arriving: list[tuple[Fill, Any]] = field(default_factory=list)
     """Tensors that are still coming while later control messages have come, by another connection."""
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         while self.protocol.effects:
             effect = self.protocol.effects.popleft()
             if isinstance(effect, Transmit):
@@ -91,7 +91,7 @@ class Member:
             self.arriving.append((fill, frame))
         else:
             self.protocol.hear(Control.unpack(frame))
-        self.carry_out()
+        self.execute()
 
     def fill(self, index: int) -> None:
         if not self.arriving:
@@ -106,7 +106,7 @@ class Member:
             assert receive.outcome is None, "memory is written to that is its owner's again"
             receive.contents = frame
         self.protocol.filled(sequence, contents)
-        self.carry_out()
+        self.execute()
 
 
 class World:
@@ -126,7 +126,7 @@ class World:
         posted.append(tensor)
         protocol = self.members[rank].protocol
         (protocol.send if kind == "send" else protocol.receive)(tensor)
-        self.members[rank].carry_out()
+        self.members[rank].execute()
 
     def deliver(self, receiver: int) -> bool:
         frames = self.members[1 - receiver].out
@@ -178,8 +178,8 @@ def test_the_nth_send_with_a_tag_goes_to_the_nth_receive_with_it(program: list[A
             for sent, received in pairs:
                 if sent.envelope.num_elements > received.envelope.num_elements:
                     assert isinstance(received.outcome, FrameMismatchError)
-                    is_told = isinstance(sent.outcome, FrameMismatchError)
-                    assert is_told or (sent.outcome == "done" and sent.envelope.num_bytes <= EAGER_BYTES)
+                    is_reported = isinstance(sent.outcome, FrameMismatchError)
+                    assert is_reported or (sent.outcome == "done" and sent.envelope.num_bytes <= EAGER_BYTES)
                     continue
                 assert (sent.outcome, received.outcome) == ("done", "done")
                 if sent.envelope.num_bytes:
@@ -192,7 +192,7 @@ def test_the_nth_send_with_a_tag_goes_to_the_nth_receive_with_it(program: list[A
 
 @settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(programs)
-def test_what_nobody_asked_for_never_exceeds_the_window(program: list[Any]) -> None:
+def test_what_nobody_requested_never_exceeds_the_window(program: list[Any]) -> None:
     world = World()
     for action, *arguments in program:
         world.act(action, *arguments)
@@ -210,7 +210,7 @@ def test_when_a_member_leaves_everything_ends(program: list[Any], leaver: int, i
     staying = world.members[1 - leaver]
     if in_order:
         world.members[leaver].protocol.leave()
-        world.members[leaver].carry_out()
+        world.members[leaver].execute()
         while world.members[leaver].out:
             world.deliver(1 - leaver)
         assert staying.protocol.has_ended != bool(staying.arriving), "a goodbye ends what has not come yet"
@@ -219,7 +219,7 @@ def test_when_a_member_leaves_everything_ends(program: list[Any], leaver: int, i
     else:
         staying.protocol.end(PeerLostError(leaver, "the connection broke"))
         staying.arriving.clear()
-        staying.carry_out()
+        staying.execute()
     for tensor in world.sends[1 - leaver]:
         assert tensor.outcome == "done" or isinstance(tensor.outcome, TransportError)
     kept = sum(message.contents is not None for queue in staying.protocol._unexpected.values() for message in queue)
@@ -251,7 +251,7 @@ def test_who_gives_up_leaves_the_others_matched(program: list[Any], given_up: li
                 if tensor.outcome is None and tensor.claim(-1):
                     member.protocol.forget(tensor)
                     member.finish(tensor, "withdrawn")
-            member.carry_out()
+            member.execute()
     world.settle()
     for receiver in range(2):
         sends, receives = world.by_tag(world.sends[1 - receiver]), world.by_tag(world.receives[receiver])

@@ -13,7 +13,7 @@ from switch_agg.simulator import Network, Simulator, StuckError
 from switch_agg.window import AimdWindow, FixedWindow, Window
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.delivery import Delivery
-from transports.channels._udp.pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
+from transports.channels._udp.pacing import FixedPace, Pace, Pacer, ProbedPace, WindowPace
 from transports.channels._udp.window import CompetingDelayWindow
 from transports.channels._udp.wire import ASIDE_BYTES
 from transports.channels.framing import HEADER_BYTES, Farewell
@@ -41,7 +41,7 @@ class World:
             AimdWindow(4, 64),
             CompetingDelayWindow(4, 64),
         ]
-        paces: list[Pace] = [WindowPace(), GivenPace(self.random.choice([1e6, 1e9])), DiscoveredPace()]
+        paces: list[Pace] = [WindowPace(), FixedPace(self.random.choice([1e6, 1e9])), ProbedPace()]
         return Connection(
             peer=peer,
             local=self.numbers[local],
@@ -155,7 +155,7 @@ def test_a_peer_that_begins_anew_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_leaves_is_heard_after_its_last_words(seed: int) -> None:
+def test_who_leaves_is_heard_after_its_close_frame(seed: int) -> None:
     world = World(seed, Network(loss=0.3))
     for _ in range(3):
         world.send(A, 1000)
@@ -184,7 +184,7 @@ def test_who_leaves_in_the_middle_gives_up_what_is_not_delivered() -> None:
     assert world.ends[A].outgoing.delivered
 
 
-def test_a_frame_that_differs_is_told() -> None:
+def test_a_frame_that_differs_is_reported() -> None:
     world = World(6, Network())
     world.send(A, 10)
     world.ends[B].incoming.expect(world.frame(A, 9), memoryview(bytearray(3)), 1)
@@ -196,7 +196,7 @@ def test_a_frame_that_differs_is_told() -> None:
 def transfer_s(loss: float, num_bytes: int) -> float:
     world = World(7, Network(delay_s=1e-2, loss=loss), packet_bytes=1448)
     for end in world.ends.values():
-        end._window, end._pace = FixedWindow(4096), GivenPace(200e6)
+        end._window, end._pace = FixedWindow(4096), FixedPace(200e6)
     world.send(A, num_bytes)
     world.expect(B)
     world.simulator.run(lambda: not world.ends[B].incoming.expecting, limit_s=60.0)
@@ -210,9 +210,9 @@ def test_random_loss_does_not_slow_a_paced_sender() -> None:
 @pytest.mark.parametrize(
     ("loss", "delay_s", "pace", "least_share", "most_sent_again"),
     [
-        (0.005, 10e-3, lambda: GivenPace(200e6), 0.95, 0.01),
-        (0.0, 0.1e-3, lambda: GivenPace(200e6), 0.98, 0.0),
-        (0.0, 0.1e-3, DiscoveredPace, 0.96, 0.06),
+        (0.005, 10e-3, lambda: FixedPace(200e6), 0.95, 0.01),
+        (0.0, 0.1e-3, lambda: FixedPace(200e6), 0.98, 0.0),
+        (0.0, 0.1e-3, ProbedPace, 0.96, 0.06),
     ],
 )
 def test_a_paced_sender_fills_its_link(
@@ -233,7 +233,7 @@ def test_a_paced_sender_fills_its_link(
     assert world.ends[A].outgoing.retransmitted_bytes <= most_sent_again * num_bytes
 
 
-class WatchedPace(DiscoveredPace):
+class WatchedPace(ProbedPace):
     """Notes the bottleneck's rate after a tenth of a second, when start-up is over."""
 
     def __init__(self) -> None:
@@ -270,7 +270,7 @@ def test_hosts_that_wait_for_a_core_know_the_rate_all_the_same(stall_s: float, s
 def test_short_messages_now_and_then_do_not_pass_for_all_that_the_network_can() -> None:
     world = World(1, Network(delay_s=1e-4, rate_bps=1e9), packet_bytes=1448)
     for end in world.ends.values():
-        end._window, end._pace = FixedWindow(8192), DiscoveredPace()
+        end._window, end._pace = FixedWindow(8192), ProbedPace()
     for _ in range(50):
         world.simulator.run_for(0.05)
         sent_s = world.simulator.now_s

@@ -10,7 +10,7 @@ from rich.console import Console
 from switch_agg.dataplanes.base import data_plane, data_planes
 from testbed.experiment.delay_backends.base import delay_backends
 from testbed.experiment.experiment import Experiment, validate
-from testbed.machine.doctor import backend_lacks, data_plane_lacks, plan_here
+from testbed.machine.doctor import missing_for_backend, missing_for_data_plane, plan_here
 from testbed.report.terminal.plan import render_plan
 from testbed.report.terminal.setup import setup_text
 
@@ -29,10 +29,10 @@ def main(keys_json: str) -> None:
         assert shown.getvalue(), kind
         assert setup_text(experiment), kind
     for kind in (each for each in delay_backends() if each.startswith("toy")):
-        assert backend_lacks(kind) == "", kind
+        assert missing_for_backend(kind) == "", kind
     for kind in (each for each in data_planes() if each.startswith("toy")):
         assert data_plane(kind).kind == kind
-        assert data_plane_lacks(kind) == "", kind
+        assert missing_for_data_plane(kind) == "", kind
 
 
 main(sys.argv[1])

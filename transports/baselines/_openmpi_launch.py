@@ -31,7 +31,7 @@ from transports.errors import OptionError, TransportError, UnsupportedError
 from transports.group import Group, published
 from transports.interfaces import interface_of_address
 
-CURE: Final = "pip install 'ina-testbed[mpi]'"
+FIX: Final = "pip install 'ina-testbed[mpi]'"
 _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 5.0
 
@@ -65,10 +65,10 @@ def mpirun_path() -> Path:
         try:
             importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise UnsupportedError(f"stack openmpi: {package} is missing: {CURE}") from None
+            raise UnsupportedError(f"stack openmpi: {package} is missing: {FIX}") from None
     path = Path(sys.prefix) / "bin" / "mpirun"
     if not path.exists():
-        raise UnsupportedError(f"stack openmpi: there is no {path}: {CURE}")
+        raise UnsupportedError(f"stack openmpi: there is no {path}: {FIX}")
     return path
 
 
@@ -76,7 +76,7 @@ def library_path(name: str) -> Path:
     """Of a library of that Open MPI, whatever its version. Raises UnsupportedError."""
     found = sorted((Path(sys.prefix) / "lib").glob(f"{name}*"))
     if not found:
-        raise UnsupportedError(f"stack openmpi: there is no {name} in {Path(sys.prefix) / 'lib'}: {CURE}")
+        raise UnsupportedError(f"stack openmpi: there is no {name} in {Path(sys.prefix) / 'lib'}: {FIX}")
     return found[0]
 
 
@@ -149,14 +149,14 @@ class Job:
                 if self._owned is not None:
                     self._launch(mpirun, self._members(group, prefix, deadline_s))
                 self.variables: Final[Mapping[str, str]] = {
-                    **self._lent(listener, group, deadline_s),
+                    **self._library_environment(listener, group, deadline_s),
                     **library_variables(group.address),
                     **more_variables,
                 }
             # MPI_Init waits for all ranks and lets nothing of Python run meanwhile: nobody calls it before all can.
-            group.store.set(f"{prefix}/{group.rank}/lent", "")
+            group.store.set(f"{prefix}/{group.rank}/ready", "")
             for peer in range(group.size):
-                published(group, f"{prefix}/{peer}/lent", peer, "its rank in MPI", deadline_s)
+                published(group, f"{prefix}/{peer}/ready", peer, "its rank in MPI", deadline_s)
         except BaseException:
             self.end(in_order=False)
             raise
@@ -178,7 +178,7 @@ class Job:
                 stderr=log,
             )
 
-    def _lent(self, listener: socket.socket, group: Group, deadline_s: float) -> dict[str, str]:
+    def _library_environment(self, listener: socket.socket, group: Group, deadline_s: float) -> dict[str, str]:
         listener.settimeout(_POLL_S)
         while self._slot is None:
             with contextlib.suppress(TimeoutError):

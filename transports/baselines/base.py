@@ -101,7 +101,7 @@ class Stack(Options):
         return None
 
     def require(self) -> None:
-        """Raises UnsupportedError, with the cure, where this machine cannot have it."""
+        """Raises UnsupportedError, with the fix, where this machine cannot have it."""
 
     @abstractmethod
     def open(self, group: Group, on_trace: OnTrace | None = None) -> CommunicatorLike:

@@ -98,7 +98,7 @@ def parse_stacks(text: str, compression: str | None, *, operation: Operation, dt
 
 
 def require_launched(environment: Mapping[str, str]) -> None:
-    """Raises UnsupportedError, with the cure, unless a launcher has said who we are."""
+    """Raises UnsupportedError, with the fix, unless a launcher has said who we are."""
     if missing := [name for name in _LAUNCHED if not environment.get(name)]:
         raise UnsupportedError(
             f"{', '.join(missing)} not set: start with `torchrun --nproc-per-node 4 -m transports.bench`, or with any "
@@ -185,8 +185,8 @@ def bench(
     stack: Annotated[
         str,
         typer.Option(
-            help="Comma-separated COLLECTIVE/CHANNEL, COLLECTIVE/CHANNEL/COMPRESSION or whole stacks; options stand "
-            "behind what they are of: ring/udp:rate=1gbit:window=aimd."
+            help="Comma-separated COLLECTIVE/CHANNEL, COLLECTIVE/CHANNEL/COMPRESSION or baseline libraries; options "
+            "stand behind what they are of: ring/udp:rate=1gbit:window=aimd."
         ),
     ] = "ring/tcp,auto/tcp,gloo",
     compression: Annotated[
@@ -260,7 +260,7 @@ def _quantity(option: str, text: str | None) -> float | None:
 
 
 def main() -> None:
-    """Errors are one line; 1 the run failed, 2 what was asked cannot be, 3 this machine or its launcher lacks
+    """Errors are one line; 1 the run failed, 2 what was requested cannot be, 3 this machine or its launcher lacks
     something."""
     try:
         app()

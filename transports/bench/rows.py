@@ -66,19 +66,21 @@ def wire_bytes_per_rank(
     stack: str, operation: Operation, *, num_workers: int, num_elements: int, dtype: str, mtu: int = ETHERNET_MTU
 ) -> int | None:
     """What the rank that sends most puts on an Ethernet of that MTU for one operation, from the schedule: headers
-    included, acknowledgements not. None for a whole stack, and where a compressor's bytes depend on the values."""
+    included, acknowledgements not. None for a baseline library, and where a compressor's bytes depend on the values."""
     parsed = parse_stack(stack)
     if not isinstance(parsed, Composed) or parsed.compression.data_dependent:
         return None
-    asked_for: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
+    requested_exchanges: Sequence[Exchange] = [Exchange(operation, num_elements, element_bytes(dtype))]
     if parsed.compression.compresses:
-        asked_for = parsed.compression.exchanges([matrix_shape(num_elements)], num_workers)
+        requested_exchanges = parsed.compression.exchanges([matrix_shape(num_elements)], num_workers)
         if parsed.compression.own_type:
-            asked_for = [exchange._replace(element_bytes=element_bytes(dtype)) for exchange in asked_for]
+            requested_exchanges = [
+                exchange._replace(element_bytes=element_bytes(dtype)) for exchange in requested_exchanges
+            ]
     collective = parsed.collective
     world = collective.world(num_workers)
     sent = [0] * world.size
-    for exchange in asked_for:
+    for exchange in requested_exchanges:
         link_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
         if link_bytes is not None:
             sent = [each + link_bytes for each in sent]

@@ -1,5 +1,5 @@
 """The two ways to get a communicator: ours, a collective over a channel (`ring/tcp`), perhaps with compression
-(`ring/tcp/fp16`), or a whole stack (`gloo`)."""
+(`ring/tcp/fp16`), or a baseline library (`gloo`)."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -40,7 +40,7 @@ class Composed:
 
 
 def parse_stack(text: str) -> StackLike:
-    """`ring/tcp` is collective/channel, `ring/tcp/fp16` with compression, `gloo` a whole stack; options stand behind
+    """`ring/tcp` is collective/channel, `ring/tcp/fp16` with compression, `gloo` a baseline; options stand behind
     a kind: `parameter_server:servers=2:pipelined=true/tcp`, `openmpi:algorithm=ring`. `in_network/ebpf` is what adds in
     the switch, and the channel tcp. Raises OptionError naming what is allowed."""
     collective, slash, below = text.partition("/")

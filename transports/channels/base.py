@@ -35,7 +35,7 @@ class Header(NamedTuple):
     phase: int
     """The number of the message within the operation, per peer and direction; point to point, the tag."""
     argument: int = 0
-    """What else the operation was asked for, its reduction and its root, as `transports.channels.framing.argument` puts
+    """What else the operation was requested, its reduction and its root, as `transports.channels.framing.argument` puts
     them together. Two ranks that disagree here would exchange the same messages and compute nonsense."""
     total: int = 0
     """Elements of the whole operation, where all members agree about it: what a server knows of an operation is the
@@ -169,10 +169,10 @@ class Channel(Options):
         return 1
 
     def require(self) -> None:
-        """Raises UnsupportedError, with the cure, where this machine lacks the library for it."""
+        """Raises UnsupportedError, with the fix, where this machine lacks the library for it."""
 
     def require_kernel(self) -> None:
-        """Raises UnsupportedError, with the cure, where this kernel lacks what it is made of: asked before a plan is
+        """Raises UnsupportedError, with the fix, where this kernel lacks what it is made of: asked before a plan is
         shown, too, so that nothing is imported for it."""
 
     @abstractmethod

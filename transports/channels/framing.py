@@ -116,12 +116,12 @@ def describe(header: Header) -> str:
     words = [REDUCTIONS[reduction]] if header.operation in _REDUCING else []
     if header.operation in _ROOTED:
         words.append(f"{_ROOTED[header.operation]} rank {root}")
-    asked = f" ({' '.join(words)})" if words else ""
+    requested = f" ({' '.join(words)})" if words else ""
     what = "tag" if header.operation == POINT_TO_POINT else "message"
     dtype = DTYPES[header.dtype]
     whole = f" of {header.total} {dtype} ({header.total * DTYPE_BYTES[header.dtype]} B)" if header.total else ""
     message = f"{what} {header.phase}: {header.count} {dtype}"
-    return f"{OPERATIONS[header.operation]}{asked} #{header.sequence}{whole}, {message}"
+    return f"{OPERATIONS[header.operation]}{requested} #{header.sequence}{whole}, {message}"
 
 
 def mismatch(*, sender: int, sent: Header, receiver: int, expected: Header) -> FrameMismatchError:

@@ -51,7 +51,7 @@ class Grpc(Channel):
 
     def open(self, group: Group) -> StreamEndpoint:
         """See :class:`Channel`. Raises UnsupportedError where gRPC is not installed, or its connections get another
-        congestion control than was asked for."""
+        congestion control than was requested."""
         return StreamEndpoint(group, GrpcStreams(group, self.chunk, congestion=self.congestion), FRAMING_BYTES)
 
     def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:

@@ -59,7 +59,7 @@ class Mptcp(Channel):
 
     def open(self, group: Group) -> Endpoint:
         """See :class:`Channel`. Raises UnsupportedError where the kernel has no Multipath TCP or not that congestion
-        control, or when fewer subflows than asked for have come within the group's timeout."""
+        control, or when fewer subflows than requested have come within the group's timeout."""
         deadline_s = time.monotonic() + group.timeout_s
         require_mptcp()
         mesh = connect_mesh(group, self._configure, protocol=IPPROTO_MPTCP)
@@ -102,7 +102,7 @@ class Mptcp(Channel):
 
 
 def require_mptcp() -> None:
-    """Raises UnsupportedError, with the cure, where no such socket can be had."""
+    """Raises UnsupportedError, with the fix, where no such socket can be had."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP).close()
     except OSError as error:

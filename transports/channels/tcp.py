@@ -1,7 +1,7 @@
 """TCP, one connection or several per pair of members, over the kernel's stack.
 
 On emulated links the routes set congestion control (`congctl` in ip-route(8)), so that baselines get the same. A
-connection that has another one than was asked for, as on a cluster, is given it, and what the kernel says is read back.
+connection that has another one than was requested, as on a cluster, is given it, and what the kernel says is read back.
 """
 
 import socket
@@ -27,7 +27,7 @@ SEGMENT_HEADER_BYTES: Final = 20 + 20 + 12
 """IPv4, TCP and its timestamps option, which Linux negotiates by default."""
 MAX_STREAMS: Final = 64
 SO_ZEROCOPY: Final = 60  # asm-generic/socket.h
-LENT_BYTES: Final = 16 << 10
+ZERO_COPY_BYTES: Final = 16 << 10
 """Below some 10 kB pinning memory costs more than copying it (the kernel's msg_zerocopy.rst)."""
 
 
@@ -74,10 +74,10 @@ class Tcp(Channel):
         except BaseException:
             mesh.close()
             raise
-        lent_bytes = LENT_BYTES if self.zero_copy else 0
+        zero_copy_bytes = ZERO_COPY_BYTES if self.zero_copy else 0
         if self.streams > 1:
-            return StreamsEndpoint(group, mesh, self.streams, lent_bytes=lent_bytes)
-        return TcpEndpoint(group, mesh, lent_bytes=lent_bytes)
+            return StreamsEndpoint(group, mesh, self.streams, zero_copy_bytes=zero_copy_bytes)
+        return TcpEndpoint(group, mesh, zero_copy_bytes=zero_copy_bytes)
 
     def require(self) -> None:
         """See :class:`Channel`."""

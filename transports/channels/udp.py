@@ -21,7 +21,7 @@ from switch_agg.window import AimdWindow, FixedWindow, Window
 from transports.channels._udp.connection import Connection
 from transports.channels._udp.endpoint import UdpEndpoint
 from transports.channels._udp.native import build_library, library
-from transports.channels._udp.pacing import DiscoveredPace, GivenPace, Pace, Pacer, WindowPace
+from transports.channels._udp.pacing import FixedPace, Pace, Pacer, ProbedPace, WindowPace
 from transports.channels._udp.window import CompetingDelayWindow
 from transports.channels._udp.wire import ACKNOWLEDGEMENT, HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES, RANGE
 from transports.channels.base import CHANNELS, Channel, ForwardReverse
@@ -105,8 +105,8 @@ class Udp(Channel):
 
     def _pace(self) -> Pace:
         if self.rate is not None:
-            return GivenPace(self.rate)
-        return DiscoveredPace() if self.window == "fixed" else WindowPace()
+            return FixedPace(self.rate)
+        return ProbedPace() if self.window == "fixed" else WindowPace()
 
     def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
         """Forward: full packets and a last one, exact for one message. Reverse: an estimate, one acknowledgement with

@@ -54,7 +54,7 @@ class Auto(Collective):
             raise ValueError(f"{served[0]} needs servers of its own, which stand there or do not, whatever the size")
         return candidates
 
-    def informed(
+    def with_network_info(
         self,
         *,
         latency_s: float,

@@ -33,7 +33,7 @@ one element. `reduce`: input (n,) -> output (n,) of `root`. `gather`: input (n/w
 `scatter`: input (n,) of `root` -> output (n/world,). `all_to_all`: input (n,) -> output (n,), part p of rank r's input
 becomes part r of rank p's output. `num_elements` is always the length of the larger buffer, n."""
 
-Seat = tuple[str, int]
+AggregatorAssignment = tuple[str, int]
 """A member's place at an aggregator: the address of that, and the member's number there."""
 Buffer = Literal["input", "output", "scratch"]
 """`scratch` is the schedule's own: as long as its steps reach, and whatever when it begins."""
@@ -141,7 +141,7 @@ class Collective(Options):
         """The participants when so many workers use it."""
         return World(num_workers=num_workers, num_servers=self.num_servers, racks=racks)
 
-    def informed(
+    def with_network_info(
         self,
         *,
         latency_s: float,  # noqa: ARG002 (for those who ask)
@@ -159,7 +159,7 @@ class Collective(Options):
         """The one that does an all-reduce of that size: itself, unless it leaves that to others."""
         return self
 
-    def served_by(self, seats: Mapping[str, Seat]) -> Self:  # noqa: ARG002 (for those who need one)
+    def with_assignment(self, assignments: Mapping[str, AggregatorAssignment]) -> Self:  # noqa: ARG002 (for those who need one)
         """The same, told a member's aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
         return self
 
@@ -199,11 +199,11 @@ class Collective(Options):
         """The unit roundoff of its sums where it adds floats in a narrower form than theirs; None: it does not."""
         return None
 
-    def buckets_misfit(self, buckets: Sequence[int]) -> str | None:  # noqa: ARG002 (for those who care)
+    def buckets_incompatibility(self, buckets: Sequence[int]) -> str | None:  # noqa: ARG002 (for those who care)
         """Why it cannot reduce gradients in buckets of so many elements: the key of a spec, the reason and the fix."""
         return None
 
-    def pushes_misfit(self) -> str | None:
+    def pushes_incompatibility(self) -> str | None:
         """Why servers of its own cannot take single workers' gradients, and the fix; None: they can."""
         return "needs servers of its own: write `collective: parameter_server`, and no stack"
 

@@ -34,7 +34,7 @@ class Cntk(Collective):
     tensors: tuple[int, ...] = ()
     """Elements of each tensor, in the order in which they lie in the buffer; open: those of the workload's model."""
 
-    def informed(
+    def with_network_info(
         self,
         *,
         latency_s: float,  # noqa: ARG002 (it does not depend on links)
@@ -46,7 +46,7 @@ class Cntk(Collective):
         """See :class:`Collective`."""
         return self.model_copy(update={"tensors": self.tensors or tensors})
 
-    def buckets_misfit(self, buckets: Sequence[int]) -> str | None:
+    def buckets_incompatibility(self, buckets: Sequence[int]) -> str | None:
         """It takes the whole gradient apart into tensors; what is not all of them would be one tensor."""
         if len(buckets) > 1:
             return (

@@ -17,7 +17,7 @@ from switch_agg.payload import PAYLOADS, PayloadName
 from switch_agg.round_trip import MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
 from switch_agg.wire import ETHERNET_IP_UDP_BYTES, HEADER, MAX_JOBS, SIZES
-from transports.collectives.base import COLLECTIVES, Collective, Operation, Seat
+from transports.collectives.base import COLLECTIVES, AggregatorAssignment, Collective, Operation
 from transports.collectives.ring import Ring
 from transports.errors import OptionError
 from transports.units import Size, Time
@@ -94,7 +94,7 @@ class InNetwork(Ring):
     tenants: tuple[Tenant, ...] = Field((), max_length=MAX_JOBS - 1)
     """Other jobs that share the switch."""
     at: str | None = None
-    """The switch that adds: its name; `spine`: the nearest without workers; `leaf`: every one that has workers adds
+    """The aggregating switch: its name; `spine`: the nearest without workers; `leaf`: every one that has workers adds
     theirs, and one of them the sums; `tree`: every one that has workers adds theirs, and those above, up to a root
     without workers, the sums; null: the one nearest to all workers."""
     aggregator: str | None = None
@@ -188,11 +188,11 @@ class InNetwork(Ring):
         """See :class:`Collective`."""
         return None if self.payload == "int32" else self.unit_roundoff
 
-    def served_by(self, seats: Mapping[str, Seat]) -> Self:
+    def with_assignment(self, assignments: Mapping[str, AggregatorAssignment]) -> Self:
         """The same, told by its `identity` which aggregator is the member's and which number it has there."""
-        if self.identity not in seats:
+        if self.identity not in assignments:
             return self
-        address, index = seats[self.identity]
+        address, index = assignments[self.identity]
         return self.model_copy(update={"aggregator": address, "aggregator_index": index, "tenants": ()})
 
     def of_further_group(self) -> Collective:

@@ -49,13 +49,13 @@ class ParameterServer(Segmented):
         """See :class:`Collective`."""
         return self.servers if self.placement == "dedicated" else 0
 
-    def pushes_misfit(self) -> str | None:
+    def pushes_incompatibility(self) -> str | None:
         """See :class:`Collective`."""
         if not self.num_servers:
-            return super().pushes_misfit()
+            return super().pushes_incompatibility()
         return "answers a gradient that has come whole; leave collective.pipelined out" if self.pipelined else None
 
-    def informed(
+    def with_network_info(
         self,
         *,
         latency_s: float,

@@ -101,7 +101,7 @@ class Sharded(Gathered):
         return self.contraction(num_elements)
 
     def pattern(self, shapes: Sequence[Shape], num_workers: int) -> Pattern:
-        """The one asked for, or the better one."""
+        """The one requested, or the better one."""
         num_elements = count(shapes)
         if num_workers == 1 or not num_elements:
             return "gather"

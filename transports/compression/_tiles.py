@@ -1,7 +1,7 @@
 """Matrices cut into tiles, of each of which the largest few elements are kept: what DeMo and SparseLoCo share.
 
 Peng, Quesnelle, Kingma 2024, "DeMo: Decoupled Momentum Optimization" (arXiv 2411.19870), github.com/bloc97/DeMo. The
-sides of a tile are the largest divisors of the matrix' that are not above the one asked for; a vector is cut into runs.
+sides of a tile are the largest divisors of the matrix' that are not above the one requested; a vector is cut into runs.
 On the wire an index takes as many bits as tell the elements of a tile apart.
 """
 

@@ -429,7 +429,7 @@ COMPRESSORS: Final[Registry[Compressor]] = Registry("compression", "transports.c
 
 
 def require_for_group(compressor: Compressor) -> None:
-    """Raises OptionError, with the cure, for what cannot sit in a process group, which sees tensors and no parameters,
+    """Raises OptionError, with the fix, for what cannot sit in a process group, which sees tensors and no parameters,
     and does not know by what they were divided."""
     perhaps = ""
     if compressor.remembers or compressor.own_momentum:

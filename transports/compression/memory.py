@@ -47,7 +47,7 @@ class Scratch:
         self._buffers: dict[Hashable, Bytes] = {}
 
     def bytes(self, use: Hashable, num_bytes: int) -> Bytes:
-        """(num_bytes,) of any content, until the same is asked for again."""
+        """(num_bytes,) of any content, until the same is requested again."""
         if use not in self._buffers or len(self._buffers[use]) < num_bytes:
             self._buffers[use] = np.empty(num_bytes, np.uint8)
         return self._buffers[use][:num_bytes]

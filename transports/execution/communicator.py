@@ -184,7 +184,7 @@ class Communicator:
         return self._endpoint.congestion()
 
     def reducer_statistics(self) -> dict[str, Any] | None:
-        """What the switch that adds has done for this member; None without one."""
+        """What the aggregating switch has done for this member; None without one."""
         reducer = self._transport.reducer
         return None if reducer is None else reducer.statistics()
 

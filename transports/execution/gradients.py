@@ -36,7 +36,7 @@ the gradients of a model are to be compressed, others are refused: float64 has m
 
 
 def require_compressible(compressor: Compressor, dtype: torch.dtype, what: str = "a gradient") -> None:
-    """Raises OptionError, with the cure, for gradients of a type that the compressor does not take."""
+    """Raises OptionError, with the fix, for gradients of a type that the compressor does not take."""
     if dtype in COMPRESSIBLE or (compressor.own_type and dtype.is_floating_point):
         return
     raise OptionError(
@@ -113,7 +113,7 @@ def run(exchange: Exchanging, transport: Transport, scratch: Scratch) -> None:
             account.encode_s += time.thread_time() - begun_s
             request, work = step if isinstance(step, Meanwhile) else (step, None)
             perform = partial(_perform, request, transport, partial(scratch.bytes, next(numbers)))
-            answer = perform() if work is None else _beside(work, perform, transport)
+            answer = perform() if work is None else _concurrently(work, perform, transport)
             account.payload_bytes += _payload_bytes(request)
             begun_s = time.thread_time()
             step = exchange.send(answer)
@@ -121,7 +121,7 @@ def run(exchange: Exchanging, transport: Transport, scratch: Scratch) -> None:
         account.decode_s += time.thread_time() - begun_s
 
 
-def _beside(work: Callable[[], None], perform: Callable[[], Answer], transport: Transport) -> Answer:
+def _concurrently(work: Callable[[], None], perform: Callable[[], Answer], transport: Transport) -> Answer:
     """The request on this thread, which has the endpoint, and the work on another."""
 
     def timed() -> float:

@@ -237,7 +237,7 @@ class Pair:
         with self._changed:
             if self._over:
                 self._begin(message)  # what the peer sent before it left can still be received
-                self._carry_out()
+                self._execute()
                 return
             self._posted.append(message)
             if self._is_waiting:
@@ -284,7 +284,7 @@ class Pair:
             self._error = error or self._closing or PeerLostError(self._peer, "it closed the group")
             self._protocol.end(self._error)
             self._take_posted()
-            self._carry_out()
+            self._execute()
             for message in self._leaving:
                 message.finish(self._error)
         if self._endpoint is not None:
@@ -378,7 +378,7 @@ class Pair:
                 if not has_left:
                     self._take_posted()
                     self._expire()
-                self._carry_out()
+                self._execute()
                 self._is_waiting = not has_left
             for (token,) in self._endpoint.progress(math.inf, min(until_s, self._next_deadline_s())):
                 self._tokens.pop(token)()
@@ -432,12 +432,12 @@ class Pair:
         while self._posted:
             self._give_up(self._posted.popleft(), error)
 
-    def _carry_out(self) -> None:
+    def _execute(self) -> None:
         effects = self._protocol.effects
         while effects:
-            self._carry_out_one(effects.popleft())
+            self._execute_one(effects.popleft())
 
-    def _carry_out_one(self, effect: Effect) -> None:
+    def _execute_one(self, effect: Effect) -> None:
         if isinstance(effect, Transmit):
             self._transmit(effect)
         elif isinstance(effect, Fill) and not self._over:
@@ -494,7 +494,7 @@ class Pair:
         def filled() -> None:
             with self._changed:
                 self._protocol.filled(number, kept)
-                self._carry_out()
+                self._execute()
 
         self._tokens[token] = filled
 
@@ -508,10 +508,10 @@ class Pair:
     def _heard(self) -> None:
         """A control message has come."""
         control = Control.unpack(self._control)
-        self._peer_has_left = control.kind is Kind.LEAVE
+        self._peer_has_left = control.kind is Kind.CLOSE
         with self._changed:
             self._protocol.hear(control)
-            self._carry_out()
+            self._execute()
         if not self._peer_has_left:
             self._expect_control()
 

@@ -4,14 +4,14 @@ Between the two members messages arrive in the order in which they were sent; wh
 awaited, is in no order that the other side could know. So a short control message goes before each tensor, and a
 receive for the next control message is always posted:
 
-    EAGER     the tensor follows at once: it is short, and the receiver keeps it if nobody has asked for it yet
+    EAGER     the tensor follows at once: it is short, and the receiver keeps it if nobody has requested it yet
     ANNOUNCE  a tensor waits at the sender until a receive for it is posted
     ACCEPT    ... which is: send it now
     DATA      ... and here it follows
     REFUSE    the receive that it was matched with cannot take it
     WITHDRAW  the sender has given up waiting for ACCEPT
     CREDIT    the receiver has handed on so many bytes of eager messages; the sender may send as many more
-    LEAVE     this member leaves and sends nothing more
+    CLOSE     this member leaves and sends nothing more
 
 A message goes to the first receive that was posted with its tag, in the order in which messages were sent. A receive
 from any source is posted with every pair, and whichever claims it first has it.
@@ -50,7 +50,7 @@ class Kind(IntEnum):
     REFUSE = 4
     WITHDRAW = 5
     CREDIT = 6
-    LEAVE = 7
+    CLOSE = 7
 
 
 class Envelope(NamedTuple):
@@ -233,7 +233,7 @@ class PairProtocol:
 
     def leave(self) -> None:
         """Say goodbye."""
-        self._transmit(Kind.LEAVE, 0)
+        self._transmit(Kind.CLOSE, 0)
 
     def hear(self, control: Control) -> None:
         """A control message has come. Raises FrameMismatchError for one that makes no sense."""
@@ -256,7 +256,7 @@ class PairProtocol:
         elif kind is Kind.REFUSE:
             tensor = self._announced.pop(number, None)
             if tensor is not None:
-                self.effects.append(Finish(tensor, self._refusal(self._rank, tensor.envelope, self._peer, envelope)))
+                self.effects.append(Finish(tensor, self._mismatch(self._rank, tensor.envelope, self._peer, envelope)))
         elif kind is Kind.WITHDRAW:
             self._hear_withdrawal(number, envelope)
         elif kind is Kind.CREDIT:
@@ -366,7 +366,7 @@ class PairProtocol:
         sent, expected = message.envelope, receive.envelope
         if sent.dtype == expected.dtype and sent.num_elements <= expected.num_elements:
             return True
-        self.effects.append(Finish(receive, self._refusal(self._peer, sent, self._rank, expected)))
+        self.effects.append(Finish(receive, self._mismatch(self._peer, sent, self._rank, expected)))
         if message.is_eager:
             self._hand_on(sent)
             message.is_refused, message.receive = True, receive
@@ -375,7 +375,7 @@ class PairProtocol:
         return False
 
     @staticmethod
-    def _refusal(sender: int, sent: Envelope, receiver: int, expected: Envelope) -> FrameMismatchError:
+    def _mismatch(sender: int, sent: Envelope, receiver: int, expected: Envelope) -> FrameMismatchError:
         return FrameMismatchError(f"rank {sender} sends {sent}; rank {receiver} has room for {expected}")
 
     def _hand_on(self, envelope: Envelope) -> None:

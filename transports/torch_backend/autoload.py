@@ -20,7 +20,7 @@ BACKEND: Final = "testbed"
 def register() -> None:
     """Register `testbed` as a torch.distributed backend. Light, idempotent, and never raises: it runs in
     every `import torch` of the environment, and torch would refuse to be imported. That it does refuse where groups
-    were to be redirected and cannot be: else the numbers would be of another backend than asked."""
+    were to be redirected and cannot be: else the numbers would be of another backend than requested."""
     try:
         import torch.distributed as dist
 

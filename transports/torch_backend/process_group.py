@@ -164,7 +164,7 @@ def _racks(racks: tuple[int, ...], backend_options: Any) -> tuple[int, ...]:
 
 @profiled
 class TestbedProcessGroup(dist.ProcessGroup):
-    """One process group of torch over one communicator: ours, or a whole stack's that has our communicator's face."""
+    """One process group of torch over one communicator: ours, or a baseline library's with our communicator's face."""
 
     __test__ = False  # the name begins like a test class; pytest must not collect it
 
@@ -462,12 +462,12 @@ class TestbedProcessGroup(dist.ProcessGroup):
 
     @property
     def ours(self) -> Communicator:
-        """The same where only ours will do. Raises OptionError over a whole stack."""
+        """The same where only ours will do. Raises OptionError over a baseline library."""
         communicator = self._open
         if not isinstance(communicator, Communicator):
             raise OptionError(
                 "point-to-point messages, gather, scatter, sparse sums, barriers with a timeout and compression need "
-                "a collective over a channel instead of a whole stack"
+                "a collective over a channel instead of a baseline library"
             )
         return communicator
 

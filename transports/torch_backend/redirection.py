@@ -49,7 +49,7 @@ def install(ours: str, record: Path) -> None:
     @functools.wraps(original)
     def helper(size: int, rank: int, members: Any, backend: str, *positional: Any, **named: Any) -> Any:
         taken = target(str(backend), ours)
-        if taken == ours:  # also where it was asked for by name: the record says what made the groups
+        if taken == ours:  # also where it was requested by name: the record says what made the groups
             _note(record, str(backend))
         if taken != str(backend):
             # What gloo or nccl would have been told of streams and devices means nothing to ours.
@@ -79,6 +79,6 @@ def _monitored_barrier(original: Callable[..., None], ours: str) -> Callable[...
 
 
 def _note(record: Path, backend: str) -> None:
-    asked = "default" if backend == "undefined" else backend
+    requested = "default" if backend == "undefined" else backend
     with record.open("a") as file:  # one short line: appended whole, whoever else writes
-        file.write(f"{os.environ.get('RANK', '?')} {asked}\n")
+        file.write(f"{os.environ.get('RANK', '?')} {requested}\n")

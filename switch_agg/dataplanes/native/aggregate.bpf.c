@@ -549,8 +549,8 @@ __noinline int meet(struct __sk_buff *skb) {
         return TC_ACT_SHOT;
     }
     int of_epoch = bpf_ntohl(frame->chunk.epoch) == job->epoch;
-    __u32 seat = number * MAX_WORKERS + worker;
-    struct worker *sender = bpf_map_lookup_elem(&workers, &seat);
+    __u32 key = number * MAX_WORKERS + worker;
+    struct worker *sender = bpf_map_lookup_elem(&workers, &key);
     int has_joined = job->joined >> worker & 1 && sender && sender->port == frame->udp.source;
     if (!from_parent && (!of_epoch || !has_joined)) {
         COUNT(stale);

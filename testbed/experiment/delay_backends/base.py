@@ -34,7 +34,7 @@ class DelayCounters:
     num_packets: int
     """A super-frame is one, except on links where packets have fates of their own."""
     num_lost: int
-    """By the loss asked for."""
+    """By the loss requested."""
     num_dropped: int
     """Because the queue, or the program's buffer, was full: always an error."""
     num_reordered: int = 0
@@ -249,7 +249,7 @@ class DelayBackend(Options):
     """Programs of others that it calls."""
 
     @abstractmethod
-    def refusals(self, link: "LinkSpec") -> dict[str, str]:
+    def unsupported(self, link: "LinkSpec") -> dict[str, str]:
         """Why this backend cannot do what the link asks, whatever the machine, by the setting it cannot do (`delay`,
         `jitter`, ...); empty when it can do all."""
 

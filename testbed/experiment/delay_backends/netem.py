@@ -22,7 +22,7 @@ class NetemStage(DelayStage):
     index: int
     device: str
     """The IFB that carries netem."""
-    asked: LinkSpec
+    requested: LinkSpec
     max_packets: int
     seed: int
 
@@ -44,77 +44,80 @@ class NetemStage(DelayStage):
     def tc_commands_if_known(self) -> list[str]:
         """The seed of losses, duplicates and jitter: Linux 6.6 and iproute2 6.6 have it. Else the kernel draws anew in
         every run; the record's read-back shows which it was."""
-        return [f"qdisc change {self._qdisc()} seed {self.seed}"] if self.asked.draws else []
+        return [f"qdisc change {self._qdisc()} seed {self.seed}"] if self.requested.draws else []
 
     def tc_changes(self, before: "NetemStage") -> list[str]:
         """The parameters anew: netem keeps the packets it holds, and their times (sch_netem.c, netem_change).
 
         Raises SpecError for a change from normal to uniform jitter: netem then keeps its table of the normal one.
         """
-        was, is_ = before.asked.jitter, self.asked.jitter
+        was, is_ = before.requested.jitter, self.requested.jitter
         if was.deviation_s > 0 and was.distribution == "normal" and is_.distribution == "uniform":
             raise SpecError(
                 "jitter: netem cannot change normal jitter into uniform; start the run with the uniform one"
             )
         # netem_change keeps the share it reorders unless it is given a new one.
-        ends = " reorder 0%" if before.asked.reorder > 0 and self.asked.reorder == 0 else ""
+        ends = " reorder 0%" if before.requested.reorder > 0 and self.requested.reorder == 0 else ""
         return [f"qdisc change {self._qdisc()}{ends}"]
 
     def _qdisc(self) -> str:
-        asked = self.asked
+        requested = self.requested
         parts = [f"dev {self.device} root handle {NETEM_HANDLE} netem limit {self.max_packets}"]
-        parts.append(f"delay {asked.delay_s * 1e6:.0f}us")
-        if asked.jitter_s > 0:
+        parts.append(f"delay {requested.delay_s * 1e6:.0f}us")
+        if requested.jitter_s > 0:
             parts.append(f"{self._jitter_s * 1e6:.0f}us")
-            parts += ["distribution normal"] if asked.jitter.distribution == "normal" else []
-        if isinstance(asked.loss, GilbertElliott):
-            model = asked.loss
+            parts += ["distribution normal"] if requested.jitter.distribution == "normal" else []
+        if isinstance(requested.loss, GilbertElliott):
+            model = requested.loss
             states = (model.good_to_bad, model.bad_to_good, model.loss_in_bad, model.loss_in_good)
             parts.append("loss gemodel " + " ".join(_percent(share) for share in states))
-        elif asked.loss > 0:
-            parts.append(f"loss random {_percent(asked.loss)}")
-        if asked.duplicate > 0:
-            parts.append(f"duplicate {_percent(asked.duplicate)}")
-        if asked.reorder > 0:
-            parts.append(f"reorder {_percent(asked.reorder)}")
+        elif requested.loss > 0:
+            parts.append(f"loss random {_percent(requested.loss)}")
+        if requested.duplicate > 0:
+            parts.append(f"duplicate {_percent(requested.duplicate)}")
+        if requested.reorder > 0:
+            parts.append(f"reorder {_percent(requested.reorder)}")
         return " ".join(parts)
 
     @property
     def _jitter_s(self) -> float:
         """netem's own: the standard deviation of a normal distribution, half the width of a uniform one."""
-        jitter = self.asked.jitter
+        jitter = self.requested.jitter
         return jitter.deviation_s if jitter.distribution == "normal" else jitter.greatest_s
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
-        """What `tc -j qdisc show` of the node, and its ports' filters, say that was not asked for."""
-        ways = state["redirects"].get(self.interface, [])
-        if ways != [self.device]:
-            return [f"{self.interface}: what arrives goes to {ways or 'no delay line'}, asked for {self.device}"]
+        """What `tc -j qdisc show` of the node, and its ports' filters, say that was not requested."""
+        targets = state["redirects"].get(self.interface, [])
+        if targets != [self.device]:
+            return [f"{self.interface}: what arrives goes to {targets or 'no delay line'}, requested {self.device}"]
         qdiscs = [qdisc for qdisc in state["qdiscs"] if qdisc.get("dev") == self.device]
         root: dict[str, Any] = next((qdisc for qdisc in qdiscs if qdisc.get("root")), {})
         if root.get("kind") != "netem":
-            return [f"{self.device}: root qdisc is {root.get('kind', 'absent')}, asked for netem"]
+            return [f"{self.device}: root qdisc is {root.get('kind', 'absent')}, requested netem"]
         options = root.get("options", {})
-        asked, bursts = self.asked, self.asked.loss if isinstance(self.asked.loss, GilbertElliott) else None
+        requested, bursts = (
+            self.requested,
+            self.requested.loss if isinstance(self.requested.loss, GilbertElliott) else None,
+        )
         found: list[str] = []
         for what, path, wanted, tolerance in (
             ("limit", ("limit",), self.max_packets, 0),
-            ("delay", ("delay", "delay"), asked.delay_s, 2e-6),
+            ("delay", ("delay", "delay"), requested.delay_s, 2e-6),
             ("jitter", ("delay", "jitter"), self._jitter_s, 2e-6),
-            ("loss", ("loss-random", "loss"), 0.0 if bursts else asked.mean_loss, 1e-6),
+            ("loss", ("loss-random", "loss"), 0.0 if bursts else requested.mean_loss, 1e-6),
             ("good_to_bad", ("loss-gemodel", "p"), bursts.good_to_bad if bursts else 0.0, 1e-6),
             ("bad_to_good", ("loss-gemodel", "r"), bursts.bad_to_good if bursts else 0.0, 1e-6),
             ("loss_in_bad", ("loss-gemodel", "1-h"), bursts.loss_in_bad if bursts else 0.0, 1e-6),
             ("loss_in_good", ("loss-gemodel", "1-k"), bursts.loss_in_good if bursts else 0.0, 1e-6),
-            ("duplicate", ("duplicate", "duplicate"), asked.duplicate, 1e-6),
-            ("reorder", ("reorder", "reorder"), asked.reorder, 1e-6),
+            ("duplicate", ("duplicate", "duplicate"), requested.duplicate, 1e-6),
+            ("reorder", ("reorder", "reorder"), requested.reorder, 1e-6),
         ):
             value: Any = options
             for key in path:
                 value = value.get(key, {}) if isinstance(value, dict) else {}
             value = 0.0 if value == {} else value  # tc says nothing of what is not set
             if not isinstance(value, int | float) or abs(value - wanted) > tolerance:
-                found.append(f"{self.device}: netem {what} is {value}, asked for {wanted}")
+                found.append(f"{self.device}: netem {what} is {value}, requested {wanted}")
         return found
 
 
@@ -143,7 +146,7 @@ class Netem(DelayBackend):
     )
     sees_frames: ClassVar[bool] = True
 
-    def refusals(self, link: LinkSpec) -> dict[str, str]:
+    def unsupported(self, link: LinkSpec) -> dict[str, str]:
         """See :class:`DelayBackend`."""
         if link.ecn_bytes is not None:
             return {"ecn": "netem marks instead of losing, not by the length of a queue"}
@@ -155,7 +158,7 @@ class Netem(DelayBackend):
             interface=interface,
             index=index,
             device=f"ifb{index}",
-            asked=link,
+            requested=link,
             max_packets=link.max_packets_in_flight(MTU),
             seed=seed * 65_537 + index,
         )

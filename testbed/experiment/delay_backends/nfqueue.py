@@ -71,27 +71,27 @@ class NfqueueStage(DelayStage):
         return [self.parameters.argument(self.index)]
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
-        """What `iptables-save` and the kernel's table of queues say that was not asked for."""
+        """What `iptables-save` and the kernel's table of queues say that was not requested."""
         found = []
         rules = [line for line in state["firewall"] if f" -i {self.interface} " in line]
         if rules != self.firewall_rules():
             found.append(
-                f"{self.interface}: firewall rules are {rules or 'absent'}, asked for {self.firewall_rules()[0]}"
+                f"{self.interface}: firewall rules are {rules or 'absent'}, requested {self.firewall_rules()[0]}"
             )
         queue = state["queues"].get(self.index)
         if queue is None:
             found.append(f"{self.interface}: nobody serves queue {self.index}: every packet is dropped")
         elif queue["copy_mode"] != COPY_META:
-            found.append(f"{self.interface}: copy mode of its queue is {queue['copy_mode']}, asked for {COPY_META}")
+            found.append(f"{self.interface}: copy mode of its queue is {queue['copy_mode']}, requested {COPY_META}")
         return found
 
     def parameter_differences(self, parameters: DelayParameters) -> list[str]:
-        """What the program has in force that was not asked for."""
-        asked = asdict(self.parameters)
+        """What the program has in force that was not requested."""
+        requested = asdict(self.parameters)
         return [
-            f"{self.interface}: {name} of its delay line is {value:g}, asked for {asked[name]:g}"
+            f"{self.interface}: {name} of its delay line is {value:g}, requested {requested[name]:g}"
             for name, value in asdict(parameters).items()
-            if value != asked[name] and not (name == "max_packets" and value > asked[name])
+            if value != requested[name] and not (name == "max_packets" and value > requested[name])
         ]
 
 
@@ -153,7 +153,7 @@ class Nfqueue(DelayBackend):
     )
     tools: ClassVar[Sequence[str]] = ("iptables-restore", "iptables-save")
 
-    def refusals(self, link: LinkSpec) -> dict[str, str]:
+    def unsupported(self, link: LinkSpec) -> dict[str, str]:
         """See :class:`DelayBackend`."""
         found = {}
         if link.duplicate > 0:

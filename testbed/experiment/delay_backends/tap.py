@@ -1,6 +1,6 @@
 """The tap backend: both ends of a link are TAP devices, and a small C program (native/relay_tap.c) is the wire.
 
-The program gives rate, byte queue, marks, loss, delay and everything else a link can be asked for, per packet, with all
+The program gives rate, byte queue, marks, loss, delay and everything else a link can be requested, per packet, with all
 draws from the run's seed. The devices live as long as it does: without it there is no link, never an undelayed one.
 A device takes a packet from its sender the moment it is sent, so TCP Small Queues do not hold it back: a host's own
 port has a queue that fills and drops, as a switch port's has.
@@ -68,27 +68,27 @@ class TapStage(DelayStage):
         return self.parameters.argument(self.index)
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
-        """What the relay (`relay`: parameters by index) and `ip -d -j address show` say that was not asked for."""
+        """What the relay (`relay`: parameters by index) and `ip -d -j address show` say that was not requested."""
         found = []
         links = (item for item in state["addresses"] if item.get("ifname") == self.interface)
         device: dict[str, Any] = next((item.get("linkinfo", {}) for item in links), {})
         data = device.get("info_data", {})
         if (device.get("info_kind"), data.get("type")) != ("tun", "tap"):
-            found.append(f"{self.interface}: is {device.get('info_kind', 'absent')}, asked for a TAP device")
+            found.append(f"{self.interface}: is {device.get('info_kind', 'absent')}, requested a TAP device")
         elif not data.get("vnet_hdr"):
-            found.append(f"{self.interface}: takes no super-frames, asked for IFF_VNET_HDR")
+            found.append(f"{self.interface}: takes no super-frames, requested IFF_VNET_HDR")
         relayed: RelayParameters | None = state["relay"].get(self.index)
         if relayed is None:
             return [*found, f"{self.interface}: nobody relays to it"]
         return found + self.parameter_differences(relayed)
 
     def parameter_differences(self, parameters: RelayParameters) -> list[str]:
-        """What the relay has in force that was not asked for."""
-        asked = asdict(self.parameters)
+        """What the relay has in force that was not requested."""
+        requested = asdict(self.parameters)
         return [
-            f"{self.interface}: the relay's {name} is {value:g}, asked for {asked[name]:g}"
+            f"{self.interface}: the relay's {name} is {value:g}, requested {requested[name]:g}"
             for name, value in asdict(parameters).items()
-            if value != asked[name]
+            if value != requested[name]
         ]
 
 
@@ -141,7 +141,7 @@ class Tap(DelayBackend):
         reports=_reports,
     )
 
-    def refusals(self, link: LinkSpec) -> dict[str, str]:
+    def unsupported(self, link: LinkSpec) -> dict[str, str]:
         """See :class:`DelayBackend`."""
         if 0 < link.delay_s < MIN_PROGRAM_DELAY_S and not link.best_effort:
             return {

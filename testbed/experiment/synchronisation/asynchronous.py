@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation, parameters_misfit
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation, parameters_incompatibility
 
 if TYPE_CHECKING:
     from testbed.experiment.experiment import Experiment
@@ -25,13 +25,13 @@ class Asynchronous(Synchronisation):
             "where training diverges, divide workload.learning_rate by {workers}"
         )
 
-    def misfit(self, experiment: "Experiment") -> str | None:
+    def incompatibility(self, experiment: "Experiment") -> str | None:
         """See :class:`Synchronisation`."""
-        if reason := parameters_misfit(experiment):
+        if reason := parameters_incompatibility(experiment):
             return reason
         if experiment.stack is not None:
             return "needs servers of its own: write `collective: parameter_server`, and no stack"
-        if reason := experiment.collective.pushes_misfit():
+        if reason := experiment.collective.pushes_incompatibility():
             return reason
         if not experiment.fusion.whole_gradient:
             return "pushes a gradient when backward has ended; write `fusion: none`"

@@ -39,14 +39,14 @@ class Synchronisation(Options):
         """In a phase of so many iterations, at whose end workers agree once more."""
         return -(-num_iterations // (self.interval or 1))
 
-    def misfit(self, experiment: "Experiment") -> str | None:  # noqa: ARG002 (others have some)
+    def incompatibility(self, experiment: "Experiment") -> str | None:  # noqa: ARG002 (others have some)
         """What of the rest of the spec does not go with it, and the fix, as said after its name; None: all does."""
         return None
 
 
-def parameters_misfit(experiment: "Experiment") -> str | None:
-    """Of whatever exchanges parameters, and not gradients: see :meth:`Synchronisation.misfit`."""
-    if reason := experiment.workload.synchronisation_refusal():
+def parameters_incompatibility(experiment: "Experiment") -> str | None:
+    """Of whatever exchanges parameters, and not gradients: see :meth:`Synchronisation.incompatibility`."""
+    if reason := experiment.workload.unsupported_synchronisation():
         return reason
     if experiment.compression.compresses:
         return (

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation, parameters_misfit
+from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation, parameters_incompatibility
 
 if TYPE_CHECKING:
     from testbed.experiment.experiment import Experiment
@@ -30,11 +30,11 @@ class LocalSgd(Synchronisation):
         """See :class:`Synchronisation`."""
         return f"local_sgd, every {self.every} iterations"
 
-    def misfit(self, experiment: "Experiment") -> str | None:
+    def incompatibility(self, experiment: "Experiment") -> str | None:
         """See :class:`Synchronisation`."""
         if experiment.fusion.by_engine:
-            return parameters_misfit(experiment) or (
+            return parameters_incompatibility(experiment) or (
                 f"averages parameters when the optimizer has stepped, so that fusion {experiment.fusion.kind} has "
                 "nothing to order; allowed: size, layers, none"
             )
-        return parameters_misfit(experiment)
+        return parameters_incompatibility(experiment)

@@ -33,9 +33,9 @@ class Edge:
     second: str
     rate_factor: float = 1.0
     """Its rate over the rate of a host's link, which the spec gives."""
-    inside: bool = False
+    intra_host: bool = False
     """Between a worker and the host that it shares with others."""
-    beside: bool = False
+    colocated: bool = False
     """Between a switch and what is part of it: as fast as the machine, whatever the spec says."""
     settings: LinkOverride = field(default_factory=LinkOverride)
     """What the topology itself says of it, in both directions; the spec's `links` come after."""
@@ -64,7 +64,7 @@ class Network:
         """With these aggregators besides, each beside its switch."""
         return Network(
             nodes=(*self.nodes, *(Node(name=name, role="aggregator") for name in attached)),
-            edges=(*self.edges, *(Edge(first=name, second=at, beside=True) for name, at in attached.items())),
+            edges=(*self.edges, *(Edge(first=name, second=at, colocated=True) for name, at in attached.items())),
         )
 
 
@@ -95,8 +95,8 @@ class Fabric:
         count = num_workers or num_hosts * workers_per_host
         workers = tuple(Node(name=f"w{rank}", role="worker") for rank in range(count))
         shared = tuple(Node(name=f"h{i}", role="host") for i in range(num_hosts)) if workers_per_host > 1 else ()
-        inside = (
-            Edge(first=worker.name, second=shared[rank // workers_per_host].name, inside=True)
+        intra_host = (
+            Edge(first=worker.name, second=shared[rank // workers_per_host].name, intra_host=True)
             for rank, worker in enumerate(workers if shared else ())
         )
         servers = tuple(Node(name=f"ps{number}", role="server") for number in range(num_servers))
@@ -104,7 +104,7 @@ class Fabric:
         links = (Edge(first=host.name, second=switch) for host, switch in zip(hosts, attached, strict=True))
         return Network(
             nodes=(*workers, *servers, *shared, *(Node(name=switch, role="switch") for switch in self.switches)),
-            edges=(*inside, *links, *self.trunks),
+            edges=(*intra_host, *links, *self.trunks),
         )
 
 

@@ -28,7 +28,7 @@ class AllReduce(AgentWorkload):
     """Buffer sizes; float32, so multiples of 4."""
     stacks: tuple[str, ...] = ("ring/tcp", "gloo")
     """COLLECTIVE/CHANNEL, the collective's options behind it (`parameter_server:servers=2/tcp`), perhaps a compression
-    (`ring/tcp/fp16`), or the name of a whole stack."""
+    (`ring/tcp/fp16`), or the name of a baseline library."""
     repeat: int = Field(10, ge=1, le=10_000)
     """Samples of each size and stack, after one that warms up."""
 
@@ -57,11 +57,11 @@ class AllReduce(AgentWorkload):
         """No model: no gradients per iteration."""
         return ()
 
-    def refusal(self, compressor: Compressor) -> str | None:
+    def unsupported_compression(self, compressor: Compressor) -> str | None:
         """It has stacks of its own, and they their compression."""
         return f"workload allreduce: say it in `stacks`, as in ring/tcp/{compressor.kind}"
 
-    def misfits(self, experiment: "Experiment") -> Sequence[str]:
+    def incompatibilities(self, experiment: "Experiment") -> Sequence[str]:
         """What its stacks say themselves, and what only training has."""
         standard = type(experiment)(name="standard")
         slowed = [name for name, host in experiment.hosts.items() if host.slowdown is not None]
@@ -108,7 +108,7 @@ class AllReduce(AgentWorkload):
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack.channel for stack in parsed if isinstance(stack, Composed)]
 
-    def whole_stacks(self, stack: Stack | None) -> Sequence[Stack]:  # noqa: ARG002 (it has its own)
+    def baselines(self, stack: Stack | None) -> Sequence[Stack]:  # noqa: ARG002 (it has its own)
         """Those of the stacks."""
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack for stack in parsed if isinstance(stack, Stack)]

@@ -124,24 +124,24 @@ class Workload(Options):
         """The stack and the bytes of each all-reduce that it measures by itself; none where it has iterations."""
         return ()
 
-    def fusion_refusal(self, fusion: Fusion) -> str | None:  # noqa: ARG002 (others depend on it)
-        """Why gradients fused so would be wrong here, and the cure; None: they may."""
+    def unsupported_fusion(self, fusion: Fusion) -> str | None:  # noqa: ARG002 (others depend on it)
+        """Why gradients fused so would be wrong here, and the fix; None: they may."""
         return None
 
     def undilatable(self) -> str | None:
-        """Why time cannot be dilated for it, and the cure; None: all of its computing is time that it is told, and is
+        """Why time cannot be dilated for it, and the fix; None: all of its computing is time that it is told, and is
         told k times as much. Where a workload does not say, it computes at this machine's speed."""
         return (
             f"{self.kind} computes as fast as this machine does, in time that nothing stretches; allowed: a workload "
             "whose computing is told its time (synthetic), or dilation: 1"
         )
 
-    def synchronisation_refusal(self) -> str | None:
-        """Why workers must agree in every iteration here, and the cure; None: they need not."""
+    def unsupported_synchronisation(self) -> str | None:
+        """Why workers must agree in every iteration here, and the fix; None: they need not."""
         return f"is for training; workload {self.kind} has no parameters"
 
-    def refusal(self, compressor: Compressor) -> str | None:  # noqa: ARG002 (others depend on it)
-        """Why gradients compressed so would be wrong here, and the cure; None: they may."""
+    def unsupported_compression(self, compressor: Compressor) -> str | None:  # noqa: ARG002 (others depend on it)
+        """Why gradients compressed so would be wrong here, and the fix; None: they may."""
         return None
 
     @abstractmethod
@@ -157,8 +157,8 @@ class Workload(Options):
         their bytes can be expected."""
         return True
 
-    def misfits(self, experiment: "Experiment") -> Sequence[str]:  # noqa: ARG002 (others have some)
-        """What else the spec says that would mean nothing here: each with its key, the reason and the cure."""
+    def incompatibilities(self, experiment: "Experiment") -> Sequence[str]:  # noqa: ARG002 (others have some)
+        """What else the spec says that would mean nothing here: each with its key, the reason and the fix."""
         return ()
 
     def served_groups(self, collective: Collective, channel: Channel) -> Sequence[ServedGroup]:
@@ -175,7 +175,7 @@ class Workload(Options):
         """All that are used, given the one over which the spec exchanges gradients."""
         return (channel,)
 
-    def whole_stacks(self, stack: Stack | None) -> Sequence[Stack]:
+    def baselines(self, stack: Stack | None) -> Sequence[Stack]:
         """All that are used, given the one that the spec exchanges gradients with instead of a collective."""
         return () if stack is None else (stack,)
 

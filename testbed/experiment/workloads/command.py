@@ -79,7 +79,7 @@ class Command(Workload):
         """It sends what it likes."""
         return False
 
-    def refusal(self, compressor: Compressor) -> str | None:
+    def unsupported_compression(self, compressor: Compressor) -> str | None:
         """A process group sees no parameters."""
         try:
             require_for_group(compressor)
@@ -87,7 +87,7 @@ class Command(Workload):
             return str(error).removeprefix("compression ")
         return None
 
-    def misfits(self, experiment: "Experiment") -> Sequence[str]:
+    def incompatibilities(self, experiment: "Experiment") -> Sequence[str]:
         """What only workers of ours would do."""
         found = []
         if experiment.stack is not None:
@@ -113,7 +113,7 @@ class Command(Workload):
                 "`workload.backend: testbed` (--backend testbed), also for a script that names testbed itself",
             )
         if self.launcher:
-            found += self._launcher_misfits(experiment)
+            found += self._launcher_incompatibilities(experiment)
         found += [
             f"hosts.{name}.slowdown: what a command computes cannot be stretched; limit it by `cpu` instead"
             for name, host in experiment.hosts.items()
@@ -122,7 +122,7 @@ class Command(Workload):
         return found
 
     @staticmethod
-    def _launcher_misfits(experiment: "Experiment") -> list[str]:
+    def _launcher_incompatibilities(experiment: "Experiment") -> list[str]:
         """What goes with processes that the testbed starts itself, and not with those of a launcher."""
         found = []
         if not experiment.runtime.enters_hosts:

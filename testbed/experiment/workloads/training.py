@@ -122,9 +122,9 @@ class Training(Iterative):
         """As workers would."""
         return Steps(self.learning_rate, self.momentum, self.warmup + self.iterations)
 
-    def refusal(self, compressor: Compressor) -> str | None:
+    def unsupported_compression(self, compressor: Compressor) -> str | None:
         """What would be applied twice, besides what is refused anywhere."""
-        if reason := super().refusal(compressor):
+        if reason := super().unsupported_compression(compressor):
             return reason
         if self.momentum and compressor.own_momentum:
             return (

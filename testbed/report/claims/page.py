@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from testbed.claims.judge import Judgement
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.papers import Paper
 from testbed.record.writer import replace_text
 from testbed.report.claims.figures import claim_figure
@@ -28,12 +28,12 @@ def write_claims(
 ) -> Path:
     """Write, or write again, `<name>.html`, `.md`, `.tex` and `.json` in the folder; returns the page.
 
-    `sweeps` are the directories of the runs' own pages. Raises EnvironmentLacksError.
+    `sweeps` are the directories of the runs' own pages. Raises MissingRequirementError.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EnvironmentLacksError(f"cannot write {folder}: {error.strerror}; choose another --output") from error
+        raise MissingRequirementError(f"cannot write {folder}: {error.strerror}; choose another --output") from error
     figures = {
         f"claim-{number}": figure
         for number, judgement in enumerate(judgements)

@@ -59,33 +59,33 @@ def _along(path: str, times_s: Mapping[str, float], waiting: Mapping[str, float]
     if times_s[positions[-1]] > times_s[positions[0]]:
         positions.reverse()
     first, last = positions[0], positions[-1]
-    told = {position: number_text.time_text(time_s) for position, time_s in times_s.items()}
+    texts = {position: number_text.time_text(time_s) for position, time_s in times_s.items()}
     rest = f" At {last} {100 * waiting[last]:.0f} % of an iteration waits for communication." if last in waiting else ""
     if longest < _ENOUGH * shortest:
-        return f"{path} hardly matters here: {told[first]} at {first}, {told[last]} at {last}.{rest}"
+        return f"{path} hardly matters here: {texts[first]} at {first}, {texts[last]} at {last}.{rest}"
     enough = next(position for position in positions if times_s[position] <= _ENOUGH * shortest)
     factor = number_text.digits(times_s[first] / times_s[enough])
     what = "an iteration" if waiting else "the command"
-    beginning = f"From {first} to {enough} {what} becomes {factor} times as fast ({told[first]}, {told[enough]})"
+    beginning = f"From {first} to {enough} {what} becomes {factor} times as fast ({texts[first]}, {texts[enough]})"
     if enough == last:
         return f"{beginning}, and every step of {path} counts.{rest}"
-    return f"{beginning}; what lies beyond, up to {last}, brings less than 10 % more ({told[last]}).{rest}"
+    return f"{beginning}; what lies beyond, up to {last}, brings less than 10 % more ({texts[last]}).{rest}"
 
 
 def _fastest(times_s: Mapping[str, float]) -> str:
     """Of names: the fastest, against the first."""
     reference, *_ = times_s
     best = min(times_s, key=times_s.__getitem__)
-    told = f"{reference} ({number_text.time_text(times_s[reference])})"
+    texts = f"{reference} ({number_text.time_text(times_s[reference])})"
     faster = times_s[reference] / times_s[best]
     if faster >= _NOTICEABLE:
-        than = f"{number_text.digits(faster)} times as fast as {told}"
+        than = f"{number_text.digits(faster)} times as fast as {texts}"
         return f"{best} is the fastest with {number_text.time_text(times_s[best])}, {than}."
     slowest = max(times_s, key=times_s.__getitem__)
     slower = times_s[slowest] / times_s[reference]
     if slower < _NOTICEABLE:
-        return f"All are as fast as {told}."
-    return f"Nothing is faster than {told}; {slowest} takes {number_text.digits(slower)} times as long."
+        return f"All are as fast as {texts}."
+    return f"Nothing is faster than {texts}; {slowest} takes {number_text.digits(slower)} times as long."
 
 
 def _compared(times_s: Mapping[str, Mapping[str, float]]) -> list[str]:

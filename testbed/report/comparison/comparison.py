@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.sweep import value_text
 from testbed.record import number_text
 from testbed.record.writer import replace_text
@@ -33,12 +33,12 @@ _SETTING_WIDTH: Final = 24
 
 
 def write_comparison(comparison: Comparison) -> None:
-    """Write, or write again, the sweep's directory. Raises EnvironmentLacksError."""
+    """Write, or write again, the sweep's directory. Raises MissingRequirementError."""
     directory = comparison.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EnvironmentLacksError(f"cannot write {directory}: {error.strerror}; choose another --output") from error
+        raise MissingRequirementError(f"cannot write {directory}: {error.strerror}; choose another --output") from error
     replace_text(directory / "sweep.json", json.dumps(comparison.to_json(), indent=2) + "\n")
     replace_text(directory / "sweep.csv", comparison.frame().write_csv())
 
@@ -79,13 +79,13 @@ def render_points(comparison: Comparison, console: Console) -> None:
     for column in ("all-reduce predicted", "bound of the task", "of the schedule", "to run"):
         table.add_column(column, justify="right")
     for point in comparison.points:
-        left = point.num_asked - len(point.runs)
+        left = point.num_requested - len(point.runs)
         table.add_row(
             *(value_text(point.settings[path]) for path in comparison.paths),
             number_text.time_text(point.predicted_s),
             number_text.time_text(point.bound_s),
             number_text.time_text(point.schedule_bound_s),
-            f"{left} of {point.num_asked}" if point.num_asked > 1 else "yes" if left else "has a result",
+            f"{left} of {point.num_requested}" if point.num_requested > 1 else "yes" if left else "has a result",
         )
     console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(comparison.points)} points\n"))
     console.print(table, highlight=False)

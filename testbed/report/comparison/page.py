@@ -22,7 +22,7 @@ _FIGURES: Final = (
 
 
 def write_sweep(comparison: Comparison) -> Path:
-    """Write, or write again, everything in the sweep's directory; returns the page. Raises EnvironmentLacksError."""
+    """Write, or write again, everything in the sweep's directory; returns the page. Raises MissingRequirementError."""
     write_comparison(comparison)
     figures = {make.__name__: figure for make, _ in _FIGURES if (figure := make(comparison)) is not None}
     rows = [point.row() for point in comparison.points]
@@ -44,9 +44,11 @@ def write_sweep(comparison: Comparison) -> Path:
 
 def _alike(comparison: Comparison) -> str:
     """What all runs have in common, of what each says it was: `4 workers · star · ring over tcp`."""
-    told = [
+    reported = [
         [f"{run.num_workers} workers", *filter(None, run.setup.split(SEPARATOR))]
         for point in comparison.points
         for run in point.runs
     ]
-    return SEPARATOR.join(part for part in (told[0] if told else ()) if all(part in others for others in told))
+    return SEPARATOR.join(
+        part for part in (reported[0] if reported else ()) if all(part in others for others in reported)
+    )

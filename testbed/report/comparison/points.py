@@ -29,7 +29,7 @@ class ComparedPoint:
     """Of one iteration's all-reduces, the task's, as planned; the others too."""
     schedule_bound_s: float
     predicted_s: float
-    num_asked: int
+    num_requested: int
     """Runs that the sweep wants of it."""
     runs: tuple[Summary, ...]
 
@@ -37,7 +37,7 @@ class ComparedPoint:
     def outcome(self) -> State:
         """The worst of its runs; `not run` where runs are missing."""
         found: list[State] = [run.outcome for run in self.runs]
-        if len(found) < self.num_asked:
+        if len(found) < self.num_requested:
             found.append("not run")
         return max(found, key=_SEVERITY.index)
 

@@ -57,7 +57,7 @@ def headline(advice: Advice) -> list[str]:
     if advice.sufficient:
         least = advice.least_rate_bps
         spare = "" if least is None else f" {rate_text(least)} would do."
-        return [f"Enough: {now}, of {target} that are asked for.{spare}"]
+        return [f"Enough: {now}, of {target} that are requested.{spare}"]
     if (chosen := advice.recommended) is not None:
         reached = percent_text(chosen.setting.scaling_factor)
         return [f"Not enough: {now}, not to {target}.", f"Least to change: {price(chosen, today)}; then {reached}."]

@@ -31,4 +31,4 @@ def render_budget(budget: Budget, console: Console) -> None:
 
 
 def _late(late: Lateness, what: str) -> tuple[str, str]:
-    return f"+{time_text(late.mean_s)}", f"later than asked, {what}: mean; 99th percentile +{time_text(late.p99_s)}"
+    return f"+{time_text(late.mean_s)}", f"later than requested, {what}: mean; 99th percentile +{time_text(late.p99_s)}"

@@ -19,14 +19,14 @@ def render_links(run_id: str, rows: Sequence[Mapping[str, Any]], console: Consol
     for column in ("rate", "delay", "loss", "queue", "used", "of rate", "waiting", "drops"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        asked = row["asked"]
-        rate_bps = parse_rate_bps(asked["rate"])
+        requested = row["requested"]
+        rate_bps = parse_rate_bps(requested["rate"])
         table.add_row(
             f"{row['from']} → {row['to']}",
-            "[red]down[/]" if row["down"] else "unshaped" if rate_bps == UNSHAPED_BPS else asked["rate"],
-            asked["delay"],
-            number_text.percent_text(asked["loss"]) if isinstance(asked["loss"], int | float) else "bursts",
-            asked["queue"],
+            "[red]down[/]" if row["down"] else "unshaped" if rate_bps == UNSHAPED_BPS else requested["rate"],
+            requested["delay"],
+            number_text.percent_text(requested["loss"]) if isinstance(requested["loss"], int | float) else "bursts",
+            requested["queue"],
             number_text.rate_text(row["used_bps"]),
             number_text.percent_text(None if rate_bps == UNSHAPED_BPS else row["used_bps"] / rate_bps),
             number_text.size_text(row["backlog_bytes"]),

@@ -55,10 +55,10 @@ def render_plan(plan: Plan, console: Console) -> None:
             direction.sender.interface,
             direction.sender.address,
             direction.receiver.interface,
-            "unshaped" if direction.asked.unshaped else format_rate(direction.rate_bps),
+            "unshaped" if direction.requested.unshaped else format_rate(direction.rate_bps),
             format_time(direction.delay_s),
-            format_size(direction.asked.queue_bytes),
-            _also(direction.asked),
+            format_size(direction.requested.queue_bytes),
+            _also(direction.requested),
             _expected(direction),
         )
     console.print(table)
@@ -108,12 +108,12 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print(f"  {flow.source.node}: source of {flow.title}", highlight=False)
     if plan.hosts:
         console.print("\n[bold]hosts[/], limits and stragglers")
-        for worker, asked in plan.hosts.items():
-            console.print(f"  {worker}: {asked.text}", highlight=False, markup=False)
+        for worker, requested in plan.hosts.items():
+            console.print(f"  {worker}: {requested.text}", highlight=False, markup=False)
     if plan.background:
         console.print("\n[bold]background[/], beside the training; predictions below are without it")
         for flow in plan.background:
-            text = f"  {flow.path.text}: {flow.asked.kind}, {flow.asked.text()}{flow.asked.when}"
+            text = f"  {flow.path.text}: {flow.requested.kind}, {flow.requested.text()}{flow.requested.when}"
             console.print(text, highlight=False, markup=False, soft_wrap=True)
     sizes = ", ".join(format_size(4 * count) for count in plan.buckets)
     model = "the cost model"
@@ -166,17 +166,17 @@ def _expected(direction: Direction) -> str:
     return f"{direction.expected_bytes:,}"
 
 
-def _also(asked: LinkSpec) -> str:
+def _also(requested: LinkSpec) -> str:
     """What else is asked of a direction, in few words."""
     found = []
-    if asked.jitter_s > 0:
-        found.append(f"jitter {format_time(asked.jitter_s)} {asked.jitter.distribution}")
-    if isinstance(asked.loss, GilbertElliott):
-        found.append(f"loss {asked.loss.mean_loss:.3g} in bursts of {asked.loss.mean_burst_packets:.3g}")
-    elif asked.loss > 0:
-        found.append(f"loss {asked.loss:g}")
-    for what, share in (("duplicate", asked.duplicate), ("reorder", asked.reorder)):
+    if requested.jitter_s > 0:
+        found.append(f"jitter {format_time(requested.jitter_s)} {requested.jitter.distribution}")
+    if isinstance(requested.loss, GilbertElliott):
+        found.append(f"loss {requested.loss.mean_loss:.3g} in bursts of {requested.loss.mean_burst_packets:.3g}")
+    elif requested.loss > 0:
+        found.append(f"loss {requested.loss:g}")
+    for what, share in (("duplicate", requested.duplicate), ("reorder", requested.reorder)):
         found += [f"{what} {share:g}"] if share > 0 else []
-    found += [f"mark {format_size(asked.ecn_bytes)}"] if asked.ecn_bytes is not None else []
-    found += ["best effort"] if asked.best_effort else []
+    found += [f"mark {format_size(requested.ecn_bytes)}"] if requested.ecn_bytes is not None else []
+    found += ["best effort"] if requested.best_effort else []
     return ", ".join(found)

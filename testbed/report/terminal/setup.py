@@ -18,7 +18,7 @@ def setup_text(experiment: Experiment) -> str:
 
 
 def exchange_text(experiment: Experiment) -> str:
-    """Who sends what to whom, and how: `ring over tcp (streams 4)`, or a whole stack."""
+    """Who sends what to whom, and how: `ring over tcp (streams 4)`, or a baseline library."""
     if experiment.stack is not None:
         return value_text(experiment.stack)
     return f"{value_text(experiment.collective)} over {value_text(experiment.channel)}"
@@ -27,8 +27,8 @@ def exchange_text(experiment: Experiment) -> str:
 def value_text(value: Options) -> str:
     """A value of an axis with those of its options that are not at their defaults."""
     options = value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    told = ", ".join(f"{name} {_option(given)}" for name, given in options.items() if name != "kind")
-    return f"{value.kind} ({told})" if told else value.kind
+    words = ", ".join(f"{name} {_option(given)}" for name, given in options.items() if name != "kind")
+    return f"{value.kind} ({words})" if words else value.kind
 
 
 def _option(given: object) -> str:
@@ -60,7 +60,7 @@ def _parts(experiment: Experiment) -> Iterator[str]:
 
 
 def _link(link: LinkSpec) -> str:
-    told = [number_text.rate_text(link.rate_bps)]
-    told += [number_text.time_text(link.delay_s)] if link.delay_s > 0 else []
-    told += ["lossy"] if link.loss != 0 else []
-    return ", ".join(told)
+    words = [number_text.rate_text(link.rate_bps)]
+    words += [number_text.time_text(link.delay_s)] if link.delay_s > 0 else []
+    words += ["lossy"] if link.loss != 0 else []
+    return ", ".join(words)

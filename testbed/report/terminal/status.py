@@ -19,14 +19,14 @@ def render_status(
     sockets: Mapping[str, Sequence[Path]] = MappingProxyType({}),
 ) -> None:
     """What each run does, how far it is and where its record is, by id; None: it has not said anything yet. `sockets`
-    are those of its switches that add."""
+    are those of its aggregating switches."""
     if not runs:
         console.print("no run is alive here", highlight=False)
     for run_id, status in runs.items():
         console.print(title(run_id, status, now), highlight=False, soft_wrap=True)
         if status is not None:
-            told = {"does": status.workload, "record": status.record, "page": status.metrics}
-            for word, text in told.items():
+            reported = {"does": status.workload, "record": status.record, "page": status.metrics}
+            for word, text in reported.items():
                 if text is None:
                     continue
                 console.print(f"  {word:<6}  {text}", highlight=False, soft_wrap=True, markup=False)

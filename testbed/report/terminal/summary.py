@@ -75,10 +75,10 @@ def _numbers(summary: "Summary") -> Table:
             f"{name} {number_text.time_text(value)}"
             for name, value in (("median", time_s.median), ("p10", time_s.p10), ("p90", time_s.p90))
         )
-        asked = f"{summary.num_iterations} iterations of {summary.num_workers} workers"
+        requested = f"{summary.num_iterations} iterations of {summary.num_workers} workers"
         every = summary.synchronisation.every if summary.synchronisation else None
         rounds = f"; each {every} that average once count as one" if every else ""
-        grid.add_row("Iteration", number_text.time_text(time_s.mean), f"mean of {asked}{rounds}; {spread}")
+        grid.add_row("Iteration", number_text.time_text(time_s.mean), f"mean of {requested}{rounds}; {spread}")
         for (name, part_s), share, (_, _, color, _) in zip(
             wording.parts(summary), wording.shares(summary), wording.PARTS, strict=True
         ):
@@ -105,7 +105,7 @@ def _numbers(summary: "Summary") -> Table:
         idle, text = wording.machine_text(summary.machine)
         grid.add_row("Cores", idle, text)
     if (rate := wording.backlog_text(summary.links)) is not None:
-        grid.add_row("Rate held", *rate)
+        grid.add_row("Shaping accuracy", *rate)
     if (late := wording.lateness_text(summary.links)) is not None:
         grid.add_row("Delay held", *late)
     if (marks := wording.marks_text(summary.links)) is not None:
@@ -134,7 +134,7 @@ def _numbers(summary: "Summary") -> Table:
     if summary.overhead_s:
         spent = ", ".join(f"{name.replace('_', ' ')} {value:.1f} s" for name, value in summary.overhead_s.items())
         total_s = f"{sum(summary.overhead_s.values()):.1f} s"
-        grid.add_row("Around it", total_s, f"{spent} (wall time)")
+        grid.add_row("Overhead", total_s, f"{spent} (wall time)")
     if summary.dilation != 1:
         text = "times above are virtual: wall time divided by this"
         grid.add_row("Dilation", f"{summary.dilation:g}", text)
@@ -164,7 +164,7 @@ def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for group in _groups(links):
         cells = [
-            _ways(group),
+            _directions(group),
             number_text.rate_text(group[0].rate_bps),
             _measured_rates(group),
             number_text.time_text(group[0].delay_s),
@@ -206,7 +206,7 @@ def _groups(links: "Sequence[LinkSummary]") -> "list[list[LinkSummary]]":
     return list(groups.values())
 
 
-def _ways(group: "Sequence[LinkSummary]") -> str:
+def _directions(group: "Sequence[LinkSummary]") -> str:
     """`w0 → s0`; on two lines where both ends are several nodes."""
     senders, receivers = _names([link.from_ for link in group]), _names([link.to for link in group])
     gap = "\n" if ".." in senders and ".." in receivers else " "

@@ -32,7 +32,7 @@ class LinkView:
     rate_bps: float
     """As asked."""
     delay_s: float
-    """One way, as asked."""
+    """One way, as requested."""
     used_bps: float
     backlog_bytes: int
     drops: int
@@ -65,8 +65,8 @@ def views(
         LinkView(
             name=f"{row['from']} → {row['to']}",
             down=row["down"],
-            delay_s=parse_time_s(row["asked"]["delay"]),
-            rate_bps=parse_rate_bps(row["asked"]["rate"]),
+            delay_s=parse_time_s(row["requested"]["delay"]),
+            rate_bps=parse_rate_bps(row["requested"]["rate"]),
             used_bps=row["used_bps"],
             backlog_bytes=row["backlog_bytes"],
             drops=row["drops"],

@@ -8,7 +8,7 @@ from typing import Final
 
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.system.native.layouts import LAYOUTS
 
 _FOLDER: Final = Path(__file__).resolve().parent
@@ -17,12 +17,12 @@ _FOLDER: Final = Path(__file__).resolve().parent
 def program(name: str) -> Path:
     """The executable of `<name>.c`, built if there is none of this source yet.
 
-    Raises EnvironmentLacksError when it has to be built and there is no compiler, or the compiler refuses.
+    Raises MissingRequirementError when it has to be built and there is no compiler, or the compiler refuses.
     """
     try:
         return build(_FOLDER / f"{name}.c", "program", layouts=LAYOUTS[name])
     except UnsupportedError as error:
-        raise EnvironmentLacksError(str(error)) from error
+        raise MissingRequirementError(str(error)) from error
 
 
 if __name__ == "__main__":

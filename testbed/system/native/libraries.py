@@ -8,18 +8,18 @@ from pathlib import Path
 
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.worker import build_library
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from transports.channels.base import CHANNELS
 from transports.compression.base import COMPRESSORS
 
 
 def build_libraries() -> list[Path]:
-    """Raises EnvironmentLacksError where there is no compiler, with the cure."""
+    """Raises MissingRequirementError where there is no compiler, with the fix."""
     builders = dict.fromkeys(builder for value in (*CHANNELS, *COMPRESSORS) for builder in value.native_libraries)
     try:
         return [builder() for builder in (build_library, *builders)]
     except UnsupportedError as error:
-        raise EnvironmentLacksError(str(error)) from error
+        raise MissingRequirementError(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ struct relay { /* a thread and its links */
     int changed;          /* eventfd: parameters were replaced */
     int first, step;      /* links */
     uint64_t pass_ns;     /* when the present pass began */
-    uint64_t held_up_ns;  /* by how much, at least, it came later than planned: this thread did not get to run */
+    uint64_t scheduling_delay_ns;  /* by how much, at least, it came later than planned: this thread did not get to run */
     struct packet *unused[NUM_SIZES], *spare;
 };
 
@@ -300,7 +300,7 @@ static int receive(struct relay *relay, struct direction *d) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         serve(relay, d, now);
         whole->arrived_ns = now;
-        whole->unread_ns = relay->held_up_ns + (now - relay->pass_ns > PASS_NS ? now - relay->pass_ns : 0);
+        whole->unread_ns = relay->scheduling_delay_ns + (now - relay->pass_ns > PASS_NS ? now - relay->pass_ns : 0);
         whole->bytes = bytes;
         uint32_t headers = header_bytes(whole), frame_bytes = bytes - sizeof(struct virtio_net_hdr);
         uint32_t segment = ((struct virtio_net_hdr *)whole->data)->gso_size, at_once = UINT32_MAX;
@@ -375,8 +375,8 @@ static void *run(void *argument) {
         uint64_t next_ns = UINT64_MAX, ignored, before_ns = relay->pass_ns;
         relay->pass_ns = now_ns(CLOCK_MONOTONIC);
         uint64_t after_ns = relay->pass_ns - before_ns;
-        relay->held_up_ns = after_ns > wait_ns + PASS_NS ? after_ns - wait_ns : 0;
-        if (relay->held_up_ns) {
+        relay->scheduling_delay_ns = after_ns > wait_ns + PASS_NS ? after_ns - wait_ns : 0;
+        if (relay->scheduling_delay_ns) {
             /* The stop may have come after the wait was over: what arrived meanwhile belongs to this pass, which knows
              * how long it has lain, not to the next one. */
             static const struct timespec at_once;

@@ -21,7 +21,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 class SimulatedNetwork:
-    """Links are numbered as `hops` names them. Paths are found when they are first asked for."""
+    """Links are numbered as `hops` names them. Paths are found when they are first requested."""
 
     def __init__(self, network: Network, links: Mapping[Hop, LinkSpec], *, seed: int = 1) -> None:
         """`links` has every direction of every edge. Raises SpecError for a link without a rate."""

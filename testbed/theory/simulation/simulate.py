@@ -23,7 +23,7 @@ from testbed.experiment.link import LinkSpec
 from testbed.experiment.slowdowns.base import iteration_random
 from testbed.experiment.topologies.base import Network, participant_names
 from testbed.plan.buckets import bucket_ready_s, buckets_of, exchanges_by_bucket
-from testbed.plan.link_configuration import asked_links
+from testbed.plan.link_configuration import link_configs
 from testbed.plan.paths import Hop
 from testbed.plan.placement import num_servers_of, racks_of
 from testbed.theory.simulation.aggregation import aggregation_tree
@@ -136,7 +136,7 @@ class _Simulator:
         used = [spec for spec in specs.values() if not spec.unshaped]
         self._goodput_bps = min(spec.rate_bps for spec in used) * experiment.channel.goodput_fraction(experiment.mtu)
         self._jobs = [self._job(number) for number in range(num_jobs)]
-        self._collective = self._informed()
+        self._collective = self._with_network_info()
         buckets = buckets_of(experiment, lambda count: 8 * GRADIENT_ELEMENT_BYTES * count / self._goodput_bps)
         self._buckets = exchanges_by_bucket(experiment, buckets)
         self._table = experiment.workload.timed_layers()
@@ -166,14 +166,14 @@ class _Simulator:
 
     def _specs(self, network: Network) -> Mapping[Hop, LinkSpec]:
         experiment = self._experiment
-        asked = asked_links(
+        requested = link_configs(
             network,
             experiment.link,
-            experiment.workers_per_host.inside,
+            experiment.workers_per_host.intra_host,
             experiment.links,
             packet_bytes=experiment.packet_bytes,
         )
-        return {hop: each.spec for hop, each in asked.items()}
+        return {hop: each.spec for hop, each in requested.items()}
 
     def _job(self, number: int) -> Exchangers:
         workers, servers = self._num_workers, self._num_servers
@@ -191,9 +191,9 @@ class _Simulator:
             self._wire[payload_bytes] = float(channel.wire_bytes(with_header, self._experiment.mtu).forward)
         return self._wire[payload_bytes]
 
-    def _informed(self) -> Collective:
+    def _with_network_info(self) -> Collective:
         farthest = self._network.path_delays_s(self._network.paths([(self._jobs[0].names[0], self._jobs[0].names[-1])]))
-        return self._experiment.collective.informed(
+        return self._experiment.collective.with_network_info(
             latency_s=float(farthest[0]),
             rate_bps=self._goodput_bps,
             tensors=tuple(prod(shape) for shape in self._experiment.workload.gradient_shapes()),

@@ -141,7 +141,8 @@ def _layers(rows: Sequence[_Row]) -> Iterator[Layer]:
         for row in samples[1:]:
             if (row.layer.name, row.layer.size_bytes, row.layer.shapes) != (first.name, first.size_bytes, first.shapes):
                 row.line.fail(
-                    f"layer {row.identity} is {_told(row.layer)}, and {_told(first)} in line {samples[0].line.number}"
+                    f"layer {row.identity} is {_described(row.layer)}, and {_described(first)} in line "
+                    f"{samples[0].line.number}"
                 )
         measured = [row.layer.communication_s for row in samples if row.layer.communication_s is not None]
         yield first._replace(
@@ -151,7 +152,7 @@ def _layers(rows: Sequence[_Row]) -> Iterator[Layer]:
         )
 
 
-def _told(layer: Layer) -> str:
+def _described(layer: Layer) -> str:
     shapes = f" ({_shapes_text(layer.shapes)})" if layer.shapes else ""
     return f"{layer.name} with {layer.size_bytes} bytes{shapes}"
 

@@ -122,7 +122,7 @@ def test_the_document_shows_the_same_table() -> None:
         assert f"| {meets} | `{counter}` | {done} |" in text
 
 
-def test_a_worker_that_has_not_joined_is_told_the_epoch() -> None:
+def test_a_worker_that_has_not_joined_is_given_the_epoch() -> None:
     bench = Bench(2, join=False)
     bench.aggregator.reset(0)
     [(host, packet)] = bench.contribute(1, 0)

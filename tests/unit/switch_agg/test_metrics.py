@@ -67,7 +67,7 @@ def test_elements_are_values_whatever_carries_them() -> None:
     assert found["switch_agg_elements_total",] == 5 * 64 + 5 * 256
 
 
-def test_aggregators_of_one_run_are_told_apart_and_their_workers_named() -> None:
+def test_aggregators_of_one_run_are_distinguished_and_their_workers_named() -> None:
     two = [
         Scraped(
             status=STATUS,

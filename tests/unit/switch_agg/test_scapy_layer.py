@@ -93,8 +93,8 @@ def test_wireshark_reads_narrow_integers_one_by_one(payload: PayloadName, tmp_pa
     integers = np.arange(32 * form.lanes, dtype=np.int64) - 20
     packet = SwitchAgg(kind=int(form.kind), chunk=3, elements=form.words(integers).tolist())
     capture = tmp_path / "capture.pcap"
-    ways = (UDP(sport=4000, dport=0xBEE0), UDP(sport=0xBEE0, dport=4000))
-    wrpcap(str(capture), [Ether() / IP(src="10.0.0.1", dst="10.0.0.9") / way / packet for way in ways])
+    directions = (UDP(sport=4000, dport=0xBEE0), UDP(sport=0xBEE0, dport=4000))
+    wrpcap(str(capture), [Ether() / IP(src="10.0.0.1", dst="10.0.0.9") / way / packet for way in directions])
     argv = ["tshark", "-r", str(capture), "-X", f"lua_script:{LUA}", "-T", "fields"]
     wanted = ["-e", "switch_agg.kind", "-e", "switch_agg.element", "-e", "_ws.col.Info"]
     rows = subprocess.run([*argv, *wanted], capture_output=True, text=True, check=True).stdout.splitlines()

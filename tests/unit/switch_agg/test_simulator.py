@@ -41,7 +41,7 @@ def test_a_good_network_keeps_everything_in_order() -> None:
     assert talk(Network(delay_s=0.5)) == [(0.5, number) for number in range(200)]
 
 
-def test_faults_happen_as_often_as_asked_and_replay() -> None:
+def test_faults_happen_as_often_as_requested_and_replay() -> None:
     heard = talk(Network(loss=0.2, duplicate=0.1, reorder=0.3))
     assert heard == talk(Network(loss=0.2, duplicate=0.1, reorder=0.3))
     assert heard != talk(Network(loss=0.2, duplicate=0.1, reorder=0.3), seed=2)

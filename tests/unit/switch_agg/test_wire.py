@@ -88,7 +88,7 @@ def test_any_bytes_are_a_packet_or_an_error(data: bytes) -> None:
         (("B", 6, 0xC0), "bad_slot"),
     ],
 )
-def test_fields_that_mean_nothing_are_told_apart(change: tuple[str, int, int], reason: str) -> None:
+def test_fields_that_mean_nothing_are_distinguished(change: tuple[str, int, int], reason: str) -> None:
     data = bytearray(Packet(Kind.DATA_32, 0, 0, 0, elements=np.zeros(256, np.int32)).encode())
     struct.pack_into(change[0], data, change[1], change[2])
     with pytest.raises(WireError) as caught:

@@ -152,7 +152,7 @@ def test_a_result_that_comes_while_its_repetition_is_due_cancels_it() -> None:
     assert worker.finished
 
 
-def test_duplicates_strangers_and_noise_change_nothing() -> None:
+def test_duplicates_unknown_senders_and_noise_change_nothing() -> None:
     worker = reducing(2)
     sent(worker, 0.0)
     answer(worker, 0, 0.01)
@@ -199,8 +199,8 @@ def test_an_epoch_that_it_was_in_before_has_to_end_first() -> None:
     early, stale = Packet(Kind.JOIN, 0, 3, 42, slot=9, contributions=2), Packet(Kind.JOIN, 0, 9, 42, contributions=1)
     worker.receive([Datagram(SWITCH, each.encode()) for each in (stale, early, early)], 1.0)
     assert not worker.joined
-    asked = [decode(datagram.data) for datagram in worker.transmit(1.0)]
-    assert asked == [again._replace(kind=Kind.RESET), again]
+    requested = [decode(datagram.data) for datagram in worker.transmit(1.0)]
+    assert requested == [again._replace(kind=Kind.RESET), again]
     worker.receive([Datagram(SWITCH, early.encode())], 1.001)
     assert worker.transmit(1.001) == []  # that was under way: the next turn is the timer's
     worker.receive([Datagram(SWITCH, early._replace(epoch=4).encode())], 1.002)

@@ -208,7 +208,7 @@ class Model:
         ]
 
     def facts(self) -> list[LinkFacts]:
-        """Counters at both ends of the measured window, and what was asked."""
+        """Counters at both ends of the measured window, and what was requested."""
         start, end = self.class_bytes(self.window_start_s), self.class_bytes(self.window_end_s)
         acknowledgements = int((end - start) * 0.02 / 1.02)
         expected = int((end - start - acknowledgements) * self.scenario.expected_factor)
@@ -277,7 +277,7 @@ def make_record(directory: Path, scenario: Scenario, **changes: object) -> Recor
             goodput_bps=scenario.rate_bps / FRAMES_PER_BYTE,
             bottleneck=None,
         ),
-        unshared_memory_bytes=[38_000_000] * scenario.num_workers,
+        uss_bytes=[38_000_000] * scenario.num_workers,
         overhead_s={"deploy": 0.8, "calibrate": 2.9, "start": 1.4, "tear_down": 0.3},
         parameters_sha256=["ab" * 32] * scenario.num_workers,
     )

@@ -105,7 +105,7 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_where_a_kind_may_be_left_out_options_of_others_are_told_from_unknown_ones() -> None:
+def test_where_a_kind_may_be_left_out_options_of_others_are_distinguished_from_unknown_ones() -> None:
     assert FUSIONS.parse({}) == FUSIONS.parse("size")
     assert FUSIONS.parse({"kind": "layers", "bytes": None, "cycle": None}) == FUSIONS.parse("layers")
     with pytest.raises(OptionError, match="`size` has no `cycle`; leave it out, or write `kind: time`"):

@@ -126,8 +126,8 @@ class QuicStreams:
         }
         group.store.set(f"{group.name}/{group.rank}/quic", json.dumps(published_here))
         for peer in range(group.rank):
-            told = published(group, f"{group.name}/{peer}/quic", peer, "its address in the store", deadline_s)
-            self._on_loop(self._call(peer, json.loads(told))).result()
+            announced = published(group, f"{group.name}/{peer}/quic", peer, "its address in the store", deadline_s)
+            self._on_loop(self._call(peer, json.loads(announced))).result()
         with self.lock:
             while missing := set(range(group.size)) - {group.rank} - self.streams.keys():
                 if not self.changed.wait(max(deadline_s - time.monotonic(), 0.0)):
@@ -155,21 +155,21 @@ class QuicStreams:
                 return int(transport.get_extra_info("sockname")[1])
         raise TransportError(f"rank {self._group.rank} cannot listen on {self._group.address}")
 
-    async def _call(self, peer: int, told: dict[str, Any]) -> None:
+    async def _call(self, peer: int, announced: dict[str, Any]) -> None:
         from aioquic.quic.connection import QuicConnection
 
         configuration = self._configuration(is_client=True)
-        configuration.server_name = told["address"]
-        configuration.load_verify_locations(cadata=told["certificate"].encode("ascii"))
+        configuration.server_name = announced["address"]
+        configuration.load_verify_locations(cadata=announced["certificate"].encode("ascii"))
 
         def dialling() -> "QuicConnectionProtocol":
             return _connection_class(self, peer)(QuicConnection(configuration=configuration))
 
         transport, connection = await self._loop.create_datagram_endpoint(dialling, local_addr=(self._group.address, 0))
         self._transports.append(transport)
-        connection.connect((told["address"], told["port"]))
+        connection.connect((announced["address"], announced["port"]))
         # It goes out when the handshake is over.
-        self._send(connection, base64.b64decode(told["word"]) + hello(self._group))
+        self._send(connection, base64.b64decode(announced["word"]) + hello(self._group))
 
     def admitted(self, connection: "QuicConnectionProtocol", said: bytes, called: int | None) -> int | None:
         """The rank at the other end, judged by the first message that came from there; None for a stranger."""

@@ -17,7 +17,7 @@ def congestion_of(connection: socket.socket) -> str:
 
 
 def control(connection: socket.socket, congestion: str) -> None:
-    """Raises UnsupportedError, with the cure, for one that this kernel has not or does not let us take."""
+    """Raises UnsupportedError, with the fix, for one that this kernel has not or does not let us take."""
     if congestion_of(connection) == congestion:
         return
     try:

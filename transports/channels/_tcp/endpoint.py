@@ -97,7 +97,7 @@ class _Peer:
     received_bytes: int = 0
     cut_short: bool = False
     """A schedule ended in the middle of a message to it."""
-    num_lent: int = 0
+    num_zero_copy: int = 0
     """Sends without a copy."""
     num_copied: int = 0
     """Of these, those for which the kernel made one after all."""
@@ -114,7 +114,7 @@ class CompiledProgram:
         """See :class:`transports.channels.base.CompiledSchedule`."""
         slots = self.endpoint.slots(self.program.slots_bytes)
         self.program.begin(addresses, slots, dtype=header.dtype, reduction=reduction)
-        return self.endpoint.carry_out(self.program, header, deadline_s)
+        return self.endpoint.execute(self.program, header, deadline_s)
 
 
 class TcpEndpoint:
@@ -124,13 +124,13 @@ class TcpEndpoint:
     """Connections for each peer."""
 
     def __init__(
-        self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES, lent_bytes: int = 0
+        self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES, zero_copy_bytes: int = 0
     ) -> None:
-        """Messages of schedules as long as `lent_bytes` are sent without a copy; 0: none."""
+        """Messages of schedules as long as `zero_copy_bytes` are sent without a copy; 0: none."""
         self._group = group
-        self._lent_bytes = lent_bytes
+        self._zero_copy_bytes = zero_copy_bytes
         self._low_water_bytes = low_water_bytes
-        self.num_strangers = mesh.num_strangers
+        self.num_unknown_connections = mesh.num_unknown_connections
         self._peers = {
             number: _Peer(rank=number % group.size, socket=connection)
             for number, connection in sorted(mesh.sockets.items())
@@ -234,26 +234,26 @@ class TcpEndpoint:
         address: int = self._slots.ctypes.data
         return address
 
-    def carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
+    def execute(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
         """A whole schedule that has begun, natively; returns when its first message completed, if any did.
         `header` is that of every message but for phase and count. Nothing else may be posted. Raises what
         :meth:`progress` raises."""
         with self._driving:
             self._carriers = [self._peers[self._connection(lane)] for lane in program.lanes]
             try:
-                return self._carry_out(program, header, deadline_s)
+                return self._execute(program, header, deadline_s)
             except TransportError as error:
                 self._error = error
                 raise
             finally:
                 self._account(program)
 
-    def _carry_out(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
+    def _execute(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
         self._prepare(program, header, deadline_s)
         outcome = native.WOKEN
         while outcome != native.DONE:
             self._check_alive()
-            outcome = program.go_on()
+            outcome = program.resume()
             if outcome != native.DONE:
                 self._look_into(program, outcome, header)
         for peer in self._peers.values():
@@ -270,7 +270,7 @@ class TcpEndpoint:
         self._sequence = header.sequence
         for peer, state in zip(self._carriers, program.states, strict=True):
             state.socket, state.ending, state.low_water = peer.socket.fileno(), peer.ending, peer.low_water_bytes
-            state.num_lent = state.num_back = state.num_told = peer.num_lent
+            state.num_zero_copy = state.num_completed = state.num_notified = peer.num_zero_copy
             state.num_copied = peer.num_copied
         for peer in self._peers.values():
             if peer.farewell is not None:
@@ -280,7 +280,7 @@ class TcpEndpoint:
         run = program.run
         run.epoll, run.wake = self._epoll.fileno(), self._wake_descriptor
         run.deadline_ns = int(min(deadline_s, _FOREVER_S) * 1e9)
-        run.lent_bytes = self._lent_bytes
+        run.zero_copy_bytes = self._zero_copy_bytes
         run.low_water_bytes, run.same_schedule = self._low_water_bytes, header.total > 0
         run.header[:] = pack_header(header)
 
@@ -296,11 +296,11 @@ class TcpEndpoint:
         elif outcome == native.LATE:
             raise self._lateness(program, header)
         else:
-            peer, state = self._carriers[run.culprit], program.states[run.culprit]
+            peer, state = self._carriers[run.failed_peer], program.states[run.failed_peer]
             if outcome == native.LOST:
                 raise self._lost(peer, os.strerror(state.error) if state.error else _CLOSED)
             peer.header[:] = state.header
-            raise self._mismatch(peer, _header_of(program, run.culprit, header))
+            raise self._mismatch(peer, _header_of(program, run.failed_peer, header))
 
     def _note_end(self, program: TcpProgram, peer: _Peer, header: Header) -> None:
         """A peer has ended its side. Raises PeerLostError unless all that it owes us is here, to be read, and
@@ -357,7 +357,7 @@ class TcpEndpoint:
             if lane.sends:
                 peer.sent_bytes += state.num_bytes
                 peer.cut_short = state.moved > 0
-                peer.num_lent, peer.num_copied = state.num_lent, state.num_copied
+                peer.num_zero_copy, peer.num_copied = state.num_zero_copy, state.num_copied
             else:
                 peer.received_bytes += state.num_bytes
                 peer.low_water_bytes = state.low_water
@@ -520,7 +520,7 @@ class TcpEndpoint:
         except OSError as error:
             raise self._lost(peer, error.strerror or str(error)) from error
         if len(unread) == HEADER_BYTES:
-            peer.farewell = _last_words(peer.socket)
+            peer.farewell = _close_frame(peer.socket)
         elif not unread:
             raise self._lost(peer, _CLOSED)
 
@@ -530,11 +530,11 @@ class TcpEndpoint:
         One that ended without a word may have had to, in the middle of a message, because of another: then the last
         words of that other tell who left first, whichever end was noticed here first.
         """
-        farewell = peer.farewell or _last_words(peer.socket)
+        farewell = peer.farewell or _close_frame(peer.socket)
         if farewell is not None:
             return left(peer.rank, farewell, self._group.rank)
         for other in self._peers.values():
-            farewell = other.farewell or (_last_words(other.socket) if _has_ended(other.socket) else None)
+            farewell = other.farewell or (_close_frame(other.socket) if _has_ended(other.socket) else None)
             if farewell is not None and self._sequence > farewell.after:
                 return left(other.rank, farewell, self._group.rank)
         return PeerLostError(peer.rank, reason)
@@ -553,10 +553,10 @@ class TcpEndpoint:
         return PeerTimeoutError(peer.rank, time.monotonic() - peer.moved_s, describe(message.header))
 
     @property
-    def lent(self) -> tuple[int, int]:
+    def zero_copy_counts(self) -> tuple[int, int]:
         """Sends without a copy, and those among them for which the kernel made one after all."""
         peers = self._peers.values()
-        return sum(peer.num_lent for peer in peers), sum(peer.num_copied for peer in peers)
+        return sum(peer.num_zero_copy for peer in peers), sum(peer.num_copied for peer in peers)
 
     def departure(self, peer: int) -> Departure | None:
         """See :class:`Endpoint`."""
@@ -610,8 +610,10 @@ class TcpEndpoint:
                 self._last_statistics = self._read_statistics()
                 self._last_congestion = self._read_congestion()
                 self._closed = True
-                if any(self.lent):
-                    _log.info("zero_copy: %d sends without a copy; for %d of them the kernel made one", *self.lent)
+                if any(self.zero_copy_counts):
+                    _log.info(
+                        "zero_copy: %d sends without a copy; for %d of them the kernel made one", *self.zero_copy_counts
+                    )
                 _OPEN.discard(self)
                 for peer in self._peers.values():
                     peer.socket.close()
@@ -658,7 +660,7 @@ def _departure(connection: socket.socket) -> Departure | None:
     """How the other side of a connection has ended it, whatever is unread."""
     if not _has_ended(connection):
         return None
-    return Departure(False, _CLOSED) if _last_words(connection) is None else Departure(True, "it closed the group")
+    return Departure(False, _CLOSED) if _close_frame(connection) is None else Departure(True, "it closed the group")
 
 
 def _has_ended(connection: socket.socket) -> bool:
@@ -683,7 +685,7 @@ def _unread(connection: socket.socket) -> bytes:
         return b""
 
 
-def _last_words(connection: socket.socket) -> Farewell | None:
+def _close_frame(connection: socket.socket) -> Farewell | None:
     """What the other side said last, if that was goodbye and has not been read."""
     unread = _unread(connection)
     try:

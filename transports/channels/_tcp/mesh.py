@@ -32,7 +32,7 @@ class Mesh:
 
     sockets: dict[int, socket.socket] = field(default_factory=dict)
     """By peer. Blocking, with whatever options `configure` set."""
-    num_strangers: int = 0
+    num_unknown_connections: int = 0
     """Connections that were closed because whoever made them does not belong to the group."""
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ def _accept_higher(group: Group, listener: socket.socket, mesh: Mesh, deadline_s
                         del unknown[connection]
                         _admit(group, mesh, connection, complete)
         finally:
-            mesh.num_strangers += len(unknown)
+            mesh.num_unknown_connections += len(unknown)
             for connection in unknown:
                 connection.close()
 
@@ -195,7 +195,7 @@ def _admit(group: Group, mesh: Mesh, connection: socket.socket, said: bytes) -> 
     """Answer a member that is still missing; close anybody else."""
     rank = rank_of(said, group)
     if rank is None or not group.rank < rank < group.size or rank in mesh.sockets:
-        mesh.num_strangers += 1
+        mesh.num_unknown_connections += 1
         connection.close()
         return
     mesh.sockets[rank] = connection

@@ -61,9 +61,9 @@ class Lane(ctypes.Structure):
         ("header", ctypes.c_uint8 * HEADER_BYTES),
         ("added", ctypes.c_uint32),
         ("first_phase", ctypes.c_uint32),
-        ("num_lent", ctypes.c_uint32),
-        ("num_back", ctypes.c_uint32),
-        ("num_told", ctypes.c_uint32),
+        ("num_zero_copy", ctypes.c_uint32),
+        ("num_completed", ctypes.c_uint32),
+        ("num_notified", ctypes.c_uint32),
         ("num_copied", ctypes.c_uint32),
     )
 
@@ -92,10 +92,10 @@ class Run(ctypes.Structure):
         ("same_schedule", ctypes.c_uint32),
         ("num_streams", ctypes.c_uint32),
         ("window", ctypes.c_uint32),
-        ("lent_bytes", ctypes.c_uint32),
+        ("zero_copy_bytes", ctypes.c_uint32),
         ("epoll", ctypes.c_int32),
         ("wake", ctypes.c_int32),
-        ("culprit", ctypes.c_int32),
+        ("failed_peer", ctypes.c_int32),
         ("header", ctypes.c_uint8 * HEADER_BYTES),
         ("num_ended", ctypes.c_int32),
         ("ended", ctypes.c_int32 * _MAX_ENDED),
@@ -215,7 +215,7 @@ class TcpProgram:
         self.run.type, self.run.reduction = dtype, reduction
         self._native.begin_schedule(self._pointer)
 
-    def go_on(self) -> int:
+    def resume(self) -> int:
         """Until it is DONE or the caller has to look: one of the outcomes."""
         outcome: int = self._native.run_schedule(self._pointer)
         return outcome

@@ -18,8 +18,8 @@ from transports.group import Group
 class StreamsEndpoint(TcpEndpoint):
     """See :class:`transports.channels.base.Endpoint`. Its TCP connections are numbered peer + size x stream."""
 
-    def __init__(self, group: Group, mesh: Mesh, num_streams: int, *, lent_bytes: int = 0) -> None:
-        super().__init__(group, mesh, lent_bytes=lent_bytes)
+    def __init__(self, group: Group, mesh: Mesh, num_streams: int, *, zero_copy_bytes: int = 0) -> None:
+        super().__init__(group, mesh, zero_copy_bytes=zero_copy_bytes)
         self._size = group.size
         self.num_streams = num_streams
         self._num_sent: defaultdict[int, int] = defaultdict(int)
@@ -66,7 +66,7 @@ def connect_streams(group: Group, configure: Configure, num_streams: int) -> Mes
         for stream in range(num_streams):
             mesh = connect_mesh(replace(group, name=f"{group.name}/stream{stream}"), configure)
             whole.sockets |= {peer + group.size * stream: each for peer, each in mesh.sockets.items()}
-            whole.num_strangers += mesh.num_strangers
+            whole.num_unknown_connections += mesh.num_unknown_connections
     except BaseException:
         whole.close()
         raise

@@ -51,9 +51,9 @@ struct lane {
     uint8_t header[HEADER_BYTES];
     uint32_t added;       /* bytes of the message under way that have been added already */
     uint32_t first_phase; /* that of its first message; connections take a peer's messages in turn */
-    uint32_t num_lent;    /* sends without a copy since the connection was made, each of which the kernel tells the end of: */
-    uint32_t num_back;    /* the first so many of them have ended */
-    uint32_t num_told;    /* so many in all */
+    uint32_t num_zero_copy;    /* sends without a copy since the connection was made, each of which the kernel tells the end of: */
+    uint32_t num_completed;    /* the first so many of them have ended */
+    uint32_t num_notified;    /* so many in all */
     uint32_t num_copied;  /* and for so many it made a copy after all */
 };
 
@@ -68,8 +68,8 @@ struct run {
     int64_t deadline_ns, first_ns; /* 0: nothing has completed yet */
     uint32_t num_steps, num_lanes, num_left, element_bytes, type, reduction, low_water_bytes, same_schedule;
     uint32_t num_streams, window; /* connections for each peer; messages of a lane that may wait to be added */
-    uint32_t lent_bytes;          /* messages as long as that are sent without a copy; 0: none */
-    int32_t epoll, wake, culprit; /* of LOST and MISMATCH the lane */
+    uint32_t zero_copy_bytes;          /* messages as long as that are sent without a copy; 0: none */
+    int32_t epoll, wake, failed_peer; /* of LOST and MISMATCH the lane */
     uint8_t header[HEADER_BYTES]; /* of every message, but for phase, count and check */
     int32_t num_ended, ended[MAX_EVENTS]; /* sockets */
 };
@@ -147,13 +147,13 @@ static void add_whole(struct run *run, struct step *step) {
 
 static int lost(struct run *run, struct lane *lane, int error) {
     lane->error = error;
-    run->culprit = (int32_t)(lane - run->lanes);
+    run->failed_peer = (int32_t)(lane - run->lanes);
     return LOST;
 }
 
 /* What the kernel has read from our memory for good is done. */
 static void take_back(struct run *run, struct lane *lane) {
-    while (lane->oldest < lane->next && (int32_t)(step_at(run, lane, lane->oldest)->arrived - lane->num_back) <= 0)
+    while (lane->oldest < lane->next && (int32_t)(step_at(run, lane, lane->oldest)->arrived - lane->num_completed) <= 0)
         finish(run, step_at(run, lane, lane->oldest));
 }
 
@@ -174,14 +174,14 @@ static int hear_ends(struct run *run, struct lane *lane) {
         if (end.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
             continue;
         found = 1;
-        lane->num_told += end.ee_data - end.ee_info + 1;
+        lane->num_notified += end.ee_data - end.ee_info + 1;
         if (end.ee_code & SO_EE_CODE_ZEROCOPY_COPIED)
             lane->num_copied += end.ee_data - end.ee_info + 1;
-        if (end.ee_info == lane->num_back)
-            lane->num_back = end.ee_data + 1;
+        if (end.ee_info == lane->num_completed)
+            lane->num_completed = end.ee_data + 1;
     }
-    if (lane->num_told == lane->num_lent)
-        lane->num_back = lane->num_lent;
+    if (lane->num_notified == lane->num_zero_copy)
+        lane->num_completed = lane->num_zero_copy;
     take_back(run, lane);
     return found;
 }
@@ -203,7 +203,7 @@ static ssize_t lend(struct run *run, struct lane *lane, struct step *step) {
     uint64_t at = lane->moved - HEADER_BYTES, rest = step->num_bytes - at;
     sent = send(lane->socket, step->view + at, rest, MSG_NOSIGNAL | MSG_ZEROCOPY);
     if (sent >= 0)
-        step->arrived = ++lane->num_lent;
+        step->arrived = ++lane->num_zero_copy;
     else if (errno == ENOBUFS) /* too many are out already */
         sent = send(lane->socket, step->view + at, rest, MSG_NOSIGNAL);
     return sent;
@@ -217,7 +217,7 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
     uint64_t wanted = 0, moved = lane->moved;
     for (uint32_t each = 0; each < MAX_GATHERED && lane->next + each < lane->num_steps && wanted < GATHER_BYTES; each++) {
         const struct step *step = step_at(run, lane, lane->next + each);
-        if (step->waiting || (run->lent_bytes && step->num_bytes >= run->lent_bytes))
+        if (step->waiting || (run->zero_copy_bytes && step->num_bytes >= run->zero_copy_bytes))
             break;
         if (moved < HEADER_BYTES) {
             write_header(run, step, headers[each]);
@@ -315,7 +315,7 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
         uint8_t expected[HEADER_BYTES];
         write_header(run, step, expected);
         if (memcmp(expected, lane->header, HEADER_BYTES)) {
-            run->culprit = (int32_t)(lane - run->lanes);
+            run->failed_peer = (int32_t)(lane - run->lanes);
             return MISMATCH;
         }
         lane->agreed = run->same_schedule;
@@ -363,7 +363,7 @@ static int wait_for_news(struct run *run) {
             outcome = WOKEN;
         for (uint32_t number = 0; number < run->num_lanes; number++) {
             struct lane *lane = &run->lanes[number];
-            if (run->lent_bytes && lane->sends && lane->socket == events[each].data.fd &&
+            if (run->zero_copy_bytes && lane->sends && lane->socket == events[each].data.fd &&
                 events[each].events & EPOLLERR && hear_ends(run, lane))
                 events[each].events &= ~(uint32_t)EPOLLERR; /* that was no error */
             if (lane->socket == events[each].data.fd &&

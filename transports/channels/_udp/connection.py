@@ -74,7 +74,7 @@ class Connection:
         """Since when the probe timer runs; None: it does not."""
         self._probes_unanswered = 0
         self._num_probes = 0
-        self._asked_s = now_s
+        self._pinged_s = now_s
         self._controls: list[bytes] = []
         # The end.
         self._leaving: tuple[Farewell, int] | None = None
@@ -92,13 +92,13 @@ class Connection:
         self._leaving, self._leave_s = (farewell, self.outgoing.give_up()), now_s
 
     @property
-    def flows(self) -> bool:
+    def may_delay_ack(self) -> bool:
         """Whether what is under way is no more than half of what may be: acknowledgements are not urgent."""
         num_packets = self.outgoing.num_under_way
         return num_packets == 0 or num_packets <= self._room_packets()
 
     @property
-    def alarmed(self) -> bool:
+    def needs_attention(self) -> bool:
         """Whether the peer leaves, is not what it was, or disagrees."""
         return self.restarted or self._left is not None or self.incoming.disagreement is not None
 
@@ -151,12 +151,12 @@ class Connection:
 
     def on_control(self, packet: Packet, now_s: float) -> None:
         """A datagram without data, or one of another connection, has come."""
-        if packet.kind is Kind.STRANGER:
+        if packet.kind is Kind.UNKNOWN_CONNECTION:
             self.restarted |= packet.connection == self.remote
             return
         if packet.connection != self.local:
             self.num_rejected += 1
-            self._controls.append(pack(packet.connection, 0, Kind.STRANGER, 0))
+            self._controls.append(pack(packet.connection, 0, Kind.UNKNOWN_CONNECTION, 0))
             return
         self.heard_s = now_s
         if packet.kind is Kind.ACKNOWLEDGEMENT:
@@ -166,7 +166,7 @@ class Connection:
                 self.num_rejected += 1
         elif packet.kind is Kind.PING:
             self.incoming.acknowledge_s = 0.0
-        elif packet.kind is Kind.LEAVE:
+        elif packet.kind is Kind.CLOSE:
             lost = int.from_bytes(packet.body, "little")
             self._left = (Farewell(packet.number, lost - 1 if lost else None), packet.offset)
             self._controls.append(pack(self.remote, 0, Kind.LEFT, 0))
@@ -203,7 +203,7 @@ class Connection:
             sent_s=taken.newest.sent_s,
             delivered_bytes=self.outgoing.delivered_bytes,
             train_bytes=said.train_bytes,
-            rested=taken.rested,
+            app_limited=taken.app_limited,
             round_trip_s=self._round_trip.least_s,
         )
         if delivery.rate_bps is not None:
@@ -289,7 +289,7 @@ class Connection:
             self._leave_s = now_s + self._round_trip.timeout_s
             farewell, end = self._leaving
             lost = 0 if farewell.lost is None else farewell.lost + 1
-            found.append(pack(self.remote, farewell.after, Kind.LEAVE, end, lost.to_bytes(4, "little")))
+            found.append(pack(self.remote, farewell.after, Kind.CLOSE, end, lost.to_bytes(4, "little")))
         return found
 
     def transmit(self, now_s: float) -> Sequence[Datagram]:
@@ -326,7 +326,7 @@ class Connection:
         return min(found)
 
     def _ping_s(self) -> float:
-        return max(self.heard_s, self._asked_s) + PING_S
+        return max(self.heard_s, self._pinged_s) + PING_S
 
     def expire(self, now_s: float) -> None:
         """See switch_agg.core.Core."""
@@ -340,7 +340,7 @@ class Connection:
             self._ask(now_s)
 
     def _ask(self, now_s: float) -> None:
-        self._asked_s = now_s
+        self._pinged_s = now_s
         self._controls.append(pack(self.remote, 0, Kind.PING, 0))
 
     def _probe(self, now_s: float) -> None:

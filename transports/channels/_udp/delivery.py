@@ -71,11 +71,11 @@ class DeliveryMeter:
         sent_s: float,
         delivered_bytes: int,
         train_bytes: int,
-        rested: bool,
+        app_limited: bool,
         round_trip_s: float,
     ) -> Delivery:
         """The newest packet arrived at that time of the receiver's clock (modulo 2^32), and had been sent at that one
-        of the sender's. `rested`: the network may have had nothing to do before one of those acknowledged now; the
+        of the sender's. `app_limited`: the network may have had nothing to do before one of those acknowledged now; the
         round trip is the shortest."""
         self._ticks += (arrived_us - self._ticks + _TICKS // 2) % _TICKS - _TICKS // 2 if self._points else arrived_us
         arrived_s = self._ticks * 1e-6
@@ -86,7 +86,7 @@ class DeliveryMeter:
         if points and arrived_s < points[-1].arrived_s:
             return Delivery(None, 0.0, queue_s)  # overtaken
         busy_s = 0.0
-        if points and points[-1].queued and point.queued and not rested:
+        if points and points[-1].queued and point.queued and not app_limited:
             busy_s = arrived_s - points[-1].arrived_s
         points.append(point)
         interval_s = max(MIN_INTERVAL_S, round_trip_s)

@@ -78,12 +78,12 @@ class Peer:
     def quiet_s(self) -> float | None:
         """How long nobody needs to know what arrives; None: this connection has no say in it."""
         connection = self.connection
-        lacking_bytes = connection.incoming.lacking_bytes
-        if lacking_bytes == 0:
-            return 0.0 if connection.outgoing.first_pending is not None and not connection.flows else None
-        if not connection.flows or not self.arrival_rate:
+        missing_bytes = connection.incoming.missing_bytes
+        if missing_bytes == 0:
+            return 0.0 if connection.outgoing.first_pending is not None and not connection.may_delay_ack else None
+        if not connection.may_delay_ack or not self.arrival_rate:
             return 0.0
-        return min(QUIET_S, max(0.0, (lacking_bytes - LATE_BYTES) / self.arrival_rate))
+        return min(QUIET_S, max(0.0, (missing_bytes - LATE_BYTES) / self.arrival_rate))
 
 
 class UdpEndpoint:
@@ -178,7 +178,7 @@ class UdpEndpoint:
         while True:
             due_s = self._advance(wait_s, quiet_s)
             for peer in self._in_order:
-                if peer.refused or peer.connection.alarmed:
+                if peer.refused or peer.connection.needs_attention:
                     self._check(peer)
             if self._completions or self._woken:
                 completions, self._completions = self._completions, []
@@ -396,7 +396,7 @@ class UdpEndpoint:
         with self._driving:
             if self._closed:
                 return
-            self._take_leave()
+            self._close_gracefully()
             with self._descriptors:
                 self._closed = True
                 os.eventfd_write(self._keeper_descriptor, 1)
@@ -413,7 +413,7 @@ class UdpEndpoint:
         for descriptor in (self._wake_descriptor, self._keeper_descriptor):
             os.close(descriptor)
 
-    def _take_leave(self) -> None:
+    def _close_gracefully(self) -> None:
         busy = any(peer.connection.first_pending is not None for peer in self._in_order)
         in_order = self._error is None and not busy
         finished = self._sequence if in_order else max(self._sequence - 1, 0)

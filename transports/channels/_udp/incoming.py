@@ -115,7 +115,7 @@ class Incoming:
         return bool(self._messages)
 
     @property
-    def lacking_bytes(self) -> int:
+    def missing_bytes(self) -> int:
         """Of the message that comes next, what has not come; 0 where none is expected."""
         return self._messages[0].end - self.received.prefix if self._messages else 0
 

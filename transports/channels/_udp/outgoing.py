@@ -67,7 +67,7 @@ class Taken(NamedTuple):
     num_packets: int
     holds_largest: bool
     """Whether the largest number that it names is among them."""
-    rested: bool
+    app_limited: bool
     """Whether the network may have rested before any of them."""
 
 
@@ -149,7 +149,7 @@ class Outgoing:
         rising = ranges[::-1]
         kept: list[Run] = []
         newest: Run | None = None
-        num_packets, index, holds_largest, rested = 0, 0, False, False
+        num_packets, index, holds_largest, app_limited = 0, 0, False, False
         split = len(self._sent)
         for position, run in enumerate(self._sent):
             if run.first > largest:
@@ -166,7 +166,11 @@ class Outgoing:
                 taken = self._part(run, first, last + 1)
                 self.delivered_bytes += self._acknowledged.add(taken.offset, taken.offset + taken.num_bytes)
                 num_packets += taken.num_packets
-                newest, holds_largest, rested = run, holds_largest or last == largest, rested or run.after_rest
+                newest, holds_largest, app_limited = (
+                    run,
+                    holds_largest or last == largest,
+                    app_limited or run.after_rest,
+                )
                 at = last + 1
                 look += 1
             if at < end:
@@ -180,7 +184,7 @@ class Outgoing:
             token = self._messages.popleft().token
             if token is not None:
                 self._completions.append(token)
-        return Taken(newest, num_packets, holds_largest, rested)
+        return Taken(newest, num_packets, holds_largest, app_limited)
 
     def _part(self, run: Run, first: int, end: int) -> Run:
         """Packets first..end-1 of a run."""

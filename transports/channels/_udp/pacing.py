@@ -72,7 +72,7 @@ class WindowPace:
         """Nothing changes."""
 
 
-class GivenPace:
+class FixedPace:
     """Always the same rate."""
 
     path_bytes: float = 0.0
@@ -99,7 +99,7 @@ class GivenPace:
         self._base_s = round_trip_s if self._base_s is None else min(self._base_s, round_trip_s)
 
 
-class DiscoveredPace:
+class ProbedPace:
     """The largest rate of late, probed for more in turns. It is forgotten while the network is busy and delivers less;
     what is slow because the sender was, says nothing against it."""
 

@@ -53,12 +53,12 @@ class Kind(IntEnum):
     ACKNOWLEDGEMENT = 2
     PING = 3
     """Asks for an acknowledgement."""
-    LEAVE = 4
+    CLOSE = 4
     """The sender leaves; number: the last operation that it finished, offset: where its stream ends, body: 1 + the rank
     that it has lost, or 0, in four bytes."""
     LEFT = 5
     """The answer to that."""
-    STRANGER = 6
+    UNKNOWN_CONNECTION = 6
     """Nobody here knows the connection that this number names: whoever knew it has died or begun anew."""
 
 

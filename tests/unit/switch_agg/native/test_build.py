@@ -59,7 +59,7 @@ def test_what_the_compiler_says_is_said(tmp_path: Path) -> None:
         build(source, "program")
 
 
-def test_without_a_compiler_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "answer.c"
     source.write_text("int answer;\n")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -47,7 +47,7 @@ def source(folder: Path, text: str = C) -> Path:
     return path
 
 
-def test_both_ways_to_say_it_are_the_same() -> None:
+def test_both_forms_are_the_same() -> None:
     assert layout_of("shared", Shared, RENAMED) == layout_of("shared", NUMPY)
 
 

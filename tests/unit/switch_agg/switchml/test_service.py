@@ -150,7 +150,7 @@ def test_rank_0_twice_begins_twice(served: Served) -> None:
     assert len(served.plane.jobs) == 1
 
 
-def test_two_clients_of_one_rank_are_told_and_nobody_waits_for_them(served: Served) -> None:
+def test_two_clients_of_one_rank_are_reported_and_nobody_waits_for_them(served: Served) -> None:
     first, other = served.client(), served.client()
     first.udp_session(1, 0, 3, 5, "10.0.0.1", 64)
     first.udp_session(1, 1, 3, 5, "10.0.0.2", 64)

@@ -26,7 +26,7 @@ def test_a_link_that_turns_at_once_is_seen_within_a_window(before_bps: float, af
     assert settling_s(at_s, sizes, changed_s=1.0, rate_bps=after_bps) <= WINDOW_S + 0.02
 
 
-def test_a_link_that_turns_late_is_told_from_one_that_turns_at_once() -> None:
+def test_a_link_that_turns_late_is_distinguished_from_one_that_turns_at_once() -> None:
     at_s, sizes = arrivals((100e6, 1.3), (50e6, 1.0))
     assert 0.3 <= settling_s(at_s, sizes, changed_s=1.0, rate_bps=50e6) <= 0.3 + WINDOW_S + 0.02
 

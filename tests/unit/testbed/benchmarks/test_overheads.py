@@ -29,7 +29,7 @@ def quickstarts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def summary(*_: str) -> dict[str, Any]:
         phases = {"deploy": next(seconds) - 0.5, "tear_down": 0.5}
-        return {"overhead_s": phases, "unshared_memory_bytes": [5, 7], "outcome": "valid"}
+        return {"overhead_s": phases, "uss_bytes": [5, 7], "outcome": "valid"}
 
     monkeypatch.setattr(overheads, "quickstart_summary", summary)
 
@@ -38,7 +38,7 @@ def quickstarts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_middle_of_the_samples_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overheads, "MachineSample", Machine(0.0))
     (row,) = overheads.overhead_rows(workers=(4,), repeat=3)
-    assert (row["num_samples"], row["overhead_s"], row["unshared_memory_bytes"]) == (3, 2.0, 7)
+    assert (row["num_samples"], row["overhead_s"], row["uss_bytes"]) == (3, 2.0, 7)
 
 
 @pytest.mark.usefixtures("quickstarts")

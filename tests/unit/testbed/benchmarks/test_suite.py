@@ -41,4 +41,4 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Pa
 
 
 def test_the_set_has_every_part() -> None:
-    assert list(every_part()) == ["links", "transports", "the switch that adds", "training", "around a run"]
+    assert list(every_part()) == ["links", "transports", "the aggregating switch", "training", "around a run"]

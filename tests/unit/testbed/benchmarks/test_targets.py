@@ -19,7 +19,7 @@ from testbed.benchmarks.targets import (
     row_text,
     target_row,
 )
-from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, SpecError
+from testbed.errors import CalibrationError, Interrupted, MissingRequirementError, SpecError
 from transports.errors import UnsupportedError
 
 
@@ -71,10 +71,10 @@ def test_an_unknown_benchmark_names_those_there_are() -> None:
     assert list(chosen(benchmarks, [])) == ["rate", "delay"]
 
 
-def test_rows_are_told_and_written_as_they_come_and_outlive_what_fails_after_them() -> None:
+def test_rows_are_reported_and_written_as_they_come_and_outlive_what_fails_after_them() -> None:
     stream = io.StringIO()
-    told: list[str] = []
-    with Journal(stream=stream, tell=told.append) as journal:
+    reported: list[str] = []
+    with Journal(stream=stream, tell=reported.append) as journal:
         journal.measure("bad", failing(CalibrationError("too slow")))
         assert '"before"' in stream.getvalue()
         journal.measure("worse", failing(ZeroDivisionError("by nothing")))
@@ -83,7 +83,7 @@ def test_rows_are_told_and_written_as_they_come_and_outlive_what_fails_after_the
     assert [row["what"] for row in written["rows"]] == ["before", "before", "fine"]
     assert written["rows"][2]["part"] == "links"
     assert written["failures"] == {"bad": "too slow", "worse": "ZeroDivisionError: by nothing"}
-    assert told[:2] == ["before: 1", "bad: not measured: too slow"]
+    assert reported[:2] == ["before: 1", "bad: not measured: too slow"]
     with pytest.raises(NotMeasuredError, match="bad: not measured: too slow\nworse: not measured: ZeroDivisionError"):
         journal.require_all()
 
@@ -96,10 +96,10 @@ def test_an_interruption_leaves_whole_json() -> None:
 
 
 def test_the_exit_code_is_the_failures_own_where_they_agree() -> None:
-    lack, late = EnvironmentLacksError("no tc"), CalibrationError("too slow")
-    assert NotMeasuredError({"a": lack, "b": lack}).exit_code == 3
-    assert str(NotMeasuredError({"a": lack, "b": lack})) == "a, b: not measured: no tc"
-    assert NotMeasuredError({"a": lack, "b": late}).exit_code == 1
+    missing, late = MissingRequirementError("no tc"), CalibrationError("too slow")
+    assert NotMeasuredError({"a": missing, "b": missing}).exit_code == 3
+    assert str(NotMeasuredError({"a": missing, "b": missing})) == "a, b: not measured: no tc"
+    assert NotMeasuredError({"a": missing, "b": late}).exit_code == 1
     assert NotMeasuredError({"a": UnsupportedError("no mptcp")}).exit_code == 1
 
 

@@ -15,7 +15,7 @@ from testbed.calibration.attempts import (
 
 
 def of(values: Iterable[float], *, steal_share: float = 0.0, max_attempts: int = MAX_ATTEMPTS) -> Attempts[float]:
-    """Of a link that was asked for 100 and may be out by one; taken as far as another attempt is wanted."""
+    """Of a link that was requested for 100 and may be out by one; taken as far as another attempt is wanted."""
     attempts = Attempts[float](lambda value: abs(value - 100) <= 1, float, max_attempts=max_attempts)
     for value in values:
         if attempts.settled:
@@ -47,7 +47,7 @@ def test_one_lucky_measurement_among_misses_is_not_enough() -> None:
     assert attempts.value == 95
 
 
-def test_a_link_that_is_wrong_every_time_is_told_from_one_that_is_not_after_ten() -> None:
+def test_a_link_that_is_wrong_every_time_is_distinguished_from_one_that_is_not_after_ten() -> None:
     wrong = of([90.0] * 100)
     assert wrong.settled
     assert len(wrong.measured) == NUM_CONCLUSIVE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.calibration.cache import MAX_AGE, CalibrationCache, cache_directory, machine_digest
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 
 ENTRY = {"measured_at": datetime(2026, 1, 1, tzinfo=UTC).isoformat(), "direction": "w0 -> s0", "value": {"low": 0.1}}
 
@@ -51,9 +51,9 @@ def test_a_file_that_cannot_be_read_means_measuring_again_and_is_said(
     assert "everything is measured again" in caplog.text
 
 
-def test_a_directory_that_cannot_be_written_names_the_cure(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_names_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentLacksError, match="XDG_CACHE_HOME"):
+    with pytest.raises(MissingRequirementError, match="XDG_CACHE_HOME"):
         at(tmp_path / "file" / "calibration.json").put("a", "loss", ENTRY)
 
 

@@ -31,7 +31,7 @@ def test_a_rarer_loss_needs_more_packets_within_the_time() -> None:
     assert num_packets_for(0.01, 1e6, limit_s=0.1) == MIN_PACKETS
 
 
-def test_what_was_asked_holds_between_the_bounds() -> None:
-    measured = LossMeasurement(asked=0.01, num_packets=1000, num_lost=10, low=0.005, high=0.02)
+def test_what_was_requested_holds_between_the_bounds() -> None:
+    measured = LossMeasurement(requested=0.01, num_packets=1000, num_lost=10, low=0.005, high=0.02)
     assert measured.holds
-    assert not LossMeasurement(asked=0.03, num_packets=1000, num_lost=10, low=0.005, high=0.02).holds
+    assert not LossMeasurement(requested=0.03, num_packets=1000, num_lost=10, low=0.005, high=0.02).holds

@@ -31,29 +31,29 @@ def plan(**keys: Any) -> Plan:
 
 
 def measured(**changes: Any) -> Measurement:
-    told: Mapping[str, Any] = {
+    reported: Mapping[str, Any] = {
         "link": "w0-s0", "sender": "w0", "receiver": "s0", "link_class": "c", "delay_s": 20e-6,
         "goodput_bps": 100e6 * goodput_fraction(), "rate_bps": 100e6, "rate_of": "w0 -> s0", "congestion": "cubic",
         "delay_attempts_s": (20e-6,), "rate_attempts_bps": (100e6 * goodput_fraction(),),
     }  # fmt: skip
-    return Measurement(**{**told, **changes})
+    return Measurement(**{**reported, **changes})
 
 
 def of_class(**changes: Any) -> Calibration:
-    told: Mapping[str, Any] = {
+    reported: Mapping[str, Any] = {
         "link_class": "c", "num_directions": 2, "loss": None, "loss_dated": DATED, "queue": None,
         "queue_dated": DATED, "rate_dated": DATED, "not_measured": {},
         "rate": RateMeasurement(goodput_bps=95e6, congestion="cubic", attempts_bps=(95e6,)),
         "attempts": {},
     }  # fmt: skip
-    return Calibration(mode=Mode.CLASS, classes=[ClassMeasurement(**{**told, **changes})])
+    return Calibration(mode=Mode.CLASS, classes=[ClassMeasurement(**{**reported, **changes})])
 
 
 def wrong(*links: Measurement, **keys: Any) -> list[str]:
     return judge(plan(**keys), Calibration(mode=Mode.CLASS, links=links))
 
 
-def test_links_asked_the_same_between_the_same_kinds_of_nodes_are_one_class() -> None:
+def test_links_requested_the_same_between_the_same_kinds_of_nodes_are_one_class() -> None:
     star = plan(workers=4)
     assert len({link_class(star, direction) for direction in star.directions}) == 2
     uneven = plan(workers=4, links={"w3-s0": {"delay": "5ms"}})
@@ -64,7 +64,7 @@ def test_a_link_that_stands_for_a_faster_one_is_a_class_of_its_own() -> None:
     """It has that one's bursts, and super-frames: what was measured of the one is not known of the other."""
     slow = plan(workload="synthetic", link={"rate": "100mbit"}).real()
     stands = plan(workload="synthetic", link={"rate": "10gbit"}, dilation=100).real()
-    assert slow.directions[0].asked == stands.directions[0].asked
+    assert slow.directions[0].requested == stands.directions[0].requested
     names = [link_class(each, each.directions[0]) for each in (slow, stands)]
     assert names[1] == names[0].replace(", cubic", ", bursts of 125000 B, super-frames of any number of packets, cubic")
     same = plan(workload="synthetic", link={"rate": "10gbit"})
@@ -92,15 +92,15 @@ def test_what_disturbs_tcp_excuses_too_little_but_not_too_much(drawn: dict[str, 
 
 def test_delays_and_congestion_controls_are_judged_on_every_link() -> None:
     (late,) = wrong(measured(delay_s=5.4e-3, rate_of="w1 -> s0"), link={"delay": "5ms"})
-    assert "measured a delay of 5400 us, asked for 5000" in late
+    assert "measured a delay of 5400 us, requested 5000" in late
     assert wrong(measured(delay_s=4.7e-3), link={"delay": "5ms"})
     assert "TCP used reno" in wrong(measured(congestion="reno"))[0]
 
 
 def test_losses_and_queues_outside_their_bounds_name_the_numbers() -> None:
-    loss = LossMeasurement(asked=0.05, num_packets=8000, num_lost=80, low=0.006, high=0.015)
+    loss = LossMeasurement(requested=0.05, num_packets=8000, num_lost=80, low=0.006, high=0.015)
     (reason,) = judge(plan(), of_class(loss=loss))
-    assert "lost 80 of 8000 packets, 0.600% to 1.500%, asked for 5.000%" in reason
+    assert "lost 80 of 8000 packets, 0.600% to 1.500%, requested 5.000%" in reason
     queue = QueueMeasurement(queue_bytes=1_000_000, added_s=0.09, expected_s=0.08, num_drops=5)
     (reason,) = judge(plan(), of_class(queue=queue))
     assert "a full queue delays by 90.000 ms, 1MB at the rate are 80.000 ms (+12.5%; allowed 5%)" in reason
@@ -113,14 +113,14 @@ def test_in_slower_time_links_are_judged_as_what_they_stand_for() -> None:
     assert judge(plan(**keys), Calibration(mode=Mode.CLASS, links=[right])) == []
     late = replace(right, delay_s=11.5e-6)
     (reason,) = judge(plan(**keys), Calibration(mode=Mode.CLASS, links=[late]))
-    assert "measured a delay of 12 us, asked for 5" in reason
+    assert "measured a delay of 12 us, requested 5" in reason
     real = replace(right, rate_bps=2e9, goodput_bps=2e9 * goodput_fraction(), delay_s=500e-6)
     (virtual,) = Clock(50).virtual(Calibration(mode=Mode.CLASS, links=[real])).links
     assert (virtual.rate_bps, virtual.delay_s) == (pytest.approx(100e9), pytest.approx(10e-6))
     assert replace(virtual, goodput_bps=goodput_bps, rate_bps=100e9, delay_s=10e-6) == right, "and nothing else"
 
 
-def test_a_short_queue_may_lack_three_packets() -> None:
+def test_a_short_queue_may_miss_three_packets() -> None:
     queue = QueueMeasurement(queue_bytes=60_000, added_s=4.51e-3, expected_s=4.8e-3, num_drops=5)
     assert judge(plan(), of_class(queue=queue)) == []
     (reason,) = judge(plan(), of_class(queue=replace(queue, added_s=4.4e-3)))

@@ -11,12 +11,12 @@ from testbed.cli import app
 from testbed.errors import SpecError
 from testbed.experiment.link import LinkSpec
 
-ASKED = LinkSpec.model_validate({"rate": "100mbit"}).model_dump(mode="json", by_alias=True)
+REQUESTED = LinkSpec.model_validate({"rate": "100mbit"}).model_dump(mode="json", by_alias=True)
 CHANGED = {"link": "w1-s0", "from": "w1", "to": "s0", "setting": "rate", "before": "100mbit", "after": "50mbit"}
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the run was asked: (run, link, settings, carrier)."""
     found: list[Any] = []
 
@@ -24,7 +24,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append((run_id, link, dict(settings), carrier))
         return [CHANGED] if link == "w1-s0" else []
 
-    row: dict[str, Any] = {"link": "w1-s0", "from": "w1", "to": "s0", "down": True, "asked": ASKED}
+    row: dict[str, Any] = {"link": "w1-s0", "from": "w1", "to": "s0", "down": True, "requested": REQUESTED}
     row |= {"used_bps": 5e6, "backlog_bytes": 3028, "drops": 7, "marks": 2}
     monkeypatch.setattr("testbed.run.link_client.choose_run", lambda name: name or "the only one")
     monkeypatch.setattr("testbed.run.link_client.change_links", change_links)
@@ -45,16 +45,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
 )
 def test_a_line_asks_what_it_says_and_tells_what_became_what(
-    asked: list[Any], argv: list[str], question: tuple[Any, ...]
+    requested: list[Any], argv: list[str], question: tuple[Any, ...]
 ) -> None:
     done = CliRunner().invoke(app, ["link", *argv])
     assert (done.exit_code, done.stdout) == (0, "w1 -> s0: rate 100mbit -> 50mbit\n")
-    assert asked == [question]
+    assert requested == [question]
     printed = json.loads(CliRunner().invoke(app, ["link", *argv, "--json"]).stdout)
     assert (printed["run_id"], printed["changed"]) == (question[0], [CHANGED])
 
 
-def test_what_was_so_already_is_said(asked: list[Any]) -> None:
+def test_what_was_so_already_is_said(requested: list[Any]) -> None:
     assert "nothing changed" in CliRunner().invoke(app, ["link", "up", "w2-s0"]).stdout
 
 
@@ -65,14 +65,14 @@ def test_what_was_so_already_is_said(asked: list[Any]) -> None:
         (["down", "last", "w1-s0", "w2-s0"], "last w1-s0 w2-s0: write [RUN] LINK, such as `last w1-s0`"),
     ],
 )
-def test_a_line_that_asks_nothing_or_too_much_is_refused(asked: list[Any], argv: list[str], words: str) -> None:
+def test_a_line_that_asks_nothing_or_too_much_is_refused(requested: list[Any], argv: list[str], words: str) -> None:
     done = CliRunner().invoke(app, ["link", *argv])
     assert isinstance(done.exception, SpecError)
     assert words in str(done.exception)
-    assert asked == []
+    assert requested == []
 
 
-def test_every_direction_is_shown(asked: list[Any]) -> None:
+def test_every_direction_is_shown(requested: list[Any]) -> None:
     shown = CliRunner().invoke(app, ["link", "show"], env={"COLUMNS": "120"}).stdout
     assert "w1" in shown
     assert "down" in shown

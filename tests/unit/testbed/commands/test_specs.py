@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import app
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 
 QUICKSTART = Path(__file__).parents[4] / "experiments" / "quickstart.yaml"
 
@@ -30,10 +30,12 @@ def test_a_delay_that_cannot_be_had_here_is_planned_and_then_refused(
 ) -> None:
     """It was planned for a kernel with netem, and refused by `run` only. Who is not root cannot try."""
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr("testbed.machine.doctor.backend_lacks", lambda name: "" if name == "tap" else "no such thing")
+    monkeypatch.setattr(
+        "testbed.machine.doctor.missing_for_backend", lambda name: "" if name == "tap" else "no such thing"
+    )
     done = CliRunner().invoke(app, ["plan", str(QUICKSTART), "--set", "link.delay=50us"])
     assert "netem" in done.stdout
-    assert isinstance(done.exception, EnvironmentLacksError) is refused
+    assert isinstance(done.exception, MissingRequirementError) is refused
     if refused:
         assert "tap works here, but link.delay: tap honours" in str(done.exception)
         assert "link.backend=netem can" not in str(done.exception)

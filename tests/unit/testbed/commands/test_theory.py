@@ -16,9 +16,9 @@ def run(*arguments: str) -> Result:
 
 def test_advice_for_scripts_is_one_json_object() -> None:
     done = run("advise", "resnet50", "--workers", "32", "--link", "10gbit", "--json")
-    told = json.loads(done.stdout)
-    assert (told["kind"], told["today"]["rate_bps"]) == ("predicted", 10e9)
-    assert told["recommended"] == "links"
+    reported = json.loads(done.stdout)
+    assert (reported["kind"], reported["today"]["rate_bps"]) == ("predicted", 10e9)
+    assert reported["recommended"] == "links"
 
 
 def test_latency_and_efficiency_count() -> None:
@@ -59,9 +59,9 @@ def test_what_cannot_be_is_refused_by_name(arguments: list[str], problem: str) -
 def test_a_trace_is_shown_converted_and_read_back(tmp_path: Path) -> None:
     table = tmp_path / "table"
     assert run("trace", "convert", "resnet50", str(table)).exit_code == 0
-    told, again = (json.loads(run("trace", "show", trace, "--json").stdout) for trace in ("resnet50", str(table)))
-    assert again["size_bytes"] == told["size_bytes"] == 102_228_128
-    assert again["backward_s"] == pytest.approx(told["backward_s"])
+    reported, again = (json.loads(run("trace", "show", trace, "--json").stdout) for trace in ("resnet50", str(table)))
+    assert again["size_bytes"] == reported["size_bytes"] == 102_228_128
+    assert again["backward_s"] == pytest.approx(reported["backward_s"])
     assert "layer4.2.conv3" in run("trace", "show", str(table)).stdout
 
 

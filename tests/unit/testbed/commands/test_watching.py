@@ -39,7 +39,7 @@ def alive(monkeypatch: pytest.MonkeyPatch, *run_ids: str) -> None:
         monkeypatch.setattr(name, function)
 
 
-def test_every_run_that_is_alive_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_that_is_alive_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     alive(monkeypatch, "first", "young")
     done = CliRunner().invoke(app, ["status"], env={"COLUMNS": "160"})
     assert done.exit_code == 0
@@ -51,7 +51,7 @@ def test_every_run_that_is_alive_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "has not said anything yet" in young
 
 
-def test_one_run_is_told_by_the_beginning_of_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_run_is_identified_by_the_beginning_of_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     alive(monkeypatch, "first", "young")
     found = json.loads(CliRunner().invoke(app, ["status", "fir", "--json"]).stdout)["runs"]
     assert [(run["run_id"], run["iteration"]) for run in found] == [("first", 7)]

@@ -9,8 +9,8 @@ from transports.channels.base import PeerStatistics
 def test_the_endpoints_counts_are_those_of_the_time_between() -> None:
     before = {1: PeerStatistics(payload_bytes_sent=10), 2: PeerStatistics()}
     after = {1: PeerStatistics(payload_bytes_sent=30, retransmitted_bytes=5), 2: PeerStatistics()}
-    told = json.dumps(WorkerResult.dump(None, (before, after)))
-    found = WorkerResult.parse(told)
+    reported = json.dumps(WorkerResult.dump(None, (before, after)))
+    found = WorkerResult.parse(reported)
     assert found.switch is None
     assert found.peers == {1: PeerStatistics(payload_bytes_sent=20, retransmitted_bytes=5), 2: PeerStatistics()}
 

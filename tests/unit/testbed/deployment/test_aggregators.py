@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.deployment.aggregators import RunningAggregator
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.experiment import validate
 from testbed.hosts.base import ProcessSpec
 from testbed.plan.plan import make_plan
@@ -58,18 +58,18 @@ def running(tmp_path: Path, host: FakeHost) -> RunningAggregator:
     return RunningAggregator(plan.aggregators[1], hosts, directory=tmp_path)  # type: ignore[arg-type]
 
 
-def test_it_is_told_its_job_and_where_its_switch_is(tmp_path: Path) -> None:
+def test_it_is_given_its_job_and_where_its_switch_is(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     aggregator = running(tmp_path, host)
     (process,) = host.started
     assert process.spec.argv == (sys.executable,)
-    told = AggregatorConfiguration.model_validate_json(process.spec.arguments[-1])
-    assert (told.dataplane, told.address, told.switch_pid) == ("ebpf", aggregator.plan.port.address, 4711)
-    (job,) = told.jobs
+    reported = AggregatorConfiguration.model_validate_json(process.spec.arguments[-1])
+    assert (reported.dataplane, reported.address, reported.switch_pid) == ("ebpf", aggregator.plan.port.address, 4711)
+    (job,) = reported.jobs
     assert job == aggregator.plan.job
     assert job.num_slots == 64
     assert job.parent is not None
-    assert told.switch_interface == aggregator.plan.switch_port.interface
+    assert reported.switch_interface == aggregator.plan.switch_port.interface
 
 
 def test_its_report_is_what_it_wrote(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_its_report_is_what_it_wrote(tmp_path: Path) -> None:
     )
 
 
-def test_one_that_has_ended_is_reported_with_how_and_its_last_words(tmp_path: Path) -> None:
+def test_one_that_has_ended_is_reported_with_how_and_its_last_lines(tmp_path: Path) -> None:
     host = FakeHost(tmp_path)
     aggregator = running(tmp_path, host)
     host.started[0].status = -9
@@ -94,8 +94,8 @@ def test_one_that_has_ended_is_reported_with_how_and_its_last_words(tmp_path: Pa
     assert "its last words" in report.failure
 
 
-def test_one_that_does_not_begin_to_serve_lacks_something(tmp_path: Path) -> None:
+def test_one_that_does_not_begin_to_serve_misses_something(tmp_path: Path) -> None:
     with pytest.raises(
-        EnvironmentLacksError, match=r"aggregator a1 at s0 \(ebpf\) ended with status 1: its last words"
+        MissingRequirementError, match=r"aggregator a1 at s0 \(ebpf\) ended with status 1: its last words"
     ):
         running(tmp_path, FakeHost(tmp_path, status=1))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from testbed.deployment.live_links import LiveLinks, Mark
-from testbed.errors import EnvironmentLacksError, RunFailedError, SpecError
+from testbed.deployment.live_links import LinkChangeEvent, LiveLinks
+from testbed.errors import MissingRequirementError, RunFailedError, SpecError
 from testbed.experiment.changes import LinkChange, timeline
 from testbed.experiment.experiment import validate
 from testbed.experiment.link import parse_override
@@ -46,47 +46,49 @@ def network(**keys: object) -> Network:
     return Network(make_plan(validate({"name": "t", "workers": 2, **keys}), works=lambda name: name == "nfqueue"))
 
 
-def accepted(deployment: Network) -> tuple[LiveLinks, list[Mark]]:
-    links, marks = LiveLinks(deployment), []  # type: ignore[arg-type,var-annotated]
-    links.accept(marks.extend)
-    return links, marks
+def accepted(deployment: Network) -> tuple[LiveLinks, list[LinkChangeEvent]]:
+    links, events = LiveLinks(deployment), []  # type: ignore[arg-type,var-annotated]
+    links.accept(events.extend)
+    return links, events
 
 
-def by_hand(link: str, *, down: bool | None = None, **settings: str) -> LinkChange:
-    return LinkChange(at_s=0.0, link=link, settings=parse_override(settings), down=down, source="hand", key="link set")
+def manual_change(link: str, *, down: bool | None = None, **settings: str) -> LinkChange:
+    return LinkChange(
+        at_s=0.0, link=link, settings=parse_override(settings), down=down, source="manual", key="link set"
+    )
 
 
 def test_before_and_after_the_run_nothing_changes() -> None:
     links = LiveLinks(network())  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="cannot be changed now"):
-        links.change(by_hand("w1-s0", rate="50mbit"))
+        links.change(manual_change("w1-s0", rate="50mbit"))
     links.accept(lambda _: None)
     links.close()
     with pytest.raises(SpecError, match="cannot be changed now"):
-        links.change(by_hand("w1-s0", rate="50mbit"))
+        links.change(manual_change("w1-s0", rate="50mbit"))
 
 
 def test_what_is_not_named_stays_through_several_changes() -> None:
     deployment = network()
-    links, marks = accepted(deployment)
-    links.change(by_hand("w1-s0", rate="50mbit"))
-    links.change(by_hand("w1->s0", queue="200kB"))
+    links, events = accepted(deployment)
+    links.change(manual_change("w1-s0", rate="50mbit"))
+    links.change(manual_change("w1->s0", queue="200kB"))
     direction = deployment.directions["w1", "s0"]
     assert (direction.rate_bps, direction.shaper.rate_bps, direction.shaper.queue_bytes) == (50e6, 50e6, 200_000)
     assert deployment.directions["s0", "w1"].shaper.queue_bytes == 1_000_000
-    assert [(mark.node, mark.setting, mark.before, mark.after) for mark in marks] == [
+    assert [(event.node, event.setting, event.before, event.after) for event in events] == [
         ("w1", "rate", "100mbit", "50mbit"),
         ("s0", "rate", "100mbit", "50mbit"),
         ("w1", "queue", "1MB", "200kB"),
     ]
-    assert {mark.rate_bps for mark in marks} == {50e6}
+    assert {event.rate_bps for event in events} == {50e6}
 
 
 def test_down_and_up_are_marks_of_the_carrier_and_asking_twice_changes_nothing() -> None:
-    links, marks = accepted(network())
+    links, events = accepted(network())
     for down in (True, True, False):
-        links.change(by_hand("w1->s0", down=down))
-    assert [(mark.setting, mark.before, mark.after) for mark in marks] == [
+        links.change(manual_change("w1->s0", down=down))
+    assert [(event.setting, event.before, event.after) for event in events] == [
         ("carrier", "up", "down"),
         ("carrier", "down", "up"),
     ]
@@ -94,26 +96,26 @@ def test_down_and_up_are_marks_of_the_carrier_and_asking_twice_changes_nothing()
 
 def test_a_link_without_a_delay_line_is_refused_and_nothing_of_the_change_is_made() -> None:
     deployment = network(links={"w0-s0": {"delay": "1ms"}})
-    links, marks = accepted(deployment)
+    links, events = accepted(deployment)
     with pytest.raises(SpecError, match="without a delay line"):
-        links.change(by_hand("w*-s0", delay="2ms", rate="50mbit"))
-    assert marks == []
+        links.change(manual_change("w*-s0", delay="2ms", rate="50mbit"))
+    assert events == []
     assert {direction.rate_bps for direction in deployment.directions.values()} == {100e6}
-    links.change(by_hand("w0-s0", delay="2ms"))
+    links.change(manual_change("w0-s0", delay="2ms"))
     assert deployment.directions["w0", "s0"].delay_s == 0.002
     links.check()
 
 
-def test_marks_of_ecn_by_hand_need_connections_that_ask_for_them() -> None:
-    links, marks = accepted(network(link={"backend": "tap"}))
+def test_marks_of_ecn_manually_need_connections_that_ask_for_them() -> None:
+    links, events = accepted(network(link={"backend": "tap"}))
     with pytest.raises(SpecError, match="began without ECN"):
-        links.change(by_hand("w1-s0", ecn="100kB"))
-    assert marks == []
+        links.change(manual_change("w1-s0", ecn="100kB"))
+    assert events == []
     later = network(link={"backend": "tap"}, changes=[{"at": "1h", "link": "s0->w0", "ecn": "100kB"}])
     assert {node.sysctls["net.ipv4.tcp_ecn"] for node in later.plan.nodes} == {"1"}
-    links, marks = accepted(later)
-    links.change(by_hand("w1->s0", ecn="100kB", loss="1%"))
-    assert [(mark.setting, mark.before, mark.after) for mark in marks] == [
+    links, events = accepted(later)
+    links.change(manual_change("w1->s0", ecn="100kB", loss="1%"))
+    assert [(event.setting, event.before, event.after) for event in events] == [
         ("loss", "0%", "1%"),
         ("ecn", "none", "100kB"),
     ]
@@ -146,30 +148,30 @@ def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation(
         workload="synthetic",
         dilation=2,
     )
-    links, marks = accepted(deployment)
+    links, events = accepted(deployment)
     begun_s = time.monotonic()
     links.begin(timeline(deployment.plan.experiment.changes))
-    while len(marks) < 4 and time.monotonic() < begun_s + 10:
+    while len(events) < 4 and time.monotonic() < begun_s + 10:
         time.sleep(0.005)
     links.close()
     links.check()
-    assert [mark.after for mark in marks] == ["50mbit", "50mbit", "20mbit", "20mbit"]
-    assert marks[0].at_s - begun_s >= 0.04
-    assert marks[2].at_s - begun_s >= 0.08
-    assert {mark.source for mark in marks} == {"schedule"}
+    assert [event.after for event in events] == ["50mbit", "50mbit", "20mbit", "20mbit"]
+    assert events[0].at_s - begun_s >= 0.04
+    assert events[2].at_s - begun_s >= 0.08
+    assert {event.source for event in events} == {"schedule"}
     assert links.num_scheduled_done == 2
     assert deployment.num_restarts == 1
     assert deployment.directions["w1", "s0"].rate_bps == 10e6, "what the kernel is told is real"
-    assert marks[-1].rate_bps == 20e6, "what people are told is virtual"
+    assert events[-1].rate_bps == 20e6, "what people are told is virtual"
 
 
 def test_a_change_that_does_not_take_ends_the_run_whoever_made_it() -> None:
     deployment = network(changes=[{"at": "0s", "link": "w1-s0", "rate": "20mbit"}])
-    deployment.error = EnvironmentLacksError("the kernel says no")
+    deployment.error = MissingRequirementError("the kernel says no")
     links, _ = accepted(deployment)
-    with pytest.raises(EnvironmentLacksError):
-        links.change(by_hand("w1-s0", rate="50mbit"))
-    with pytest.raises(EnvironmentLacksError, match="says no"):
+    with pytest.raises(MissingRequirementError):
+        links.change(manual_change("w1-s0", rate="50mbit"))
+    with pytest.raises(MissingRequirementError, match="says no"):
         links.check()
 
 
@@ -179,11 +181,11 @@ def test_closing_ends_a_trace_without_end() -> None:
             settings = parse_override({"rate": f"{10 + number % 2}mbit"})
             yield LinkChange(at_s=number * 1e-3, link="w0-s0", settings=settings, source="trace", key="changes.0")
 
-    links, marks = accepted(network())
+    links, events = accepted(network())
     links.begin(endless())
     threading.Event().wait(0.05)
     links.close()
-    seen = len(marks)
+    seen = len(events)
     assert seen > 0
     threading.Event().wait(0.02)
-    assert len(marks) == seen
+    assert len(events) == seen

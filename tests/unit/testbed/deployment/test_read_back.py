@@ -1,4 +1,4 @@
-"""What the kernel says of a node, compared with what the plan asked for: one that says nothing, one that says more."""
+"""What the kernel says of a node, compared with what the plan requested: one that says nothing, one that says more."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ DIRECTIONS: Sequence[Direction] = [replace(each, shaper=None, delay_stage=None) 
 WORKER = PLAN.node("w0")
 
 
-def as_asked(node: NodePlan) -> dict[str, Any]:
+def as_requested(node: NodePlan) -> dict[str, Any]:
     """What `ip -j -d` and netlink say of a worker whose every setting was taken."""
     ((interface, address),) = node.addresses.addresses
     (sends,) = [each for each in DIRECTIONS if each.sender.node == node.name]
@@ -26,7 +26,7 @@ def as_asked(node: NodePlan) -> dict[str, Any]:
     return {
         "sysctls": {**node.sysctls, **node.sysctls_if_known},
         "whole": [],
-        "cut": [],
+        "disconnected": [],
         "qdiscs": [],
         "classes": {},
         "addresses": [
@@ -56,7 +56,7 @@ def differences(state: dict[str, Any], *, down: Sequence[tuple[str, str]] = ()) 
 
 
 def test_what_was_taken_is_not_mentioned() -> None:
-    assert differences(as_asked(WORKER)) == []
+    assert differences(as_requested(WORKER)) == []
 
 
 @pytest.mark.parametrize(
@@ -64,25 +64,25 @@ def test_what_was_taken_is_not_mentioned() -> None:
     [
         (lambda state: state["addresses"].clear(), "w0-eth0: absent"),
         (lambda state: state["addresses"][0]["flags"].clear(), "w0-eth0: is not up"),
-        (lambda state: state["addresses"][0].update(mtu=9000), "w0-eth0: mtu is 9000, asked for 1500"),
-        (lambda state: state["addresses"][0].update(gso_max_segs=65535), "gso_max_segs is 65535, asked for 1"),
-        (lambda state: state["addresses"][0]["addr_info"].append({"local": "10.9.9.9"}), "asked for only 10."),
+        (lambda state: state["addresses"][0].update(mtu=9000), "w0-eth0: mtu is 9000, requested 1500"),
+        (lambda state: state["addresses"][0].update(gso_max_segs=65535), "gso_max_segs is 65535, requested 1"),
+        (lambda state: state["addresses"][0]["addr_info"].append({"local": "10.9.9.9"}), "requested only 10."),
         (lambda state: state["neighbours"].clear(), "is absent, not permanent"),
         (lambda state: state["neighbours"].append({"dst": "10.9.9.9"}), "a neighbour 10.9.9.9"),
         (lambda state: state["routes"].clear(), "w0: no "),
-        (lambda state: state["routes"].append({"dst": "10.9.0.0/16"}), "a route to 10.9.0.0/16 that nobody asked for"),
-        (lambda state: state["routes"][0].update(metrics=[{"congestion": "reno"}]), "['reno'], asked for cubic"),
+        (lambda state: state["routes"].append({"dst": "10.9.0.0/16"}), "a route to 10.9.0.0/16 that nobody requested"),
+        (lambda state: state["routes"][0].update(metrics=[{"congestion": "reno"}]), "['reno'], requested cubic"),
         (
             lambda state: state["routes"][0].update(metrics=[{"congestion": "cubic", "rto_min": 800}]),
-            "least timeout on the route to 10.0.0.0/30 is [800] ms, asked for none",
+            "least timeout on the route to 10.0.0.0/30 is [800] ms, requested none",
         ),
-        (lambda state: state["sysctls"].update({next(iter(WORKER.sysctls)): "77"}), "is 77, asked for"),
-        (lambda state: state["cut"].append("w0-eth0"), "s0 -> w0: is down, asked for the other"),
-        (lambda state: state["whole"].append("w0-eth0"), "is on, asked for off"),
+        (lambda state: state["sysctls"].update({next(iter(WORKER.sysctls)): "77"}), "is 77, requested"),
+        (lambda state: state["disconnected"].append("w0-eth0"), "s0 -> w0: is down, requested the other"),
+        (lambda state: state["whole"].append("w0-eth0"), "is on, requested off"),
     ],
 )  # fmt: skip
-def test_each_setting_that_is_not_as_asked_is_named(change: Callable[[dict[str, Any]], None], said: str) -> None:
-    state = as_asked(WORKER)
+def test_each_setting_that_is_not_as_requested_is_named(change: Callable[[dict[str, Any]], None], said: str) -> None:
+    state = as_requested(WORKER)
     change(state)
     assert any(said in line for line in differences(state)), differences(state)
 
@@ -90,14 +90,14 @@ def test_each_setting_that_is_not_as_asked_is_named(change: Callable[[dict[str, 
 def test_timeouts_of_slower_time_are_read_back() -> None:
     """One that was not taken would make TCP repeat k times too soon."""
     slow = replace(WORKER, rto_min_ms=800)
-    state = as_asked(WORKER)
+    state = as_requested(WORKER)
     found = node_differences(slow, state, DIRECTIONS, down=(), mtu=PLAN.experiment.mtu, congestion=PLAN.congestion)
     assert len(found) == len(state["routes"])
-    assert all("is [None] ms, asked for 800" in line for line in found)
+    assert all("is [None] ms, requested 800" in line for line in found)
 
 
 def test_a_setting_that_must_be_there_is_missed_and_one_of_newer_kernels_is_not() -> None:
-    state = as_asked(WORKER)
+    state = as_requested(WORKER)
     for key in WORKER.sysctls_if_known:
         del state["sysctls"][key]
     assert differences(state) == []
@@ -108,7 +108,7 @@ def test_a_setting_that_must_be_there_is_missed_and_one_of_newer_kernels_is_not(
 
 
 def test_a_link_that_is_cut_on_purpose_must_be() -> None:
-    state = as_asked(WORKER)
-    assert differences(state, down=[("s0", "w0")]) == ["s0 -> w0: is up, asked for the other"]
-    state["cut"].append("w0-eth0")
+    state = as_requested(WORKER)
+    assert differences(state, down=[("s0", "w0")]) == ["s0 -> w0: is up, requested the other"]
+    state["disconnected"].append("w0-eth0")
     assert differences(state, down=[("s0", "w0")]) == []

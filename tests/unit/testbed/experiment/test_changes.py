@@ -9,7 +9,7 @@ from testbed.errors import SpecError
 from testbed.experiment.changes import LinkChange, timeline
 from testbed.experiment.experiment import Experiment, load, validate
 from testbed.plan.plan import make_plan
-from testbed.plan.requested_links import asked_over_time
+from testbed.plan.requested_links import requested_over_time
 
 
 def experiment(*changes: object, **keys: object) -> Experiment:
@@ -22,7 +22,9 @@ def of(*changes: object) -> list[LinkChange]:
 
 def test_a_change_keeps_what_it_does_not_name() -> None:
     plan = make_plan(experiment({"at": "10s", "link": "w1-s0", "rate": "50mbit"}, link={"queue": "200kB"}))
-    (first, second) = asked_over_time(list(plan.asked.values()), plan.experiment.changes, packet_bytes=65536)[4:]
+    (first, second) = requested_over_time(list(plan.requested.values()), plan.experiment.changes, packet_bytes=65536)[
+        4:
+    ]
     assert {first.hop, second.hop} == {("w1", "s0"), ("s0", "w1")}
     assert (first.spec.rate_bps, first.spec.queue_bytes) == (50e6, 200_000)
 
@@ -36,7 +38,7 @@ def test_changes_come_in_the_order_of_their_times_whatever_the_order_of_the_file
     assert found == sorted(found, key=lambda change: (change.at_s, int(change.key.partition(".")[2])))
 
 
-def test_down_and_up_and_settings_are_told_apart() -> None:
+def test_down_and_up_and_settings_are_distinguished() -> None:
     down, up, both = of(
         {"at": "1s", "link": "w0-s0", "down": True},
         {"at": "2s", "link": "w0-s0", "up": True},

@@ -40,11 +40,11 @@ def test_a_slope_and_how_straight_the_line_is() -> None:
 
 
 def test_a_ratio_is_of_medians() -> None:
-    ways = ["ring", "ps", "ps", "ps"]
+    values = ["ring", "ps", "ps", "ps"]
     take = {"kind": "ratio", "of": {"collective": "ps"}, "to": {"collective": "ring"}}
-    assert taken(take, [2, 6, 8, 100], collective=ways) == 4
+    assert taken(take, [2, 6, 8, 100], collective=values) == 4
     with pytest.raises(ValueError, match="no point has"):
-        taken({**take, "to": {"collective": "tree"}}, [2, 6, 8, 100], collective=ways)
+        taken({**take, "to": {"collective": "tree"}}, [2, 6, 8, 100], collective=values)
 
 
 def test_a_spread_and_extremes() -> None:

@@ -60,6 +60,6 @@ def test_a_link_as_fast_as_the_machine_is_so_in_any_time() -> None:
     assert Clock(50).real(Link(rate_bps=UNSHAPED_BPS, delay_s=0)).rate_bps == UNSHAPED_BPS
 
 
-def test_units_are_told_from_names() -> None:
+def test_units_are_distinguished_from_names() -> None:
     assert [quantity_of(name) for name in ("delay_s", "jitter_ns", "rate_bps")] == ["time", "time", "rate"]
     assert [quantity_of(name) for name in ("queue_bytes", "loss", "packets", "samples_per_second")] == [None] * 4

@@ -31,11 +31,11 @@ def test_quantities_become_base_units() -> None:
     assert (experiment.link.rate_bps, experiment.link.delay_s, experiment.link.queue_bytes) == (2.5e9, 5e-5, 2**20)
 
 
-def test_prometheus_is_asked_for_by_a_word_or_with_its_port() -> None:
+def test_prometheus_is_requested_by_a_word_or_with_its_port() -> None:
     assert validate({"name": "x"}).metrics.prometheus is None
     assert validate({"name": "x", "metrics": {"prometheus": False}}).metrics.prometheus is None
-    for asked, port in ((True, 0), ({}, 0), ({"port": 9090}, 9090)):
-        experiment = validate({"name": "x", "metrics": {"prometheus": asked}})
+    for requested, port in ((True, 0), ({}, 0), ({"port": 9090}, 9090)):
+        experiment = validate({"name": "x", "metrics": {"prometheus": requested}})
         assert experiment.metrics.prometheus is not None
         assert experiment.metrics.prometheus.port == port
         assert validate(yaml.safe_load(experiment.to_yaml())) == experiment

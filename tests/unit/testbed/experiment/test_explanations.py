@@ -8,7 +8,7 @@ from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
 
 
-def told(keys: dict[str, Any]) -> str:
+def reported(keys: dict[str, Any]) -> str:
     with pytest.raises(SpecError) as caught:
         validate({"name": "x", **keys})
     return str(caught.value)
@@ -32,30 +32,30 @@ def told(keys: dict[str, Any]) -> str:
     ],
 )
 def test_a_key_by_another_word_or_in_another_place_is_pointed_to(keys: dict[str, Any], perhaps: str) -> None:
-    assert told(keys).endswith(f"; perhaps {perhaps}")
+    assert reported(keys).endswith(f"; perhaps {perhaps}")
 
 
 def test_a_key_like_no_other_has_none() -> None:
-    assert "perhaps" not in told({"colour": "red"})
+    assert "perhaps" not in reported({"colour": "red"})
 
 
 def test_a_list_where_one_value_stands_is_sent_to_the_sweep() -> None:
-    assert "to vary it: `sweep: {compression: [...]}`" in told({"compression": ["none", "fp16"]})
-    assert "to vary it: `sweep: {link.rate: [...]}`" in told({"link": {"rate": ["1gbit", "10gbit"]}})
-    assert "to vary it" not in told({"background": {"kind": "bulk"}})
+    assert "to vary it: `sweep: {compression: [...]}`" in reported({"compression": ["none", "fp16"]})
+    assert "to vary it: `sweep: {link.rate: [...]}`" in reported({"link": {"rate": ["1gbit", "10gbit"]}})
+    assert "to vary it" not in reported({"background": {"kind": "bulk"}})
 
 
 def test_what_must_be_a_mapping_says_its_keys() -> None:
-    assert told({"link": "100mbit"}).startswith(
+    assert reported({"link": "100mbit"}).startswith(
         "link: write a mapping, {key: value}; allowed: backend, best_effort, delay"
     )
 
 
 def test_a_network_that_is_not_computed_here_has_a_way() -> None:
-    message = told({"workload": {"kind": "training", "model": "resnet50"}})
+    message = reported({"workload": {"kind": "training", "model": "resnet50"}})
     assert message.startswith("workload.model: allowed: 'cnn'")
     assert "`workload: {kind: replay, trace: resnet50}`" in message
 
 
 def test_a_name_says_of_what_it_is_made() -> None:
-    assert told({"name": "Is it enough?"}).startswith("name: write lower-case letters, digits")
+    assert reported({"name": "Is it enough?"}).startswith("name: write lower-case letters, digits")

@@ -6,14 +6,16 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import load, validate
-from testbed.experiment.host import HostSpec, lacking_cores, resolve_hosts, traffic_hosts
+from testbed.experiment.host import HostSpec, missing_cores, resolve_hosts, traffic_hosts
 from testbed.plan.plan import make_plan
 
 WORKERS = [f"w{rank}" for rank in range(12)]
 
 
 def resolved(hosts: dict[str, Any]) -> dict[str, HostSpec]:
-    return resolve_hosts({selector: HostSpec.model_validate(asked) for selector, asked in hosts.items()}, WORKERS)
+    return resolve_hosts(
+        {selector: HostSpec.model_validate(requested) for selector, requested in hosts.items()}, WORKERS
+    )
 
 
 def test_selectors_are_names_patterns_and_lists() -> None:
@@ -40,14 +42,14 @@ def test_nobody_is_no_one_to_ask() -> None:
 
 def test_cores_that_a_machine_has_not_are_named() -> None:
     hosts = resolved({"w0": {"pin": [0, 7]}, "w1": {"cpu": 3}, "w2": {"cpu": 2, "pin": [1]}, "w3": {"cpu": 2}})
-    first, second, third = lacking_cores(hosts, frozenset({0, 1}))
+    first, second, third = missing_cores(hosts, frozenset({0, 1}))
     assert first.startswith("hosts.w0.pin: this machine has no core 7; it has 0, 1")
     assert second.startswith("hosts.w1.cpu: 3 cores are more than the 2")
     assert third.startswith("hosts.w2.cpu: 2 cores are more than the 1")
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("requested", "words"),
     [
         ({"cpu": 0}, r"hosts\.w0\.cpu: allowed: "),
         ({"pin": [-1]}, r"hosts\.w0\.pin: .*counted from 0"),
@@ -58,9 +60,9 @@ def test_cores_that_a_machine_has_not_are_named() -> None:
         ({"cores": 2}, r"hosts\.w0\.cores: unknown key; allowed: at, cpu, memory, pin, slowdown"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_path(asked: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_is_refused_by_its_path(requested: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        validate({"name": "x", "hosts": {"w0": asked}})
+        validate({"name": "x", "hosts": {"w0": requested}})
 
 
 def test_a_resolved_spec_means_the_same_when_it_is_read_again(tmp_path: Any) -> None:
@@ -93,7 +95,7 @@ def test_hosts_for_traffic_have_a_switch_and_nothing_else(hosts: dict[str, Any],
         make_plan(validate({"name": "x", "topology": "dumbbell", "hosts": hosts}))
 
 
-def test_hosts_for_traffic_are_nodes_with_a_link_and_ways_to_everyone() -> None:
+def test_hosts_for_traffic_are_nodes_with_a_link_and_paths_to_everyone() -> None:
     spec = {"x0": {"at": "s0"}, "x1": {"at": "s1"}, "w1": {"cpu": 1}}
     assert traffic_hosts(validate({"name": "x", "hosts": spec}).hosts, ["s0", "s1"]) == {"x0": "s0", "x1": "s1"}
     flow = {"kind": "constant", "from": "x0", "to": "x1", "rate": "10mbit"}

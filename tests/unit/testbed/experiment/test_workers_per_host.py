@@ -26,7 +26,7 @@ def test_a_number_stands_for_that_many_on_links_as_fast_as_the_machine() -> None
         "h1": "host",
         "s0": "switch",
     }
-    unshaped = {direction.link for direction in plan.directions if direction.asked.unshaped}
+    unshaped = {direction.link for direction in plan.directions if direction.requested.unshaped}
     assert unshaped == {f"w{rank}-h{rank // 4}" for rank in range(8)}
 
 
@@ -58,10 +58,10 @@ def test_hosts_are_placed_and_those_on_one_share_a_rack() -> None:
 
 
 def test_links_inside_may_be_shaped_and_overridden() -> None:
-    inside = {"count": 4, "link": {"rate": "10gbit", "queue": "200kB"}}
+    intra_host = {"count": 4, "link": {"rate": "10gbit", "queue": "200kB"}}
     by_hop = {
         direction.hop: direction
-        for direction in planned(workers_per_host=inside, links={"w0-h0": {"rate": "5gbit"}}).directions
+        for direction in planned(workers_per_host=intra_host, links={"w0-h0": {"rate": "5gbit"}}).directions
     }
     assert by_hop["w1", "h0"].rate_bps == 10e9
     assert by_hop["w1", "h0"].shaper.queue_bytes == 200_000
@@ -71,7 +71,7 @@ def test_links_inside_may_be_shaped_and_overridden() -> None:
 
 def test_the_last_host_may_have_fewer() -> None:
     network = placed(experiment(workers=6))
-    assert [edge.second for edge in network.edges if edge.inside] == ["h0"] * 4 + ["h1"] * 2
+    assert [edge.second for edge in network.edges if edge.intra_host] == ["h0"] * 4 + ["h1"] * 2
 
 
 def test_all_on_one_host_is_refused() -> None:
@@ -85,9 +85,9 @@ def test_a_link_inside_needs_somebody_to_share_with() -> None:
 
 
 def test_a_contradiction_inside_names_its_key() -> None:
-    inside = {"count": 4, "link": {"jitter": "2ms", "delay": "1ms"}}
+    intra_host = {"count": 4, "link": {"jitter": "2ms", "delay": "1ms"}}
     with pytest.raises(SpecError, match=r"workers_per_host\.link\.jitter"):
-        planned(workers_per_host=inside)
+        planned(workers_per_host=intra_host)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.host import Limits, core_list
 from testbed.hosts.base import Throttling
 from testbed.hosts.cgroups import (
@@ -45,7 +45,7 @@ def test_a_version_2_hierarchy_counts_only_if_it_has_the_controller(tmp_path: Pa
     ("cpu_cores", "quota_us", "period_us"),
     [(0.5, 5000, 10000), (1.5, 15000, 10000), (0.1, 1000, 10000), (0.02, 1000, 50000)],
 )
-def test_cpu_quotas_are_the_cores_asked_for_and_not_too_short(cpu_cores: float, quota_us: int, period_us: int) -> None:
+def test_cpu_quotas_are_the_cores_requested_and_not_too_short(cpu_cores: float, quota_us: int, period_us: int) -> None:
     limits = Limits(cpu_cores=cpu_cores)
     assert settings(controller("cpu", 1), limits) == {
         "cpu.cfs_period_us": str(period_us),
@@ -78,7 +78,7 @@ def test_cores_are_written_as_the_kernel_writes_them(cores: tuple[int, ...], tex
         assert settings(controller("cpuset", version), Limits(pinned_cores=cores)) == {"cpuset.cpus": text}
 
 
-def test_only_what_is_asked_needs_a_controller() -> None:
+def test_only_what_is_requested_needs_a_controller() -> None:
     assert needed_controllers(Limits()) == []
     assert needed_controllers(Limits(cpu_cores=1, pinned_cores=(0,), memory_bytes=2**30)) == ["cpu", "cpuset", "memory"]
 
@@ -113,10 +113,10 @@ def test_version_2_switches_the_controllers_on_from_the_top_and_reads_back(tmp_p
     }
     assert cgroup.differences() == []
     (of_run / "w0" / "cpu.max").write_text("max 100000\n")
-    assert cgroup.differences() == [f"{of_run}/w0/cpu.max reads 'max 100000', asked for '5000 10000'"]
+    assert cgroup.differences() == [f"{of_run}/w0/cpu.max reads 'max 100000', requested '5000 10000'"]
 
 
-def test_a_missing_controller_is_an_error_with_the_cure(tmp_path: Path) -> None:
+def test_a_missing_controller_is_an_error_with_the_fix(tmp_path: Path) -> None:
     state = RunState.create(new_run_id(), root=tmp_path)
-    with pytest.raises(EnvironmentLacksError, match=r"w0 .* cpuset controller.*mount -t cgroup"):
+    with pytest.raises(MissingRequirementError, match=r"w0 .* cpuset controller.*mount -t cgroup"):
         ProcessCgroup("w0", state, mountinfo="23 28 0:22 / /proc rw - proc proc rw\n").limit(Limits(pinned_cores=(0,)))

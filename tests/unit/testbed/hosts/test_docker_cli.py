@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.hosts.docker_cli import DaemonFacts, Docker, docker_here
 
 ROOTLESS = {
@@ -39,9 +39,9 @@ def test_an_old_daemon_that_does_not_say_has_control_groups_of_version_1() -> No
     assert facts.text == "19.03, cgroup v1 by cgroupfs, vfs, rootful"
 
 
-def test_a_daemon_that_does_not_answer_is_named_with_the_cure(program: Path) -> None:
+def test_a_daemon_that_does_not_answer_is_named_with_the_fix(program: Path) -> None:
     program.write_text('#!/bin/sh\necho \'{"ServerErrors": ["Cannot connect to the Docker daemon"]}\'\n')
-    with pytest.raises(EnvironmentLacksError, match=r"Cannot connect.*systemctl start docker"):
+    with pytest.raises(MissingRequirementError, match=r"Cannot connect.*systemctl start docker"):
         Docker("unix:///nowhere").facts()
 
 
@@ -49,13 +49,13 @@ def test_without_docker_the_error_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     for call in (docker_here, Docker("unix:///nowhere").facts):
-        with pytest.raises(EnvironmentLacksError, match=r"docker is missing: apt-get install"):
+        with pytest.raises(MissingRequirementError, match=r"docker is missing: apt-get install"):
             call()
 
 
 def test_what_failed_is_said_in_dockers_words(program: Path) -> None:
     program.write_text("#!/bin/sh\necho 'no space left on device' >&2\nexit 125\n")
-    with pytest.raises(EnvironmentLacksError, match="docker run: status 125: no space left on device"):
+    with pytest.raises(MissingRequirementError, match="docker run: status 125: no space left on device"):
         Docker("unix:///nowhere").call("run", "x")
 
 

@@ -27,7 +27,7 @@ def wait_for_line(path: Path, line: str) -> None:
     assert line in path.read_text()
 
 
-def test_output_is_in_the_log_and_the_status_is_told(tmp_path: Path) -> None:
+def test_output_is_in_the_log_and_the_status_is_reported(tmp_path: Path) -> None:
     process = start(tmp_path, "sh", "-c", "echo out; echo err >&2; exit 3")
     assert process.wait(10.0) == 3
     assert process.poll() == 3
@@ -52,7 +52,7 @@ def test_the_log_keeps_the_bytes_and_the_listener_gets_text(tmp_path: Path) -> N
     assert lines == ["caf\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}", "50 %", "100 %", "na\xefve"]
 
 
-def test_many_lines_and_one_without_an_end_are_all_told(tmp_path: Path) -> None:
+def test_many_lines_and_one_without_an_end_are_all_reported(tmp_path: Path) -> None:
     lines: list[str] = []
     script = "seq 100000; head -c 5000000 /dev/zero | tr '\\0' x"
     process = start(tmp_path, "sh", "-c", script, on_output=lines.append)
@@ -80,11 +80,11 @@ def test_a_listener_that_fails_takes_nothing_from_the_log(tmp_path: Path, caplog
 def test_a_listener_that_is_stuck_takes_nothing_from_the_log(tmp_path: Path) -> None:
     """A terminal that is stopped (Ctrl-S): what an ended process wrote is in its log all the same."""
     lines: list[str] = []
-    heard, go_on = threading.Event(), threading.Event()
+    heard, resume = threading.Event(), threading.Event()
 
     def listen(line: str) -> None:
         heard.set()
-        go_on.wait(20)
+        resume.wait(20)
         lines.append(line)
 
     process = start(tmp_path, "sh", "-c", "echo one; read a; echo two", on_output=listen, listens=True)
@@ -92,7 +92,7 @@ def test_a_listener_that_is_stuck_takes_nothing_from_the_log(tmp_path: Path) -> 
     process.tell("")
     assert process.wait(10.0) == 0
     assert process.log_path.read_text() == "one\ntwo\n"
-    go_on.set()
+    resume.set()
     deadline_s = time.monotonic() + 10
     while len(lines) < 2 and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -134,7 +134,7 @@ def test_a_signal_reaches_what_the_process_started(tmp_path: Path) -> None:
     assert not child.alive()
 
 
-def test_a_process_that_listens_is_told_lines_until_it_ends(tmp_path: Path) -> None:
+def test_a_process_that_listens_is_sent_lines_until_it_ends(tmp_path: Path) -> None:
     heard: list[str] = []
     output = Output(tmp_path / "p.log", heard.append)
     process = spawn("p", ["sh", "-c", "read a; read b; echo $b $a"], output, environment=dict(os.environ), listens=True)
@@ -154,7 +154,7 @@ def test_a_signal_to_an_ended_process_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_process_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
-    # PR_SET_PDEATHSIG follows the thread that forked: a process must not die with whoever asked for it.
+    # PR_SET_PDEATHSIG follows the thread that forked: a process must not die with whoever requested it.
     started: list[SpawnedProcess] = []
     thread = threading.Thread(target=lambda: started.append(start(tmp_path, "sleep", "60")))
     thread.start()

@@ -16,15 +16,15 @@ def shaper(rate_bps: float, real_bps: float | None = None) -> Shaper:
 SHAPER = shaper(1e9)
 
 
-def asked_qdiscs() -> list[dict[str, Any]]:
+def requested_qdiscs() -> list[dict[str, Any]]:
     return [
         {"kind": "htb", "handle": "1:", "root": True, "options": {"default": "0x1"}},
         {"kind": "bfifo", "handle": "10:", "parent": "1:1", "options": {"limit": 1_000_000}},
     ]
 
 
-def asked_class(**changes: Any) -> HtbClass:
-    asked = HtbClass(
+def requested_class(**changes: Any) -> HtbClass:
+    requested = HtbClass(
         handle=CLASS_HANDLE,
         rate_bps=1e9,
         ceil_bps=1e9,
@@ -37,7 +37,7 @@ def asked_class(**changes: Any) -> HtbClass:
         num_overlimits=0,
         backlog_bytes=0,
     )
-    return replace(asked, **changes)
+    return replace(requested, **changes)
 
 
 def test_commands_shape_with_a_burst_of_a_tenth_of_a_millisecond() -> None:
@@ -67,12 +67,12 @@ def test_a_burst_is_the_same_bytes_however_slow_time_runs() -> None:
 def test_a_burst_that_tc_rounded_to_microseconds_is_no_difference() -> None:
     # Seen on a real kernel: 187,499 bytes at 5 Gbit/s came back as 186,840.
     whole = shaper(5e9)
-    kept = asked_class(rate_bps=5e9, ceil_bps=5e9, burst_bytes=62_500 - 659.0, cburst_bytes=62_500 - 659.0)
-    assert whole.differences(asked_qdiscs(), [kept]) == []
+    kept = requested_class(rate_bps=5e9, ceil_bps=5e9, burst_bytes=62_500 - 659.0, cburst_bytes=62_500 - 659.0)
+    assert whole.differences(requested_qdiscs(), [kept]) == []
 
 
-def test_what_was_asked_reads_back_without_difference() -> None:
-    assert SHAPER.differences(asked_qdiscs(), [asked_class()]) == []
+def test_what_was_requested_reads_back_without_difference() -> None:
+    assert SHAPER.differences(requested_qdiscs(), [requested_class()]) == []
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_what_was_asked_reads_back_without_difference() -> None:
     ],
 )
 def test_every_changed_parameter_of_the_class_is_noticed(changes: dict[str, Any], words: str) -> None:
-    found = SHAPER.differences(asked_qdiscs(), [asked_class(**changes)])
+    found = SHAPER.differences(requested_qdiscs(), [requested_class(**changes)])
     assert len(found) == 1
     assert words in found[0]
     assert "w0-eth0" in found[0]
 
 
 def test_a_missing_or_other_qdisc_is_noticed() -> None:
-    assert "root qdisc is absent" in SHAPER.differences([], [asked_class()])[0]
-    qdiscs = asked_qdiscs()
+    assert "root qdisc is absent" in SHAPER.differences([], [requested_class()])[0]
+    qdiscs = requested_qdiscs()
     qdiscs[1]["options"]["limit"] = 15_000
-    assert SHAPER.differences(qdiscs, [asked_class()]) == ["w0-eth0: queue is 15000 bytes, asked for 1000000"]
+    assert SHAPER.differences(qdiscs, [requested_class()]) == ["w0-eth0: queue is 15000 bytes, requested 1000000"]
     qdiscs[1] = {"kind": "pfifo", "handle": "10:", "parent": "1:1", "options": {"limit": 1000}}
-    assert SHAPER.differences(qdiscs, [asked_class()]) == ["w0-eth0: leaf qdisc is pfifo, asked for bfifo"]
+    assert SHAPER.differences(qdiscs, [requested_class()]) == ["w0-eth0: leaf qdisc is pfifo, requested bfifo"]

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from testbed.calibration.cache import machine_digest
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.experiment.experiment import validate
 from testbed.machine.budget import (
     Budget,
     Lateness,
-    asked_bps,
     chosen_dilation,
     comparison,
     keep,
     known_budget,
     refuse_excess,
+    requested_bps,
     ring_flows,
 )
 from testbed.plan.plan import Plan, make_plan
@@ -38,16 +38,16 @@ def plan(**keys: Any) -> Plan:
 
 
 def test_a_ring_on_a_star_asks_for_every_workers_rate() -> None:
-    assert asked_bps(plan(link={"rate": "1gbit"})) == pytest.approx(4e9, rel=1e-3)
+    assert requested_bps(plan(link={"rate": "1gbit"})) == pytest.approx(4e9, rel=1e-3)
     # The slowest link holds up the others.
-    assert asked_bps(plan(link={"rate": "1gbit"}, links={"w0->s0": {"rate": "500mbit"}})) == pytest.approx(
+    assert requested_bps(plan(link={"rate": "1gbit"}, links={"w0->s0": {"rate": "500mbit"}})) == pytest.approx(
         2e9, rel=1e-3
     )
 
 
 def test_more_switches_on_the_way_cost_more() -> None:
-    star = asked_bps(plan(link={"rate": "1gbit"}))
-    dumbbell = asked_bps(plan(link={"rate": "1gbit"}, topology="dumbbell", placement="spread"))
+    star = requested_bps(plan(link={"rate": "1gbit"}))
+    dumbbell = requested_bps(plan(link={"rate": "1gbit"}, topology="dumbbell", placement="spread"))
     assert dumbbell != star
 
 
@@ -58,17 +58,17 @@ def test_the_comparison_says_share_and_what_to_do() -> None:
     assert "run `testbed doctor`" in comparison(plan(), None)
 
 
-def test_a_rate_beyond_the_whole_budget_is_refused_with_the_cure() -> None:
+def test_a_rate_beyond_the_whole_budget_is_refused_with_the_fix() -> None:
     refuse_excess(plan(link={"rate": "10gbit"}), BUDGET)
     refuse_excess(plan(link={"rate": "100gbit"}), None)
     with pytest.raises(
-        EnvironmentLacksError, match=r"^link\.rate: w0 -> s0 asks for 25gbit.* 18\.0 Gbit/s .*doctor.*dilation: auto"
+        MissingRequirementError, match=r"^link\.rate: w0 -> s0 asks for 25gbit.* 18\.0 Gbit/s .*doctor.*dilation: auto"
     ):
         refuse_excess(plan(link={"rate": "25gbit"}), BUDGET)
     later = [{"at": "1s", "link": "s0->w2", "rate": "25gbit"}]
-    with pytest.raises(EnvironmentLacksError, match=r"^changes\.0\.rate: s0 -> w2 asks for 25gbit"):
+    with pytest.raises(MissingRequirementError, match=r"^changes\.0\.rate: s0 -> w2 asks for 25gbit"):
         refuse_excess(plan(changes=later), BUDGET)
-    with pytest.raises(EnvironmentLacksError, match=r"6\.0 Gbit/s"):
+    with pytest.raises(MissingRequirementError, match=r"6\.0 Gbit/s"):
         refuse_excess(plan(link={"rate": "10gbit"}, packet_mode="mtu"), BUDGET)
 
 
@@ -80,7 +80,7 @@ def test_slower_time_makes_the_budget_larger() -> None:
     assert "22 % of the 180 Gbit/s" in comparison(at(10, link={"rate": "10gbit"}), BUDGET)
     assert "at dilation 10" in comparison(at(10, link={"rate": "10gbit"}), BUDGET)
     refuse_excess(at(10, link={"rate": "100gbit"}), BUDGET)
-    with pytest.raises(EnvironmentLacksError, match=r"100gbit.* 90\.0 Gbit/s at dilation 5"):
+    with pytest.raises(MissingRequirementError, match=r"100gbit.* 90\.0 Gbit/s at dilation 5"):
         refuse_excess(at(5, link={"rate": "100gbit"}), BUDGET)
 
 
@@ -103,7 +103,7 @@ def test_auto_takes_the_smallest_that_leaves_half_of_the_budget(keys: dict[str, 
     assert found == dilation
     assert ("not dilated" in reason) == (dilation == 1)
     assert dilation == 1 or f"time runs {dilation} times slower" in reason
-    assert asked_bps(planned_at(found)) <= 0.5 * found * BUDGET.carries_bps(planned_at(1).experiment.packet_bytes)
+    assert requested_bps(planned_at(found)) <= 0.5 * found * BUDGET.carries_bps(planned_at(1).experiment.packet_bytes)
 
 
 def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> None:
@@ -117,9 +117,9 @@ def test_auto_plans_where_a_backend_can_honour_a_delay_only_in_slower_time() -> 
 
 
 def test_auto_needs_a_budget_and_has_a_greatest_factor() -> None:
-    with pytest.raises(EnvironmentLacksError, match=r"^dilation: auto .*run `sudo testbed doctor`"):
+    with pytest.raises(MissingRequirementError, match=r"^dilation: auto .*run `sudo testbed doctor`"):
         chosen_dilation(None, 1500, at)
-    with pytest.raises(EnvironmentLacksError, match=r"more than 600 times it cannot"):
+    with pytest.raises(MissingRequirementError, match=r"more than 600 times it cannot"):
         chosen_dilation(replace(BUDGET, superframe_bps=1e9), 65536, lambda k: at(k, link={"rate": "100gbit"}))
 
 

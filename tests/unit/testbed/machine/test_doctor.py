@@ -1,11 +1,11 @@
-"""What a plan asks of this machine's kernel is said before anything is made, with the key that asks and a cure."""
+"""What a plan asks of this machine's kernel is said before anything is made, with the key that asks and a fix."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.experiment import validate
 from testbed.machine import doctor
 from transports.errors import UnsupportedError
@@ -15,18 +15,18 @@ QUICK = {"name": "t", "channel": {"kind": "tcp", "congestion": "quick"}}
 
 def test_a_congestion_control_that_the_kernel_has_not_is_refused_when_planning() -> None:
     with pytest.raises(
-        EnvironmentLacksError, match=r"channel\.congestion: this kernel has no quick .*modprobe tcp_quick"
+        MissingRequirementError, match=r"channel\.congestion: this kernel has no quick .*modprobe tcp_quick"
     ):
         doctor.plan_here(validate(QUICK))
 
 
 def test_so_is_that_of_one_stack_among_several() -> None:
     workload = {"kind": "allreduce", "stacks": ["ring/tcp", "ring/tcp:congestion=quick"]}
-    with pytest.raises(EnvironmentLacksError, match=r"workload\.stacks: tcp:congestion: this kernel has no quick"):
+    with pytest.raises(MissingRequirementError, match=r"workload\.stacks: tcp:congestion: this kernel has no quick"):
         doctor.plan_here(validate({"name": "t", "workload": workload}))
 
 
-def test_a_module_that_the_kernel_would_load_is_no_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_the_kernel_would_load_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = f"/lib/modules/{os.uname().release}/modules.dep"
     reading, existing = Path.read_text, Path.exists
     monkeypatch.setattr(Path, "exists", lambda path: str(path) == modules or existing(path))
@@ -37,7 +37,7 @@ def test_a_module_that_the_kernel_would_load_is_no_lack(monkeypatch: pytest.Monk
     assert doctor.plan_here(validate(QUICK)).congestion == "quick"
 
 
-def test_a_kernel_that_does_not_say_is_asked_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_say_is_queried_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "congestion_controls", list)
     assert doctor.plan_here(validate(QUICK)).congestion == "quick"
 
@@ -45,12 +45,12 @@ def test_a_kernel_that_does_not_say_is_asked_when_it_is_time(monkeypatch: pytest
 @pytest.mark.parametrize(
     "keys", [{"channel": "mptcp"}, {"workload": {"kind": "allreduce", "stacks": ["ring/tcp", "ring/mptcp"]}}]
 )
-def test_a_kernel_without_multipath_tcp_is_told_when_planning(
+def test_a_kernel_without_multipath_tcp_is_reported_when_planning(
     keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
         raise UnsupportedError("this kernel has no Multipath TCP: sysctl net.mptcp.enabled=1")
 
     monkeypatch.setattr("transports.channels.mptcp.require_mptcp", refuse)
-    with pytest.raises(EnvironmentLacksError, match=r"channel: .*net\.mptcp\.enabled=1"):
+    with pytest.raises(MissingRequirementError, match=r"channel: .*net\.mptcp\.enabled=1"):
         doctor.plan_here(validate({"name": "t", **keys}))

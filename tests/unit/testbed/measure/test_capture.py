@@ -24,7 +24,7 @@ def test_a_link_that_is_not_there_is_refused_with_those_that_are(name: str) -> N
         captured_links(LINKS, [name])
 
 
-def test_dumpcaps_last_words_give_the_counts() -> None:
+def test_dumpcaps_last_lines_give_the_counts() -> None:
     said = (
         "File: a.pcapng\nPackets captured: 117\n"
         "Packets received/dropped on interface 'w1-eth0': 117/3 (pcap:3/dumpcap:0/flushed:0/ps_ifdrop:0) (97.5%)\n"

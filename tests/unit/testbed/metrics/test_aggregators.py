@@ -1,4 +1,4 @@
-"""What the page of metrics is told of switches that add."""
+"""What the page of metrics is told of aggregating switches."""
 
 import pytest
 

@@ -45,19 +45,19 @@ def test_scrapes_of_what_was_sampled_last_are_never_called_different(
     assert found(scrapes(*page, (7.0, counted[-1])), counted) == []
 
 
-def test_a_counter_that_ends_otherwise_is_told_with_both_numbers() -> None:
+def test_a_counter_that_ends_otherwise_is_reported_with_both_numbers() -> None:
     (line,) = found(scrapes((0.0, 0), (1.1, 190)), [0, 100, 200])
     assert line == f"{NAME} of w0 on w0-s0 ended as 190, the record as 200"
 
 
 @pytest.mark.parametrize("value", [90, 5000])
-def test_a_scrape_that_is_off_by_more_than_one_interval_is_told(value: int) -> None:
+def test_a_scrape_that_is_off_by_more_than_one_interval_is_reported(value: int) -> None:
     counted = [100 * index for index in range(50)]
     (line,) = found(scrapes((3.0, value), (6.0, counted[-1])), counted)
     assert f"was scraped as {value:,} when the record has 2,000 to 4,000" in line
 
 
-def test_a_direction_that_was_never_scraped_is_told() -> None:
+def test_a_direction_that_was_never_scraped_is_reported() -> None:
     assert found({}, [1, 2]) == [f"{NAME} of w0 on w0-s0 was never scraped"]
 
 

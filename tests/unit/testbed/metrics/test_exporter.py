@@ -18,8 +18,8 @@ from switch_agg.aggregator import Counters, Stragglers
 from switch_agg.job import Job
 from switch_agg.metrics import Scraped
 from switch_agg.status import JobStatus, Status
-from testbed.deployment.live_links import Mark
-from testbed.errors import EnvironmentLacksError
+from testbed.deployment.live_links import LinkChangeEvent
+from testbed.errors import MissingRequirementError
 from testbed.experiment.delay_backends.base import DelayCounters
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
@@ -45,7 +45,7 @@ def sample(node: str = "w0", at_s: float = 1.0, class_bytes: int = 0) -> LinkSam
     )
 
 
-MARK = Mark(
+EVENT = LinkChangeEvent(
     at_s=1.0,
     link="w0-s0",
     node="w0",
@@ -54,7 +54,7 @@ MARK = Mark(
     before="100mbit",
     after="50mbit",
     rate_bps=50e6,
-    source="hand",
+    source="manual",
 )
 
 
@@ -143,8 +143,8 @@ def test_iterations_count_by_worker(exporter: Exporter) -> None:
     assert values(families["testbed_loss"], "testbed_loss") == {("r1", "w0"): 1.5, ("r1", "w1"): 1.7}
     parts = families["testbed_iteration_part_seconds"].samples
     found = {item.labels["part"]: item.value for item in parts if item.labels["worker"] == "w0"}
-    told = {"compute": 0.5, "exposed_communication": 0.2, "waiting": 0.3}
-    assert found == pytest.approx(dict.fromkeys(ITERATION_PART_NAMES, 0.0) | told)
+    reported = {"compute": 0.5, "exposed_communication": 0.2, "waiting": 0.3}
+    assert found == pytest.approx(dict.fromkeys(ITERATION_PART_NAMES, 0.0) | reported)
     (last,) = families["testbed_last_iteration_timestamp_seconds"].samples
     assert last.value == pytest.approx(time.time(), abs=60)
 
@@ -182,7 +182,7 @@ def test_the_number_of_series_is_bounded_and_the_documented_one(exporter: Export
 
 def test_the_page_is_what_promtool_calls_valid_and_has_every_family(exporter: Exporter) -> None:
     fill(exporter, 2)
-    exporter.count_changes([MARK])
+    exporter.count_changes([EVENT])
     with urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=10) as response:
         page = response.read()
     checked = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
@@ -214,15 +214,15 @@ def test_probes_of_backlogged_links_add_up(exporter: Exporter) -> None:
         assert [item.value for item in families[name].samples] == [total]
 
 
-def test_a_port_in_use_names_the_spec_key_and_the_cure() -> None:
+def test_a_port_in_use_names_the_spec_key_and_the_fix() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentLacksError, match=rf"metrics\.port: 127\.0\.0\.1:{port} is in use; .*--set"):
+        with pytest.raises(MissingRequirementError, match=rf"metrics\.port: 127\.0\.0\.1:{port} is in use; .*--set"):
             Exporter(port, run_id="r1")
 
 
 def test_an_address_that_is_not_ours_is_an_environment_error() -> None:
-    with pytest.raises(EnvironmentLacksError, match=r"metrics\.port: 192\.0\.2\.1"):
+    with pytest.raises(MissingRequirementError, match=r"metrics\.port: 192\.0\.2\.1"):
         Exporter(0, address="192.0.2.1", run_id="r1")
 
 
@@ -246,7 +246,7 @@ def test_without_a_port_nothing_listens_and_updates_are_accepted() -> None:
     off.close()
 
 
-def test_lateness_is_asked_for_at_the_scrape(exporter: Exporter) -> None:
+def test_lateness_is_read_at_the_scrape(exporter: Exporter) -> None:
     late = np.zeros(896, dtype=np.uint64)
     late[10], late[63] = 98, 2
     counted = DelayCounters(num_packets=100, num_lost=0, num_dropped=0, late=late)
@@ -259,9 +259,9 @@ def test_lateness_is_asked_for_at_the_scrape(exporter: Exporter) -> None:
 
 
 def test_changes_of_links_are_counted_by_what_made_them(exporter: Exporter) -> None:
-    exporter.count_changes([MARK, replace(MARK, setting="queue"), replace(MARK, source="trace")])
+    exporter.count_changes([EVENT, replace(EVENT, setting="queue"), replace(EVENT, source="trace")])
     found = values(scrape(exporter)["testbed_link_changes"], "testbed_link_changes_total")
-    assert found == {("w0-s0", "w0", "r1", "hand"): 2, ("w0-s0", "w0", "r1", "trace"): 1}
+    assert found == {("w0-s0", "w0", "r1", "manual"): 2, ("w0-s0", "w0", "r1", "trace"): 1}
 
 
 def test_the_page_with_a_switch_that_adds_on_it_is_valid_too(exporter: Exporter) -> None:

@@ -1,4 +1,4 @@
-"""Where the switch that adds is, and what each link then carries."""
+"""Where the aggregating switch is, and what each link then carries."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
-from testbed.plan.aggregators import exchange_delay_s, seats_of, workers_below
+from testbed.plan.aggregators import assignments_of, exchange_delay_s, workers_below
 from testbed.plan.plan import Plan, make_plan
 
 
@@ -33,7 +33,7 @@ def test_a_process_beside_the_switch_gets_them_over_its_own_link() -> None:
     made = plan(workers=4, **reference())
     expected = {direction.name: direction.expected_bytes for direction in made.directions}
     assert expected["s0 -> a0"] == 4 * (expected["w0 -> s0"] or 0) > 0
-    assert all(direction.asked.unshaped for direction in made.directions if "a0" in direction.hop)
+    assert all(direction.requested.unshaped for direction in made.directions if "a0" in direction.hop)
 
 
 def test_the_prediction_is_the_frames_at_the_link_s_rate() -> None:
@@ -46,8 +46,8 @@ def test_the_prediction_is_the_frames_at_the_link_s_rate() -> None:
 def test_it_is_at_the_switch_nearest_to_all_workers_or_where_the_spec_says() -> None:
     tree = {"kind": "leaf_spine", "leaves": 2, "spines": 2}
     (nearest,) = plan(workers=4, topology=tree, placement="spread").aggregators
-    (asked,) = plan(workers=4, topology=tree, **reference(at="s1")).aggregators
-    assert (nearest.switch_port.node, asked.switch_port.node) == ("s2", "s1")
+    (requested,) = plan(workers=4, topology=tree, **reference(at="s1")).aggregators
+    assert (nearest.switch_port.node, requested.switch_port.node) == ("s2", "s1")
     assert nearest.workers == tuple(plan(workers=4, topology=tree).worker_port(rank).address for rank in range(4))
 
 
@@ -113,7 +113,7 @@ def test_every_stack_of_the_benchmark_has_an_aggregator_of_its_own() -> None:
     made = make_plan(validate({"name": "x", "workload": {"kind": "allreduce", "stacks": stacks}}))
     found = [(each.name, each.collective.dataplane, each.job.num_elements) for each in made.aggregators]
     assert found == [("a0", "ebpf", 256), ("a1", "reference", 64)]
-    assert len(seats_of(made.aggregators, 1)) == 2
+    assert len(assignments_of(made.aggregators, 1)) == 2
 
 
 RACKS: dict[str, Any] = {"workers": 8, "topology": {"kind": "leaf_spine", "leaves": 2, "spines": 2}}
@@ -165,8 +165,8 @@ def test_each_worker_knows_its_own_aggregator_and_its_number_there() -> None:
     made = plan(**RACKS, collective={"kind": "in_network", "at": "tree"})
     root, first, second = made.aggregators
     identity = first.collective.identity
-    assert seats_of(made.aggregators, 0) == {identity: (first.port.address, 0)}
-    assert seats_of(made.aggregators, 6) == {identity: (second.port.address, 2)}
+    assert assignments_of(made.aggregators, 0) == {identity: (first.port.address, 0)}
+    assert assignments_of(made.aggregators, 6) == {identity: (second.port.address, 2)}
     assert workers_below(made.aggregators, root) == tuple(range(8))
     assert workers_below(made.aggregators, second) == (4, 5, 6, 7)
 

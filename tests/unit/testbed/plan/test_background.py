@@ -21,7 +21,7 @@ def counters(**values: int) -> TrafficCounters:
     return TrafficCounters(**(dict.fromkeys(TrafficCounters.__dataclass_fields__, 0) | values))
 
 
-def test_flows_have_ends_ways_and_ports_of_their_own() -> None:
+def test_flows_have_ends_paths_and_ports_of_their_own() -> None:
     plan = planned(BULK, CONSTANT)
     first, second = plan.background
     assert first.path.text == "w0 > s0 > w3"

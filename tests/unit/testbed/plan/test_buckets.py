@@ -78,7 +78,7 @@ def test_what_depends_on_the_gradients_is_an_estimate() -> None:
         ({"compression": "fp16", "workload": "allreduce"}, "say it in `stacks`"),
     ],
 )
-def test_what_cannot_be_right_is_refused_with_the_cure(keys: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_right_is_refused_with_the_fix(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         plan(**keys)
 

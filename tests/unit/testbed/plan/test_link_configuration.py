@@ -6,23 +6,23 @@ import pytest
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
-from testbed.plan.link_configuration import AskedLink, min_queue_bytes
+from testbed.plan.link_configuration import LinkConfig, min_queue_bytes
 from testbed.plan.plan import make_plan
 
 
-def asked(**keys: Any) -> dict[str, AskedLink]:
-    made = make_plan(validate({"name": "x", "workers": 2, "topology": "dumbbell", **keys})).asked
+def requested(**keys: Any) -> dict[str, LinkConfig]:
+    made = make_plan(validate({"name": "x", "workers": 2, "topology": "dumbbell", **keys})).requested
     return {"->".join(hop): each for hop, each in made.items()}
 
 
 def wrong(**keys: Any) -> str:
     with pytest.raises(SpecError) as caught:
-        asked(**keys)
+        requested(**keys)
     return str(caught.value)
 
 
 def test_later_overrides_win_and_keep_what_they_do_not_name() -> None:
-    found = asked(
+    found = requested(
         link={"delay": "5ms"},
         links={"w*-s*": {"rate": "10mbit"}, "w1->s1": {"rate": "20mbit", "delay": "7ms"}, "s0-s1": {"loss": "1%"}},
         packet_mode="mtu",
@@ -34,19 +34,19 @@ def test_later_overrides_win_and_keep_what_they_do_not_name() -> None:
 
 def test_an_override_is_absolute_where_the_topology_gives_a_share() -> None:
     dumbbell = {"kind": "dumbbell", "bottleneck": 0.5}
-    assert asked(topology=dumbbell)["s0->s1"].spec.rate_bps == 5e7
-    assert asked(topology=dumbbell, links={"s0->s1": {"rate": "3mbit"}})["s0->s1"].spec.rate_bps == 3e6
+    assert requested(topology=dumbbell)["s0->s1"].spec.rate_bps == 5e7
+    assert requested(topology=dumbbell, links={"s0->s1": {"rate": "3mbit"}})["s0->s1"].spec.rate_bps == 3e6
 
 
 def test_every_setting_knows_the_key_that_asks_it() -> None:
-    found = asked(link={"delay": "1ms"}, links={"w1-s1": {"delay": "2ms"}})
+    found = requested(link={"delay": "1ms"}, links={"w1-s1": {"delay": "2ms"}})
     assert found["w1->s1"].key("delay") == "links.w1-s1.delay"
     assert found["w1->s1"].key("rate") == found["w0->s0"].key("rate") == "link.rate"
 
 
 def test_bandwidth_delay_products_count_both_directions_and_never_fall_below_the_least() -> None:
     links = {"w0->s0": {"rate": "1gbit", "delay": "3ms"}, "w1-s1": {"rate": "1mbit"}}
-    found = asked(link={"delay": "1ms", "queue": "2bdp"}, links=links)
+    found = requested(link={"delay": "1ms", "queue": "2bdp"}, links=links)
     assert found["w0->s0"].spec.queue_bytes == 2 * 1e9 / 8 * 4e-3
     assert found["w1->s1"].spec.queue_bytes == min_queue_bytes(65_536) == 100_000
 
@@ -55,7 +55,7 @@ def test_short_queues_are_for_single_packets() -> None:
     assert "link.queue: w0 -> s0 would have 15kB; allowed: 100kB to 1GB; smaller ones with packet_mode: mtu" in wrong(
         link={"queue": "15kB"}
     )
-    assert asked(link={"queue": "15kB"}, packet_mode="mtu")["w0->s0"].spec.queue_bytes == 15_000
+    assert requested(link={"queue": "15kB"}, packet_mode="mtu")["w0->s0"].spec.queue_bytes == 15_000
     assert "allowed: 4542B" in wrong(link={"queue": "3kB"}, packet_mode="mtu")
 
 

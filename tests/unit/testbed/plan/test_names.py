@@ -52,12 +52,12 @@ def test_whatever_the_machines_file_says_the_runs_names_are_what_they_are(lines:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("10.0.0.2 w0\n10.0.0.6 w1\n", ["a0 is nobody in /etc/hosts, asked for 10.0.0.10"]),
+        ("10.0.0.2 w0\n10.0.0.6 w1\n", ["a0 is nobody in /etc/hosts, requested 10.0.0.10"]),
         (
             "10.0.0.2 w0\n10.0.0.6 w1\n10.0.0.10 a0\n127.0.0.1 w1\n",
-            ["w1 is 10.0.0.6 and 127.0.0.1 in /etc/hosts, asked for 10.0.0.6"],
+            ["w1 is 10.0.0.6 and 127.0.0.1 in /etc/hosts, requested 10.0.0.6"],
         ),
-        ("10.0.0.2 gone w0\n10.0.0.6 w1\n10.0.0.10 a0\n", ["10.0.0.2 is gone in /etc/hosts, asked for w0"]),
+        ("10.0.0.2 gone w0\n10.0.0.6 w1\n10.0.0.10 a0\n", ["10.0.0.2 is gone in /etc/hosts, requested w0"]),
     ],
 )
 def test_what_is_not_as_planned_is_named(text: str, found: list[str]) -> None:
@@ -101,7 +101,7 @@ def test_every_host_of_a_plan_has_a_name() -> None:
 
 
 def test_a_host_that_is_called_something_else_is_noticed() -> None:
-    with pytest.raises(SystemExit, match=r"the host is called .*, asked for elsewhere"):
+    with pytest.raises(SystemExit, match=r"the host is called .*, requested elsewhere"):
         names.main("elsewhere")
 
 
@@ -109,5 +109,5 @@ def test_lookups_are_those_of_the_library() -> None:
     names.main(socket.gethostname())
     with pytest.raises(SystemExit, match=r"nobody\.invalid \(127\.0\.0\.1\) cannot be looked up"):
         names.main(socket.gethostname(), "nobody.invalid=127.0.0.1")
-    with pytest.raises(SystemExit, match=r"localhost is .*; asked for 127\.9\.9\.9|cannot be looked up"):
+    with pytest.raises(SystemExit, match=r"localhost is .*; requested 127\.9\.9\.9|cannot be looked up"):
         names.main(socket.gethostname(), "localhost=127.9.9.9")

@@ -11,7 +11,7 @@ ENDPOINTS = [
 ]
 
 
-def test_it_is_told_limits_and_a_port_for_each_further_subflow() -> None:
+def test_it_is_given_limits_and_a_port_for_each_further_subflow() -> None:
     assert MANAGER.commands() == [
         "mptcp limits set subflows 2 add_addr_accepted 2",
         "mptcp endpoint add 10.0.0.2 port 20000 signal",
@@ -19,9 +19,9 @@ def test_it_is_told_limits_and_a_port_for_each_further_subflow() -> None:
     ]
 
 
-def test_what_differs_is_told() -> None:
+def test_what_differs_is_reported() -> None:
     assert MANAGER.differences("add_addr_accepted 2 subflows 2 \n", ENDPOINTS) == []
-    assert "subflows is 8, asked for 2" in MANAGER.differences("add_addr_accepted 2 subflows 8", ENDPOINTS)[0]
+    assert "subflows is 8, requested 2" in MANAGER.differences("add_addr_accepted 2 subflows 8", ENDPOINTS)[0]
     assert "add_addr_accepted is None" in MANAGER.differences("subflows 2", ENDPOINTS)[0]
     assert "endpoints are" in MANAGER.differences("add_addr_accepted 2 subflows 2", ENDPOINTS[:1])[0]
 

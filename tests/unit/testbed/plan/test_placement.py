@@ -57,7 +57,7 @@ def test_servers_need_places_as_workers_do() -> None:
         plan(workers=3, collective={"kind": "parameter_server", "servers": 3}, topology={"kind": "file", **TWO_BY_TWO})
 
 
-def test_co_located_servers_need_no_nodes_and_whole_stacks_no_servers() -> None:
+def test_co_located_servers_need_no_nodes_and_baselines_no_servers() -> None:
     assert len(plan(collective={"kind": "parameter_server", "placement": "co_located"}).participants) == 4
     with pytest.raises(SpecError, match=r"stack: gloo .* no use for collective parameter_server"):
         plan(collective="parameter_server", stack="gloo")

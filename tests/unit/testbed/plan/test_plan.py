@@ -214,7 +214,7 @@ def test_overrides_reach_the_kernel_in_one_direction_only() -> None:
     assert ["rate 10000000bit" in line for lines in rates for line in lines] == [False, True, False, False]
     assert [direction.hop for direction in made.directions if direction.delay_stage] == [("s0", "w0")]
     written = {(row["sender"]["node"], row["receiver"]["node"]): row for row in made.to_json()["directions"]}
-    assert written["w1", "s0"]["asked"]["queue"] == "200kB"
+    assert written["w1", "s0"]["requested"]["queue"] == "200kB"
     assert json.dumps(made.to_json())
 
 
@@ -260,7 +260,7 @@ def test_every_experiment_that_is_offered_can_be_planned(path: Path) -> None:
         ({"stack": "openmpi", "collective": "in_network"}, "stack: openmpi .* no use for collective in_network"),
     ],
 )
-def test_what_a_whole_stack_would_ignore_is_refused(keys: dict[str, Any], what: str) -> None:
+def test_what_a_baseline_would_ignore_is_refused(keys: dict[str, Any], what: str) -> None:
     with pytest.raises(SpecError, match=what):
         plan(**keys)
 
@@ -272,13 +272,13 @@ def test_one_server_s_link_is_what_a_parameter_server_waits_for() -> None:
     assert made.prediction.schedule_bound_s == pytest.approx(4 * once_s, rel=0.01)
 
 
-def test_auto_is_told_the_links_and_its_choice_is_recorded() -> None:
+def test_auto_is_given_the_links_and_its_choice_is_recorded() -> None:
     made = plan(collective="auto", link={"rate": "100mbit", "delay": "1ms"})
     record = made.to_json()
     assert (
         COLLECTIVES.parse(record["collective"])
         == made.collective
-        == COLLECTIVES.parse("auto").informed(
+        == COLLECTIVES.parse("auto").with_network_info(
             latency_s=made.latency_s,
             rate_bps=made.prediction.goodput_bps,
             queue_bytes=made.experiment.link.queue_bytes,
@@ -290,7 +290,7 @@ def test_auto_is_told_the_links_and_its_choice_is_recorded() -> None:
     assert plan(collective="auto").to_json()["chosen"] == plan(collective="auto").to_json()["chosen"]
 
 
-def test_cntk_is_told_the_model_s_tensors() -> None:
+def test_cntk_is_given_the_model_s_tensors() -> None:
     made = plan(collective="cntk", fusion="none")
     counts = [math.prod(shape) for shape in made.experiment.workload.gradient_shapes()]
     assert COLLECTIVES.dump(made.collective)["tensors"] == counts

@@ -14,7 +14,7 @@ class Way:
     hop: tuple[str, str]
 
 
-WAYS = [
+DIRECTIONS = [
     Way(f"{first}-{second}", hop)
     for first, second in (("w0", "s0"), ("w1", "s0"), ("w10", "s1"), ("s0", "s1"))
     for hop in ((first, second), (second, first))
@@ -32,14 +32,14 @@ WAYS = [
         ("s*->s1", [("s0", "s1")]),
         ("w[01]-s0", [("w0", "s0"), ("s0", "w0"), ("w1", "s0"), ("s0", "w1")]),
         ("s*-s*", [("s0", "s1"), ("s1", "s0")]),
-        ("*", [way.hop for way in WAYS]),
+        ("*", [way.hop for way in DIRECTIONS]),
     ],
 )
 def test_links_directions_and_patterns(text: str, hops: list[tuple[str, str]]) -> None:
-    assert [way.hop for way in select(WAYS, text)] == hops
+    assert [way.hop for way in select(DIRECTIONS, text)] == hops
 
 
 @pytest.mark.parametrize("text", ["w2-s0", "w1", "s1->w1", "w1<-s0", "", "w1-s0-s1"])
 def test_what_names_no_link_is_an_error_that_names_the_links_there_are(text: str) -> None:
     with pytest.raises(SpecError, match="there are w0-s0, w1-s0, w10-s1, s0-s1; write"):
-        select(WAYS, text)
+        select(DIRECTIONS, text)

@@ -70,11 +70,11 @@ def test_a_hierarchical_all_reduce_sends_one_gradient_between_the_racks_each_way
     assert across.expected_bytes == pytest.approx(made.prediction.gradient_bytes * 1514 / 1448, rel=0.01)
 
 
-def test_a_whole_stack_s_bytes_are_those_of_its_own_schedule_if_it_has_one() -> None:
+def test_a_baseline_s_bytes_are_those_of_its_own_schedule_if_it_has_one() -> None:
     tree = {"kind": "leaf_spine", "leaves": 2, "spines": 1}
-    ring, gloo, free, told = (
+    ring, gloo, free, declared = (
         [direction.expected_bytes for direction in plan(topology=tree, stack=stack).directions]
         for stack in (None, "gloo", "openmpi", {"kind": "openmpi", "algorithm": "ring"})
     )
-    assert ring == gloo == told
+    assert ring == gloo == declared
     assert set(free) == {None}

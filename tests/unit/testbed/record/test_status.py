@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.record.status import FILE_NAME, RunStatus, StatusFile, alive_runs, choose, read_status
 from testbed.system.run_state import RunState
 
@@ -42,21 +42,21 @@ class Screen:
 def test_phases_are_written_at_once_and_iterations_now_and_then(tmp_path: Path) -> None:
     RunState.create(RUN_ID, root=tmp_path)
     now_s, screen = [100.0], Screen()
-    told = StatusFile(status(), screen, root=tmp_path, now_s=lambda: now_s[0])
+    reported = StatusFile(status(), screen, root=tmp_path, now_s=lambda: now_s[0])
     assert read_status(RUN_ID, root=tmp_path) is None
-    told.phase("measured")
-    told.links([("w0-eth0", 0.5)])
+    reported.phase("measured")
+    reported.links([("w0-eth0", 0.5)])
     for index, at_s in ((1, 100.1), (2, 100.7), (3, 100.8)):
         now_s[0] = at_s
-        told.iteration("measured", index, 30, 0.1)
+        reported.iteration("measured", index, 30, 0.1)
     found = read_status(RUN_ID, root=tmp_path)
     assert found is not None
     assert (found.phase, found.iteration, found.num_iterations) == ("measured", 2, 30)
-    told.iteration("measured", 30, 30, 0.1)
+    reported.iteration("measured", 30, 30, 0.1)
     found = read_status(RUN_ID, root=tmp_path)
     assert found is not None
     assert found.iteration == 30
-    told.phase("report")
+    reported.phase("report")
     found = read_status(RUN_ID, root=tmp_path)
     assert found is not None
     assert (found.phase, found.iteration) == ("report", None)
@@ -68,9 +68,9 @@ def test_phases_are_written_at_once_and_iterations_now_and_then(tmp_path: Path) 
 
 def test_without_the_runs_directory_nothing_is_written_and_nothing_fails(tmp_path: Path) -> None:
     screen = Screen()
-    told = StatusFile(status(), screen, root=tmp_path)
-    told.phase("deploy")
-    told.iteration("measured", 1, 1, 0.0)
+    reported = StatusFile(status(), screen, root=tmp_path)
+    reported.phase("deploy")
+    reported.iteration("measured", 1, 1, 0.0)
     assert list(tmp_path.iterdir()) == []
     assert len(screen.heard) == 2
 
@@ -78,7 +78,7 @@ def test_without_the_runs_directory_nothing_is_written_and_nothing_fails(tmp_pat
 def test_a_status_of_another_version_is_an_error(tmp_path: Path) -> None:
     state = RunState.create(RUN_ID, root=tmp_path)
     (state.directory / FILE_NAME).write_text("{}")
-    with pytest.raises(EnvironmentLacksError, match=r"status\.json"):
+    with pytest.raises(MissingRequirementError, match=r"status\.json"):
         read_status(RUN_ID, root=tmp_path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.record.frames import LINK_SCHEMA
 from testbed.record.reader import Record, load
 from testbed.record.writer import RecordWriter
@@ -70,11 +70,11 @@ def test_a_run_that_ended_early_still_makes_a_whole_record(tmp_path: Path, recor
 
 def test_a_file_system_that_refuses_is_named(tmp_path: Path, record: Make) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentLacksError, match=r"cannot write .*file/record: Not a directory"):
+    with pytest.raises(MissingRequirementError, match=r"cannot write .*file/record: Not a directory"):
         RecordWriter(tmp_path / "file" / "record")
     writer = RecordWriter(tmp_path / "gone")
     shutil.rmtree(tmp_path / "gone")
-    with pytest.raises(EnvironmentLacksError, match=r"gone/spec\.yaml: No such file"):
+    with pytest.raises(MissingRequirementError, match=r"gone/spec\.yaml: No such file"):
         writer.write_spec("name: x\n")
-    with pytest.raises(EnvironmentLacksError, match=r"gone/iterations\.parquet: "):
+    with pytest.raises(MissingRequirementError, match=r"gone/iterations\.parquet: "):
         writer.finish(record().summary)

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from testbed.errors import EnvironmentLacksError, SpecError
+from testbed.errors import MissingRequirementError, SpecError
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
 from testbed.report.chrome_trace import chrome_trace, write_trace
@@ -171,5 +171,5 @@ def test_what_cannot_be_is_refused(record: Make, tmp_path: Path) -> None:
     loaded = record(num_iterations=2)
     with pytest.raises(SpecError, match="the run left no iteration"):
         chrome_trace(replace(loaded, iterations=loaded.iterations.clear()))
-    with pytest.raises(EnvironmentLacksError, match="cannot write"):
+    with pytest.raises(MissingRequirementError, match="cannot write"):
         write_trace(loaded, tmp_path / "missing" / "trace.json")

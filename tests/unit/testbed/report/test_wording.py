@@ -68,12 +68,12 @@ def test_what_links_held_is_said_only_where_it_is_known_well(record: Callable[..
     link = record(num_iterations=3).summary.links[0]
 
     def probed(chance: float) -> LinkSummary:
-        told = {"num_probes": 9, "watched_s": 1.0, "due_bytes": 1e6, "sent_bytes": 990_000, "held_share": 1.0}
-        return link.model_copy(update={"backlog": BacklogSummary(**told, chance=chance)})
+        reported = {"num_probes": 9, "watched_s": 1.0, "due_bytes": 1e6, "sent_bytes": 990_000, "held_share": 1.0}
+        return link.model_copy(update={"backlog": BacklogSummary(**reported, chance=chance)})
 
-    assert wording.rate_held(link) is None
-    assert wording.rate_held(probed(0.2)) is None
-    assert wording.rate_held(probed(0.01)) == pytest.approx(0.99)
+    assert wording.shaping_accuracy(link) is None
+    assert wording.shaping_accuracy(probed(0.2)) is None
+    assert wording.shaping_accuracy(probed(0.01)) == pytest.approx(0.99)
     assert wording.backlog_text([link]) is None
     assert wording.backlog_text([probed(0.2)]) is None
     assert wording.backlog_text([probed(0.06), probed(0.06), link]) == (
@@ -130,7 +130,7 @@ def test_the_terminal_the_report_and_a_sweep_show_parts_that_add_up(record: Call
     legend = re.findall(rf"(?:{'|'.join(names)})\s+([\d.]+) %<b>", page)
     assert (len(legend), _tenths(f"{share} %" for share in legend)) == (6, 1000)
     point = ComparedPoint(
-        settings={}, spec_sha256="ab", bound_s=1.0, schedule_bound_s=1.0, predicted_s=1.0, num_asked=2,
+        settings={}, spec_sha256="ab", bound_s=1.0, schedule_bound_s=1.0, predicted_s=1.0, num_requested=2,
         runs=(summary, summary.model_copy(update={"compute_time_s": 1.0, "iteration_time_s": _with(summary, 1.0)})),
     )  # fmt: skip
     row = point.row()

@@ -144,7 +144,7 @@ def test_a_worker_that_is_killed_is_the_cause_even_if_its_peers_complain_first(
     assert "also: worker 0 on w0 raised PeerLostError: rank 1 is lost: connection reset" in message
 
 
-def test_what_gloo_says_of_a_lost_peer_is_a_consequence_too_and_told_in_one_line(
+def test_what_gloo_says_of_a_lost_peer_is_a_consequence_too_and_reported_in_one_line(
     directory: Path, make_configurations: Configure
 ) -> None:
     message = Bench(directory, make_configurations(3, "r", action="be_missed_by_gloo", actor=1)).failure()

@@ -38,16 +38,16 @@ def group(name: ControllerName) -> tuple[Controller, Path]:
     return controller, path
 
 
-def test_a_stop_is_told_when_it_is_over_with_its_length(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_stop_is_reported_when_it_is_over_with_its_length(sleeper: subprocess.Popen[bytes]) -> None:
     watch = ProcessWatch("w1", sleeper.pid, 0.0)
     assert watch.look(0.1) == []
     sleeper.send_signal(signal.SIGSTOP)
     until(lambda: watch.look(0.2) == [] and watch.is_stopped)
     assert watch.look(1.0) == []
     sleeper.send_signal(signal.SIGCONT)
-    told: list[str] = []
-    until(lambda: told.extend(watch.look(2.2)) or told)
-    assert told == ["w1 was stopped for 2.0 s (SIGSTOP, or a debugger)"]
+    reported: list[str] = []
+    until(lambda: reported.extend(watch.look(2.2)) or reported)
+    assert reported == ["w1 was stopped for 2.0 s (SIGSTOP, or a debugger)"]
     assert watch.look(2.3) == []
 
 
@@ -79,7 +79,7 @@ def test_the_quota_of_the_spec_is_nobodys_interference_until_it_changes(sleeper:
 
 
 @pytest.mark.privileged
-def test_a_quota_that_somebody_plants_is_told_and_its_end_too(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_quota_that_somebody_plants_is_reported_and_its_end_too(sleeper: subprocess.Popen[bytes]) -> None:
     watch = ProcessWatch("w1", sleeper.pid, 0.0)
     controller, path = group("cpu")
     try:
@@ -98,7 +98,7 @@ def test_a_quota_that_somebody_plants_is_told_and_its_end_too(sleeper: subproces
 
 
 @pytest.mark.privileged
-def test_a_process_that_was_ended_for_want_of_memory_is_told_from_a_killed_one() -> None:
+def test_a_process_that_was_ended_for_want_of_memory_is_distinguished_from_a_killed_one() -> None:
     controller, path = group("memory")
     limit = "memory.limit_in_bytes" if controller.version == 1 else "memory.max"
     (path / limit).write_text(str(32 << 20))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from testbed.errors import CalibrationError, EnvironmentLacksError, Interrupted, RunFailedError, TestbedError
+from testbed.errors import CalibrationError, Interrupted, MissingRequirementError, RunFailedError, TestbedError
 from testbed.run.run import _end_of, _first_cause
 
 
@@ -11,7 +11,7 @@ from testbed.run.run import _end_of, _first_cause
     [
         (RunFailedError("w1 was killed"), "failed"),
         (CalibrationError("w0 -> s0 is slow"), "not calibrated"),
-        (EnvironmentLacksError("no netem"), "unsupported"),
+        (MissingRequirementError("no netem"), "unsupported"),
     ],
 )
 def test_each_error_ends_a_run_in_its_own_way(error: TestbedError, kind: str) -> None:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from testbed.errors import EnvironmentLacksError, Interrupted, SpecError
+from testbed.errors import Interrupted, MissingRequirementError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import Sweep, expand
 from testbed.record.summary import Checks, Outcome, Quantiles, Summary
@@ -79,7 +79,7 @@ class Runs:
             background=[],
             machine=None,
             allreduce=None,
-            unshared_memory_bytes=[],
+            uss_bytes=[],
             overhead_s={},
             record=str(directory),
         )
@@ -88,7 +88,7 @@ class Runs:
         return summary
 
 
-def carry_out(
+def execute(
     sweep: Sweep, runs: Runs, *, force: bool = False, now_s: Callable[[], float] = lambda: 0.0
 ) -> tuple[Comparison, str]:
     text = StringIO()
@@ -100,7 +100,7 @@ def carry_out(
 
 def test_every_point_runs_in_order_and_says_which_of_how_many_it_is(tmp_path: Path) -> None:
     runs, clock = Runs(tmp_path), iter(range(0, 1000, 30))
-    comparison, text = carry_out(sweep_of(), runs, now_s=lambda: next(clock))
+    comparison, text = execute(sweep_of(), runs, now_s=lambda: next(clock))
     assert runs.rates == [1e8, 2e8, 1e9]
     assert "[1/3] link.rate=100mbit" in text
     assert "[2/3] link.rate=200mbit   about" in text
@@ -112,24 +112,24 @@ def test_every_point_runs_in_order_and_says_which_of_how_many_it_is(tmp_path: Pa
 
 
 def test_a_valid_result_is_not_repeated_unless_forced(tmp_path: Path) -> None:
-    carry_out(sweep_of(), Runs(tmp_path))
+    execute(sweep_of(), Runs(tmp_path))
     again = Runs(tmp_path)
-    comparison, text = carry_out(sweep_of(), again)
+    comparison, text = execute(sweep_of(), again)
     assert (again.rates, "3 runs with a valid result skipped" in text) == ([], True)
     assert comparison.frame()["iteration_time_s"].to_list() == [1.0, 0.5, 0.1]
     forced = Runs(tmp_path)
-    carry_out(sweep_of(), forced, force=True)
+    execute(sweep_of(), forced, force=True)
     assert len(forced.rates) == 3
 
 
 def test_a_point_that_fails_stops_no_other_and_runs_again_next_time(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {1e8: "failed", 2e8: "invalid"})
-    comparison, _ = carry_out(sweep_of(), runs)
+    comparison, _ = execute(sweep_of(), runs)
     assert [point.outcome for point in comparison.points] == ["failed", "invalid", "valid"]
     assert exit_code(comparison) == 1
     assert comparison.frame()["iteration_time_s"].to_list() == [None, None, 0.1]
     again = Runs(tmp_path, {2e8: "invalid"})
-    comparison, _ = carry_out(sweep_of(), again)
+    comparison, _ = execute(sweep_of(), again)
     assert (again.rates, exit_code(comparison)) == ([1e8, 2e8], 4)
 
 
@@ -143,15 +143,15 @@ def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(tmp_pat
     written = json.loads((comparison.directory / "sweep.json").read_text())
     assert [point["outcome"] for point in written["points"]] == ["valid", "not run", "not run"]
     rest = Runs(tmp_path)
-    carry_out(sweep, rest)
+    execute(sweep, rest)
     assert rest.rates == [2e8, 1e9]
 
 
 def test_repeat_asks_for_so_many_valid_runs_of_each_point(tmp_path: Path) -> None:
-    carry_out(sweep_of(), Runs(tmp_path))
+    execute(sweep_of(), Runs(tmp_path))
     more = Runs(tmp_path)
     more.rates.append(0.0)  # the numbers of the records go on
-    comparison, _ = carry_out(sweep_of(repeat=2), more)
+    comparison, _ = execute(sweep_of(repeat=2), more)
     assert more.rates[1:] == [1e8, 2e8, 1e9]
     assert [len(point.runs) for point in comparison.points] == [2, 2, 2]
 
@@ -168,7 +168,7 @@ def test_what_a_workload_cannot_is_said_with_the_point() -> None:
         require_points(sweep, plan_points(sweep))
 
 
-def test_what_the_machine_lacks_is_said_with_the_point() -> None:
+def test_what_the_machine_misses_is_said_with_the_point() -> None:
     sweep = expand({"name": "x", "sweep": {"channel.congestion": ["nonesuch"]}})
-    with pytest.raises(EnvironmentLacksError, match=r"(?s)\[channel.congestion=nonesuch\]"):
+    with pytest.raises(MissingRequirementError, match=r"(?s)\[channel.congestion=nonesuch\]"):
         require_points(sweep, plan_points(sweep))

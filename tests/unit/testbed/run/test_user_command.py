@@ -58,13 +58,13 @@ def test_local_ranks_count_within_a_host_and_the_last_host_may_have_fewer() -> N
     assert found == [(0, 2, 0, 3), (1, 2, 0, 3), (0, 2, 1, 3), (1, 2, 1, 3), (0, 1, 2, 3)]
 
 
-def test_each_worker_is_told_its_own_aggregator_and_its_number_there() -> None:
+def test_each_worker_is_given_its_own_aggregator_and_its_number_there() -> None:
     collective = {"kind": "in_network", "at": "tree"}
     workload = {"backend": "testbed"}
     plan = planned("true", workers=4, topology="leaf_spine", collective=collective, workload=workload)
-    told = [json.loads(environment(plan, rank)["TESTBED_COLLECTIVE"]) for rank in range(4)]
+    reported = [json.loads(environment(plan, rank)["TESTBED_COLLECTIVE"]) for rank in range(4)]
     _, first, second = (each.port.address for each in plan.aggregators)
-    assert [(each["aggregator"], each["aggregator_index"]) for each in told] == [
+    assert [(each["aggregator"], each["aggregator_index"]) for each in reported] == [
         (first, 0),
         (first, 1),
         (second, 0),
@@ -79,7 +79,7 @@ def test_what_the_user_has_set_is_meant() -> None:
     assert (found["MASTER_PORT"], found["MODE"]) == ("1234", "a")
 
 
-def test_a_backend_that_takes_over_is_told_where_to_say_so() -> None:
+def test_a_backend_that_takes_over_is_informed_where_to_say_so() -> None:
     found = environment(planned("true", workload={"backend": "testbed"}), 1)
     assert found["TESTBED_REDIRECT"] == "/run/testbed/r/redirected"
     assert found["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "1"
@@ -115,7 +115,7 @@ def test_a_launcher_runs_in_the_first_host_and_finds_the_others(tmp_path: Path) 
     assert hosts["w1"].started == []
 
 
-def test_redirections_are_what_was_asked_for(tmp_path: Path) -> None:
+def test_redirections_are_what_was_requested(tmp_path: Path) -> None:
     path = tmp_path / "redirected"
     assert redirections(path) == []
     path.write_text("0 gloo\n1 gloo\n0 default\n")
@@ -197,7 +197,7 @@ def test_a_worker_that_ended_with_its_container_tells_by_its_status_and_the_cont
     assert raised.value.exit_code == 128 + signal.SIGKILL
 
 
-def test_lines_of_both_streams_are_told_apart_and_kept(tmp_path: Path) -> None:
+def test_lines_of_both_streams_are_distinguished_and_kept(tmp_path: Path) -> None:
     heard = launch(tmp_path, "echo out $RANK; echo err $RANK >&2; printf tail")
     assert sorted(heard.lines) == sorted(
         [(rank, text, error) for rank in (0, 1) for text, error in ((f"out {rank}", False), (f"err {rank}", True))]
@@ -312,16 +312,16 @@ def test_what_is_watched_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_lines_come_while_the_command_runs(tmp_path: Path) -> None:
-    heard, told = Heard(), threading.Event()
+    heard, reported = Heard(), threading.Event()
 
     def look() -> None:
         if len(heard.lines) == 2 and not heard.exits:
-            told.set()
+            reported.set()
             (tmp_path / "go").touch()
 
     heard.tick = look
     launch(tmp_path, f"echo one; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", heard=heard)
-    assert told.is_set()
+    assert reported.is_set()
 
 
 def test_an_exit_says_how() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.system.processes import ProcessIdentity
 from testbed.system.run_state import RunState, abandoned_directories, new_run_id, run_ids
 
@@ -91,28 +91,28 @@ def test_nothing_of_an_earlier_boot_is_alive(tmp_path: Path) -> None:
 def test_a_state_file_that_cannot_be_understood_is_named(tmp_path: Path) -> None:
     state = RunState.create("r1", root=tmp_path)
     rewrite(state, surprise=1)
-    with pytest.raises(EnvironmentLacksError, match=r"(?s)r1/state\.json.*surprise"):
+    with pytest.raises(MissingRequirementError, match=r"(?s)r1/state\.json.*surprise"):
         RunState.load("r1", root=tmp_path)
 
 
 def test_what_exists_already_cannot_become_the_runs(tmp_path: Path) -> None:
     state = RunState.create("r1", root=tmp_path)
-    with pytest.raises(EnvironmentLacksError, match="exists already"):
+    with pytest.raises(MissingRequirementError, match="exists already"):
         state.add_path(tmp_path)
-    with pytest.raises(EnvironmentLacksError, match="exists already"):
+    with pytest.raises(MissingRequirementError, match="exists already"):
         state.add_interface("lo")
 
 
 def test_a_run_id_is_used_once_and_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     RunState.create("r1", root=tmp_path)
-    with pytest.raises(EnvironmentLacksError, match="r1"):
+    with pytest.raises(MissingRequirementError, match="r1"):
         RunState.create("r1", root=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["r1"]
 
 
 @pytest.mark.privileged
-def test_root_is_not_told_to_be_root_where_nothing_can_be_written() -> None:
-    with pytest.raises(EnvironmentLacksError, match="must be writable, also for root") as caught:
+def test_root_is_not_advised_to_be_root_where_nothing_can_be_written() -> None:
+    with pytest.raises(MissingRequirementError, match="must be writable, also for root") as caught:
         RunState.create("r1", root=Path("/proc/testbed"))
     assert "run as root" not in str(caught.value)
 

@@ -22,9 +22,9 @@ def statistics(lost: str | None = None) -> SwitchStatistics:
     before: dict[str, Any] = dict.fromkeys(("repeated", "timeouts", "fast_retransmissions", "duplicates", "partial"), 1)
     after = {"repeated": 11, "timeouts": 3, "fast_retransmissions": 4, "duplicates": 5, "partial": 7}
     common = {"frame_bytes": 1080, "lost": lost}
-    told = SwitchStatistics.of_result({"before": before | common, "after": after | common})
-    assert told is not None
-    return told
+    reported = SwitchStatistics.of_result({"before": before | common, "after": after | common})
+    assert reported is not None
+    return reported
 
 
 def test_only_what_happened_in_the_measured_iterations_counts() -> None:

@@ -51,11 +51,11 @@ def test_both_directions_changed_at_once_are_one_line() -> None:
     rows = frame(
         {"at_s": 12.0},
         {"at_s": 12.001, "node": "s0", "to": "w1"},
-        {"at_s": 14.0, "setting": "carrier", "before": "up", "after": "down", "source": "hand"},
+        {"at_s": 14.0, "setting": "carrier", "before": "up", "after": "down", "source": "manual"},
     )
     first, second = summarize_changes(rows, origin_s=10.0, dilation=2.0)
     assert (first.at_s, first.links, first.before, first.after) == (1.0, "w1 ↔ s0", "100mbit", "50mbit")
-    assert (second.at_s, second.links, second.source) == (2.0, "w1 → s0", "hand")
+    assert (second.at_s, second.links, second.source) == (2.0, "w1 → s0", "manual")
 
 
 def test_a_trace_is_one_line_however_many_steps_it_has() -> None:
@@ -70,13 +70,13 @@ def test_the_same_change_made_twice_is_two_lines() -> None:
     assert len(summarize_changes(rows, origin_s=0.0, dilation=1.0)) == 2
 
 
-def test_directions_that_changed_are_told_once() -> None:
+def test_directions_that_changed_are_reported_once() -> None:
     rows = frame({"setting": "carrier"}, {"setting": "rate"}, {"node": "s0", "setting": "rate"})
     assert changed_directions(rows) == {("w1-s0", "w1"), ("w1-s0", "s0")}
 
 
-def test_the_verdict_names_what_was_done_by_hand() -> None:
+def test_the_verdict_names_what_was_done_manually() -> None:
     assert change_notes(frame()) == []
     (note,) = change_notes(frame({}))
     assert "for what they were at its start" in note
-    assert "changed by hand (w1-s0)" in change_notes(frame({"source": "hand"}))[1]
+    assert "changed manually (w1-s0)" in change_notes(frame({"source": "manual"}))[1]

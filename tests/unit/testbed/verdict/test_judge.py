@@ -53,7 +53,7 @@ def test_retransmissions_of_configured_loss_explain_surplus_bytes() -> None:
     assert judge(with_link(bytes=64_000_000, **lossy))[0] == "invalid"
 
 
-def test_a_link_faster_than_asked_is_invalid_and_a_slower_one_is_calibrations_business() -> None:
+def test_a_link_faster_than_requested_is_invalid_and_a_slower_one_is_calibrations_business() -> None:
     outcome, (reason,) = judge(with_link(measured_rate_bps=102e6))
     assert outcome == "invalid"
     assert "102 Mbit/s instead of 100" in reason
@@ -62,7 +62,7 @@ def test_a_link_faster_than_asked_is_invalid_and_a_slower_one_is_calibrations_bu
 
 
 def test_a_changed_setting_is_invalid() -> None:
-    changed = ["w0-eth0: rate is 90000000, asked for 100000000", "w1: congestion control on the route is ['bbr']"]
+    changed = ["w0-eth0: rate is 90000000, requested 100000000", "w1: congestion control on the route is ['bbr']"]
     outcome, (reason,) = judge(facts(read_back_differences=changed))
     assert outcome == "invalid"
     assert all(line in reason for line in changed)
@@ -136,7 +136,7 @@ def test_communication_threads_waiting_for_a_core(share: float, outcome: str, te
 
 def probed(sent: float, **changes: Any) -> Facts:
     """400 probes in which 100 MB were due."""
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "watched_s": 8.0,
         "held_share": 1.0,
         "num_probes": 400,
@@ -144,7 +144,7 @@ def probed(sent: float, **changes: Any) -> Facts:
         "sent_bytes": int(sent * 100e6),
         "chance": 0.0166,
     }
-    return with_link(backlog=BacklogSummary(**{**told, **changes}))
+    return with_link(backlog=BacklogSummary(**{**reported, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -211,15 +211,15 @@ def throttled(cpu_cores: float | None) -> Facts:
     return facts(quotas=[quota])
 
 
-def test_throttling_that_was_asked_for_is_named_and_does_not_degrade() -> None:
+def test_throttling_that_was_requested_is_named_and_does_not_degrade() -> None:
     outcome, (note,) = judge(throttled(0.5))
     assert outcome == "valid"
-    assert "w1 was held to 0.5 cores as asked: throttled in 40 %" in note
+    assert "w1 was held to 0.5 cores as requested: throttled in 40 %" in note
     assert "communication" in note
     assert "30 %" in note
 
 
-def test_throttling_that_nobody_asked_for_degrades() -> None:
+def test_throttling_that_nobody_requested_degrades() -> None:
     outcome, (reason,) = judge(throttled(None))
     assert outcome == "degraded"
     assert "did not ask for" in reason
@@ -238,7 +238,7 @@ def test_a_source_that_did_not_get_to_run_degrades_and_one_whose_link_is_full_do
         from_="w0",
         to="w3",
         kind="constant",
-        asked="10mbit",
+        requested="10mbit",
         offered_bps=1e7,
         sent_bps=8e6,
         received_bps=8e6,
@@ -250,7 +250,7 @@ def test_a_source_that_did_not_get_to_run_degrades_and_one_whose_link_is_full_do
     assert "could not send 20.0 % of its packets" in note
     outcome, (reason,) = judge(facts(background=[flow.model_copy(update={"late_share": 0.03, "blocked_share": 0.0})]))
     assert outcome == "degraded"
-    assert "background w0 → w3 (constant) sent 3.0 % less than asked" in reason
+    assert "background w0 → w3 (constant) sent 3.0 % less than requested" in reason
 
 
 def test_counters_of_prometheus_that_are_not_the_records_degrade_the_run() -> None:
@@ -297,9 +297,9 @@ def test_a_run_that_ended_early_is_judged_by_what_ended_it_and_by_nothing_that_i
     kind: Any, outcome: str
 ) -> None:
     assert judge(facts(end=End(kind, "w1 was killed"), steal_share=0.5)) == (outcome, ["w1 was killed"])
-    culprit = "w0: packet filter set by process 4711 (iptables)"
-    _, reasons = judge(facts(end=End(kind, "w1 was killed"), foreign_changes=[culprit]))
-    assert any(culprit in reason for reason in reasons)
+    foreign = "w0: packet filter set by process 4711 (iptables)"
+    _, reasons = judge(facts(end=End(kind, "w1 was killed"), foreign_changes=[foreign]))
+    assert any(foreign in reason for reason in reasons)
 
 
 def test_workers_that_disagree_about_the_parameters_have_failed() -> None:
@@ -314,7 +314,7 @@ def test_a_backend_that_nobody_used_degrades() -> None:
 
 
 def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() -> None:
-    def told(waited_s: float) -> Facts:
+    def reported(waited_s: float) -> Facts:
         alone = [
             iteration(rank, 100.0 + 10 * rank + index, "compute_alone", index, backward_end_s=0.0)
             | {"data_end_s": 100.0, "run_queue_delay_s": waited_s}
@@ -328,7 +328,7 @@ def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() 
         measured = [iteration(0, 10.0), iteration(1, 10.25)]
         return facts(iterations=iterations(*alone, *measured))
 
-    assert judge(told(0.1)) == ("valid", [])
-    outcome, (reason, *_) = judge(told(0.5))
+    assert judge(reported(0.1)) == ("valid", [])
+    outcome, (reason, *_) = judge(reported(0.5))
     assert outcome == "degraded"
     assert "w0 waited for a core for 14 % of the time in which it computed alone" in reason

@@ -126,7 +126,7 @@ def test_utilisation_over_one_an_all_reduce_below_its_bound_and_a_factor_over_on
     assert summary.allreduce is not None
     link = summary.links[0].model_copy(update={"utilization_mean": 1.2})
     fast = summary.allreduce.model_copy(update={"time_s": 0.9 * summary.allreduce.schedule_bound_s})
-    told = impossible(
+    reported = impossible(
         summary.model_copy(
             update={
                 "links": [link, *summary.links[1:]],
@@ -139,13 +139,13 @@ def test_utilisation_over_one_an_all_reduce_below_its_bound_and_a_factor_over_on
         ),
         at_once_s=0.0,
     )
-    assert [text.split(",")[0] for text in told] == [
+    assert [text.split(",")[0] for text in reported] == [
         f"{link.from_} → {link.to} carried 120.0 % of its rate on average",
-        told[1].split(",")[0],
+        reported[1].split(",")[0],
         "a scaling factor of 1.27: iterations without communication took longer than those with it",
         "a network efficiency of 1.06: iterations without communication took longer than those with it",
     ]
-    assert told[1].startswith("an all-reduce took ")
+    assert reported[1].startswith("an all-reduce took ")
 
 
 def test_what_bursts_let_pass_early_is_no_miracle(record: Callable[..., Record]) -> None:

@@ -41,14 +41,16 @@ def notes(known: Facts) -> int:
 
 
 def probed(short: float) -> Facts:
-    told: dict[str, Any] = {"num_probes": 400, "watched_s": 8.0, "due_bytes": 1e8, "held_share": 1.0, "chance": 0.0}
-    return with_link(backlog=BacklogSummary(sent_bytes=round((1 - short) * 1e8), **told))
+    reported: dict[str, Any] = {"num_probes": 400, "watched_s": 8.0, "due_bytes": 1e8, "held_share": 1.0, "chance": 0.0}
+    return with_link(backlog=BacklogSummary(sent_bytes=round((1 - short) * 1e8), **reported))
 
 
 def flow(**shares: float) -> Facts:
-    told: dict[str, Any] = {"from_": "w0", "to": "w1", "kind": "constant", "asked": "1mbit"}
+    reported: dict[str, Any] = {"from_": "w0", "to": "w1", "kind": "constant", "requested": "1mbit"}
     rates: dict[str, Any] = {"offered_bps": 1e6, "sent_bps": 1e6, "received_bps": 1e6}
-    return facts(background=[BackgroundSummary(**told, **rates, **{"late_share": 0.0, "blocked_share": 0.0, **shares})])
+    return facts(
+        background=[BackgroundSummary(**reported, **rates, **{"late_share": 0.0, "blocked_share": 0.0, **shares})]
+    )
 
 
 def throttled(share: float) -> Facts:
@@ -114,8 +116,8 @@ def other_load(share: float) -> Facts:
 def sent(factor: float) -> Facts:
     """A link of 100 Mbit/s that sent so many times its rate for a second, beside burst and packet."""
     at_once_bytes = LINK.burst_bytes + 1514
-    told = samples((11.0, 0), (12.0, int(factor * 12_500_000) + at_once_bytes), rate_bps=100e6)
-    return facts(samples=told)
+    reported = samples((11.0, 0), (12.0, int(factor * 12_500_000) + at_once_bytes), rate_bps=100e6)
+    return facts(samples=reported)
 
 
 def utilized(share: float) -> Facts:
@@ -135,8 +137,8 @@ def saturated(idle_share: float) -> Facts:
 
 def command_busy(share: float) -> object:
     """A command's link that carried this share of its rate."""
-    told = samples((11.0, 0), (12.0, round(share * 12_500_000)), rate_bps=100e6)
-    return len(busy_times(told, (10.0, 20.0))[0])
+    reported = samples((11.0, 0), (12.0, round(share * 12_500_000)), rate_bps=100e6)
+    return len(busy_times(reported, (10.0, 20.0))[0])
 
 
 def efficiency(value: float) -> Facts:

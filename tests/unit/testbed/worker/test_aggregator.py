@@ -34,9 +34,9 @@ def configuration(tmp_path: Path, address: str = ADDRESS) -> AggregatorConfigura
 
 
 @contextmanager
-def started(asked: AggregatorConfiguration) -> Iterator[subprocess.Popen[str]]:
+def started(requested: AggregatorConfiguration) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "testbed.worker.aggregator", asked.model_dump_json()],
+        [sys.executable, "-m", "testbed.worker.aggregator", requested.model_dump_json()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -50,8 +50,8 @@ def started(asked: AggregatorConfiguration) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_it_serves_its_job_answers_for_its_counters_and_ends_with_its_standard_input(tmp_path: Path) -> None:
-    asked = configuration(tmp_path)
-    with started(asked) as process:
+    requested = configuration(tmp_path)
+    with started(requested) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -62,12 +62,12 @@ def test_it_serves_its_job_answers_for_its_counters_and_ends_with_its_standard_i
         process.stdin.write("counters\n")
         process.stdin.flush()
         assert process.stdout.readline() == "changed counters\n"
-        told = json.loads(asked.counters_path.read_text())
-        assert (told["counters"]["done"], told["counters"]["bad_job"], told["violations"]) == (3, 0, [])
+        reported = json.loads(requested.counters_path.read_text())
+        assert (reported["counters"]["done"], reported["counters"]["bad_job"], reported["violations"]) == (3, 0, [])
         process.stdin.write("status\n")
         process.stdin.flush()
         assert process.stdout.readline() == "changed status\n"
-        assert from_json(asked.status_path.read_text()).dataplane == "reference"
+        assert from_json(requested.status_path.read_text()).dataplane == "reference"
         for line, answer in (("reset:0", "changed reset"), ("reset:7", "refused job 7 is not being served")):
             process.stdin.write(f"{line}\n")
             process.stdin.flush()

@@ -71,9 +71,11 @@ def test_when_the_switch_forgets_it_the_load_ends_and_says_why(plane: ReferenceD
     assert "epoch" in (tenant.stop().failure or "")
 
 
-def test_as_a_process_it_writes_its_report_when_it_is_told_to_stop(plane: ReferenceDataPlane, tmp_path: Path) -> None:
-    asked = configuration(tmp_path)
-    words = [sys.executable, "-m", "testbed.worker.tenant", asked.model_dump_json()]
+def test_as_a_process_it_writes_its_report_when_it_is_ordered_to_stop(
+    plane: ReferenceDataPlane, tmp_path: Path
+) -> None:
+    requested = configuration(tmp_path)
+    words = [sys.executable, "-m", "testbed.worker.tenant", requested.model_dump_json()]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -82,7 +84,7 @@ def test_as_a_process_it_writes_its_report_when_it_is_told_to_stop(plane: Refere
         process.stdin.write("stop\n")
         process.stdin.flush()
         assert process.stdout.readline() == "changed stop\n"
-        report = json.loads(asked.report_path.read_text())
+        report = json.loads(requested.report_path.read_text())
         assert report["reductions"] > 0
         assert (report["wrong"], report["failure"]) == (0, None)
         process.stdin.close()

@@ -18,17 +18,17 @@ def test_the_bytes_are_known_of_an_algorithm_that_was_chosen() -> None:
     assert Gloo().schedule is not None
 
 
-def test_the_algorithm_is_told_to_the_library_by_its_number() -> None:
+def test_the_algorithm_is_given_to_the_library_by_its_number() -> None:
     assert OpenMpi().variables == {}
     assert OpenMpi(algorithm="rabenseifner").variables["OMPI_MCA_coll_tuned_allreduce_algorithm"] == "6"
 
 
-def test_an_algorithm_that_it_lacks_is_refused() -> None:
+def test_an_algorithm_that_it_misses_is_refused() -> None:
     with pytest.raises(ValidationError, match="'own', 'recursive_doubling', 'ring'"):
         OpenMpi.model_validate({"algorithm": "tree"})
 
 
-def test_a_machine_without_it_is_told_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_it_is_given_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 

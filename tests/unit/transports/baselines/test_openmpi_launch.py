@@ -32,7 +32,7 @@ def test_the_agent_knows_the_namespaces_of_every_address(tmp_path: Path) -> None
     assert "no member has 10.0.9.1" in unknown.stderr
 
 
-def test_members_on_several_machines_are_refused_with_the_cure() -> None:
+def test_members_on_several_machines_are_refused_with_the_fix() -> None:
     elsewhere = Member(address="10.0.9.1", pid=1, network=1, machine="there")
     with pytest.raises(OptionError, match="start the whole program with mpirun"):
         agent_script([*members(1), elsewhere])

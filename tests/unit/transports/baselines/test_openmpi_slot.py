@@ -25,7 +25,7 @@ def test_a_slot_lends_its_identity_and_ends_with_the_worker(
                 slot.shutdown(socket.SHUT_RDWR)
                 return variables
 
-        lent, ended = run_threads(lambda part: part(None), [worker, lambda _: _openmpi_slot.main(str(tmp_path))])
+        handed_over, ended = run_threads(lambda part: part(None), [worker, lambda _: _openmpi_slot.main(str(tmp_path))])
     assert ended == status
-    assert lent["PMIX_RANK"] == lent["OMPI_COMM_WORLD_RANK"] == "3"
-    assert "PATH" not in lent
+    assert handed_over["PMIX_RANK"] == handed_over["OMPI_COMM_WORLD_RANK"] == "3"
+    assert "PATH" not in handed_over

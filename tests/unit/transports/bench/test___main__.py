@@ -45,7 +45,7 @@ def test_stacks_that_cannot_be_timed_are_refused(text: str, operation, dtype: st
         parse_stacks(text, None, operation=operation, dtype=dtype)
 
 
-def test_without_a_launcher_the_cure_is_named() -> None:
+def test_without_a_launcher_the_fix_is_named() -> None:
     with pytest.raises(
         UnsupportedError, match="RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set: start with `torchrun"
     ):

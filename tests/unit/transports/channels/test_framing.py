@@ -64,7 +64,7 @@ def test_one_flipped_bit_is_noticed(header: Header, bit: int) -> None:
         unpack(data)
 
 
-def test_an_operation_of_a_later_version_is_told() -> None:
+def test_an_operation_of_a_later_version_is_reported() -> None:
     with pytest.raises(FrameMismatchError, match="another version"):
         unpack(pack(ALL_REDUCE._replace(operation=99)))
     with pytest.raises(FrameMismatchError, match=f"unknown reduction {len(REDUCTIONS)}: another version"):
@@ -87,7 +87,7 @@ def test_a_mismatch_of_groups_says_so() -> None:
     assert "groups 0x1 and 0x2 differ" in str(error)
 
 
-def test_a_point_to_point_message_is_told_with_its_tag() -> None:
+def test_a_point_to_point_message_is_reported_with_its_tag() -> None:
     assert "tag 3" in describe(ALL_REDUCE._replace(operation=OPERATIONS.index("point_to_point")))
 
 

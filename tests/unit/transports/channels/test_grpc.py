@@ -72,14 +72,14 @@ def test_a_sender_waits_for_a_receiver_that_is_busy_and_both_come_to_an_end() ->
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1", pack(Header(1, 0, HELLO, 0, 2, 1))])
-def test_strangers_are_refused_and_disturb_nobody(said: bytes) -> None:
+def test_unknown_senders_are_refused_and_disturb_nobody(said: bytes) -> None:
     first, second = groups(2)
     refused: list[object] = []
 
     def life(group: Group) -> None:
         if group.rank == 1:
-            with grpc_library.insecure_channel(listening(group)) as stranger:
-                call = stranger.stream_stream(METHOD, None, None)(iter([said]))
+            with grpc_library.insecure_channel(listening(group)) as unknown:
+                call = unknown.stream_stream(METHOD, None, None)(iter([said]))
                 try:
                     next(iter(call))
                 except grpc_library.RpcError as error:
@@ -107,18 +107,18 @@ def test_strangers_are_refused_and_disturb_nobody(said: bytes) -> None:
 )
 def test_a_member_that_speaks_nonsense_is_an_error(sent: list[bytes], expected: type[TransportError]) -> None:
     group, impostor = groups(2)
-    told = threading.Event()
+    reported = threading.Event()
 
     def life(member: Group) -> None:
         if member.rank == 1:
             with grpc_library.insecure_channel(listening(member)) as channel:
                 words = [pack(Header(group_id(member.name), 0, HELLO, 0, 2, 1)), *sent]
                 list(channel.stream_stream(METHOD, None, None)(iter(words)))
-                told.wait()
+                reported.wait()
             return
         with closing(Grpc().open(member)) as endpoint, pytest.raises(expected):
             finish(endpoint, endpoint.post_receive(1, header(4), memoryview(bytearray(4))))
-        told.set()
+        reported.set()
 
     results = run_threads(life, [group, impostor])
     assert results[0] is None
@@ -135,7 +135,7 @@ def test_a_chunk_is_below_grpc_s_limit() -> None:
         Grpc.model_validate({"chunk": "4MiB"})
 
 
-def test_another_congestion_control_than_asked_for_is_refused() -> None:
+def test_another_congestion_control_than_requested_is_refused() -> None:
     with socket.socket() as plain:
         usual = congestion_of(plain)
 
@@ -169,5 +169,5 @@ def refuse_another_than(usual: str) -> None:
     channel = CHANNELS.parse({"kind": "grpc", "congestion": other})
     refused = run_threads(lambda group: channel.open(group).close(), groups(2))
     assert {type(each) for each in refused} <= {UnsupportedError, PeerLostError}
-    (told, *_) = (str(each) for each in refused if isinstance(each, UnsupportedError))
-    assert told.startswith("channel.congestion: gRPC's connections to rank ")
+    (reported, *_) = (str(each) for each in refused if isinstance(each, UnsupportedError))
+    assert reported.startswith("channel.congestion: gRPC's connections to rank ")

@@ -1,4 +1,4 @@
-"""Subflows that do not come are an error with its cure; the rest is in the contract of all channels."""
+"""Subflows that do not come are an error with its fix; the rest is in the contract of all channels."""
 
 import socket
 
@@ -13,7 +13,7 @@ from transports.errors import UnsupportedError
 from transports.group import Group
 
 
-def test_subflows_that_do_not_come_are_told_with_the_cure() -> None:
+def test_subflows_that_do_not_come_are_reported_with_the_fix() -> None:
     """Nobody has told this host's path manager anything."""
 
     def life(group: Group) -> str:
@@ -21,9 +21,9 @@ def test_subflows_that_do_not_come_are_told_with_the_cure() -> None:
             CHANNELS.parse({"kind": "mptcp", "subflows": 8}).open(group)
         return str(raised.value)
 
-    for told in run_threads(life, groups(2, timeout_s=1.0)):
-        assert "has 1 of 8" in told
-        assert "ip mptcp limits set subflows 7" in told
+    for reported in run_threads(life, groups(2, timeout_s=1.0)):
+        assert "has 1 of 8" in reported
+        assert "ip mptcp limits set subflows 7" in reported
 
 
 def test_what_is_no_multipath_connection_has_one_subflow() -> None:
@@ -31,7 +31,7 @@ def test_what_is_no_multipath_connection_has_one_subflow() -> None:
         assert num_subflows(plain) == 1
 
 
-def test_a_kernel_without_it_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_it_is_reported_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> socket.socket:
         raise OSError(93, "Protocol not supported")
 
@@ -67,12 +67,12 @@ def test_both_sides_of_a_connection_have_the_congestion_control(
     assert [name.rstrip(b"\0").decode() for name in found] == [congestion, congestion]
 
 
-def test_a_congestion_control_that_is_not_there_is_told() -> None:
+def test_a_congestion_control_that_is_not_there_is_reported() -> None:
     def life(group: Group) -> str:
         with pytest.raises(UnsupportedError) as raised:
             Mptcp(congestion="quick").open(group)
         return str(raised.value)
 
-    for told in run_threads(life, groups(2, timeout_s=5.0)):
-        assert told.startswith("channel.congestion: quick cannot be had")
-        assert "reno" in told
+    for reported in run_threads(life, groups(2, timeout_s=5.0)):
+        assert reported.startswith("channel.congestion: quick cannot be had")
+        assert "reno" in reported

@@ -31,16 +31,16 @@ def tampered(group: Group, key: str, value: object) -> None:
     """Whoever rank 0 is called by from now on reads something else in the store."""
     publish = group.store.set
 
-    def set_other(name: str, told: str) -> None:
+    def set_other(name: str, announced: str) -> None:
         if name.endswith("/0/quic"):
-            told = json.dumps({**json.loads(told), key: value})
-        publish(name, told)
+            announced = json.dumps({**json.loads(announced), key: value})
+        publish(name, announced)
 
     group.store.set = set_other  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize("congestion", ["cubic", "reno"])
-def test_many_messages_both_ways_arrive_in_order(congestion: str) -> None:
+def test_many_messages_in_both_directions_arrive_in_order(congestion: str) -> None:
     def life(group: Group) -> list[int]:
         with closing(Quic.model_validate({"congestion": congestion}).open(group)) as endpoint:
             peer, received = 1 - group.rank, [bytearray(5000) for _ in range(200)]
@@ -86,14 +86,14 @@ class QuicStreamsOf:
 
     def __init__(self, group: Group) -> None:
         self._streams = QuicStreams(group, "cubic")
-        told = json.loads(group.store.get(f"{group.name}/0/quic"))
-        self.certificate: str = told["certificate"]
+        announced = json.loads(group.store.get(f"{group.name}/0/quic"))
+        self.certificate: str = announced["certificate"]
 
     def close(self) -> None:
         self._streams.close(None, 0.0)
 
 
-def test_a_machine_without_aioquic_is_told_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_aioquic_is_given_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = builtins.__import__
 
     def missing(name: str, *arguments: Any, **options: Any) -> Any:

@@ -139,7 +139,7 @@ def test_a_peer_that_leaves_between_messages_of_an_operation_is_lost_at_once(ins
     thread.join()
 
 
-def test_strangers_are_turned_away() -> None:
+def test_unknown_senders_are_turned_away() -> None:
     members = groups(2)
     name = members[0].name
     lies = [
@@ -153,7 +153,7 @@ def test_strangers_are_turned_away() -> None:
         pack(header(0)),
     ]
 
-    def strangers() -> None:
+    def unknown_connections() -> None:
         host, _, port = listening(members[0]).rpartition(":")
         silent = socket.create_connection((host, int(port)), timeout=20)
         for lie in lies:
@@ -168,11 +168,11 @@ def test_strangers_are_turned_away() -> None:
 
     opened: list[TcpEndpoint] = []
     other = threading.Thread(target=lambda: opened.append(open_tcp(members[1])))
-    crowd = threading.Thread(target=strangers)
+    crowd = threading.Thread(target=unknown_connections)
     crowd.start()
     endpoint = open_tcp(members[0])
     crowd.join()
-    assert endpoint.num_strangers == len(lies) + 1
+    assert endpoint.num_unknown_connections == len(lies) + 1
     for each in (endpoint, *opened):
         each.close()
 
@@ -293,7 +293,7 @@ def test_the_kernel_counts_acknowledgements() -> None:
     assert congestion[1].isalnum()
 
 
-def test_buffers_are_what_was_asked_for() -> None:
+def test_buffers_are_what_was_requested() -> None:
     def body(group: Group) -> tuple[int, int]:
         channel = CHANNELS.parse({"kind": "tcp", "send_buffer": "64KiB", "receive_buffer": "128KiB"})
         with closing(channel.open(group)) as endpoint:
@@ -304,7 +304,7 @@ def test_buffers_are_what_was_asked_for() -> None:
                 connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
             )
 
-    # The kernel doubles what it is asked for (socket(7)).
+    # The kernel doubles what it is requested (socket(7)).
     assert run_threads(body, groups(2)) == [(2 * 64 * 1024, 2 * 128 * 1024)] * 2
 
 
@@ -416,7 +416,7 @@ def test_each_stream_ends_with_a_segment_of_its_own() -> None:
 
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("congestion", ["cubic", "reno"])
-def test_every_connection_has_the_congestion_control_that_was_asked_for(congestion: str, streams: int) -> None:
+def test_every_connection_has_the_congestion_control_that_was_requested(congestion: str, streams: int) -> None:
     def life(group: Group) -> set[str]:
         with closing(Tcp(streams=streams, congestion=congestion).connect(group)) as endpoint:
             assert len(endpoint._peers) == streams
@@ -425,15 +425,15 @@ def test_every_connection_has_the_congestion_control_that_was_asked_for(congesti
     assert run_threads(life, groups(2)) == [{congestion}] * 2
 
 
-def test_a_congestion_control_that_cannot_be_had_is_told_and_leaves_nothing() -> None:
+def test_a_congestion_control_that_cannot_be_had_is_reported_and_leaves_nothing() -> None:
     def life(group: Group) -> str:
         with pytest.raises(UnsupportedError) as raised:
             Tcp(congestion="quick").open(group)
         return str(raised.value)
 
-    for told in run_threads(life, groups(2)):
-        assert told.startswith("channel.congestion: quick cannot be had")
-        assert "modprobe tcp_quick" in told
+    for reported in run_threads(life, groups(2)):
+        assert reported.startswith("channel.congestion: quick cannot be had")
+        assert "modprobe tcp_quick" in reported
 
 
 def test_who_asks_for_no_congestion_control_gets_the_hosts() -> None:

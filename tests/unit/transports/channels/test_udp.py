@@ -99,9 +99,9 @@ def test_a_peer_that_dies_without_a_word_is_lost() -> None:
     assert time.monotonic() - started_s < FOREVER_S / 2
 
 
-def test_strangers_and_damaged_datagrams_are_counted_and_change_nothing() -> None:
+def test_unknown_senders_and_damaged_datagrams_are_counted_and_change_nothing() -> None:
     lies = [b"", b"GET / HTTP/1.1", pack(1, 1, Kind.DATA, 0, b"stray"), bytes(24), bytes(1472)]
-    told = threading.Barrier(2)
+    reported = threading.Barrier(2)
 
     def life(group: Group) -> int:
         endpoint = Udp().open(group)
@@ -110,7 +110,7 @@ def test_strangers_and_damaged_datagrams_are_counted_and_change_nothing() -> Non
             if group.rank == 1:
                 for lie in lies:
                     endpoint._in_order[0].socket.send(lie)
-            told.wait()
+            reported.wait()
             exchange(endpoint, group, 100_000)
             return endpoint.num_rejected
 

@@ -23,7 +23,7 @@ def test_the_main_node_hears_and_answers_everybody() -> None:
 
 
 def test_a_whole_gradient_is_taken_apart_into_tensors_and_nothing_else_is() -> None:
-    cntk = Cntk().informed(latency_s=1.0, rate_bps=1.0, tensors=(10, 3, 20_000))
+    cntk = Cntk().with_network_info(latency_s=1.0, rate_bps=1.0, tensors=(10, 3, 20_000))
     bounds = [
         (step.chunk.start, step.chunk.start + step.chunk.count)
         for step in schedules(cntk, "all_reduce", FOUR, 20_013, 4)[1]
@@ -35,4 +35,4 @@ def test_a_whole_gradient_is_taken_apart_into_tensors_and_nothing_else_is() -> N
 
 
 def test_the_tensors_that_the_spec_names_stand() -> None:
-    assert Cntk(tensors=(1, 2)).informed(latency_s=1.0, rate_bps=1.0, tensors=(3,)).tensors == (1, 2)
+    assert Cntk(tensors=(1, 2)).with_network_info(latency_s=1.0, rate_bps=1.0, tensors=(3,)).tensors == (1, 2)

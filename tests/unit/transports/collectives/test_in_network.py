@@ -1,4 +1,4 @@
-"""What a switch that adds costs, and what a spec may say of it."""
+"""What an aggregating switch costs, and what a spec may say of it."""
 
 import pytest
 
@@ -45,12 +45,12 @@ def test_the_window_may_be_a_name_and_everything_comes_back_from_plain_data() ->
     assert COLLECTIVES.parse(COLLECTIVES.dump(collective)) == collective
 
 
-def test_it_is_told_where_its_own_aggregator_is() -> None:
+def test_it_is_informed_where_its_own_aggregator_is() -> None:
     collective, other = in_network(dataplane="reference"), in_network(num_slots=64)
-    told = collective.served_by({collective.identity: ("10.0.0.9", 1), other.identity: ("10.0.0.13", 0)})
-    assert (told.aggregator, told.aggregator_index) == ("10.0.0.9", 1)
-    assert told.identity == collective.identity
-    assert Ring().served_by({collective.identity: ("10.0.0.9", 1)}) == Ring()
+    reported = collective.with_assignment({collective.identity: ("10.0.0.9", 1), other.identity: ("10.0.0.13", 0)})
+    assert (reported.aggregator, reported.aggregator_index) == ("10.0.0.9", 1)
+    assert reported.identity == collective.identity
+    assert Ring().with_assignment({collective.identity: ("10.0.0.9", 1)}) == Ring()
 
 
 def test_what_a_run_makes_beside_the_experiment_is_refused_where_nobody_makes_it() -> None:
@@ -58,7 +58,7 @@ def test_what_a_run_makes_beside_the_experiment_is_refused_where_nobody_makes_it
     collective = in_network(aggregator="10.0.0.9", tenants=[{"workers": ["x0"]}])
     with pytest.raises(OptionError, match="tenants"):
         collective.reducer(group)
-    assert collective.served_by({collective.identity: ("10.0.0.9", 0)}).tenants == ()
+    assert collective.with_assignment({collective.identity: ("10.0.0.9", 0)}).tenants == ()
     with pytest.raises(ValueError, match="no power of two"):
         in_network(tenants=[{"workers": ["x0"], "num_slots": 100}])
 

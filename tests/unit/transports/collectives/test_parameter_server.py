@@ -46,8 +46,8 @@ def test_a_pipelined_worker_waits_for_answers_so_that_none_runs_ahead_of_the_oth
 
 
 def test_on_long_links_more_is_under_way() -> None:
-    assert ParameterServer(pipelined=True).informed(latency_s=1e-3, rate_bps=1e8).credit_bytes == 512 * 1024
-    assert ParameterServer(pipelined=True).informed(latency_s=10e-3, rate_bps=1e9).credit_bytes == 5_000_000
+    assert ParameterServer(pipelined=True).with_network_info(latency_s=1e-3, rate_bps=1e8).credit_bytes == 512 * 1024
+    assert ParameterServer(pipelined=True).with_network_info(latency_s=10e-3, rate_bps=1e9).credit_bytes == 5_000_000
 
 
 def test_co_located_servers_send_as_little_as_a_ring() -> None:

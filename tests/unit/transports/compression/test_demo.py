@@ -90,7 +90,7 @@ def test_what_stays_shrinks_by_the_share_of_components_that_is_sent() -> None:
     assert float((gradient - result).square().sum()) <= (1 - 16 / 64) * float(gradient.square().sum())
 
 
-def test_a_smooth_gradient_is_told_by_a_few_components() -> None:
+def test_a_smooth_gradient_is_reported_by_a_few_components() -> None:
     workers = Workers({"kind": "demo", "side": 8, "kept": 1, "sign": False}, 1)
     smooth = torch.ones(384)
     assert torch.allclose(workers.mean([smooth], LAYOUT[:1])[0], smooth, atol=1e-5)

@@ -71,9 +71,9 @@ class DeepSpeeds:
         sent = self.compress(compensated)
         self.worker_error = compensated - sent
         compensated_server = sent.mean(axis=0) + self.server_error
-        told = self.compress(compensated_server)
-        self.server_error = compensated_server - told
-        return told.ravel()
+        decoded = self.compress(compensated_server)
+        self.server_error = compensated_server - decoded
+        return decoded.ravel()
 
     @staticmethod
     def compress(buffer: np.ndarray) -> np.ndarray:

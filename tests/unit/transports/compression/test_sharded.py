@@ -196,9 +196,9 @@ def reference(
     sent = np.stack([[code(shard) for shard in own] for own in compensated])
     worker[:] = compensated - sent
     compensated_mean = sent.sum(axis=0) / num_workers + server
-    told = np.stack([code(shard) for shard in compensated_mean])
-    server[:] = compensated_mean - told
-    return told.ravel()
+    decoded = np.stack([code(shard) for shard in compensated_mean])
+    server[:] = compensated_mean - decoded
+    return decoded.ravel()
 
 
 def test_errors_on_both_sides_are_fed_back_as_in_the_authors_algorithm() -> None:
@@ -251,15 +251,15 @@ def test_a_bucket_goes_in_slices_and_ends_the_same_everywhere(channel: str) -> N
         assert torch.equal(found, expected)
 
 
-def test_a_vote_that_is_no_number_is_told_as_such() -> None:
+def test_a_vote_that_is_no_number_is_reported_as_such() -> None:
     codec = Workers("signsgd", 1).members[0]._codec
     assert isinstance(codec, _sharded.ShardedCodec)
     votes, layout = np.array([1, 0, -1, np.nan, 1], np.float32), [Piece(0, (5,))]
-    told = np.zeros(5, np.float32)
+    decoded = np.zeros(5, np.float32)
     payload = np.empty(2, np.uint8)
     codec.encode_mean_into(payload, votes, layout)
-    codec.add_decoded_mean(payload, told, 1.0, layout)
-    assert np.array_equal(told, votes, equal_nan=True)
+    codec.add_decoded_mean(payload, decoded, 1.0, layout)
+    assert np.array_equal(decoded, votes, equal_nan=True)
 
 
 def test_nothing_of_an_earlier_exchange_goes_out_again() -> None:

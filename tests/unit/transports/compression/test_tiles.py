@@ -27,7 +27,7 @@ from transports.compression._tiles import (
         ((), 64, (1, 1)),
     ],
 )
-def test_sides_are_the_largest_divisors_that_are_not_above_the_one_asked_for(
+def test_sides_are_the_largest_divisors_that_are_not_above_the_one_requested(
     shape: tuple[int, ...], side: int, expected: tuple[int, int]
 ) -> None:
     """As get_smaller_split of github.com/bloc97/DeMo has it."""

@@ -56,20 +56,20 @@ def test_waiting_gives_up_without_harm() -> None:
 def test_callbacks_never_run_on_the_communication_thread() -> None:
     def body(communicator: Communicator) -> bool:
         release, threads = threading.Event(), []
-        told = threading.Semaphore(0)
+        received = threading.Semaphore(0)
 
         def callback(error: BaseException | None) -> None:
             assert error is None
             threads.append(threading.get_native_id())
-            told.release()
+            received.release()
 
         work = communicator.submit("wait", lambda _: wait_for(release), 0)
         work.add_done_callback(callback)
         release.set()
         work.wait()
         work.add_done_callback(callback)  # one that comes late is called as well
-        assert told.acquire(timeout=20)
-        assert told.acquire(timeout=20)
+        assert received.acquire(timeout=20)
+        assert received.acquire(timeout=20)
         return communicator.thread_id not in threads and len(threads) == 2
 
     assert run_communicators(body, 1) == [True]
@@ -177,9 +177,9 @@ def test_tensors_of_every_layout_work_in_place(make: Any, expected: torch.Tensor
     def body(communicator: Communicator) -> torch.Tensor:
         values: torch.Tensor = make()
         communicator.all_reduce(values).wait()
-        told = values.detach()
-        communicator.broadcast(told, 1).wait()
-        return told
+        received = values.detach()
+        communicator.broadcast(received, 1).wait()
+        return received
 
     for result in run_communicators(body, 2):
         assert torch.equal(result, expected)
@@ -197,7 +197,7 @@ def test_only_the_chosen_part_of_a_larger_tensor_changes() -> None:
         assert torch.equal(result, expected)
 
 
-def test_mistakes_are_told_to_the_caller_and_break_nothing() -> None:
+def test_mistakes_are_given_to_the_caller_and_break_nothing() -> None:
     def body(communicator: Communicator) -> float:
         values = torch.ones(4)
         with pytest.raises(OptionError, match="'mean' is not a reduction; allowed: sum, product, min, max, avg"):
@@ -324,9 +324,9 @@ def test_the_first_error_fails_all_that_comes_after_it(channel: str) -> None:
                 failed.wait()
             with pytest.raises(ValueError, match="a mistake in a compressor"):
                 queued.wait()
-            told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-            communicator.barrier().add_done_callback(told.put)
-            assert isinstance(told.get(timeout=20), ValueError)
+            received: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+            communicator.barrier().add_done_callback(received.put)
+            assert isinstance(received.get(timeout=20), ValueError)
             with pytest.raises(TransportError, match="a mistake in a compressor"):
                 communicator.send(torch.ones(4), 1).wait(20)
             return None
@@ -411,14 +411,14 @@ def test_different_operations_name_both_sides(channel: str) -> None:
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
-def test_different_sizes_are_told_as_those_of_the_tensors(channel: str) -> None:
+def test_different_sizes_are_reported_as_those_of_the_tensors(channel: str) -> None:
     def body(communicator: Communicator) -> str:
         with pytest.raises(TransportError) as raised:
             communicator.all_reduce(torch.ones(1000 + communicator.rank)).wait()
         return str(raised.value)
 
-    told = run_communicators(body, 2, channel=channel)
-    assert any("of 1000 float32 (4000 B)" in each and "of 1001 float32 (4004 B)" in each for each in told)
+    received = run_communicators(body, 2, channel=channel)
+    assert any("of 1000 float32 (4000 B)" in each and "of 1001 float32 (4004 B)" in each for each in received)
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
@@ -433,8 +433,8 @@ def test_different_reductions_are_an_error_and_no_number(channel: str) -> None:
 
     errors = run_communicators(body, 2, channel=channel)
     assert None not in errors
-    told = [str(error) for error in errors if isinstance(error, FrameMismatchError)]
-    assert any("all_reduce (avg) #1" in text and "all_reduce (sum) #1" in text for text in told)
+    received = [str(error) for error in errors if isinstance(error, FrameMismatchError)]
+    assert any("all_reduce (avg) #1" in text and "all_reduce (sum) #1" in text for text in received)
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
@@ -479,10 +479,10 @@ def test_callbacks_are_called_after_the_group_was_closed() -> None:
         closing.start()
         release.set()
         closing.join(20)
-        told: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        received: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         for work in (over, queued, communicator.barrier()):
-            work.add_done_callback(told.put)
-        return [error and type(error) for error in (told.get(timeout=5) for _ in range(3))]
+            work.add_done_callback(received.put)
+        return [error and type(error) for error in (received.get(timeout=5) for _ in range(3))]
 
     assert run_communicators(body, 1) == [[None, TransportError, TransportError]]
 

@@ -7,7 +7,7 @@ from tests.threads import run_communicators
 from transports.execution.communicator import Communicator
 from transports.execution.operations import _in_a_row
 
-WAYS = ("in a row", "backwards", "strided", "apart")
+LAYOUTS = ("in a row", "backwards", "strided", "apart")
 
 
 def _parts(way: str, lengths: list[int], rank: int) -> list[torch.Tensor]:
@@ -21,8 +21,8 @@ def _parts(way: str, lengths: list[int], rank: int) -> list[torch.Tensor]:
     return [part.clone() for part in whole.split(lengths)]
 
 
-@pytest.mark.parametrize("sent", WAYS)
-@pytest.mark.parametrize("received", WAYS)
+@pytest.mark.parametrize("sent", LAYOUTS)
+@pytest.mark.parametrize("received", LAYOUTS)
 @pytest.mark.parametrize("lengths", [[2, 2, 2], [3, 0, 1]], ids=str)
 def test_parts_are_exchanged_wherever_they_lie(sent: str, received: str, lengths: list[int]) -> None:
     """Each rank sends rank p `lengths[p]` elements, so that what comes to it is of one length."""
@@ -37,7 +37,7 @@ def test_parts_are_exchanged_wherever_they_lie(sent: str, received: str, lengths
         assert found == [_parts(sent, lengths, peer)[rank].tolist() for peer in range(3)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LAYOUTS)
 def test_parts_are_exchanged_in_place(way: str) -> None:
     """What arrives first does not go out again."""
 
@@ -50,7 +50,7 @@ def test_parts_are_exchanged_in_place(way: str) -> None:
         assert found == [_parts(way, [1000] * 3, peer)[rank].tolist() for peer in range(3)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LAYOUTS)
 def test_rows_of_one_memory_are_not_copied(way: str) -> None:
     parts = _parts(way, [2, 3, 1], 0)
     joined = _in_a_row(parts)

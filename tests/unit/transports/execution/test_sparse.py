@@ -50,7 +50,7 @@ def test_sums_are_gloo_s_to_the_last_bit(size: int) -> None:
         assert any(np.abs(gloo).max() > 0 for _, gloo in outcome.value["gloo"])
 
 
-def _mean_and_refusals(rank: Rank) -> dict[str, Any]:
+def _mean_and_errors(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
@@ -69,9 +69,9 @@ def _mean_and_refusals(rank: Rank) -> dict[str, Any]:
         "csr": lambda: dist.all_reduce(torch.eye(3).to_sparse_csr()),
         "broadcast": lambda: dist.broadcast(torch.eye(3).to_sparse(), 0),
     }.items():
-        with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the caller looks at the message
+        with pytest.raises(ValueError) as failure:  # noqa: PT011 - the caller looks at the message
             call()
-        results[name] = str(refusal.value)
+        results[name] = str(failure.value)
     again = torch.ones(3)
     dist.all_reduce(again)
     results["again"] = again.tolist()
@@ -83,7 +83,7 @@ def _mean_and_refusals(rank: Rank) -> dict[str, Any]:
 
 
 def test_means_are_had_and_what_is_not_is_refused_before_anything_travels() -> None:
-    for outcome in run_ranks(_mean_and_refusals, 2):
+    for outcome in run_ranks(_mean_and_errors, 2):
         result = outcome.value
         assert result["mean"] == [0.5, 0.5, 4.0, 0.0]
         assert result["sparse"] == result["dense"] == [3, 0, -7, 0]
@@ -94,7 +94,7 @@ def test_means_are_had_and_what_is_not_is_refused_before_anything_travels() -> N
 
 
 def test_shapes_that_differ_are_named_on_both_sides() -> None:
-    outcomes = run_ranks(_mean_and_refusals, 2)
+    outcomes = run_ranks(_mean_and_errors, 2)
     assert "rank 0 reduces a sparse tensor of shape (3, 3)" in outcomes[0].value["mismatch"]
     assert "rank 1 one of shape (4, 4) with 2 sparse dimensions" in outcomes[0].value["mismatch"]
 

@@ -3,7 +3,7 @@ import time
 from transports.execution.trace import OperationTrace
 
 
-def test_what_is_seen_from_outside_is_busy_from_the_moment_it_was_asked() -> None:
+def test_what_is_seen_from_outside_is_busy_from_the_moment_it_was_requested() -> None:
     enqueued_s = time.monotonic()
     trace = OperationTrace.from_outside(3, "all_reduce", 40, enqueued_s=enqueued_s)
     assert (trace.started_s, trace.first_byte_s, trace.payload_bytes) == (enqueued_s, enqueued_s, 40)

@@ -61,7 +61,7 @@ def test_the_first_that_is_missing_is_named_and_the_others_say_that_they_came(st
         assert "Rank 2 failed" in ended[rank]
 
 
-def test_all_that_are_missing_are_named_when_that_is_asked() -> None:
+def test_all_that_are_missing_are_named_when_that_is_requested() -> None:
     barriers = barriers_of(HashStore(), 5)
     assert meet(barriers, {0: SHORT_S, 3: LONG_S}, wait_all_ranks=True)[0].startswith("Ranks 1, 2, 4 failed")
 
@@ -71,7 +71,7 @@ def test_without_rank_0_the_others_name_it() -> None:
     assert all("Rank 0 failed to pass monitoredBarrier" in error for error in ended.values())
 
 
-def test_one_that_comes_late_is_told_and_the_next_barrier_is_everybodys() -> None:
+def test_one_that_comes_late_is_reported_and_the_next_barrier_is_everybodys() -> None:
     barriers = barriers_of(HashStore(), 3)
     meet(barriers, {0: SHORT_S, 2: SHORT_S})
     assert meet(barriers, {1: LONG_S})[1].startswith("Rank 1 failed to pass")

@@ -37,7 +37,7 @@ def run(store: Path, record: Path | None, backend: str) -> "subprocess.Completed
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [
         ("gloo", "testbed"),
         ("NCCL", "testbed"),
@@ -48,8 +48,8 @@ def run(store: Path, record: Path | None, backend: str) -> "subprocess.Completed
         ("testbed", "testbed"),
     ],
 )
-def test_gloo_and_nccl_are_replaced_and_others_are_not(asked: str, found: str) -> None:
-    assert target(asked, "testbed") == found
+def test_gloo_and_nccl_are_replaced_and_others_are_not(requested: str, found: str) -> None:
+    assert target(requested, "testbed") == found
 
 
 def test_groups_by_whatever_function_are_ours_and_are_written_down(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def meet(store: Path, environment: dict[str, str], backend: str) -> "subprocess.
     )
 
 
-def test_a_script_that_asked_for_gloo_has_its_monitored_barrier(tmp_path: Path) -> None:
+def test_a_script_that_requested_gloo_has_its_monitored_barrier(tmp_path: Path) -> None:
     record = tmp_path / "redirected"
     record.touch()
     done = meet(tmp_path / "store", {"TESTBED_REDIRECT": str(record)}, "gloo")

@@ -11,7 +11,7 @@ from testbed.experiment.link import LinkSpec
 REDIRECTS = {"s0-eth0": ["ifb3"]}
 
 
-def test_filters_that_send_all_packets_somewhere_are_told_from_others() -> None:
+def test_filters_that_send_all_packets_somewhere_are_distinguished_from_others() -> None:
     """As `tc -j filter show dev v ingress` of iproute2 6.1 prints one u32 filter."""
     table: dict[str, Any] = {"protocol": "all", "pref": 49152, "kind": "u32", "chain": 0}
     mirred = {"order": 1, "kind": "mirred", "mirred_action": "redirect", "direction": "egress", "to_dev": "ifb7"}
@@ -52,13 +52,13 @@ def test_read_back_notices_what_differs() -> None:
     assert stage.differences({"qdiscs": [root], "redirects": REDIRECTS}) == []
     root["options"]["delay"]["delay"] = 0.02
     assert stage.differences({"qdiscs": [root], "redirects": REDIRECTS}) == [
-        "ifb3: netem delay is 0.02, asked for 0.01"
+        "ifb3: netem delay is 0.02, requested 0.01"
     ]
     assert stage.differences({"qdiscs": [root | {"dev": "ifb4"}], "redirects": REDIRECTS}) == [
-        "ifb3: root qdisc is absent, asked for netem"
+        "ifb3: root qdisc is absent, requested netem"
     ]
-    for ways in ({}, {"s0-eth0": ["some"]}, {"s0-eth0": ["ifb3", "ifb4"]}):
-        (line,) = stage.differences({"qdiscs": [root], "redirects": ways})
+    for targets in ({}, {"s0-eth0": ["some"]}, {"s0-eth0": ["ifb3", "ifb4"]}):
+        (line,) = stage.differences({"qdiscs": [root], "redirects": targets})
         assert line.startswith("s0-eth0: what arrives goes to ")
 
 
@@ -77,10 +77,12 @@ def stage(**link: Any) -> NetemStage:
         ({"duplicate": "0.1%", "reorder": "2%"}, "delay 10000us duplicate 0.1% reorder 2%"),
     ],
 )
-def test_everything_that_netem_can_is_asked_of_it(link: dict[str, Any], words: str) -> None:
-    asked = stage(delay="10ms", **link)
-    assert asked.tc_commands()[-1].endswith(words)
-    assert asked.tc_changes(stage(delay="1ms")) == [asked.tc_commands()[-1].replace("qdisc add", "qdisc change")]
+def test_everything_that_netem_can_is_read_from_it(link: dict[str, Any], words: str) -> None:
+    requested = stage(delay="10ms", **link)
+    assert requested.tc_commands()[-1].endswith(words)
+    assert requested.tc_changes(stage(delay="1ms")) == [
+        requested.tc_commands()[-1].replace("qdisc add", "qdisc change")
+    ]
 
 
 def test_a_change_that_ends_reordering_says_so_because_the_kernel_would_keep_the_share() -> None:
@@ -92,9 +94,9 @@ def test_a_change_that_ends_reordering_says_so_because_the_kernel_would_keep_the
 
 def test_read_back_notices_bursts_duplicates_and_reordering() -> None:
     bursts = {"kind": "gilbert_elliott", "good_to_bad": 0.01, "bad_to_good": 0.25, "loss_in_bad": 0.9}
-    asked = stage(delay="10ms", loss=bursts, duplicate=0.001, reorder=0.02)
+    requested = stage(delay="10ms", loss=bursts, duplicate=0.001, reorder=0.02)
     options: dict[str, Any] = {
-        "limit": asked.max_packets,
+        "limit": requested.max_packets,
         "delay": {"delay": 0.01, "jitter": 0},
         "loss-gemodel": {"p": 0.01, "r": 0.25, "1-h": 0.9, "1-k": 0},
         "duplicate": {"duplicate": 0.001, "correlation": 0},
@@ -102,16 +104,16 @@ def test_read_back_notices_bursts_duplicates_and_reordering() -> None:
     }
     root = {"kind": "netem", "dev": "ifb3", "root": True, "options": options}
     state = {"qdiscs": [root], "redirects": REDIRECTS}
-    assert asked.differences(state) == []
+    assert requested.differences(state) == []
     for key, inner in (("loss-gemodel", "r"), ("duplicate", "duplicate"), ("reorder", "reorder")):
         kept = options[key]
         options[key] = kept | {inner: 0.5}
-        assert len(asked.differences(state)) == 1
+        assert len(requested.differences(state)) == 1
         del options[key]
-        assert asked.differences(state)
+        assert requested.differences(state)
         options[key] = kept
     options["loss-random"] = {"loss": 0.1}
-    assert asked.differences(state) == ["ifb3: netem loss is 0.1, asked for 0.0"]
+    assert requested.differences(state) == ["ifb3: netem loss is 0.1, requested 0.0"]
 
 
 def test_normal_jitter_does_not_become_uniform_in_place() -> None:
@@ -123,7 +125,7 @@ def test_normal_jitter_does_not_become_uniform_in_place() -> None:
         uniform.tc_changes(normal)
 
 
-def test_the_seed_is_told_to_kernels_that_take_one_and_only_where_something_is_drawn() -> None:
+def test_the_seed_is_given_to_kernels_that_take_one_and_only_where_something_is_drawn() -> None:
     assert stage(delay="1ms").tc_commands_if_known() == []
     (line,) = stage(loss="1%").tc_commands_if_known()
     assert line == stage(loss="1%").tc_commands()[-1].replace("qdisc add", "qdisc change") + " seed 65540"

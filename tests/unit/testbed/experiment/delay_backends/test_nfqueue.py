@@ -46,25 +46,30 @@ def test_every_direction_and_every_seed_draws_other_losses() -> None:
     assert stage(lossy, seed=2**32 - 1).parameters.seed == (2**32 - 1) * 65_537 + 2
 
 
-def test_bursts_jitter_and_reordering_are_told_as_asked() -> None:
+def test_bursts_jitter_and_reordering_are_reported_as_requested() -> None:
     bursts = {"kind": "gilbert_elliott", "good_to_bad": 0.01, "bad_to_good": 0.25, "loss_in_good": 0.001}
     jitter = {"deviation": "1ms", "distribution": "uniform"}
-    told = stage(
+    reported = stage(
         LinkSpec.model_validate({"delay": "5ms", "jitter": jitter, "loss": bursts, "reorder": "2%"})
     ).parameters
-    assert (told.good_to_bad, told.bad_to_good, told.loss_bad, told.loss_good) == (0.01, 0.25, 1.0, 0.001)
-    assert (told.delay_ns, told.jitter_ns, told.uniform, told.reorder) == (5e6, 1e6, 1.0, 0.02)
+    assert (reported.good_to_bad, reported.bad_to_good, reported.loss_bad, reported.loss_good) == (
+        0.01,
+        0.25,
+        1.0,
+        0.001,
+    )
+    assert (reported.delay_ns, reported.jitter_ns, reported.uniform, reported.reorder) == (5e6, 1e6, 1.0, 0.02)
 
 
 def test_parameters_in_force_that_differ_are_noticed() -> None:
-    asked = stage()
-    assert asked.parameter_differences(replace(asked.parameters, max_packets=5000.0)) == []
-    assert asked.parameter_differences(replace(asked.parameters, delay_ns=2e7)) == [
-        "s0-eth1: delay_ns of its delay line is 2e+07, asked for 1e+07"
+    requested = stage()
+    assert requested.parameter_differences(replace(requested.parameters, max_packets=5000.0)) == []
+    assert requested.parameter_differences(replace(requested.parameters, delay_ns=2e7)) == [
+        "s0-eth1: delay_ns of its delay line is 2e+07, requested 1e+07"
     ]
 
 
-def test_what_was_asked_reads_back_without_difference() -> None:
+def test_what_was_requested_reads_back_without_difference() -> None:
     assert stage().differences(state()) == []
 
 
@@ -73,7 +78,7 @@ def test_what_was_asked_reads_back_without_difference() -> None:
     [
         ({"firewall": []}, "absent"),
         ({"firewall": ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 2 --queue-bypass"]}, "--queue-bypass"),
-        ({"firewall": ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 7"]}, "asked for -A PREROUTING"),
+        ({"firewall": ["-A PREROUTING -i s0-eth1 -j NFQUEUE --queue-num 7"]}, "requested -A PREROUTING"),
         ({"firewall": ["-A PREROUTING -i s0-eth1 -j ACCEPT", *state()["firewall"]]}, "-j ACCEPT"),
         ({"queues": {}}, "nobody serves queue 2"),
         ({"queues": parse_queues(SERVED.replace("3 1 ", "3 2 "))}, "copy mode of its queue is 2"),

@@ -18,12 +18,12 @@ from testbed.experiment.delay_backends.tap import (
 from testbed.experiment.link import LinkSpec
 from testbed.system.native.build import program
 
-ASKED = {"rate": "1gbit", "delay": "10ms", "loss": "1%", "queue": "300kB", "ecn": "100kB", "duplicate": 0.001}
+REQUESTED = {"rate": "1gbit", "delay": "10ms", "loss": "1%", "queue": "300kB", "ecn": "100kB", "duplicate": 0.001}
 NUM_BUCKETS = 896
 
 
 def stage(link: dict[str, Any] | None = None, *, seed: int = 1, index: int = 2) -> TapStage:
-    return Tap().stage(LinkSpec.model_validate(link or ASKED), interface="s0-eth1", index=index, seed=seed)
+    return Tap().stage(LinkSpec.model_validate(link or REQUESTED), interface="s0-eth1", index=index, seed=seed)
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def state(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_the_relay_is_told_everything_that_is_asked() -> None:
+def test_the_relay_is_given_everything_that_is_requested() -> None:
     assert stage().relay_argument() == (
         "2:rate_bps=1000000000.0,queue_bytes=300000.0,mark_bytes=100000.0,delay_ns=10000000.0,jitter_ns=0.0,"
         "uniform=0.0,loss_good=0.01,loss_bad=0.0,good_to_bad=0.0,bad_to_good=0.0,duplicate=0.001,reorder=0.0,"
@@ -47,9 +47,9 @@ def test_the_relay_is_told_everything_that_is_asked() -> None:
 def test_bursts_and_kinds_of_jitter_reach_the_relay() -> None:
     bursts = {"kind": "gilbert_elliott", "good_to_bad": 0.01, "bad_to_good": 0.25, "loss_in_bad": 0.9}
     jitter = {"deviation": "1ms", "distribution": "uniform"}
-    told = stage({"delay": "5ms", "loss": bursts, "jitter": jitter, "reorder": "1%"}).parameters
-    assert (told.loss_good, told.loss_bad, told.good_to_bad, told.bad_to_good) == (0, 0.9, 0.01, 0.25)
-    assert (told.jitter_ns, told.uniform, told.reorder, told.mark_bytes) == (1e6, 1, 0.01, 0)
+    reported = stage({"delay": "5ms", "loss": bursts, "jitter": jitter, "reorder": "1%"}).parameters
+    assert (reported.loss_good, reported.loss_bad, reported.good_to_bad, reported.bad_to_good) == (0, 0.9, 0.01, 0.25)
+    assert (reported.jitter_ns, reported.uniform, reported.reorder, reported.mark_bytes) == (1e6, 1, 0.01, 0)
 
 
 def test_every_direction_and_every_seed_draws_otherwise() -> None:
@@ -59,8 +59,8 @@ def test_every_direction_and_every_seed_draws_otherwise() -> None:
 
 @pytest.mark.parametrize(("delay", "refused"), [("0s", False), ("199us", True), ("200us", False), ("1s", False)])
 def test_a_delay_that_a_program_cannot_be_woken_for_is_refused(delay: str, refused: bool) -> None:
-    assert bool(Tap().refusals(LinkSpec.model_validate({"delay": delay}))) is refused
-    assert not Tap().refusals(LinkSpec.model_validate({"delay": delay, "best_effort": True}))
+    assert bool(Tap().unsupported(LinkSpec.model_validate({"delay": delay}))) is refused
+    assert not Tap().unsupported(LinkSpec.model_validate({"delay": delay, "best_effort": True}))
 
 
 def test_nothing_but_the_relay_is_needed() -> None:
@@ -72,15 +72,15 @@ def test_nothing_but_the_relay_is_needed() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"addresses": []}, "is absent, asked for a TAP device"),
+        ({"addresses": []}, "is absent, requested a TAP device"),
         ({"addresses": [{"ifname": "s0-eth1", "linkinfo": {"info_kind": "veth"}}]}, "is veth"),
         (
             {"addresses": [{"ifname": "s0-eth1", "linkinfo": {"info_kind": "tun", "info_data": {"type": "tap"}}}]},
             "IFF_VNET_HDR",
         ),
         ({"relay": {}}, "nobody relays"),
-        ({"relay": {2: replace(stage().parameters, rate_bps=9e8)}}, "rate_bps is 9e+08, asked for 1e+09"),
-        ({"relay": {2: replace(stage().parameters, seed=7.0)}}, "seed is 7, asked for 65539"),
+        ({"relay": {2: replace(stage().parameters, rate_bps=9e8)}}, "rate_bps is 9e+08, requested 1e+09"),
+        ({"relay": {2: replace(stage().parameters, seed=7.0)}}, "seed is 7, requested 65539"),
     ],
 )
 def test_every_difference_is_noticed(changes: dict[str, Any], words: str) -> None:
@@ -92,9 +92,10 @@ def test_every_difference_is_noticed(changes: dict[str, Any], words: str) -> Non
 def test_the_counters_of_the_program_are_understood() -> None:
     late = [0] * NUM_BUCKETS
     late[20] = 3
-    told = [float(number) for number in range(len(fields(RelayParameters)))]
+    reported = [float(number) for number in range(len(fields(RelayParameters)))]
     rows = [
-        struct.pack(f"=11Q{NUM_BUCKETS}Q{len(told)}d", *range(11 * row, 11 * row + 11), *late, *told) for row in (0, 1)
+        struct.pack(f"=11Q{NUM_BUCKETS}Q{len(reported)}d", *range(11 * row, 11 * row + 11), *late, *reported)
+        for row in (0, 1)
     ]
     counters = parse_counters(b"".join(rows))
     assert list(counters) == [0, 1]
@@ -104,7 +105,7 @@ def test_the_counters_of_the_program_are_understood() -> None:
     assert (second.num_failed, second.backlog_bytes) == (19, 20)
     assert second.rate_bps == second.parameters.rate_bps, "a link that has changed is judged by the rate in force"
     assert second.parameters.argument(1) == "1:" + ",".join(
-        f"{field.name}={value!r}" for field, value in zip(fields(RelayParameters), told, strict=True)
+        f"{field.name}={value!r}" for field, value in zip(fields(RelayParameters), reported, strict=True)
     )
     assert (second.delay.num_dropped, second.delay.num_marked) == (19, 15)
     assert second.delay.since(counters[0].delay).num_marked == 11

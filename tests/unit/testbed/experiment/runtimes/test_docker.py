@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.experiment.experiment import validate
 from testbed.experiment.runtimes.base import RUNTIMES
 from testbed.experiment.runtimes.docker import DEFAULT_IMAGE
@@ -40,10 +40,10 @@ def test_a_command_sees_the_directory_that_it_was_typed_in(tmp_path: Path, monke
     assert runtime_driver(training)._mounts() == ("/data",)  # type: ignore[attr-defined]
 
 
-def test_what_the_machine_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_machine_misses_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     plan = planned({"kind": "docker", "mounts": ["/no/such/place"]})
-    mounts, daemon = runtime_driver(plan).lacks()
+    mounts, daemon = runtime_driver(plan).missing()
     assert mounts == "runtime.mounts: there is no /no/such/place on this machine"
     assert "docker is missing" in daemon
     assert "or runtime: namespace" in daemon
@@ -56,7 +56,7 @@ def test_what_the_machine_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pyt
         ("[]", "echo 'No such image' >&2; exit 1", f"there is no image {DEFAULT_IMAGE} here: make image"),
     ],
 )
-def test_a_daemon_that_cannot_do_it_is_refused_with_the_cure(
+def test_a_daemon_that_cannot_do_it_is_refused_with_the_fix(
     security: str, images: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -66,29 +66,29 @@ def test_a_daemon_that_cannot_do_it_is_refused_with_the_cure(
     (tmp_path / "docker").write_text(script)
     (tmp_path / "docker").chmod(0o755)
     plan = planned()
-    (found,) = runtime_driver(plan).lacks()
+    (found,) = runtime_driver(plan).missing()
     assert complaint in found
 
 
 @pytest.mark.parametrize(("pull", "is_here"), [("missing", False), ("always", True)])
-def test_the_image_is_fetched_when_hosts_start_and_not_when_it_is_asked_whether_they_can(
+def test_the_image_is_fetched_when_hosts_start_and_not_when_it_is_queried_whether_they_can(
     pull: str, is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The registry refuses, so that nothing is started."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    asked = tmp_path / "asked"
+    requested = tmp_path / "requested"
     image = "echo sha256:1" if is_here else "echo 'No such image' >&2; exit 1"
     script = f'#!/bin/sh\ncase $3 in info) echo \'{{"ServerVersion": "20.10"}}\' ;; image) {image} ;; esac\n'
-    (tmp_path / "docker").write_text(f'{script}case $3 in pull) echo "$@" >>{asked}; exit 1 ;; esac\nexit 0\n')
+    (tmp_path / "docker").write_text(f'{script}case $3 in pull) echo "$@" >>{requested}; exit 1 ;; esac\nexit 0\n')
     (tmp_path / "docker").chmod(0o755)
     plan = planned({"kind": "docker", "pull": pull, "image": "my/train:1"})
-    assert runtime_driver(plan).lacks() == []
-    assert not asked.exists()
+    assert runtime_driver(plan).missing() == []
+    assert not requested.exists()
     state = RunState.create("r1", root=tmp_path)
-    with pytest.raises(EnvironmentLacksError, match="docker pull: status 1"):
+    with pytest.raises(MissingRequirementError, match="docker pull: status 1"):
         runtime_driver(plan).start(state, log_directory=tmp_path)
-    assert len(asked.read_text().splitlines()) == 1
+    assert len(requested.read_text().splitlines()) == 1
 
 
 def test_a_runtime_survives_being_written_down() -> None:

@@ -72,10 +72,10 @@ def test_a_link_of_the_file_has_its_own_settings_which_the_spec_overrides() -> N
     links = [{"between": ["s0", "s1"], "link": {"rate": "1gbit", "delay": "5ms"}}]
     topology = {"kind": "file", "switches": {"s0": 1, "s1": 1}, "links": links}
     made = make_plan(validate({"name": "x", "workers": 2, "topology": topology, "links": {"s1->s0": {"delay": "7ms"}}}))
-    asked = {direction.hop: direction.asked for direction in made.directions}
-    assert (asked["s0", "s1"].rate_bps, asked["s0", "s1"].delay_s) == (1e9, 5e-3)
-    assert (asked["s1", "s0"].rate_bps, asked["s1", "s0"].delay_s) == (1e9, 7e-3)
-    assert asked["w0", "s0"].delay_s == 0
+    requested = {direction.hop: direction.requested for direction in made.directions}
+    assert (requested["s0", "s1"].rate_bps, requested["s0", "s1"].delay_s) == (1e9, 5e-3)
+    assert (requested["s1", "s0"].rate_bps, requested["s1", "s0"].delay_s) == (1e9, 7e-3)
+    assert requested["w0", "s0"].delay_s == 0
 
 
 def test_a_network_in_a_file_of_its_own_is_written_into_the_resolved_spec(tmp_path: Path) -> None:

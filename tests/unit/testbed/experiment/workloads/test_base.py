@@ -12,7 +12,7 @@ BENCH = {"kind": "allreduce", "sizes": ["64KiB"], "stacks": ["ring/tcp"]}
 COMMAND: dict[str, Any] = {"kind": "command", "argv": ["true"]}
 
 
-def refusal(**spec: Any) -> str:
+def failure(**spec: Any) -> str:
     with pytest.raises(SpecError) as caught:
         make_plan(validate({"name": "x", **spec}))
     return str(caught.value)
@@ -21,7 +21,7 @@ def refusal(**spec: Any) -> str:
 @pytest.mark.parametrize("option", [{"streams": 2}, {"send_buffer": "1MiB"}, {"zero_copy": True}])
 def test_a_stack_opens_its_own_connections(option: dict[str, Any]) -> None:
     (name,) = option
-    assert f"channel.{name}: stack gloo opens its own" in refusal(stack="gloo", channel={"kind": "tcp", **option})
+    assert f"channel.{name}: stack gloo opens its own" in failure(stack="gloo", channel={"kind": "tcp", **option})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_stack_opens_its_own_connections(option: dict[str, Any]) -> None:
     ],
 )
 def test_the_all_reduce_workload_says_everything_in_its_stacks(spec: dict[str, Any], key: str) -> None:
-    assert refusal(workload=BENCH, **spec).startswith(f"{key}: workload allreduce ")
+    assert failure(workload=BENCH, **spec).startswith(f"{key}: workload allreduce ")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_all_reduce_workload_says_everything_in_its_stacks(spec: dict[str, A
     [({"collective": "tree"}, "collective"), ({"channel": "udp"}, "channel"), ({"compression": "fp16"}, "compression")],
 )
 def test_a_command_without_our_backend_reads_none_of_its_options(spec: dict[str, Any], key: str) -> None:
-    assert f"{key}: nothing reads it" in refusal(workload=COMMAND, **spec)
+    assert f"{key}: nothing reads it" in failure(workload=COMMAND, **spec)
     make_plan(validate({"name": "x", "workload": {**COMMAND, "backend": "testbed"}, **spec}))
 
 

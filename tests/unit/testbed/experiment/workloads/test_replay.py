@@ -145,7 +145,7 @@ def test_what_cannot_be_replayed_is_refused_with_what_can(options: dict[str, obj
         replay(**options)
 
 
-def test_what_a_file_does_not_say_cannot_be_asked_of_it(path: Path, tmp_path: Path) -> None:
+def test_what_a_file_does_not_say_cannot_be_read_from_it(path: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="device: a file says what was recorded"):
         replay(trace=str(path), device="v100")
     silent = tmp_path / "silent.txt"

@@ -172,7 +172,7 @@ def test_the_number_of_compute_only_iterations_changes_no_result(workers: list[W
 
 
 @pytest.mark.parametrize("kind", ["top_k", "powersgd"])
-def test_compressed_gradients_train_too_and_every_byte_and_second_is_told(kind: str) -> None:
+def test_compressed_gradients_train_too_and_every_byte_and_second_is_reported(kind: str) -> None:
     """Buckets are formed anew in the second iteration; the errors fed back follow the parameters."""
     trained = _train(num_workers=2, compression=kind)
     assert len({worker.finished.parameters_sha256 for worker in trained}) == 1
@@ -335,7 +335,7 @@ def test_options_out_of_range_are_refused(option: str, value: object) -> None:
         WORKLOADS.parse({"kind": "training", option: value})
 
 
-def test_phases_are_told_to_whoever_watches() -> None:
+def test_phases_are_given_to_whoever_watches() -> None:
     training = WORKLOADS.parse({"kind": "training", "compute_only": 4, "warmup": 2, "iterations": 5})
     assert training.phase_lengths() == {"compute_only": 4, "warmup": 2, "measured": 5}
     assert training.num_iterations() == 5

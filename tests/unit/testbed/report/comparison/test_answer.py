@@ -32,7 +32,7 @@ def swept(summary: Summary, times_s: Mapping[tuple[Any, ...], float | None], *pa
             bound_s=0.1,
             schedule_bound_s=0.1,
             predicted_s=0.1,
-            num_asked=1,
+            num_requested=1,
             runs=() if time_s is None else (taking(summary, time_s),),
         )
         for values, time_s in times_s.items()
@@ -49,7 +49,7 @@ def test_a_quantity_is_enough_where_more_brings_less_than_a_tenth(summary: Summa
     )
 
 
-def test_a_quantity_that_harms_is_told_from_its_harmful_end(summary: Summary) -> None:
+def test_a_quantity_that_harms_is_distinguished_from_its_harmful_end(summary: Summary) -> None:
     (sentence,) = answer(swept(summary, {("0ms",): 0.1, ("2ms",): 0.2, ("10ms",): 0.8}, "link.delay"))
     assert sentence.startswith("From 10ms to 0ms an iteration becomes 8 times as fast")
     assert "every step of link.delay counts." in sentence

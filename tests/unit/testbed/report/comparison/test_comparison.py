@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from testbed.errors import EnvironmentLacksError
+from testbed.errors import MissingRequirementError
 from testbed.record.reader import Record
 from testbed.record.summary import CommandSummary, Outcome, Summary
 from testbed.report.comparison.comparison import render_comparison, render_points, write_comparison
@@ -33,14 +33,14 @@ def rate(text: str) -> dict[str, Any]:
     return {"link.rate": text}
 
 
-def point(*runs: Summary, num_asked: int = 1, **settings: Any) -> ComparedPoint:
+def point(*runs: Summary, num_requested: int = 1, **settings: Any) -> ComparedPoint:
     return ComparedPoint(
         settings=settings or {"link.rate": "100mbit"},
         spec_sha256="ab" * 32,
         bound_s=0.5,
         schedule_bound_s=0.5,
         predicted_s=0.6,
-        num_asked=num_asked,
+        num_requested=num_requested,
         runs=runs,
     )
 
@@ -61,7 +61,7 @@ def test_a_point_is_the_mean_of_its_runs_that_stand(summary: Summary) -> None:
     assert summary.iteration_time_s is not None
     mean_s = summary.iteration_time_s.mean
     runs = [slower(summary, factor) for factor in (1, 3, 2)]
-    row = point(*runs, slower(summary, 100, "invalid"), num_asked=4).row()
+    row = point(*runs, slower(summary, 100, "invalid"), num_requested=4).row()
     assert row["iteration_time_s"] == pytest.approx(2 * mean_s)
     assert (row["iteration_time_low_s"], row["iteration_time_high_s"]) == (mean_s, 3 * mean_s)
     assert (row["num_runs"], row["outcome"]) == (3, "invalid")
@@ -70,8 +70,8 @@ def test_a_point_is_the_mean_of_its_runs_that_stand(summary: Summary) -> None:
 
 
 def test_a_point_without_a_run_that_stands_has_theory_and_no_numbers(summary: Summary) -> None:
-    for lacking in (point(), point(slower(summary, 1, "failed"))):
-        row = lacking.row()
+    for missing in (point(), point(slower(summary, 1, "failed"))):
+        row = missing.row()
         assert (row["iteration_time_s"], row["scaling_factor"], row["loss"]) == (None, None, None)
         assert (row["allreduce_bound_s"], row["allreduce_predicted_s"]) == (0.5, 0.6)
     assert point().outcome == "not run"
@@ -137,5 +137,5 @@ def test_the_directory_has_the_same_numbers_for_scripts(summary: Summary, tmp_pa
     assert document["points"][0]["runs"][0]["record"] == summary.record
     assert (written.directory / "sweep.csv").read_text().startswith("link.rate,outcome,num_runs,iteration_time_s")
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentLacksError, match="cannot write"):
+    with pytest.raises(MissingRequirementError, match="cannot write"):
         write_comparison(comparison(tmp_path / "file", point(summary)))

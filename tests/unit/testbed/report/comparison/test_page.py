@@ -22,7 +22,7 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
             bound_s=0.5,
             schedule_bound_s=0.5,
             predicted_s=0.6,
-            num_asked=1,
+            num_requested=1,
             runs=runs,
         )
         for rate, runs in (("100mbit", (summary,)), ("1gbit", ()))
@@ -50,7 +50,7 @@ def test_the_page_says_what_all_runs_have_in_common(record: Callable[..., Record
             bound_s=0.5,
             schedule_bound_s=0.5,
             predicted_s=0.6,
-            num_asked=1,
+            num_requested=1,
             runs=(made.model_copy(update={"setup": f"star · {rate} · ring over tcp"}),),
         )
         for rate in ("100mbit", "1gbit")

@@ -26,7 +26,13 @@ def summary(record: Callable[..., Record]) -> Summary:
 def comparison(settings: list[dict[str, Any]], *runs: Summary, axes: tuple[tuple[str, ...], ...] = ()) -> Comparison:
     points = tuple(
         ComparedPoint(
-            settings=each, spec_sha256="ab", bound_s=0.5, schedule_bound_s=0.5, predicted_s=0.6, num_asked=1, runs=runs
+            settings=each,
+            spec_sha256="ab",
+            bound_s=0.5,
+            schedule_bound_s=0.5,
+            predicted_s=0.6,
+            num_requested=1,
+            runs=runs,
         )
         for each in settings
     )
@@ -100,7 +106,7 @@ def test_a_logarithmic_axis_has_whole_numbers(summary: Summary) -> None:
             bound_s=0.1,
             schedule_bound_s=0.1,
             predicted_s=0.1,
-            num_asked=1,
+            num_requested=1,
             runs=(summary.model_copy(update={"iteration_time_s": quantiles.model_copy(update={"mean": time_s})}),),
         )
         for rate, time_s in (("10mbit", 2.5), ("1gbit", 0.2))

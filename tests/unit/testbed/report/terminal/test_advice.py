@@ -69,11 +69,11 @@ def test_fusion_is_said_in_words() -> None:
 
 def test_json_is_marked_as_predicted_and_has_every_change() -> None:
     advice = advise(TODAY, 0.9, max_efficiency=0.956)
-    told = advice_json(advice, "resnet50")
-    assert told["kind"] == "predicted"
-    assert told["recommended"] == "links"
-    assert [each["change"] for each in told["changes"]] == [change.name for change in advice.changes]
-    assert told["today"]["scaling_factor"] == TODAY.scaling_factor
+    reported = advice_json(advice, "resnet50")
+    assert reported["kind"] == "predicted"
+    assert reported["recommended"] == "links"
+    assert [each["change"] for each in reported["changes"]] == [change.name for change in advice.changes]
+    assert reported["today"]["scaling_factor"] == TODAY.scaling_factor
 
 
 def test_a_trace_shows_the_largest_layers_in_their_order_and_what_was_recorded() -> None:

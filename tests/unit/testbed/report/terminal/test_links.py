@@ -7,8 +7,16 @@ from testbed.report.terminal.links import render_links
 
 
 def line_of(rate: str, *, down: bool = False) -> str:
-    asked: dict[str, Any] = {"rate": rate, "delay": "5ms", "loss": 0.01, "queue": "1MB"}
-    row = {"from": "w0", "to": "s0", "down": down, "asked": asked, "used_bps": 25e6, "backlog_bytes": 0, "drops": 1234}
+    requested: dict[str, Any] = {"rate": rate, "delay": "5ms", "loss": 0.01, "queue": "1MB"}
+    row = {
+        "from": "w0",
+        "to": "s0",
+        "down": down,
+        "requested": requested,
+        "used_bps": 25e6,
+        "backlog_bytes": 0,
+        "drops": 1234,
+    }
     file = io.StringIO()
     render_links("r1", [row], Console(file=file, width=120))
     title, _, line = file.getvalue().splitlines()

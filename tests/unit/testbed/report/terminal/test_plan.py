@@ -30,7 +30,7 @@ def test_the_link_that_decides_is_named() -> None:
     assert "by the bytes of s0 -> s1, the most loaded link that workers share" in text
 
 
-def test_what_else_is_asked_of_a_direction_is_shown() -> None:
+def test_what_else_is_requested_of_a_direction_is_shown() -> None:
     bursts = {"kind": "gilbert_elliott", "good_to_bad": "1%", "bad_to_good": "25%"}
     links = {"w0->s0": {"delay": "2ms", "jitter": "1ms", "loss": bursts}, "s0->w0": {"loss": "1%", "queue": "250kB"}}
     text = rendered(workers=2, links=links)

@@ -23,7 +23,7 @@ def rendered(expected: Expected | None = EXPECTED, **keys: Any) -> str:
     return stream.getvalue()
 
 
-def test_computing_whose_time_is_told_is_told_apart() -> None:
+def test_computing_whose_time_is_reported_is_distinguished() -> None:
     paced, real = rendered(workload=PACED), rendered()
     assert "computing 150 ms; communicating" in paced
     assert "optimizer 30" in paced
@@ -44,10 +44,10 @@ def test_in_slower_time_hosts_cost_what_the_prediction_took() -> None:
 
 def test_scripts_read_the_same() -> None:
     found = predict_iteration(make_plan(validate({"name": "x", "workload": PACED})))
-    told = json.loads(json.dumps(prediction_json(found, EXPECTED)))
-    assert told["parts"]["compute_s"] == found.compute_s
-    assert told["expected_error"] == 0.031
-    assert told["critical_path"][-1] == {"what": "optimizer", **found.critical_path[-1]._asdict()}
+    reported = json.loads(json.dumps(prediction_json(found, EXPECTED)))
+    assert reported["parts"]["compute_s"] == found.compute_s
+    assert reported["expected_error"] == 0.031
+    assert reported["critical_path"][-1] == {"what": "optimizer", **found.critical_path[-1]._asdict()}
 
 
 def test_a_row_for_each_exchange() -> None:
@@ -56,6 +56,6 @@ def test_a_row_for_each_exchange() -> None:
     render_exchanges(found, DEFAULT_COSTS, None, Console(file=stream, width=200))
     assert "ring/tcp" in stream.getvalue()
     assert "not predicted" in stream.getvalue()
-    told = exchanges_json(found, DEFAULT_COSTS, None)["exchanges"]
-    assert [each["stack"] for each in told] == ["ring/tcp", "gloo"]
-    assert told[1]["time_s"] is None
+    reported = exchanges_json(found, DEFAULT_COSTS, None)["exchanges"]
+    assert [each["stack"] for each in reported] == ["ring/tcp", "gloo"]
+    assert reported[1]["time_s"] is None

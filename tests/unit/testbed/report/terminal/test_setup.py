@@ -33,6 +33,6 @@ STAR = "star · 100 Mbit/s · "
     ],
 )
 def test_what_was_run_is_said_in_a_line(keys: dict[str, Any], words: str) -> None:
-    told = setup_text(validate({"name": "x", **keys}))
-    assert words in told
-    assert "\n" not in told
+    reported = setup_text(validate({"name": "x", **keys}))
+    assert words in reported
+    assert "\n" not in reported

@@ -17,9 +17,9 @@ def test_what_was_simulated_is_said_with_what_was_not() -> None:
     assert f"an iteration of {found.num_workers} workers on dumbbell takes" in text
     assert "300 ms of it is computing" in text
     assert REACH in text
-    told = simulation_json(found)
-    assert told["iterations_s"] == [list(found.iterations_s[0])]
-    assert told["scaling_factor"] == found.scaling_factor
+    reported = simulation_json(found)
+    assert reported["iterations_s"] == [list(found.iterations_s[0])]
+    assert reported["scaling_factor"] == found.scaling_factor
 
 
 def test_computing_that_nobody_knows_is_left_out() -> None:

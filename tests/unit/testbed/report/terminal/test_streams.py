@@ -36,7 +36,7 @@ def test_a_terminal_that_is_gone_stops_nobody() -> None:
     assert output.getvalue() == "[w0] kept\n"
 
 
-def test_a_terminal_has_colours_unless_told_otherwise() -> None:
+def test_a_terminal_has_colours_unless_configured_otherwise() -> None:
     colored, plain = Terminal(), Terminal()
     Streams(output=colored, error=colored, environment={}).write(1, "a", True)
     Streams(output=plain, error=plain, environment={"NO_COLOR": "1"}).write(1, "a", True)

@@ -185,13 +185,13 @@ def test_a_prediction_by_a_link_between_switches_is_not_called_the_cost_model(re
 
 def test_changes_are_listed_with_their_times_and_what_was_not_reached(record: Make) -> None:
     rows = [
-        {"at_s": 1e3 + number, "link": "w1-s0", "node": "w1", "to": "s0", "setting": "rate", "source": "hand"}
+        {"at_s": 1e3 + number, "link": "w1-s0", "node": "w1", "to": "s0", "setting": "rate", "source": "manual"}
         | {"before": f"{number}mbit", "after": f"{number + 1}mbit", "rate_bps": 1e6}
         for number in range(20)
     ]
     loaded = record(num_iterations=3, changes=pl.DataFrame(rows, schema=CHANGE_SCHEMA), num_changes_not_reached=2)
     text = " ".join(rendered(loaded).split())
-    assert "w1 → s0: rate 0mbit → 1mbit, by hand" in text
+    assert "w1 → s0: rate 0mbit → 1mbit, manually" in text
     assert "and 8 more, in changes.parquet" in text
     assert "2 not reached" in text
 
@@ -206,7 +206,7 @@ def test_compression_says_what_it_saved_and_what_it_cost(record: Make) -> None:
     assert "encoding 8 ms, decoding 4 ms of CPU time" in text
 
 
-def test_what_prometheus_saw_is_told_with_the_command_that_shows_it_again(record: Make) -> None:
+def test_what_prometheus_saw_is_reported_with_the_command_that_shows_it_again(record: Make) -> None:
     seen = PrometheusSummary(
         data="prometheus/data",
         num_scrapes=12,

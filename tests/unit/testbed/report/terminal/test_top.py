@@ -17,7 +17,7 @@ def row(sender: str, receiver: str, **changes: Any) -> dict[str, Any]:
         "from": sender,
         "to": receiver,
         "down": False,
-        "asked": {"rate": "100mbit", "delay": "5ms"},
+        "requested": {"rate": "100mbit", "delay": "5ms"},
         "used_bps": 50e6,
         "backlog_bytes": 0,
         "drops": 0,
@@ -78,7 +78,7 @@ def test_without_a_look_before_nothing_is_known_per_second() -> None:
     assert (view.drops, view.drops_per_s, view.share) == (30, 0.0, pytest.approx(0.5))
 
 
-def test_a_cut_link_says_so() -> None:
+def test_a_link_that_is_down_says_so() -> None:
     assert "down" in drawn([row("w0", "s0", down=True)])
 
 
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_the_least_busy() -> None:
 
 
 def test_a_link_inside_a_host_has_no_rate() -> None:
-    text = drawn([row("w0", "h0", asked={"rate": "1tbit", "delay": "0ns"})])
+    text = drawn([row("w0", "h0", requested={"rate": "1tbit", "delay": "0ns"})])
     assert "unshaped" in text
     assert "ms" not in text
     assert "%" not in text.splitlines()[-1]

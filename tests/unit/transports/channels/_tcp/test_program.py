@@ -238,20 +238,20 @@ CASES: dict[str, tuple[Callable[[str], bytes], type[TransportError], str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_peer_that_does_something_else_is_named(case: str) -> None:
-    said, expected, told = CASES[case]
+    said, expected, reported = CASES[case]
     with (
         beside(says(said)) as transport,
         pytest.raises(expected) as raised,
     ):
         transport.all_reduce(torch.ones(NUM_ELEMENTS))
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
     assert "1" in str(raised.value)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_named_as_well_when_its_end_comes_with_it(case: str) -> None:
     """What was said is unread when the end is noticed: the last words and the end in one segment, and awaited."""
-    said, expected, told = CASES[case]
+    said, expected, reported = CASES[case]
 
     def impostor(connection: socket.socket, group: str) -> None:
         connection.recv(HEADER_BYTES + 2 * NUM_ELEMENTS, socket.MSG_WAITALL)
@@ -264,7 +264,7 @@ def test_it_is_named_as_well_when_its_end_comes_with_it(case: str) -> None:
 
     with beside(impostor) as transport, pytest.raises(expected) as raised:
         transport.all_reduce(torch.ones(NUM_ELEMENTS))
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
 
 
 @pytest.mark.parametrize("engine", ["native", "none"])
@@ -387,17 +387,17 @@ def test_without_a_copy_the_same_comes_of_it_and_memory_is_ours_again_at_the_end
                 values.fill_(opened.rank + 1)
         endpoint = opened._transport.endpoint
         assert isinstance(endpoint, TcpEndpoint)
-        return endpoint.lent
+        return endpoint.zero_copy_counts
 
     channel = {"kind": "tcp", "zero_copy": True, "streams": streams}
     for result in run_communicators(life, 3, channel=channel, collective=kind):
         assert isinstance(result, tuple), result
-        num_lent, num_copied = result
-        assert num_lent > 0
-        assert num_copied == num_lent, "over loopback the kernel always copies, and says so"
+        num_zero_copy, num_copied = result
+        assert num_zero_copy > 0
+        assert num_copied == num_zero_copy, "over loopback the kernel always copies, and says so"
 
 
-def test_a_peer_that_reads_nothing_of_what_was_lent_is_named() -> None:
+def test_a_peer_that_reads_nothing_of_what_was_sent_without_a_copy_is_named() -> None:
     heard = threading.Event()
 
     def answers(connection: socket.socket, group: str) -> None:

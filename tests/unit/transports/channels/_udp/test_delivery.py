@@ -15,14 +15,14 @@ def said(
     delivered_bytes: int,
     train_bytes: int = 1448,
     *,
-    rested: bool = False,
+    app_limited: bool = False,
 ) -> Delivery:
     return meter.on_acknowledged(
         arrived_us=round(arrived_s * 1e6) % TICKS,
         sent_s=sent_s,
         delivered_bytes=delivered_bytes,
         train_bytes=train_bytes,
-        rested=rested,
+        app_limited=app_limited,
         round_trip_s=1e-4,
     )
 
@@ -41,7 +41,7 @@ def test_a_steady_stream_has_its_rate_whatever_the_receivers_clock_shows(
     assert all(abs(each / rate_bps - 1) < 0.01 for each in rates_bps)
 
 
-def test_packets_that_were_held_up_and_come_at_once_feign_no_speed() -> None:
+def test_packets_that_were_delayed_and_come_at_once_feign_no_speed() -> None:
     meter, rates_bps = DeliveryMeter(), []
     for index in range(2000):
         sent_s = index * 1e-4
@@ -68,7 +68,7 @@ def test_the_network_is_busy_where_packets_wait_in_a_queue_and_none_came_after_a
     found = said(meter, 0.021, 0.0195 - QUEUE_S, 30_000)
     assert abs(found.busy_s - 0.001) < 1e-6
     assert abs(found.queue_s - QUEUE_S - 0.0005) < 1e-6
-    assert said(meter, 0.022, 0.020 - QUEUE_S, 40_000, rested=True).busy_s == 0
+    assert said(meter, 0.022, 0.020 - QUEUE_S, 40_000, app_limited=True).busy_s == 0
 
 
 def test_a_packet_that_was_overtaken_says_nothing() -> None:

@@ -9,9 +9,9 @@ from transports.channels._udp.pacing import (
     CATCH_UP_S,
     LONGEST_CATCH_UP_S,
     MIN_FLIGHT_BYTES,
-    DiscoveredPace,
-    GivenPace,
+    FixedPace,
     Pacer,
+    ProbedPace,
 )
 
 
@@ -46,7 +46,7 @@ def test_a_burst_goes_on_for_its_time_and_ends_with_a_pause() -> None:
 
 
 def test_a_given_rate_allows_two_round_trips_under_way() -> None:
-    pace = GivenPace(2e8)
+    pace = FixedPace(2e8)
     assert pace.flight_bytes is None
     pace.on_acknowledged(Delivery(None, 0.0, 0.0), 0.02, 0, 1.0)
     assert pace.rate_bps == 2e8
@@ -56,34 +56,34 @@ def test_a_given_rate_allows_two_round_trips_under_way() -> None:
 @pytest.mark.parametrize("bottleneck_bps", [1e7, 2e8, 1e9])
 def test_the_rate_of_a_bottleneck_is_found_and_kept(bottleneck_bps: float) -> None:
     """A fluid model: what is sent faster than the bottleneck waits in its queue."""
-    pace, now_s, base_s, queue_bytes = DiscoveredPace(), 0.0, 0.01, 0.0
+    pace, now_s, base_s, queue_bytes = ProbedPace(), 0.0, 0.01, 0.0
     assert pace.rate_bps is None
     assert pace.flight_bytes == MIN_FLIGHT_BYTES
     rates_bps = []
     for _ in range(4000):
         round_trip_s = base_s + queue_bytes * 8 / bottleneck_bps
         flight_bytes = pace.flight_bytes or 0.0
-        asked_bps = min(pace.rate_bps or 1e12, flight_bytes * 8 / round_trip_s)
-        delivered_bps = min(bottleneck_bps, asked_bps) if queue_bytes == 0 else bottleneck_bps
-        queue_bytes = max(0.0, queue_bytes + (asked_bps - bottleneck_bps) / 8 * 1e-3)
+        requested_bps = min(pace.rate_bps or 1e12, flight_bytes * 8 / round_trip_s)
+        delivered_bps = min(bottleneck_bps, requested_bps) if queue_bytes == 0 else bottleneck_bps
+        queue_bytes = max(0.0, queue_bytes + (requested_bps - bottleneck_bps) / 8 * 1e-3)
         now_s += 1e-3
         queue_s = round_trip_s - base_s
         delivery = Delivery(delivered_bps, 1e-3 if queue_s >= QUEUE_S else 0.0, queue_s)
-        pace.on_acknowledged(delivery, round_trip_s, int(asked_bps / 8 * round_trip_s), now_s)
+        pace.on_acknowledged(delivery, round_trip_s, int(requested_bps / 8 * round_trip_s), now_s)
         rates_bps.append(pace.rate_bps or 0.0)
     settled = rates_bps[-1000:]
     assert sum(settled) / len(settled) == pytest.approx(bottleneck_bps, rel=0.05)
 
 
-def found(rate_bps: float) -> DiscoveredPace:
+def found(rate_bps: float) -> ProbedPace:
     """One that has known its bottleneck for a while."""
-    pace = DiscoveredPace()
+    pace = ProbedPace()
     for step in range(1000):
         pace.on_acknowledged(Delivery(rate_bps, 0.0, 0.0), 1e-4, 0, step * 1e-3)
     return pace
 
 
-def rate_after(pace: DiscoveredPace, delivery: Delivery, duration_s: float, *, start_s: float = 1.0) -> float:
+def rate_after(pace: ProbedPace, delivery: Delivery, duration_s: float, *, start_s: float = 1.0) -> float:
     """The largest rate of a whole cycle that follows on such acknowledgements."""
     rates_bps = []
     for step in range(round((duration_s + 16 * MIN_INTERVAL_S) / 1e-3)):

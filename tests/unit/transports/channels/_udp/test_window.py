@@ -26,7 +26,7 @@ def rounds(windows: Sequence[DelayWindow | AimdWindow], number: int, *, begin_s:
     return seen_s
 
 
-def share_beside_aimd(window: DelayWindow) -> float:
+def share_with_aimd(window: DelayWindow) -> float:
     other = AimdWindow(16, 10_000)
     rounds([window, other], 300)
     ours = total = 0
@@ -37,8 +37,8 @@ def share_beside_aimd(window: DelayWindow) -> float:
 
 
 def test_beside_a_sender_that_fills_the_queue_it_has_its_share() -> None:
-    assert share_beside_aimd(DelayWindow(16, 10_000)) < 0.1
-    assert 0.35 < share_beside_aimd(CompetingDelayWindow(16, 10_000)) < 0.65
+    assert share_with_aimd(DelayWindow(16, 10_000)) < 0.1
+    assert 0.35 < share_with_aimd(CompetingDelayWindow(16, 10_000)) < 0.65
 
 
 def test_alone_it_keeps_the_queue_at_its_target() -> None:

@@ -66,6 +66,6 @@ def test_a_short_acknowledgement_is_refused(short: bytes) -> None:
 
 
 @given(st.integers(0, 2**50), st.integers(-(2**30), 2**30))
-def test_a_number_is_told_from_its_last_32_bits(near: int, distance: int) -> None:
+def test_a_number_is_distinguished_from_its_last_32_bits(near: int, distance: int) -> None:
     number = max(0, near + distance)
     assert whole(number & 0xFFFF_FFFF, near) == number

@@ -9,13 +9,13 @@ from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
 from testbed.record.writer import RecordWriter
 from testbed.verdict.facts import End
-from testbed.verdict.findings import Findings
+from testbed.verdict.run_results import RunResults
 from testbed.verdict.summarize import summarize
 
 
 def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -> None:
     plan = make_plan(validate({"name": "x", "workers": 2, "compression": "top_k"}))
-    found = Findings(
+    found = RunResults(
         plan=plan,
         run_id="r1",
         started_at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
@@ -36,7 +36,7 @@ def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -
 
 def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
     plan = make_plan(validate({"name": "x", "workers": 2, "collective": "in_network"}))
-    found = Findings(
+    found = RunResults(
         plan=plan,
         run_id="r1",
         started_at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),

@@ -47,7 +47,7 @@ _NO_THROTTLING: Final = Throttling(num_periods=0, num_throttled=0, throttled_s=0
 
 
 @dataclass(kw_only=True)
-class Findings:
+class RunResults:
     """What a run has counted and measured so far; `facts` says it as plain data. Reads, and changes nothing."""
 
     plan: Plan
@@ -68,7 +68,7 @@ class Findings:
     overhead_s: dict[str, float] = field(default_factory=dict)
     """Wall seconds around the iterations, by phase."""
     differences: Sequence[str] = ()
-    """Between settings asked for and read back after the run."""
+    """Between settings requested and read back after the run."""
     aggregators: Sequence[AggregatorReport] = ()
     prometheus: PrometheusSummary | None = None
 
@@ -167,7 +167,7 @@ class Findings:
                 for each in self.captures
             ],
             overhead_s=self.overhead_s,
-            unshared_memory_bytes=self.observations.unshared_memory_bytes,
+            uss_bytes=self.observations.uss_bytes,
             parameters_sha256=self.observations.parameters_sha256 if experiment.compression.replicas_agree else (),
         )
 
@@ -178,7 +178,7 @@ class Findings:
     @cached_property
     def _lossy(self) -> set[tuple[str, str]]:
         """Directions, by link and sending node, whose drops belong to the experiment."""
-        drawn = {(each.link, each.hop[0]) for each in self.plan.ever if each.spec.draws}
+        drawn = {(each.link, each.hop[0]) for each in self.plan.all_configured if each.spec.draws}
         return drawn | crossed(self.plan) | changed_directions(self.writer.frame("changes"))
 
     def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
@@ -219,7 +219,7 @@ class Findings:
 
     def _burst_bytes(self, direction: Direction) -> int:
         """May leave at once; 0 where there is no rate to exceed."""
-        if direction.asked.unshaped:
+        if direction.requested.unshaped:
             return 0
         return direction.shaper.burst_bytes if direction.shaper else self._granule_bytes
 
@@ -367,7 +367,7 @@ class Findings:
             self._exchanges(),
             self.plan.directions,
             self.plan.world,
-            ways=plan.paths,
+            all_paths=plan.paths,
             latency_s=latency_s,
             costs=plan.costs,
             delays_s=delays_s,
