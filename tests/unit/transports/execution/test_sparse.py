@@ -107,7 +107,7 @@ def _trained(rank: Rank) -> dict[str, Any]:
         join_group(rank, backend)
         results[backend] = _train(rank)
         # After the model: were that the last to let go of gloo's group, with the interpreter's lock held, it would wait
-        # for gloo's threads, one of which may wait for the lock to free the last tensor. torch 2.13 then hangs for ever.
+        # for gloo's threads, one of which may wait for the lock to free the last tensor: torch 2.13 hangs.
         gc.collect()
         dist.destroy_process_group()
     return results
