@@ -40,7 +40,7 @@ test: setup-tests ## the whole check: everything above and the tests on real nam
 	echo "tests on real namespaces, one by one:"; $(BIN)/python -m pytest -q -m privileged || failed=1; \
 	exit $$failed
 
-format: setup ## format and mend what ruff can
+format: setup ## format, and fix what ruff can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

@@ -1,1 +1,1 @@
-"""The laboratory: spec -> plan -> deploy -> calibrate -> run -> record -> report."""
+"""The testbed: spec -> plan -> deploy -> calibrate -> run -> record -> report."""

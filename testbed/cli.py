@@ -38,7 +38,9 @@ app.add_typer(
     benchmarks.commands, name="bench", short_help="Benchmarks: stacks and links against targets and baselines."
 )
 app.add_typer(theory.traces, name="trace", short_help="Look at traces: layers, times, gradients.")
-app.add_typer(links.commands, name="link", short_help="Look at, change and cut links of a run that goes on.")
+app.add_typer(
+    links.commands, name="link", short_help="Show, change, take down and bring up links of a running experiment."
+)
 
 
 def _version(requested: bool) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong in the laboratory, by whose fault it is, and the exit code that says so.
+"""What can go wrong in the testbed, by whose fault it is, and the exit code that says so.
 
 TestbedError
 +-- SpecError            2    the spec or the command line; names the field and what is allowed
@@ -21,7 +21,7 @@ class SpecError(TestbedError):
 
 
 class MissingRequirementError(TestbedError):
-    """This machine lacks something, or did not take a setting; the message names the fix."""
+    """Something is missing on this machine, or it did not take a setting; the message names the fix."""
 
     exit_code = 3
 

@@ -1,1 +1,1 @@
-"""Benchmarks: what is measured side by side in one run, and the bars it is held to."""
+"""Benchmarks: what is measured side by side in one run, and the targets it is held to."""

@@ -269,7 +269,7 @@ def _link_row(link: dict[str, str], repeat: int, runtime: str) -> list[Row]:
 
 
 def render_links(rows: Sequence[Row], console: Console) -> None:
-    """Asked against measured."""
+    """A table of links: what was requested of each, and what was measured."""
     table = Table(box=None, pad_edge=False)
     for column in ("rate", "measured", "goodput/expected", "delay", "measured", "backend"):
         table.add_column(column, justify="right")

@@ -1,4 +1,4 @@
-"""What a benchmark is held to: each row says what was measured, the bar, and whether it holds.
+"""What a benchmark is held to: each row says what was measured, the target, and whether it holds.
 
 A sample with CPU steal is repeated; what the cores and the hypervisor did meanwhile is in the row.
 """
@@ -63,11 +63,11 @@ def chosen(benchmarks: Benchmarks, names: Sequence[str]) -> Benchmarks:
 
 
 class Journal:
-    """What has been measured, and what could not be: told and written row by row, so that nothing that comes later
+    """What has been measured, and what could not be: reported and written row by row, so that nothing that comes later
     takes it away."""
 
     def __init__(self, *, stream: TextIO | None, tell: Callable[[str], None]) -> None:
-        """Each row and each failure is told in words; to `stream` goes one JSON object, a row a line."""
+        """`tell` gets each row and each failure in words; `stream` gets each row as a line of JSON."""
         self.rows: list[Row] = []
         self.failures: dict[str, Exception] = {}
         """By what failed."""
@@ -133,7 +133,7 @@ def row_text(row: Row) -> str:
 
 
 def render_targets(rows: Sequence[Row], console: Console) -> None:
-    """What was measured, the bar, and whether it holds."""
+    """What was measured, the target, and whether it holds."""
     table = Table(title="targets", title_justify="left", box=None, pad_edge=False)
     for column in ("what", "measured", "target", "holds"):
         table.add_column(column, justify="left" if column == "what" else "right")

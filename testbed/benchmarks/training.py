@@ -103,7 +103,7 @@ def merging_rows() -> Iterator[Row]:
 
 def rpc_rows() -> Iterator[Row]:
     """Eight workers: a ring of fused gradients beside two parameter servers that get each tensor in a message of its
-    own. The bars are what Awan et al. 2019 (CCGRID) saw of Horovod over MPI against gRPC."""
+    own. The targets are what Awan et al. 2019 (CCGRID) saw of Horovod over MPI against gRPC."""
     workload = {"kind": "synthetic", "scale": 0.1, "forward": "50ms", "backward": "100ms"}
     lengths = {"compute_only": 3, "warmup": 2, "iterations": 5}
     servers = {"kind": "parameter_server", "servers": 2}

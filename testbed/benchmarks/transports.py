@@ -1,4 +1,4 @@
-"""What the ways for gradients to travel are held to, each beside its baselines on the same links in the same run."""
+"""The targets of the transports of gradients, each measured beside its baselines on the same links in the same run."""
 
 import logging
 import statistics
@@ -70,7 +70,7 @@ def _median_s(row: Row) -> float:
 
 
 def _over_baselines(what: str, ours: Row, rows: Mapping[str, Row], facts: Mapping[str, float]) -> Iterator[Row]:
-    """The time of ours over that of each baseline that was measured beside it; the faster of them is the bar."""
+    """The time of ours over that of each baseline that was measured beside it; the fastest of them is the target."""
     others = {baseline: _median_s(rows[baseline]) for baseline in ("gloo", "openmpi") if baseline in rows}
     best = min(others, key=others.__getitem__)
     for baseline, time_s in others.items():
@@ -107,7 +107,7 @@ def small_rows() -> Iterator[Row]:
 
 
 def far_rows() -> Iterator[Row]:
-    """25 MB among four at 1 Gbit/s, 10 ms there and back, every TCP with cubic: the best of ours and each of them."""
+    """25 MB among four at 1 Gbit/s, 10 ms round trip, every TCP with cubic: the best of ours and each of them."""
     ours = ["auto/tcp", "ring/tcp", "ring/udp:rate=1gbit"]
     link = {"rate": "1gbit", "delay": "2500us"}  # a way crosses two links
     rows, facts = all_reduced([*ours, *_baselines()], link, workers=4, size="25MB", repeat=7)
@@ -117,9 +117,7 @@ def far_rows() -> Iterator[Row]:
         faster, details = gloo_s / _median_s(row), {**facts, **row}
         if stack != "gloo":
             target = 1.2 if stack == best else None
-            yield target_row(
-                f"10 ms there and back, {stack}: times gloo's speed", faster, target, details, at_least=True
-            )
+            yield target_row(f"10 ms round trip, {stack}: times gloo's speed", faster, target, details, at_least=True)
 
 
 def unshaped_rows() -> Iterator[Row]:
@@ -186,7 +184,7 @@ def peer_to_peer_rows() -> Iterator[Row]:
 
 
 def udp_rows() -> Iterator[Row]:
-    """25 MB around a ring of four at 1 Gbit/s, with the rate given and discovered; CPU beside TCP's."""
+    """25 MB around a ring of four at 1 Gbit/s, at a fixed rate and a probed one; CPU beside TCP's."""
     stacks = {"fixed rate": "ring/udp:rate=1gbit", "probed rate": "ring/udp"}
     rows, facts = all_reduced(["ring/tcp", *stacks.values()], {"rate": "1gbit"}, workers=4, size="25MB", repeat=7)
     for what, stack in stacks.items():
@@ -223,7 +221,7 @@ class _SharedLink(Listener):
 
 
 def udp_fair_rows() -> Iterator[Row]:
-    """10 MB again and again between two at 100 Mbit/s and 20 ms there and back, a queue of one bandwidth-delay product,
+    """10 MB again and again between two at 100 Mbit/s and 20 ms round trip, a queue of one bandwidth-delay product,
     beside one cubic flow that never ends: Jain's index of the two on the link that they share."""
     size = "10MB"
     for window in ("aimd", "delay"):
@@ -276,7 +274,7 @@ def mptcp_rows() -> Iterator[Row]:
 
 
 def udp_loss_rows() -> Iterator[Row]:
-    """25 MB between two at 200 Mbit/s, 20 ms there and back, one packet of 200 lost on each way; and as many round
+    """25 MB between two at 200 Mbit/s, 20 ms round trip, one packet of 200 lost in each direction; and as many round
     trips at a quarter of the packets each second, which says what of it is the processor's."""
     path = {"delay": "5ms", "loss": "0.25%"}  # a way crosses two links
     lossy = partial(all_reduced, workers=2, packet_mode="mtu")

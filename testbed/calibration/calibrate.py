@@ -3,13 +3,13 @@
 Every setting of every link has been read back when this begins. Then
 
 - every direction of every link: its one-way delay;
-- every *class* of link (directions that are asked the same, between the same kinds of nodes): its rate with a real TCP
-  stream, how much a full queue delays, and its loss with a confidence interval.
+- every *class* of link (directions with the same configuration, between the same kinds of nodes): its rate with a real
+  TCP stream, how much a full queue delays, and its loss with a confidence interval.
 
 Queue and loss take seconds, so they may come from a cache of what was measured for the same class, kernel, processor
 and code. What was measured on which link, when, and what came from the cache, is in the record (`calibration.json`).
 
-Other load on the machine moves a measurement both ways, so one that misses is repeated and the median of five counts:
+Other load on the machine moves a measurement up or down, so one that misses is repeated and the median of five counts:
 see :mod:`testbed.calibration.attempts`.
 """
 
@@ -62,7 +62,7 @@ MIN_WINDOW_BYTES: Final = 1_500_000
 LOSS_LIMIT_S: Final = 2.0
 """For counting losses of one class; the interval says how well they are known."""
 MIN_FILL_S: Final = 2e-3
-"""A queue that drains faster is not told from a late wake-up."""
+"""A queue that drains faster cannot be distinguished from a late wake-up."""
 MAX_FILL_S: Final = 2.0
 """A queue that takes longer to fill is not worth the wait before every run."""
 SIGNAL_LATENCY_S: Final = 0.2
@@ -347,7 +347,7 @@ def _queue_unmeasured(direction: Direction) -> str:
     if direction.requested.queue_bytes < MIN_QUEUE_PACKETS * PACKET_BYTES:
         return f"it holds fewer than {MIN_QUEUE_PACKETS} full packets, and what is let in varies by some of them"
     if drain_s < MIN_FILL_S:
-        return f"it drains within {format_time(round(drain_s, 6))}, which is not told from a late wake-up"
+        return f"it drains within {format_time(round(drain_s, 6))}, which cannot be distinguished from a late wake-up"
     if drain_s > MAX_FILL_S:
         return f"filling it at {format_rate(direction.rate_bps)} takes more than {format_time(MAX_FILL_S)}"
     return ""

@@ -146,8 +146,8 @@ def rate_holds(goodput_bps: float, requested_bps: float) -> bool:
 
 
 def delay_holds(direction: Direction, delay_s: float, *, floor_s: float = DELAY_FLOOR_S) -> bool:
-    """Whether a median one-way delay is what was asked of the direction; a jitter widens that, and what this machine
-    needs at least (`floor_s`, in the time that both are in)."""
+    """Whether a median one-way delay is what the direction is configured to; a jitter widens that, and what this
+    machine needs at least (`floor_s`, in the time that both are in)."""
     over_s, slack_s = delay_s - direction.delay_s, direction.requested.jitter_s
     under_s = DELAY_TOLERANCE * direction.delay_s + slack_s
     return -under_s <= over_s <= max(floor_s, DELAY_TOLERANCE * direction.delay_s) + slack_s

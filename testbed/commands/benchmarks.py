@@ -1,4 +1,4 @@
-"""bench: what is measured beside baselines and against bars."""
+"""bench: what is measured beside baselines and against targets."""
 
 import sys
 from pathlib import Path
@@ -115,11 +115,11 @@ def bench_transports(
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure ways for gradients to travel against their targets, each beside its baselines on the same links.
+    """Measure the transports of gradients against their targets, each beside its baselines on the same links.
 
     ring: 1 to 100 MB at 1 Gbit/s against the bound, gloo and Open MPI. small: messages that latency decides. far: 10 ms
     round trip, all with cubic. unshaped: links faster than the processor. parameter-server, peer-to-peer: against
-    their formulas. udp: our channel at 1 Gbit/s without loss, its rate given and discovered. udp-loss: 200 Mbit/s,
+    their formulas. udp: our channel at 1 Gbit/s without loss, its rate fixed and probed. udp-loss: 200 Mbit/s,
     20 ms round trip, 0.5 % random loss, beside TCP cubic. udp-fair: what a window that gives way leaves to a cubic
     flow, and gets. mptcp: two disjoint paths against one. grpc: beside ring/tcp. All take about 15 minutes; links and
     sizes are in --json. gRPC's parameter server is in `testbed bench training`.
@@ -249,8 +249,8 @@ def bench_all(
 ) -> None:
     """Every benchmark with its targets: links, transports, the aggregating switch, training, and what surrounds a run.
 
-    Each target is told as it is measured, and all are one table at the end. Each row is a line of --output as soon as
-    it is measured; a benchmark that fails stops no other. Takes about 30 minutes on two cores, and more where the
+    Each target is reported as it is measured, and all are one table at the end. Each row is a line of --output as soon
+    as it is measured; a benchmark that fails stops no other. Takes about 30 minutes on two cores, and more where the
     hypervisor takes time from them, since what was measured meanwhile is repeated. One part alone: testbed bench links,
     transports, aggregation, training, containers (among them only where make image has built what it needs).
 

@@ -10,7 +10,7 @@ from testbed.errors import SpecError
 from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer(
-    help="Links of a run that goes on, from another terminal: look at them, change them, cut them.",
+    help="Links of a run that goes on, from another terminal: show them, change them, take them down and up.",
     no_args_is_help=True,
 )
 
@@ -25,12 +25,12 @@ Where = Annotated[
 ]
 
 
-@commands.command("show", epilog=EPILOG, short_help="What is asked of every direction now, and what it carries.")
+@commands.command("show", epilog=EPILOG, short_help="The configuration of every direction now, and what it carries.")
 def link_show(
     run: Run = None,
     as_json: Json = False,
 ) -> None:
-    """Every direction of a run's links: what is asked of it now, what it carries at this moment, its queue."""
+    """Every direction of a run's links: its configuration now, what it carries at this moment, its queue."""
     from testbed.report.terminal.links import render_links
     from testbed.run.link_client import choose_run, show_links
 
@@ -79,15 +79,15 @@ def link_set(
     _change_links(where, given, None, as_json)
 
 
-@commands.command("down", epilog=EPILOG, short_help="Cut links: what is sent into them is lost.")
+@commands.command("down", epilog=EPILOG, short_help="Take links down: what is sent into them is lost.")
 def link_down(where: Where, as_json: Json = False) -> None:
-    """Cut links of a run: everything sent into them is lost, nobody is told, routes and queues stay."""
+    """Take links of a run down: everything sent into them is lost, no interface reports it, routes and queues stay."""
     _change_links(where, {}, "down", as_json)
 
 
-@commands.command("up", epilog=EPILOG, short_help="Mend links that were cut.")
+@commands.command("up", epilog=EPILOG, short_help="Bring links up that are down.")
 def link_up(where: Where, as_json: Json = False) -> None:
-    """Mend links that `link down` has cut."""
+    """Bring links up that `link down` has taken down."""
     _change_links(where, {}, "up", as_json)
 
 

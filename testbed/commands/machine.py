@@ -20,7 +20,7 @@ def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Try what works, but do not measure how much.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what this machine can do, by trying it in a throw-away namespace, and the fix for what it lacks.
+    """Say what this machine can do, by trying it in a throw-away namespace, and the fix for what is missing.
 
     As root it also measures, for about ten seconds, what the machine carries: traffic through shaped links with
     super-frames and with single packets, and how late delays and timers are. `testbed plan` compares with it.

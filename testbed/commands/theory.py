@@ -79,7 +79,7 @@ def advise(
         typer.Option(
             "--link",
             metavar="RATE[,LATENCY]",
-            help="Of each worker, both ways at once, and one way to any other: 25gbit or 25gbit,50us.",
+            help="Of each worker, full duplex, and one-way to any other: 25gbit or 25gbit,50us.",
             show_default=False,
         ),
     ],
@@ -184,7 +184,7 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
         render_prediction(found, plan.costs, expected, standard_output())
 
 
-@commands.command(epilog=EPILOG, short_help="Simulate a spec's flows, with thousands of workers if asked.")
+@commands.command(epilog=EPILOG, short_help="Simulate a spec's flows, with thousands of workers if requested.")
 def simulate(
     spec: Spec,
     overrides: Set = None,

@@ -45,7 +45,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look twice, print, end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Watch the links of a run that goes on: what each is asked, what it carries, what waits, is dropped, is marked.
+    """Watch the links of a run that goes on: requested and carried rates, queues, drops, marks.
 
     Ends with the run, or with Ctrl-C, which the run does not notice. A look costs the run some milliseconds of a core.
 

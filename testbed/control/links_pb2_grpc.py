@@ -57,7 +57,7 @@ class LinksServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Change(self, request, context):
-        """Change some links in place. INVALID_ARGUMENT: it cannot be asked. INTERNAL: the kernel did not take it.
+        """Change some links in place. INVALID_ARGUMENT: the change is not possible. INTERNAL: the kernel did not take it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class LinksStub:
     Show: _grpc.UnaryUnaryMultiCallable[_links_pb2.ShowRequest, _links_pb2.ShowReply]
     """Every direction as it is now."""
     Change: _grpc.UnaryUnaryMultiCallable[_links_pb2.ChangeRequest, _links_pb2.ChangeReply]
-    """Change some links in place. INVALID_ARGUMENT: it cannot be asked. INTERNAL: the kernel did not take it."""
+    """Change some links in place. INVALID_ARGUMENT: the change is not possible. INTERNAL: the kernel did not take it."""
 
 @_typing.type_check_only
 class LinksAsyncStub(LinksStub):
@@ -42,7 +42,7 @@ class LinksAsyncStub(LinksStub):
     Show: _aio.UnaryUnaryMultiCallable[_links_pb2.ShowRequest, _links_pb2.ShowReply]  # type: ignore[assignment]
     """Every direction as it is now."""
     Change: _aio.UnaryUnaryMultiCallable[_links_pb2.ChangeRequest, _links_pb2.ChangeReply]  # type: ignore[assignment]
-    """Change some links in place. INVALID_ARGUMENT: it cannot be asked. INTERNAL: the kernel did not take it."""
+    """Change some links in place. INVALID_ARGUMENT: the change is not possible. INTERNAL: the kernel did not take it."""
 
 class LinksServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -59,6 +59,6 @@ class LinksServicer(metaclass=_abc_1.ABCMeta):
         request: _links_pb2.ChangeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_links_pb2.ChangeReply, _abc.Awaitable[_links_pb2.ChangeReply]]:
-        """Change some links in place. INVALID_ARGUMENT: it cannot be asked. INTERNAL: the kernel did not take it."""
+        """Change some links in place. INVALID_ARGUMENT: the change is not possible. INTERNAL: the kernel did not take it."""
 
 def add_LinksServicer_to_server(servicer: LinksServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

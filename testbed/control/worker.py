@@ -15,7 +15,7 @@ from transports.channels.base import PeerStatistics
 
 
 class WorkerConfiguration(BaseModel):
-    """Everything a worker is told when it registers. Plain data: JSON over the control plane."""
+    """Everything a worker is given when it registers. Plain data: JSON over the control plane."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,7 +41,7 @@ class WorkerConfiguration(BaseModel):
     channel: dict[str, object]
     compression: dict[str, object]
     stack: dict[str, object] | None
-    """A whole stack (`gloo`) instead of collective x channel, or None."""
+    """A baseline library (`gloo`) instead of collective x channel, or None."""
     fusion: Annotated[Fusion, *FUSIONS.field()] = Field(default_factory=lambda: FUSIONS.parse({}))
     synchronisation: Annotated[Synchronisation, *SYNCHRONISATIONS.field()] = Field(
         default_factory=lambda: SYNCHRONISATIONS.parse({})
@@ -84,7 +84,7 @@ class AsynchronousServer(BaseModel):
 
 
 class ServerConfiguration(BaseModel):
-    """Everything a server is told."""
+    """Everything a parameter server is given when it starts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -59,14 +59,14 @@ class Deployment:
     def __init__(
         self, planned: Plan, hosts: Mapping[str, Host], *, counters_directory: Path, scratch_directory: Path
     ) -> None:
-        """Programs of the laboratory keep their counters in the first directory, aggregators in the second."""
+        """Privileged programs keep their counters in the first directory, aggregators in the second."""
         self.planned = planned
         """In virtual time."""
         self.plan = plan = planned.real()
         """In real time, as everything here is."""
         self.hosts = hosts
         self.directions: dict[Hop, Direction] = {direction.hop: direction for direction in plan.directions}
-        """As they are asked to be now, in the plan's order."""
+        """As they are configured now, in the plan's order."""
         self._down: set[Hop] = set()
         self._counters_directory = counters_directory
         self._scratch_directory = scratch_directory

@@ -4,10 +4,10 @@ Replacing a class' parameters or a queue's limit leaves the packets in the queue
 it holds keeps that and takes no more (net/sched/sch_fifo.c, fifo_init). HTB counts debts in time: the packet that is
 being sent at the old rate is paid for at the old rate, a 64 KiB super-frame 5 ms at 100 Mbit/s.
 
-A cut cable loses what is sent into it: a filter at the receiving port's ingress drops every packet that arrives, while
-the sender goes on sending at the link's rate and notices nothing. Taking the interface down instead would flush its
-routes and neighbours, and a rate of almost nothing would delay packets that a cut cable loses. Formats: rtnetlink(7),
-linux/pkt_sched.h, linux/pkt_cls.h, linux/filter.h.
+A link that is down loses what is sent into it: a filter at the receiving port's ingress drops every packet that
+arrives, while the sender goes on sending at the link's rate and notices nothing. Taking the interface down instead
+would flush its routes and neighbours, and a rate of almost nothing would delay packets that such a link loses. Formats:
+rtnetlink(7), linux/pkt_sched.h, linux/pkt_cls.h, linux/filter.h.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""The links of a deployment while they change: by the spec's schedule, by traces, by hand.
+"""The links of a deployment while they change: by the spec's schedule, by traces, or manually.
 
-What people and specs ask, and hear, is in virtual time; the deployment is told what that really is.
+What people and specs request, and are shown, is in virtual time; the deployment gets it in real time.
 
 One lock orders everything that changes or reads them. A change that does not take ends the run: its numbers would
 describe links that nobody knows.
@@ -120,7 +120,7 @@ class LiveLinks:
     def change(self, change: LinkChange) -> list[LinkChangeEvent]:
         """Make it, read it back, return what is different now.
 
-        Raises SpecError when it cannot be asked, RunFailedError when links may not be changed now, and
+        Raises SpecError when the change is not possible, RunFailedError when links may not be changed now, and
         MissingRequirementError when the kernel did not take it.
         """
         with self._lock:
@@ -139,7 +139,7 @@ class LiveLinks:
         return events
 
     def now(self) -> list[LinkNow]:
-        """Every direction, what is asked of it and what it does."""
+        """Every direction: how it is configured, and what it does."""
         with self._lock:
             first = self._deployment.line_counters()
             begun_s = time.monotonic()
@@ -160,7 +160,7 @@ class LiveLinks:
             ]
 
     def _decide(self, change: LinkChange) -> tuple[list[LinkConfig], list[Direction]]:
-        """What is asked of every link then, and the directions that the change names as they will be."""
+        """The configuration of every link then, and the directions that the change names as they will be."""
         plan = self._plan
         requested = changed_links(
             self._requested, change.link, change.settings, change.key, packet_bytes=plan.experiment.packet_bytes

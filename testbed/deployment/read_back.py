@@ -76,7 +76,7 @@ def node_differences(
     congestion: str,
 ) -> list[str]:
     """What the node's :func:`read_node`, and the relay's parameters beside it (`relay`), say that was not requested.
-    Pure; `directions` are the whole network's, `down` those that are cut."""
+    Pure; `directions` are the whole network's, `down` those that are taken down."""
     known = {key: value for key, value in node.sysctls_if_known.items() if key in state["sysctls"]}
     found = [
         f"{node.name}: sysctl {key} is {state['sysctls'].get(key)}, requested {value}"

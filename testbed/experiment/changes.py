@@ -22,7 +22,7 @@ _FIELDS: Final[Mapping[TraceField, str]] = {"rate": "rate_bps", "delay": "delay_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkChange:
-    """Something else is asked of some links from a moment on."""
+    """New settings of some links from a moment on."""
 
     at_s: float
     """Virtual, since the first iteration began."""
@@ -31,7 +31,7 @@ class LinkChange:
     settings: LinkOverride
     """What it does not name stays as it is."""
     down: bool | None = None
-    """True: the cable is cut, False: mended, None: as before."""
+    """True: the link goes down, False: up, None: as before."""
     source: Source
     key: str
     """Where it was requested: `changes.0`, or `link set`."""
@@ -45,9 +45,9 @@ class ScheduledChange(LinkOverride):
     link: str
     """`w1-s0`, one direction `w1->s0`, or a pattern `w*-s*`."""
     down: Literal[True] | None = None
-    """The cable is cut: everything sent into the link is lost."""
+    """The link goes down: everything sent into it is lost."""
     up: Literal[True] | None = None
-    """The cable is mended."""
+    """The link comes up again."""
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
@@ -121,7 +121,7 @@ class TracedChange(BaseModel):
         return self
 
     def _value(self, at_s: float, value: float) -> float:
-        """Within what a link can be asked. Raises ValueError."""
+        """The value, within what a link can be configured to. Raises ValueError."""
         if self.field == "rate":
             least_bps = self.floor_bps or MIN_RATE_BPS
             if value < least_bps and self.floor_bps is None:
@@ -144,7 +144,7 @@ class TracedChange(BaseModel):
         return frozenset(value for _, value in self._trace.steps)
 
     def settings(self, value: float) -> LinkOverride:
-        """What is asked of the link at one step."""
+        """The link's settings at one step."""
         named: dict[str, Any] = {_FIELDS[self.field]: value}
         return LinkOverride.model_construct(_fields_set=set(named), **named)
 

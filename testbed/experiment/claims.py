@@ -266,7 +266,7 @@ class Claim(_Part):
 
     name: str = Field(min_length=1)
     feature: str = ""
-    """Which of the laboratory's features it checks, such as 1a: groups the table."""
+    """Which of the testbed's features it checks, such as 1a: groups the table."""
     of: str = Field(min_length=1)
     """A formula over the numbers of a point."""
     model: str | None = None

@@ -1,7 +1,7 @@
 """Dilation: a fast network on a slow machine. Time runs k times slower than on the wall, and no answer changes. Pure.
 
 A spec, its plan, its verdict and its reports are in *virtual* time: what would pass on the hardware that the spec
-describes. What the kernel and programs are told, and what they are measured to do, is in *real* time, the machine's. A
+describes. What the kernel and programs are given, and what they are measured to do, is in *real* time, the machine's. A
 link of 100 Gbit/s with 5 us of delay is run at k = 50 as one of 2 Gbit/s with 250 us: rates are divided by k, durations
 multiplied, bytes and packets stay as they are, and so do products of a rate and a time. A :class:`Clock` turns one into
 the other, at the edges only (docs/dilation.md says which these are).
@@ -55,7 +55,7 @@ class Clock:
         return real_s / self.dilation
 
     def real_bps(self, virtual_bps: float) -> float:
-        """A rate: what a link is told. One that nothing reaches stays that."""
+        """A rate as the kernel is given it; UNSHAPED_BPS, which nothing reaches, stays as it is."""
         return virtual_bps if virtual_bps == UNSHAPED_BPS else virtual_bps / self.dilation
 
     def virtual_bps(self, real_bps: float) -> float:

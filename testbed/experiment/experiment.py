@@ -162,7 +162,7 @@ class Experiment(BaseModel):
     """When workers tell each other what they have learned: `every_iteration`, `{kind: local_sgd, every: 8}`, or
     `asynchronous`, through parameter servers."""
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
-    """A whole stack (`gloo`) instead of collective x channel."""
+    """A baseline library (`gloo`) instead of collective x channel."""
     hosts: dict[str, HostSpec] = Field(default_factory=dict)
     """Limits and stragglers, by worker: `w0`, `w*`, `w0,w3`; later entries win. And where hosts for background traffic
     are: `x0: {at: s0}`."""

@@ -130,7 +130,7 @@ def traffic_hosts(hosts: Mapping[str, HostSpec], switches: Sequence[str]) -> dic
 
 
 def resolve_hosts(hosts: Mapping[str, HostSpec], workers: Sequence[str]) -> dict[str, HostSpec]:
-    """What is asked of each worker, in their order, of those of whom anything is.
+    """The settings of each worker's host, in their order, of those that have any.
 
     Later entries win, key by key; what an entry leaves out it leaves alone.
     A selector is a name, a pattern (`w*`), or several with commas between. Raises SpecError when one matches nobody.
@@ -150,7 +150,7 @@ def resolve_hosts(hosts: Mapping[str, HostSpec], workers: Sequence[str]) -> dict
 
 
 def missing_cores(hosts: Mapping[str, HostSpec], available: frozenset[int]) -> list[str]:
-    """What is asked of CPUs that a machine with these cores cannot give, each with the field's path."""
+    """Requested CPU cores that this machine does not have, each with the field's path."""
     found = []
     for worker, spec in hosts.items():
         absent = [core for core in spec.pinned_cores if core not in available]

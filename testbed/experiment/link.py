@@ -1,4 +1,4 @@
-"""What is asked of a link, in each of its two directions."""
+"""The configuration of a link, in each of its two directions."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ MTU: Final = 1500
 MAX_MTU: Final = 9000
 """Jumbo frames, as switches and network cards commonly carry them."""
 SUPERFRAME_BYTES: Final = 65_536
-"""What the kernel makes of several packets of a flow, at most, unless an interface is told less."""
+"""What the kernel makes of several packets of a flow, at most, unless an interface is configured to less."""
 MIN_GSO_BYTES: Final = 3000
 """Two packets; a super-frame of one is none."""
 
@@ -155,7 +155,7 @@ def _without_defaults(schema: dict[str, Any]) -> None:
 
 
 class LinkSettings(_Strict):
-    """What a link can be told, and told anew while it carries traffic."""
+    """What can be configured of a link, and changed while it carries traffic."""
 
     rate_bps: Rate = Field(100e6, alias="rate", ge=MIN_RATE_BPS, le=MAX_RATE_BPS)
     """Line rate, 1mbit to 100gbit."""
@@ -228,7 +228,7 @@ class LinkSpec(LinkSettings):
     """One class of link, per direction."""
 
     backend: Annotated[BackendName, AfterValidator(_known_backend), _BackendSchema()] = "auto"
-    """What makes delay, jitter and loss: `auto` takes the first that can do what is asked and works here."""
+    """What makes delay, jitter and loss: `auto` takes the first that can do what is requested and works here."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -285,7 +285,7 @@ class LinkSpec(LinkSettings):
 
     @property
     def needs_delay_stage(self) -> bool:
-        """Whether anything but rate and queue is asked."""
+        """Whether anything but rate and queue is requested."""
         return self.delay_s > 0 or self.draws
 
     def max_packets_in_flight(self, mtu: int) -> int:

@@ -35,7 +35,7 @@ from testbed.experiment.experiment import (
 MAX_POINTS: Final = 1000
 MAX_REPEAT: Final = 1000
 _NUM_ERRORS: Final = 10
-"""More distinct errors than this are counted, not told."""
+"""More distinct errors than this are counted, not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def expand(data: Mapping[Any, Any]) -> Sweep:
 
 
 class PointErrors:
-    """What is wrong with points; what is wrong with many is told once, with the first of them."""
+    """What is wrong with points; an error that many have is reported once, with the first of them."""
 
     def __init__(self) -> None:
         self._points: dict[str, list[str]] = {}

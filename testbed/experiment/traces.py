@@ -62,7 +62,7 @@ class Trace:
 def parse_trace(
     text: str, *, field: TraceField, format_: TraceFormat | None = None, window_s: float = WINDOW_S
 ) -> Trace:
-    """Read a trace; the format is told from the contents unless it is given.
+    """Read a trace; the format is recognised from the contents unless it is given.
 
     Raises ValueError with the line and what is wrong with it.
     """

@@ -39,7 +39,7 @@ class WorkersPerHost(BaseModel):
 
     @property
     def intra_host(self) -> LinkSpec:
-        """What is asked of the links inside."""
+        """The configuration of the links between a host and its workers."""
         return _UNSHAPED if self.link == "unshaped" else _UNSHAPED.overridden(self.link)
 
     def num_hosts(self, num_workers: int) -> int:

@@ -59,13 +59,13 @@ class ProcessSpec:
     """A descriptor of this process that is to be a command line's standard input; None: there is nothing to read."""
     privileged: bool = False
     """A program that makes or measures the network, not one that uses it: whatever the host is, it gets the host's
-    network namespace only and keeps the rights and files of the laboratory. Needs argv."""
+    network namespace only and keeps the rights and files of the controller. Needs argv."""
 
     def __post_init__(self) -> None:
         """Exactly one of entry and argv."""
         assert (self.entry is None) != (not self.argv), f"process {self.name}: give entry or argv, not both"
         assert self.stdin is None or (self.argv and not self.listens), f"process {self.name}: one standard input"
-        assert self.argv or not self.privileged, f"process {self.name}: a program of the laboratory is an argv"
+        assert self.argv or not self.privileged, f"process {self.name}: a privileged program is an argv"
 
 
 class Process(Protocol):
@@ -164,7 +164,7 @@ class RunningRuntime(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why it, or a part of it, has ended without being asked to; None while all is well."""
+        """Why it, or a part of it, has ended unexpectedly; None while all is well."""
 
     def host(self, node: str, holder_pid: int) -> Host:
         """The host of a node, given the process that holds its namespaces."""

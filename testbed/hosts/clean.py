@@ -26,7 +26,7 @@ _log: Final = logging.getLogger(__name__)
 
 _GRACE_S: Final = 1.0
 _COORDINATOR_GRACE_S: Final = 15.0
-"""A coordinator that is told to end tears its run down itself."""
+"""How long a coordinator that gets SIGTERM has to tear its run down itself."""
 _TIMEOUT_S: Final = 10.0
 _HOLDER_GRACE_S: Final = 1.0
 """So long a foreign process may stay in a namespace of the run: a short command that someone ran there ends."""
@@ -251,7 +251,7 @@ class _Cleaning:
         return self.leftovers()
 
     def _remove_containers(self) -> dict[str, str]:
-        """Returns what could not be asked or did not obey: its problem by daemon."""
+        """Returns the problem of each daemon that did not answer or did not obey."""
         problems = {}
         for docker, names, problem in self._existing_containers():
             if problem:

@@ -1,4 +1,4 @@
-"""A host in a Docker container: the laboratory makes its network, the container has its processes.
+"""A host in a Docker container: the controller makes its network, the container has its processes.
 
 The container is started with no network; its empty network namespace becomes the emulated host's. Its first process is
 a fork server (testbed.hosts.fork_server) of the image's own Python, which connects to a socket that only this
@@ -203,12 +203,12 @@ class Container(ForkClient):
         if ready.get("sources") == sources_digest():
             return None
         return (
-            f"runtime.image: {self.spec.image} has other sources of this package than the laboratory that it is to "
+            f"runtime.image: {self.spec.image} has other sources of this package than the controller that it is to "
             "talk to: build it anew (make image), or mount these (runtime.mounts)"
         )
 
     def _wait_ended(self, timeout_s: float) -> int | None:
-        """0 once it has ended: what the daemon knows of its end is asked when someone wants to know."""
+        """0 once it has ended; what the daemon knows of its end is queried only where that is needed."""
         if self._pidfd is None:
             return 0
         poll = select.poll()
@@ -273,7 +273,7 @@ class Container(ForkClient):
 
 
 class ContainerHost(NamespaceHost):
-    """Implements testbed.hosts.base.Host: programs of the laboratory run beside the container, all others in it."""
+    """Implements testbed.hosts.base.Host: privileged programs run beside the container, all others in it."""
 
     def __init__(self, container: Container, *, state: RunState, log_directory: Path) -> None:
         super().__init__(container.node, container.pid, state=state, log_directory=log_directory)
@@ -287,7 +287,7 @@ class ContainerHost(NamespaceHost):
         on_output: Callable[[str], None] | None = None,
         on_error: Callable[[str], None] | None = None,
     ) -> StartedProcess:
-        """Start a process; one that is not of the laboratory is limited together with all others in the container."""
+        """Start a process; one that is not privileged is limited together with all others in the container."""
         if process.privileged:
             return super().start(process, on_output=on_output, on_error=on_error)
         self._check_held()

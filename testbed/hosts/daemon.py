@@ -1,4 +1,4 @@
-"""A program of ours that serves a host until the run ends: started, waited for, watched, told what to change."""
+"""A program of ours that serves a host until the run ends: started, waited for, watched, and sent changes."""
 
 import threading
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Daemon:
     ) -> None:
         """Returns when it is ready. Raises MissingRequirementError with what it said.
 
-        `title` is what errors call it, `consequence` what its end means; one that `listens` can be told to change. One
+        `title` is what errors call it, `consequence` what its end means; one that `listens` can be sent changes. One
         that is not `privileged` runs in what the host's workers run in.
         """
         self._title = title
@@ -74,7 +74,7 @@ class Daemon:
                 self.check()
                 answer = f"nothing within {_READY_TIMEOUT_S:g} s"
             if answer != f"changed {argument.partition(':')[0]}":
-                raise RunFailedError(f"{self._title}, told {argument}, answers: {answer}")
+                raise RunFailedError(f"{self._title} answers {argument} with: {answer}")
 
     def check(self) -> None:
         """Raise RunFailedError if it has ended."""

@@ -55,7 +55,7 @@ class ForkedProcess(StartedProcess):
             return None
 
     def ended(self, status: int) -> None:
-        """Told by the fork server."""
+        """Called with the status that the fork server reports."""
         self._exit.set_result(status)
 
 
@@ -100,7 +100,7 @@ class ForkClient:
 
     @property
     def failure(self) -> str | None:
-        """Why it has ended without being asked to, and its processes with it; None while all is well."""
+        """Why it has ended unexpectedly, and its processes with it; None while all is well."""
         with self._lock:
             return self._failure
 

@@ -89,7 +89,7 @@ class NamespaceHost:
         on_output: Callable[[str], None] | None = None,
         on_error: Callable[[str], None] | None = None,
     ) -> StartedProcess:
-        """Start a process in the host; each stream's lines are told on a thread of its own."""
+        """Start a process in the host; each stream's lines are passed on by a thread of its own."""
         assert on_error is None or process.argv, f"{process.name}: a fork has one stream for both"
         self._check_held()
         if process.argv and (problem := problem_of(process.argv[0], {**os.environ, **process.environment})):

@@ -25,7 +25,7 @@ _DRAIN_TIMEOUT_S: Final = 1.0
 _CHUNK_BYTES: Final = 65536  # what a pipe holds
 _MOST_BYTES: Final = 2**20  # and what it can be made to hold (fs.pipe-max-size in proc(5))
 _LONGEST_LINE: Final = 2**20
-"""In characters: what has no end by then is told in pieces."""
+"""In characters: what has no end by then is passed on in pieces."""
 
 # The kernel's parent-death signal comes when the *thread* that forked ends, so one thread that lives as long
 # as this process forks them all.
@@ -75,7 +75,7 @@ class Output:
             self._errors.close()
 
     def drain(self) -> None:
-        """All that an ended process wrote is in the log when this returns, and whoever listens has been told if that
+        """All that an ended process wrote is in the log when this returns, and whoever listens has it if that
         is quick (others may hold the pipe, and a listener may be stuck)."""
         if self._copier is not None:
             self._copier.drain()
@@ -97,7 +97,7 @@ class _Copier:
         self._on_output: Callable[[str], None] | None = on_output
         self._taking = threading.Lock()
         self._taken: deque[bytes] = deque()
-        """In the log, and not told yet."""
+        """In the log, and not passed on yet."""
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 _NOT_OF_PORTS: Final = ("learning", "flood", "mcast_flood", "bcast_flood")
 _NOT_OF_BRIDGE: Final = ("stp_state", "vlan_filtering")
-"""Off unless somebody switches them on; kernels without them refuse to be told."""
+"""Off unless somebody switches them on; kernels without them refuse to set them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

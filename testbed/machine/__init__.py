@@ -1,1 +1,1 @@
-"""This machine: what it lacks for an experiment, and how much of it an experiment asks for."""
+"""This machine: what is missing for an experiment, and how much of it an experiment needs."""

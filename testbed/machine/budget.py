@@ -88,7 +88,7 @@ class Budget:
 
 
 def measure_budget(backends: Mapping[BackendName, str], *, on_step: Callable[[str], None] = lambda _: None) -> Budget:
-    """Measure; a few seconds. `backends` says of each delay backend what it lacks here, nothing if it works.
+    """Measure; a few seconds. `backends` says of each delay backend what is missing here, nothing if it works.
 
     Raises MissingRequirementError without root, or when something withstands.
     """
@@ -189,7 +189,7 @@ def known_budget() -> Budget | None:
 
 
 def requested_bps(plan: Plan) -> float:
-    """What the links can be asked to carry at once, virtual, as the budget counts: each byte once for two links.
+    """The most that the links must carry at once, in virtual bit/s, as the budget counts: each byte once for two links.
 
     While the most loaded direction is full, every other carries its share. Without a collective's schedule every
     worker sends at its rate.
@@ -280,7 +280,7 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
 
 
 def _planned(planned_at: Callable[[float], Plan]) -> Plan:
-    """At the least dilation of some at which it can be: what is asked of links depends on none, and whether their
+    """At the least dilation of some at which it can be: what links must carry depends on none, and whether their
     backends can do it does."""
     failure: SpecError | None = None
     for dilation in _TRIED:

@@ -1,4 +1,4 @@
-"""What this machine can do, found out by trying it in a throw-away network namespace, and the fix for what it lacks.
+"""What this machine can do, found out by trying it in a throw-away network namespace, and the fix for what is missing.
 
 Works without root: what needs root is then tried inside an unprivileged user namespace where the kernel allows it.
 """
@@ -389,7 +389,7 @@ def require_root() -> None:
 
 
 def require(plan: Plan) -> None:
-    """Raise MissingRequirementError for everything this plan needs and this machine lacks, before anything is made."""
+    """Raise MissingRequirementError for everything that this plan needs and is missing, before anything is made."""
     from testbed.machine.budget import known_budget, refuse_excess
 
     require_root()

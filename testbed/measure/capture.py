@@ -68,7 +68,7 @@ def require_dumpcap() -> None:
 
 
 def counts_of(output: str) -> tuple[int, int]:
-    """Packets received and dropped, from dumpcap's last words. Raises ValueError when it said nothing of them."""
+    """Packets received and dropped, from dumpcap's final lines. Raises ValueError when they do not say it."""
     match = _COUNTS.search(output)
     if match is None:
         raise ValueError("dumpcap did not say how many packets it received")

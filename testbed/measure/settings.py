@@ -1,9 +1,9 @@
 """Hears of every change to a node's interfaces, queues, addresses, routes, neighbours and packet filters.
 
 Reading settings back after a run finds what is still wrong then. What was changed while the workers worked and put
-back before the end falsifies just as much, so the kernel is asked to say: rtnetlink(7) sends a message to its multicast
-groups for each change, nf_tables does the same. The messages wait in the socket until they are read, in the order of
-the changes.
+back before the end falsifies just as much, so the kernel's notifications are read: rtnetlink(7) sends a message to its
+multicast groups for each change, nf_tables does the same. The messages wait in the socket until they are read, in the
+order of the changes.
 """
 
 import socket
@@ -157,7 +157,7 @@ class SettingsMonitor:
             self._note(body)
 
     def changes(self) -> Iterator[SettingChange]:
-        """What has changed since it was last asked."""
+        """What has changed since the last call."""
         for family, kind, port_id, body in self._messages():
             what = self._packet_filter(kind) if family == _NETLINK_NETFILTER else self._setting(kind, body)
             if what is not None:
@@ -170,7 +170,7 @@ class SettingsMonitor:
             yield SettingChange(time.monotonic(), self._node, self._setting_of(_RTM_NEWLINK, link_message), 0)
 
     def forget(self) -> None:
-        """What has changed since it was last asked was the run's own doing."""
+        """Ignore what has changed since the last call: it was the run's own doing."""
         for _ in self.changes():
             pass
 
@@ -190,7 +190,7 @@ class SettingsMonitor:
 
     def _setting(self, kind: int, body: bytes) -> str | None:
         if kind == NLMSG_ERROR:
-            return "more settings changed at once than could be told apart"
+            return "more settings changed at once than could be distinguished"
         if kind == NLMSG_DONE or kind not in _KINDS:
             return None
         if kind == _RTM_NEWLINK and not self._note(body):
@@ -215,7 +215,7 @@ class SettingsMonitor:
     def _packet_filter(kind: int) -> str | None:
         """nf_tables' messages have the subsystem (10) in the upper byte and the operation in the lower."""
         if kind == NLMSG_ERROR:
-            return "more packet filters changed at once than could be told apart"
+            return "more packet filters changed at once than could be distinguished"
         return _FILTERING.get(kind & 0xFF) if kind >> 8 == _NFNL_SUBSYS_NFTABLES else None
 
     def _note(self, body: bytes) -> bool:

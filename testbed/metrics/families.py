@@ -64,7 +64,7 @@ LINK_RATE: Final = Family(
     name="testbed_link_rate_bytes_per_second",
     kind="gauge",
     labels=_DIRECTION,
-    text="The rate that is asked of the link now; bytes for each virtual second.",
+    text="The rate that is configured for the link now; bytes for each virtual second.",
     source="the plan, and what changed since",
 )
 LINK_UTILIZATION: Final = Family(
@@ -100,14 +100,14 @@ DELAY_LINE_LATE: Final = Family(
     kind="summary",
     labels=(*_LINK, "quantile"),
     text="How much later than requested packets were let go since the link was made.",
-    source="the program that delays packets (backends nfqueue, tap), asked at each scrape",
+    source="the program that delays packets (backends nfqueue, tap), read at each scrape",
 )
 DELAY_LINE_DROPS: Final = Family(
     name="testbed_delay_line_drops_total",
     kind="counter",
     labels=_LINK,
     text="Packets that the program that delays them had no room for: an error of the emulation.",
-    source="the program that delays packets (backends nfqueue, tap), asked at each scrape",
+    source="the program that delays packets (backends nfqueue, tap), read at each scrape",
 )
 ITERATION: Final = Family(
     name="testbed_iteration_seconds",

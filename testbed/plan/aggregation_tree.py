@@ -64,7 +64,7 @@ def tree_of(network: Network, num_workers: int, at: str | None) -> Branch:
 
 
 def nearest_switch(network: Network, switches: Sequence[str], num_workers: int) -> str:
-    """From which the farthest worker is least far away; of several the one with the shortest ways together, and of
+    """From which the farthest worker is least far away; of several the one with the shortest paths together, and of
     those the first."""
     towards = next_hops(network, [f"w{rank}" for rank in range(num_workers)])
 

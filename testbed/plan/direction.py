@@ -43,12 +43,12 @@ class Direction:
 
     @property
     def rate_bps(self) -> float:
-        """As asked."""
+        """As requested."""
         return self.requested.rate_bps
 
     @property
     def delay_s(self) -> float:
-        """As asked: the mean where there is jitter."""
+        """As requested: the mean where there is jitter."""
         return self.requested.delay_s
 
     @property

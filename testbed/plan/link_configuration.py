@@ -18,7 +18,7 @@ _SETTINGS: Final = LinkOverride.model_fields
 
 @dataclass(kw_only=True, slots=True)
 class LinkConfig:
-    """What is asked of one direction, and which key of the spec asks each thing."""
+    """The configuration of one direction, and which key of the spec each part of it is from."""
 
     link: str
     hop: Hop

@@ -40,7 +40,7 @@ class NodePlan:
     daemon_arguments: tuple[str, ...]
     """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
     cut_messages: tuple[str, ...]
-    """Interfaces that cut messages of several UDP datagrams up as they leave, for a switch on the way that adds."""
+    """Interfaces that cut messages of several UDP datagrams up as they leave, for an aggregating switch on the path."""
     path_manager: PathManager | None
     """Of Multipath TCP, where connections have several subflows."""
     bridge_commands: tuple[str, ...]
@@ -128,8 +128,8 @@ def node_plan(
 
 
 def buffer_sysctls(requested: Sequence[LinkConfig], path_s: float) -> dict[str, str]:
-    """Socket buffers that let one TCP connection fill the longest path, whatever is asked of the links in the course of
-    the run; the kernel's own limits where they do.
+    """Socket buffers that let one TCP connection fill the longest path, however the links are configured in the course
+    of the run; the kernel's own limits where they do.
 
     A buffer holds twice the window, because the kernel reckons with its own overhead (tcp(7), tcp_adv_win_scale); half
     as much again is for the queues.

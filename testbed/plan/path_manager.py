@@ -1,4 +1,4 @@
-"""What a host's path manager of Multipath TCP is told, and how its answers read: ip-mptcp(8). Pure.
+"""What a host's path manager of Multipath TCP is configured to, and how its answers read: ip-mptcp(8). Pure.
 
 Each participant announces further ports of its one address; the side that has connected then adds a subflow to each.
 Which of several equal paths a subflow takes is decided by the switches' hash of addresses and ports.

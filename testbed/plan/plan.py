@@ -46,7 +46,7 @@ from transports.units import format_rate
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Everything decided; in virtual time, but for what the kernel and programs are told (`nodes`)."""
+    """Everything decided; in virtual time, but for what the kernel and programs are given (`nodes`)."""
 
     experiment: Experiment
     clock: Clock
@@ -79,11 +79,11 @@ class Plan:
     paths: Mapping[Hop, Path]
     """Of every ordered pair of hosts."""
     collective: Collective
-    """The spec's, told what it has left open."""
+    """The spec's, with what it has left open filled in from the network."""
     propagation_s: float
-    """On the slowest path between two participants, by what is asked of the links."""
+    """On the slowest path between two participants, as the links are configured."""
     latency_s: float
-    """Of an empty message there, as whatever decides by it is told: with hosts that are as fast as this machine, so
+    """Of an empty message there, as whatever decides by it gets it: with hosts that are as fast as this machine, so
     that dilation changes no decision."""
     world: World
     """The participants of every exchange of gradients."""
@@ -94,7 +94,7 @@ class Plan:
     background: tuple[Flow, ...]
 
     def host(self, rank: int) -> HostSpec:
-        """What is asked of the worker's host; nothing where it is not named."""
+        """The settings of the worker's host; none where it is not named."""
         return self.hosts.get(f"w{rank}", HostSpec.model_construct())
 
     @property
@@ -114,7 +114,7 @@ class Plan:
         )
 
     def collective_of(self, rank: int) -> Collective:
-        """As the worker is told of it: with its own aggregator."""
+        """The collective as the worker gets it: with its own aggregator."""
         return self.collective.with_assignment(assignments_of(self.aggregators, rank))
 
     @property
@@ -140,7 +140,7 @@ class Plan:
         return next(a for a, _ in self.links if a.node == host)
 
     def changed(self, direction: Direction, requested: LinkConfig) -> Direction:
-        """The direction once that is asked of it. Raises SpecError when what makes its delay cannot do it."""
+        """The direction once it is configured so. Raises SpecError when what makes its delay cannot do it."""
         spec, stage = requested.spec, direction.delay_stage
         if stage is None and spec.needs_delay_stage:
             raise SpecError(
@@ -175,13 +175,13 @@ class Plan:
 
     @property
     def dilation_text(self) -> str:
-        """How much slower time runs, and why that was chosen; empty where it is not dilated and nobody has asked."""
+        """How much slower time runs, and why that was chosen; empty where it is not dilated and nobody requested it."""
         if self.dilation_reason:
             return self.dilation_reason
         return "" if self.clock.dilation == 1 else f"time runs {self.clock.dilation:g} times slower, as the spec says"
 
     def real(self) -> "Plan":
-        """The same as the machine is to do it: what is asked of links and background flows in real time, and a clock
+        """The same as the machine is to do it: links and background flows are configured in real time, and a clock
         that changes nothing. Nobody who is given this one needs to know of dilation."""
         directions = self.clock.real(self.directions)
         return replace(self, clock=Clock(), directions=directions, background=self.clock.real(self.background))
@@ -454,7 +454,7 @@ def _clock(experiment: Experiment, chosen: tuple[float, str] | None) -> tuple[Cl
 
 
 def _really(requested: LinkConfig, clock: Clock) -> LinkConfig:
-    """As the machine is told it. Raises SpecError for what would be too slow to be told."""
+    """The same in real time, as the kernel gets it. Raises SpecError for what would be too slow to be configured."""
     real = LinkConfig(link=requested.link, hop=requested.hop, spec=clock.real(requested.spec), keys=requested.keys)
     if real.spec.rate_bps < MIN_RATE_BPS:
         raise SpecError(
@@ -476,7 +476,7 @@ def _said_to_be_real(clock: Clock) -> Iterator[None]:
 
 
 def _shaper(interface: str, spec: LinkSpec, clock: Clock) -> Shaper:
-    """Of a direction of which that is asked."""
+    """The shaper of a direction with that configuration."""
     return Shaper.of(
         interface=interface,
         rate_bps=spec.rate_bps,

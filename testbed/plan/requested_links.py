@@ -11,9 +11,9 @@ from testbed.plan.link_configuration import LinkConfig, changed_links
 def requested_over_time(
     requested: Sequence[LinkConfig], changes: Sequence[ScheduledChange | TracedChange], *, packet_bytes: int
 ) -> list[LinkConfig]:
-    """Everything that is ever asked of the directions, what holds at the start first.
+    """Every configuration that the directions ever have, what holds at the start first.
 
-    Raises SpecError, naming the change, when one names no link or asks what cannot be.
+    Raises SpecError, naming the change, when one names no link or requests what cannot be.
     """
     now, all_configured = list(requested), list(requested)
     seen: set[object] = set()

@@ -92,7 +92,7 @@ def expected_loads(
             certain[hop] = certain.get(hop, 0) + wire
             if share != 1:
                 depends.add(hop)
-        # Acknowledgements go the other way and are told from data only where their path is certain.
+        # Acknowledgements go the other way and are distinguished from data only where their path is certain.
         depends |= {hop for hop, share in all_paths[pair[1], pair[0]].shares.items() if share != 1}
     return {
         hop: (None if hop in depends else certain.get(hop, 0), balanced.get(hop, 0.0)) for hop in {*balanced, *depends}

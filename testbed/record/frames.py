@@ -87,7 +87,7 @@ LINK_SCHEMA: Final[dict[str, Any]] = {
     "overlimits": pl.Int64,
     "backlog_bytes": pl.Int64,
     "interface_bytes": pl.Int64,
-    "rate_bps": pl.Float64,  # asked of the class at that moment
+    "rate_bps": pl.Float64,  # configured of the class at that moment
     "read_from_s": pl.Float64,  # counters are of a moment between this one and `at_s`
 }
 CHANGE_SCHEMA: Final[dict[str, Any]] = {

@@ -67,7 +67,7 @@ class Record:
 
 
 def load(path: Path) -> Record:
-    """Read a record. Raises SpecError that says what the directory lacks or which file cannot be read."""
+    """Read a record. Raises SpecError that says which file is missing or cannot be read."""
     if not path.is_dir():
         raise SpecError(f"{path}: no such directory; give the directory of a record, as `testbed run` prints it")
     frames, documents = [f"{name}.parquet" for name in FRAMES], [f"{name}.json" for name in DOCUMENTS]

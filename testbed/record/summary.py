@@ -154,7 +154,7 @@ class TenantSummary(_Part):
 
 
 class AggregatorSummary(_Part):
-    """One switch that adds, from the first joining to the last leaving."""
+    """One aggregating switch, from the first worker's joining to the last one's leaving."""
 
     name: str
     at: str
@@ -294,7 +294,7 @@ class CommandSummary(_Part):
     backend: str | None
     """That was to take the place of the one the script names."""
     redirected: list[str]
-    """What process groups were asked to be when it did: `gloo`, `nccl`, `default`."""
+    """The backend that process groups requested when it did: `gloo`, `nccl`, `default`."""
     launcher: bool
     """Whether it ran in the first worker alone, to start processes on the others itself."""
     start_s: float

@@ -22,7 +22,7 @@ _FLUSH_SPACING: Final = 50.0
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """What the file system refuses, told as what it is."""
+    """What the file system refuses is a MissingRequirementError that says so."""
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:

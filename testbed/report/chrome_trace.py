@@ -187,7 +187,7 @@ def _changes(record: Record, clock: _Clock) -> Iterator[Event]:
 
 
 def _background(record: Record, clock: _Clock) -> Iterator[Event]:
-    """From when to when each flow was asked to send."""
+    """From when to when each background flow was configured to send."""
     flows = [BACKGROUNDS.parse(flow) for flow in yaml.safe_load(record.spec_yaml).get("background") or ()]
     communicating = record.iterations.filter(pl.col("phase") != "compute_only")["start_s"]
     origin_s = clock.end_s if communicating.is_empty() else float(communicating.min())  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ def utilization(record: Record) -> Figure | None:
 
 
 def rates(record: Record) -> Figure | None:
-    """Directions whose rate changed: what was asked of each over time, and what it carried."""
+    """Directions whose rate changed: the configured rate of each over time, and what it carried."""
     window = _window(record)
     changed = record.changes.filter(pl.col("setting").is_in(["rate", "carrier"])).select("link", "node").unique().rows()
     links = [link for link in record.summary.links if (link.name, link.from_) in set(changed)][:_NUM_LINES]

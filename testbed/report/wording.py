@@ -94,7 +94,7 @@ STRAGGLER_SHARE: Final = 0.05
 _SAME_BOUND: Final = 0.002
 """Relative: frames' headers, which one of them counts, make less."""
 _NUM_AGES: Final = 6
-"""Ages of gradients that are told one by one."""
+"""Ages of gradients that are listed one by one."""
 
 
 def deviation(link: "LinkSummary") -> float | None:
@@ -141,7 +141,7 @@ def exchange_name(summary: "Summary") -> str:
 
 
 def staleness_text(synchronisation: "SynchronisationSummary") -> str:
-    """How old parameters were, and how often workers told each other."""
+    """How old parameters were, and how often workers exchanged them."""
     ages = list(synchronisation.staleness.items())
     shown = ", ".join(f"{age}: {number}" for age, number in ages[:_NUM_AGES])
     more = f", up to {ages[-1][0]}" if len(ages) > _NUM_AGES else ""
@@ -331,7 +331,7 @@ def _in_tree(aggregator: "AggregatorSummary") -> str:
 
 
 def background_text(flow: "BackgroundSummary") -> str:
-    """What was asked, and what became of it."""
+    """What a background flow was configured to, and what became of it."""
     lost = 1 - flow.received_bps / flow.sent_bps if flow.sent_bps > flow.received_bps else 0.0
     text = f"arrived of {flow.from_} → {flow.to}, {flow.kind}: {flow.requested}"
     if lost > 0.001:  # what is under way at the end is no loss
@@ -352,7 +352,7 @@ def change_text(change: "ChangeSummary", *, short: bool = False) -> str:
 
 
 def headline(summary: "Summary") -> str:
-    """The answer to the laboratory's question in one sentence."""
+    """The answer to the experiment's question in one sentence: how much communication costs."""
     if summary.command is not None:
         return _command_headline(summary, summary.command)
     if summary.iteration_time_s is None or summary.exposed_communication_s is None:

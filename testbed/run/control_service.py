@@ -1,4 +1,4 @@
-"""The gRPC side of the control plane: it only queues what arrives, and answers when it is told to.
+"""The gRPC side of the control plane: it only queues what arrives, and answers when the coordinator calls.
 
 Nothing here decides anything; testbed.run.coordinator does, on one thread.
 """

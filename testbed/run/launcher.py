@@ -55,7 +55,7 @@ def hostfile_text(hosts: Mapping[str, Reachable]) -> str:
 
 
 def launcher_variables(directory: Path) -> dict[str, str]:
-    """By which launchers find both; Open MPI's `mpirun` does without being told anything on its command line. Pure."""
+    """By which launchers find both; Open MPI's `mpirun` needs nothing on its command line. Pure."""
     script, hostfile = str(directory / SCRIPT), str(directory / HOSTFILE)
     return {
         "TESTBED_SSH": script,

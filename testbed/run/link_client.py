@@ -24,7 +24,7 @@ _CARRIER: Final = {
 
 
 def live_run_ids(*, root: Path = RUN_ROOT) -> list[str]:
-    """The runs that go on and can be asked, oldest first."""
+    """The runs that go on and answer about their links, oldest first."""
     return [run_id for run_id in alive_runs(root=root) if (root / run_id / SOCKET_NAME).exists()]
 
 
@@ -73,7 +73,7 @@ def change_links(
 ) -> list[dict[str, str]]:
     """Change the links that the selector names; what became what, as plain data.
 
-    Raises SpecError when it cannot be asked and MissingRequirementError when it did not take.
+    Raises SpecError when the change is not possible and MissingRequirementError when it did not take.
     """
     request = messages.ChangeRequest(link=link, settings_json=json.dumps(dict(settings)), carrier=_CARRIER[carrier])
     with _stub(run_id, root) as stub:

@@ -164,7 +164,7 @@ class Recorder(Listener):
             self._on_line(rank, line, error)
 
     def on_exit(self, rank: int, status: int) -> None:
-        """A command has no other last word."""
+        """The end of a command; it sends nothing else."""
         self._observations.exits[rank] = (status, time.monotonic())
 
     def on_interference(self, text: str) -> None:
@@ -176,7 +176,7 @@ class Recorder(Listener):
         self._observations.hints.append(text)
 
     def on_finished(self, rank: int, finished: messages.Finished) -> None:  # noqa: ARG002
-        """The worker's last word."""
+        """A worker's last message."""
         if finished.parameters_sha256:
             self._observations.parameters_sha256.append(finished.parameters_sha256)
         self._observations.uss_bytes.append(finished.uss_bytes)

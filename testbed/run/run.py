@@ -168,7 +168,7 @@ class _Run:
         except (TestbedError, Interrupted) as error:
             raise RunStoppedError(self._finish(_end_of(error))) from error
         except Exception as error:  # noqa: BLE001 - whatever it is, the record is finished and says so
-            # What ended the run first is what it is told by; whatever removing the rest met with comes after it.
+            # The run is reported with what ended it first; whatever removing the rest met with comes after it.
             cause = _first_cause(error) or self._own_failure(error)
             raise RunStoppedError(self._finish(_end_of(cause))) from cause
         self.status_file.phase("report")
@@ -290,7 +290,7 @@ class _Run:
 
 
 def _end_of(error: TestbedError | Interrupted) -> End:
-    """As the verdict is told."""
+    """The end of a run as the verdict gets it."""
     if isinstance(error, Interrupted):
         return End("failed", f"interrupted by {error}")
     if isinstance(error, CalibrationError):

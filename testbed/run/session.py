@@ -52,10 +52,10 @@ class Session:
     runtime: RunningRuntime
     calibration: Calibration
     overhead_s: dict[str, float] = field(default_factory=dict)
-    """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the workbench is gone."""
+    """Wall seconds of `deploy` and `calibrate`, and `tear_down` once the session is over."""
 
     def work(self, listener: Listener, *, timeout_s: float, stdin: int | None = None) -> None:
-        """Start the workers, watch them to their end. Raises RunFailedError with the culprit's traceback.
+        """Start the workers, watch them to their end. Raises RunFailedError with the traceback of what failed.
 
         Rank 0 of a command reads from the descriptor `stdin`, if there is one.
         """

@@ -90,7 +90,7 @@ def run_sweep(
     console: Console,
     now_s: Callable[[], float] = time.monotonic,
 ) -> Comparison:
-    """Run what the points lack, one run after another, and write the sweep's directory, also when interrupted.
+    """Run what is missing of the points, one run after another, and write the sweep's directory, also when interrupted.
 
     `run` raises RunStoppedError for a run that ended early. Raises Interrupted after having said how to go on.
     """

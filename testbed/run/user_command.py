@@ -296,8 +296,9 @@ class Launch:
 
 
 def redirections(path: Path) -> list[str]:
-    """What workers asked their process groups to be when ours took the place: `gloo`, `nccl`, or `default`, sorted,
-    each once. Ours where they requested that themselves; a group made from one that was redirected asks so, too."""
+    """The backends that workers requested for their process groups when ours took the place: `gloo`, `nccl`, or
+    `default`, sorted, each once. Ours where they requested it themselves, as a group does that is made from a
+    redirected one."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:

@@ -32,7 +32,7 @@ def _check(result: int, what: str) -> None:
 def network_namespace(pid: int) -> int | None:
     """The inode of a process' network namespace; None if it is gone, or may not be looked at."""
     try:
-        return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116 - asked of every process of the machine
+        return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116 - done for every process of the machine
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
@@ -92,7 +92,7 @@ def _sysctl_path(key: str) -> Path:
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when the *thread* that forked it ends (prctl(2), PR_SET_PDEATHSIG).
 
-    Raises ProcessLookupError if the parent ended before the kernel was told.
+    Raises ProcessLookupError if the parent ended before the kernel knew.
     """
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:

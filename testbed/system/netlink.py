@@ -44,7 +44,7 @@ _HTB_OPT_TAIL: Final = struct.Struct("=IIIII")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HtbClass:
-    """One HTB class: what it was told, and what has passed it since it was made."""
+    """One HTB class: its configuration, and what has passed it since it was made."""
 
     handle: int
     """Major in the upper 16 bits, minor in the lower: 0x10001 is 1:1."""

@@ -68,7 +68,7 @@ def processes_of_run(run_id: str) -> list[ProcessIdentity]:
     for pid in _pids():
         if pid == os.getpid() or not _carries(pid, mark):
             continue
-        # Asked again: the pid may have changed hands before its identity was taken.
+        # Read again: the pid may have changed hands before its identity was taken.
         identity = ProcessIdentity.of(pid)
         if identity is not None and _carries(pid, mark):
             found.append(identity)
@@ -90,7 +90,7 @@ def processes_in_network(namespaces: Iterable[int]) -> list[ProcessIdentity]:
     found = []
     for pid in _pids() if wanted else ():
         if network_namespace(pid) in wanted:
-            # Asked again: the pid may have changed hands before its identity was taken.
+            # Read again: the pid may have changed hands before its identity was taken.
             identity = ProcessIdentity.of(pid)
             if identity is not None and network_namespace(pid) in wanted:
                 found.append(identity)

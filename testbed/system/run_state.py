@@ -62,7 +62,7 @@ class OwnedProcess(BaseModel):
 
     @property
     def identity(self) -> ProcessIdentity:
-        """What it is told apart by."""
+        """What distinguishes the process from a later one of the same pid."""
         return ProcessIdentity(self.pid, self.start_time)
 
 

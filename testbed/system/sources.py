@@ -1,4 +1,4 @@
-"""Which sources of this package a process runs: a container's must be those of the laboratory that talks to it."""
+"""Which sources of this package a process runs: a container's must be those of the controller that talks to it."""
 
 import hashlib
 from functools import cache

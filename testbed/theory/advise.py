@@ -29,7 +29,7 @@ class Setting:
     table: LayerTable
     num_workers: int
     rate_bps: float
-    """Of each worker's link, both ways at once."""
+    """Of each worker's link, full duplex."""
     latency_s: float = 0.0
     """One way from worker to worker."""
     efficiency: float = 1.0

@@ -16,7 +16,7 @@ from testbed.traces.table import Gradient, LayerTable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Links:
-    """What connects each host, both ways at once."""
+    """What connects each host, full duplex."""
 
     rate_bps: float
     """Of payload: the link's rate less headers."""

@@ -67,8 +67,8 @@ class FullRing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FullAggregation:
-    """A switch that sums at line rate: every byte crosses a worker's link once each way, both ways at the same time,
-    however many workers there are (Sapio et al. 2021, "Scaling Distributed Machine Learning with In-Network
+    """A switch that sums at line rate: every byte crosses a worker's link once in each direction, both at once, however
+    many workers there are (Sapio et al. 2021, "Scaling Distributed Machine Learning with In-Network
     Aggregation", NSDI)."""
 
     rate_bps: float

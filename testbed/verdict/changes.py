@@ -16,7 +16,7 @@ _NUM_NAMED: Final = 4
 
 
 class RateHistory:
-    """What one direction was asked to carry, over time."""
+    """The configured rate of one direction over time."""
 
     def __init__(self, changes: pl.DataFrame, *, link: str, node: str, rate_bps: float) -> None:
         """`rate_bps` before the first change; times are those of the frame, wall seconds."""

@@ -62,7 +62,7 @@ class LinkFacts:
     rate_measured_on: str | None = None
     """The direction that was measured, for all of its class."""
     may_drop: bool = False
-    """Chance decides about packets here, the cable was cut, or background traffic passes: drops and retransmissions
+    """Chance decides about packets here, the link was down, or background traffic passes: drops and retransmissions
     belong to the experiment."""
     background_bytes: int | None = 0
     """Of background flows that surely crossed, headers included; None where they could have taken another path."""

@@ -62,7 +62,7 @@ class RunResults:
     """What workers run, in a line for a reader."""
     observations: Observations = field(default_factory=Observations)
     redirected: list[str] = field(default_factory=list)
-    """What process groups of a command were asked to be when ours took their place."""
+    """The backends that a command's process groups requested when ours took their place."""
     captures: Sequence[Captured] = ()
     num_changes_not_reached: int = 0
     overhead_s: dict[str, float] = field(default_factory=dict)

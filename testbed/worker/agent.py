@@ -112,7 +112,7 @@ class AgentControl(WorkerControl):
         try:
             for command in self._stub.Watch(messages.WatchRequest(rank=self._rank)):
                 if command.kind == messages.Command.STOP:
-                    _leave(f"told to stop: {command.reason}")
+                    _leave(f"stopped by the coordinator: {command.reason}")
         except self._rpc_error as error:
             _leave(f"the coordinator is lost: {_details(error)}")
         _leave("the coordinator has ended the control plane")

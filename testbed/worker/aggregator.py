@@ -28,7 +28,7 @@ CHECK_INTERVAL_S = 0.5
 
 
 class AggregatorConfiguration(BaseModel):
-    """Everything it is told."""
+    """Everything an aggregator is given when it starts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

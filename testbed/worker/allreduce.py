@@ -55,7 +55,7 @@ def work(options: AllReduce, configuration: WorkerConfiguration, control: Worker
 
 
 def _with_network_info(stack: StackLike, configuration: WorkerConfiguration) -> StackLike:
-    """A stack whose collective wants to know the links is told them."""
+    """The stack, whose collective knows the links if it wants to."""
     if not isinstance(stack, Composed):
         return stack
     known = stack.collective.with_network_info(latency_s=configuration.latency_s, rate_bps=configuration.goodput_bps)

@@ -158,7 +158,7 @@ class SchedulePacer(ComputePacer):
         self._zero_s = 0.0
         """When computing would have begun, had it waited for nothing since."""
         self._following_s: float | None = None
-        """When the next iteration begins; None: when it is asked to."""
+        """When the next iteration begins; None: at the call of :meth:`begin`."""
 
     def bind(self, parameters: "Iterable[torch.Tensor]") -> None:
         """The schedule's tensors, in their order."""
@@ -167,7 +167,7 @@ class SchedulePacer(ComputePacer):
         self._ready_s = dict(zip(parameters, self._schedule.ready_s, strict=True))
 
     def restart(self) -> None:
-        """The next iteration begins when it is asked to, once the last one's optimizer step is due to have ended."""
+        """Returns once the last optimizer step is due to have ended; :meth:`begin` then begins the next iteration."""
         if self._following_s is not None:
             time.sleep(max(0.0, self._following_s - time.monotonic()))
         self._begun_s = self._following_s = None

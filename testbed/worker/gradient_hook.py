@@ -133,7 +133,7 @@ class GradientHook:
         self._check = check
 
     def reduce(self, _: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """All-reduce the mean, compressed if so asked; completes with the bucket's buffer.
+        """All-reduce the mean, compressed if so configured; completes with the bucket's buffer.
 
         Everything that this worker does with the bucket before it is handed over lies inside the pacer's wait.
         """

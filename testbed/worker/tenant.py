@@ -24,7 +24,7 @@ from switch_agg.wire import PORTS
 
 
 class TenantConfiguration(BaseModel):
-    """Everything it is told."""
+    """Everything a worker of another job is given when it starts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +47,7 @@ class TenantReport:
     chunks_sent: int = 0
     """Repetitions included."""
     failure: str | None = None
-    """Why it stopped before it was told to."""
+    """Why it stopped before it was to."""
 
 
 class Tenant:

@@ -112,7 +112,7 @@ class Trainer:
 
     @staticmethod
     def _between(before: _Counted, after: _Counted) -> dict[str, object]:
-        """As the coordinator is told it; nothing where there is nothing."""
+        """What the coordinator gets of it; nothing where there is nothing."""
         switch = None if before.switch is None else (before.switch, after.switch)
         peers = None if before.peers is None or after.peers is None else (before.peers, after.peers)
         return WorkerResult.dump(switch, peers)

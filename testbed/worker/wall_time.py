@@ -1,4 +1,4 @@
-"""The one place where durations that a worker was told become durations that it waits.
+"""The one place where durations that a worker was given become durations that it waits.
 
 A spec, and with it everything in a worker's configuration, is in virtual time. Where the run is dilated by k, a worker
 waits k times as long for whatever it waits for: computing that is paced or replayed, cycles of fusion, its timeout.

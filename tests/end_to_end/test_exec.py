@@ -220,7 +220,7 @@ def test_a_terminal_that_goes_away_ends_the_run_in_order(tmp_path: Path) -> None
     seen = b""
     while seen.count(b"ready") < 2:
         seen += os.read(master, 4096)
-    os.close(master)  # the kernel sends SIGHUP, and who writes is told EIO
+    os.close(master)  # the kernel sends SIGHUP, and who writes gets EIO
     assert running.wait(timeout=60) == 130
     summary = summary_of(tmp_path)
     assert summary["reasons"] == ["interrupted by SIGHUP"]

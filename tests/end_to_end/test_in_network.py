@@ -1,4 +1,4 @@
-"""A switch that adds the gradients of a real run: loss, bytes and counters; and what happens when it dies."""
+"""In-network aggregation of a real run's gradients: loss, bytes and counters; and what happens when it dies."""
 
 import json
 import os

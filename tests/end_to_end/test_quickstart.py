@@ -122,8 +122,8 @@ def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) ->
 
 
 def test_openmpi_runs_on_the_same_links_and_on_nothing_else(summary: dict[str, Any], tmp_path: Path) -> None:
-    """Its ranks share the machine's memory and must not use it: the bytes of the ring that it was told to run are on
-    the links."""
+    """Its ranks share the machine's memory and must not use it: the bytes of the ring that it was configured to run are
+    on the links."""
     baseline = run(tmp_path, "--set", "stack={kind: openmpi, algorithm: ring}")
     assert baseline["loss"]["last"] == pytest.approx(summary["loss"]["last"], rel=1e-3)
     for link in baseline["links"]:
@@ -354,7 +354,7 @@ def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
 
 
 def test_a_channel_that_is_not_the_kernels_is_counted_to_the_byte(tmp_path: Path) -> None:
-    """Acknowledgements and what our own UDP sends again are told by its ends, so that a lossy run is judged as well."""
+    """Its ends report acknowledgements and what our own UDP sends again, so that a lossy run is judged as well."""
     lossy = ("--set", "channel=udp", "--set", "packet_mode=mtu", "--set", "link.loss=1%", "--set", "workers=2")
     summary = run(tmp_path, *lossy)
     assert not [reason for reason in summary["reasons"] if "bytes on the wire" in reason]

@@ -92,7 +92,7 @@ def test_a_command_runs_in_a_container_without_rights_and_its_exit_code_is_passe
     daemon: DockerDaemon, tmp_path: Path
 ) -> None:
     # The one that fails ends the other: it waits until that has said all.
-    script = f"{WHAT_IT_IS}\necho told me so >&2; [ $RANK = 0 ] || sleep 3; exit $((RANK * 7))"
+    script = f"{WHAT_IT_IS}\necho said so >&2; [ $RANK = 0 ] || sleep 3; exit $((RANK * 7))"
     words = ["exec", "--workers", "2", "--link", "100mbit", "--output", str(tmp_path), "--set", "metrics.port=null"]
     done = run_testbed(daemon, *words, "--set", as_override(runtime()), "--", "sh", "-c", script)
     assert done.returncode == 7, done.stderr
@@ -109,7 +109,7 @@ def test_a_command_runs_in_a_container_without_rights_and_its_exit_code_is_passe
     assert "writable" not in lines
     assert not any("state.json" in line for line in lines)
     assert any(line.endswith("/workers") for line in lines)
-    assert "[w0] told me so" in done.stderr
+    assert "[w0] said so" in done.stderr
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def test_an_image_without_this_package_is_refused_with_what_its_python_said(
         containers(daemon, tmp_path, python="no-such-python"),
     ):
         pass
-    # Before or after the daemon is asked for its pid.
+    # Before or after the daemon is queried for its pid.
     with (
         pytest.raises((MissingRequirementError, RunFailedError), match="ended with status 1"),
         containers(daemon, tmp_path, python="/usr/bin/false"),

@@ -199,7 +199,7 @@ def test_a_job_that_is_removed_with_chunks_under_way_leaves_the_books_in_order(k
 
 
 @pytest.mark.parametrize("kind", PLANES)
-def test_every_row_of_the_table_manually(kind: str) -> None:
+def test_every_row_of_the_table_with_packets_made_for_it(kind: str) -> None:
     """The datagrams of one worker, sent one at a time, against a second that a test plays as well."""
     with ExitStack() as stack:
         r = stack.enter_context(rack(2))
@@ -545,7 +545,7 @@ def test_an_interface_that_was_down_for_a_while_ends_nothing(kind: str) -> None:
             routes = subprocess.run(["ip", "route"], check=True, capture_output=True, text=True).stdout
             default = next(line for line in routes.splitlines() if line.startswith("default"))
         run(b.rack.aggregators[0], "ip link set eth0 down")
-        b.plane.reset(0)  # its workers are told, which fails
+        b.plane.reset(0)  # its workers are sent a reset, which fails
         for _ in range(100):
             if sum(b.plane.unsent().values()) == 2:
                 break

@@ -1,4 +1,4 @@
-"""Links of a real network that change while it works: by the schedule, by a trace, by hand from another process."""
+"""Links of a real network that change while it works: by the schedule, by a trace, manually from another process."""
 
 import json
 import socket

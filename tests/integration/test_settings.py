@@ -1,4 +1,4 @@
-"""Whoever changes a node's settings is heard, put back or not; what does not change the network is not told."""
+"""Whoever changes a node's settings is heard, put back or not; what does not change the network is not reported."""
 
 import subprocess
 import time

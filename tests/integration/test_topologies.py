@@ -106,14 +106,14 @@ def test_every_worker_reaches_every_other_and_every_link_is_what_was_requested(
         assert deployment.differences() == []
 
 
-@pytest.mark.parametrize("inside", ["unshaped", {"rate": "500mbit"}])
-def test_workers_of_one_host_share_its_link(tmp_path: Path, inside: Any) -> None:
-    sharing = {"count": 2, "link": inside}
+@pytest.mark.parametrize("intra_host", ["unshaped", {"rate": "500mbit"}])
+def test_workers_of_one_host_share_its_link(tmp_path: Path, intra_host: Any) -> None:
+    sharing = {"count": 2, "link": intra_host}
     with deployed(tmp_path, workers_per_host=sharing) as deployment:
         echo_everywhere(deployment)
         measured = {(each.sender, each.receiver): each.rate_bps for each in calibrate(deployment).links}
         assert len(measured) == 2 * (4 + 2)
-        assert (measured["w0", "h0"] > 505e6) == (inside == "unshaped")
+        assert (measured["w0", "h0"] > 505e6) == (intra_host == "unshaped")
         assert deployment.differences() == []
         with LinkSampler(deployment, interval_s=9, on_sample=lambda _: None) as sampler:
             assert all(sample.class_bytes > 0 for sample in sampler.sample())

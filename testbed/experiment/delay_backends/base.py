@@ -84,7 +84,7 @@ class RelayCounters:
     num_drops: int
     """By the full queue."""
     num_overlimits: int
-    """Always 0: the line is never asked for more than it has."""
+    """Always 0: packets wait for the line, which is never overdrawn."""
     backlog_bytes: int
     num_lost: int
     num_marked: int
@@ -145,7 +145,7 @@ class DelayProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramParameters:
-    """What a program is told of one direction: a struct of its C source, all doubles, fields in its order."""
+    """What a program is given for one direction: a struct of its C source, all doubles, fields in its order."""
 
     def argument(self, index: int) -> str:
         """`INDEX:NAME=VALUE,...`, on the command line and on standard input."""
@@ -154,7 +154,7 @@ class ProgramParameters:
 
 
 def program_parameters(link: "LinkSpec", *, index: int, seed: int) -> dict[str, float]:
-    """What every program is told alike, by the fields' names: delay, jitter, loss and reordering of a link, and the
+    """What every program is given alike, by the fields' names: delay, jitter, loss and reordering of a link, and the
     seed of a direction's draws."""
     bursts = None if isinstance(link.loss, float | int) else link.loss
     return {
@@ -171,7 +171,7 @@ def program_parameters(link: "LinkSpec", *, index: int, seed: int) -> dict[str, 
 
 
 def port_argument(interface: str, mac: str, namespace: str) -> str:
-    """What the relay is told of a device to make: the namespace as a path, `/proc/<pid>/ns/net`."""
+    """What the relay is given for a device to make: the namespace as a path, `/proc/<pid>/ns/net`."""
     return f"{interface},{mac},{namespace}"
 
 
@@ -204,7 +204,7 @@ class DelayStage:
 
     def tc_changes(self, before: Any) -> Sequence[str]:  # noqa: ARG002 (where no qdisc takes part)
         """Lines for `tc -batch` that turn the stage `before` of the same port into this one in place, dropping nothing;
-        then come its `tc_commands_if_known`; its program is told its arguments anew. Raises SpecError where that cannot
+        then come its `tc_commands_if_known`; its program gets its arguments anew. Raises SpecError where that cannot
         be."""
         return ()
 
@@ -213,11 +213,11 @@ class DelayStage:
         return ()
 
     def daemon_arguments(self) -> Sequence[str]:
-        """What the program of the port's node is told; none where no such program is needed."""
+        """Arguments of the program of the port's node; none where no such program is needed."""
         return ()
 
     def relay_argument(self) -> str | None:
-        """What the program of the whole run is told of this direction; None where there is no such program."""
+        """What the program of the whole run is given for this direction; None where there is no such program."""
         return None
 
     @abstractmethod

@@ -29,12 +29,12 @@ from testbed.system.native.layouts import DELAY_COUNTERS, DELAY_PARAMETERS
 from transports.units import format_time
 
 COPY_META: Final = 1
-"""NFQNL_COPY_META: the program is told of packets and never sees their contents."""
+"""NFQNL_COPY_META: the program gets packets' metadata and never their contents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelayParameters(ProgramParameters):
-    """What the program is told of a queue: struct parameters of delay_nfqueue.c, all doubles."""
+    """What the program is given for a queue: struct parameters of delay_nfqueue.c, all doubles."""
 
     max_packets: float
     delay_ns: float

@@ -1,6 +1,6 @@
 """The tap backend: both ends of a link are TAP devices, and a small C program (native/relay_tap.c) is the wire.
 
-The program gives rate, byte queue, marks, loss, delay and everything else a link can be requested, per packet, with all
+The program gives rate, byte queue, marks, loss, delay and all else that can be set of a link, per packet, with all
 draws from the run's seed. The devices live as long as it does: without it there is no link, never an undelayed one.
 A device takes a packet from its sender the moment it is sent, so TCP Small Queues do not hold it back: a host's own
 port has a queue that fills and drops, as a switch port's has.
@@ -32,7 +32,7 @@ from transports.units import format_time
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelayParameters(ProgramParameters):
-    """What the relay is told of a direction: struct parameters of relay_tap.c, all doubles."""
+    """What the relay is given for a direction: struct parameters of relay_tap.c, all doubles."""
 
     rate_bps: float
     queue_bytes: float
@@ -64,7 +64,7 @@ class TapStage(DelayStage):
     parameters: RelayParameters
 
     def relay_argument(self) -> str:
-        """What the relay is told of this direction."""
+        """What the relay is given for this direction."""
         return self.parameters.argument(self.index)
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:

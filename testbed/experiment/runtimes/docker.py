@@ -76,5 +76,5 @@ class DockerContainers(Runtime):
         )
 
     def inherited(self) -> Mapping[str, str]:
-        """None of the laboratory's."""
+        """The spec's environment variables, none of the controller's."""
         return self.environment

@@ -19,5 +19,5 @@ class Namespace(Runtime):
         return "root: coordinator, fork server (imports torch once)"
 
     def inherited(self) -> Mapping[str, str]:
-        """Those of the laboratory."""
+        """The controller's environment variables."""
         return os.environ

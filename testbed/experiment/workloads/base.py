@@ -58,7 +58,7 @@ def changed_options(value: Options, standard: Options) -> list[str]:
 
 
 def unread(experiment: "Experiment", standard: "Experiment", names: Sequence[str], why: str) -> list[str]:
-    """Of these keys of a spec those that differ from the standard and that nobody would read, each as a refusal. Of
+    """Of these keys of a spec those that differ from the standard and that nobody would read, each as an error. Of
     channels `congestion` is the route's, and so every TCP connection's."""
     found = []
     for name in names:
@@ -129,11 +129,11 @@ class Workload(Options):
         return None
 
     def undilatable(self) -> str | None:
-        """Why time cannot be dilated for it, and the fix; None: all of its computing is time that it is told, and is
-        told k times as much. Where a workload does not say, it computes at this machine's speed."""
+        """Why time cannot be dilated for it, and the fix; None: all of its computing takes a
+        configured time, which is stretched k times. A workload that does not say computes at this machine's speed."""
         return (
             f"{self.kind} computes as fast as this machine does, in time that nothing stretches; allowed: a workload "
-            "whose computing is told its time (synthetic), or dilation: 1"
+            "whose computing takes a configured time (synthetic), or dilation: 1"
         )
 
     def unsupported_synchronisation(self) -> str | None:

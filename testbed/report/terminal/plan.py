@@ -167,7 +167,7 @@ def _expected(direction: Direction) -> str:
 
 
 def _also(requested: LinkSpec) -> str:
-    """What else is asked of a direction, in few words."""
+    """What else a direction is configured to, in few words."""
     found = []
     if requested.jitter_s > 0:
         found.append(f"jitter {format_time(requested.jitter_s)} {requested.jitter.distribution}")

@@ -30,7 +30,7 @@ class LinkView:
     """`w0 → s0`."""
     down: bool
     rate_bps: float
-    """As asked."""
+    """As requested."""
     delay_s: float
     """One way, as requested."""
     used_bps: float

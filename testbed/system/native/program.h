@@ -27,7 +27,7 @@ static uint64_t now_ns(clockid_t clock) {
     return now.tv_sec * SECOND_NS + now.tv_nsec;
 }
 
-/* Woken before others and when asked. Returns whether that could be had: without privilege only the latter can. */
+/* Woken before others and when requested. Returns whether that could be had: without privilege only the latter can. */
 static int be_prompt(int priority) {
     struct sched_param parameters = {.sched_priority = priority};
     prctl(PR_SET_TIMERSLACK, 1UL);

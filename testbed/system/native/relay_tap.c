@@ -236,7 +236,7 @@ static void leave_line(struct relay *relay, struct direction *d, struct packet *
     const struct parameters *p = &d->parameters;
     d->counters->packets += packet->num_segments;
     d->counters->bytes += packet->wire_bytes;
-    /* Draws only where asked: then a packet's fate depends on the seed and its place in the order, nothing else. */
+    /* Draws only where configured: then a packet's fate depends on the seed and its place in the order, nothing else. */
     if (is_lost(&p->losses, &d->bad, &d->random[LOSS])) {
         d->counters->lost += packet->num_segments;
         give(relay, packet);

@@ -22,18 +22,18 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AggregationTree:
-    """Of one job."""
+    """The links between one job's workers and the root of its aggregation."""
 
     root: str
     links: tuple[int, ...]
-    """All that carry its chunks, both ways; one that carries them for several children is named for each."""
+    """All that carry its chunks, in both directions; one that carries them for several children is named for each."""
     farthest_s: float
     """One way from the farthest worker to the root: propagation."""
     forwarding_s_per_bit: float
-    """What storing and forwarding adds for each bit of a frame, on the farthest worker's way there and back, beside
-    the one link whose rate decides."""
+    """What storing and forwarding adds for each bit of a frame, on the farthest worker's round trip, beside the
+    one link whose rate decides."""
     round_trip_s_per_bit: float
-    """The same with that link: how long a bit takes there and back."""
+    """The same with that link: the serialisation of a bit over the whole round trip."""
 
     def stream(self, collective: InNetwork, num_elements: int, *, num_slots: int) -> Stream:
         """Of that many floats: the first frame is stored and forwarded at every hop, and the others follow it."""

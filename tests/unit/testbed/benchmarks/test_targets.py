@@ -1,4 +1,4 @@
-"""Rows say what holds and against which bar; an unknown name says which there are."""
+"""Rows say what holds and against which target; an unknown name says which there are."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def test_jains_index_is_one_for_equals_and_a_share_where_one_has_all() -> None:
     assert jain_index([8e6, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
 
 
-def test_a_bar_is_an_upper_or_a_lower_one() -> None:
+def test_a_target_is_an_upper_or_a_lower_bound() -> None:
     assert target_row("error", 0.004, 0.005, {})["holds"]
     assert not target_row("error", 0.006, 0.005, {})["holds"]
     assert target_row("total", 18.9, 18.0, {}, at_least=True)["holds"]

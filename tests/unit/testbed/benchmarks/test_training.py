@@ -1,4 +1,4 @@
-"""The specs of the benchmarks can be planned, and what a run lacks is said."""
+"""The specs of the benchmarks can be planned, and what is missing of a run is said."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def summary(**values: Any) -> Summary:
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_run_is_one_that_can_be_planned_and_holds_its_bar(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_is_one_that_can_be_planned_and_holds_its_target(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def planned(spec: Any) -> Summary:
         experiment = validate(dict(spec))
         make_plan(experiment)

@@ -53,7 +53,7 @@ def wrong(*links: Measurement, **keys: Any) -> list[str]:
     return judge(plan(**keys), Calibration(mode=Mode.CLASS, links=links))
 
 
-def test_links_requested_the_same_between_the_same_kinds_of_nodes_are_one_class() -> None:
+def test_links_of_one_configuration_between_the_same_kinds_of_nodes_are_one_class() -> None:
     star = plan(workers=4)
     assert len({link_class(star, direction) for direction in star.directions}) == 2
     uneven = plan(workers=4, links={"w3-s0": {"delay": "5ms"}})

@@ -17,7 +17,7 @@ CHANGED = {"link": "w1-s0", "from": "w1", "to": "s0", "setting": "rate", "before
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the run was asked: (run, link, settings, carrier)."""
+    """What was requested of the run: (run, link, settings, carrier)."""
     found: list[Any] = []
 
     def change_links(run_id: str, link: str, settings: Mapping[str, str], *, carrier: str | None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Cleaning says what it was asked about: a run there is none of is an error, one that has gone is not."""
+"""Cleaning one run: an id that never existed is an error, one whose run has gone is not."""
 
 from typer.testing import CliRunner
 

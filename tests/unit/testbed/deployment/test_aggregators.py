@@ -1,4 +1,4 @@
-"""An aggregator in a run: what it is told, what it reports, and what becomes of one that has ended."""
+"""An aggregator in a run: what it is given, what it reports, and what becomes of one that has ended."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ class FakeProcess:
         self.spec, self.on_output, self.log_path = spec, on_output, log_path
         self.status: int | None = None
         self.answer = "changed counters"
-        log_path.write_text("its last words\n")
+        log_path.write_text("its last line\n")
 
     def tell(self, line: str) -> None:
         assert line == "counters"
@@ -91,11 +91,11 @@ def test_one_that_has_ended_is_reported_with_how_and_its_last_lines(tmp_path: Pa
     assert report.counters == {}
     assert report.failure is not None
     assert report.failure.startswith("aggregator a1 at s0 (ebpf) was killed by signal 9: nobody answers")
-    assert "its last words" in report.failure
+    assert "its last line" in report.failure
 
 
-def test_one_that_does_not_begin_to_serve_misses_something(tmp_path: Path) -> None:
+def test_one_that_does_not_begin_to_serve_is_a_missing_requirement(tmp_path: Path) -> None:
     with pytest.raises(
-        MissingRequirementError, match=r"aggregator a1 at s0 \(ebpf\) ended with status 1: its last words"
+        MissingRequirementError, match=r"aggregator a1 at s0 \(ebpf\) ended with status 1: its last line"
     ):
         running(tmp_path, FakeHost(tmp_path, status=1))

@@ -106,7 +106,7 @@ def test_a_link_without_a_delay_line_is_refused_and_nothing_of_the_change_is_mad
     links.check()
 
 
-def test_marks_of_ecn_manually_need_connections_that_ask_for_them() -> None:
+def test_ecn_marking_that_is_set_manually_needs_connections_that_ask_for_them() -> None:
     links, events = accepted(network(link={"backend": "tap"}))
     with pytest.raises(SpecError, match="began without ECN"):
         links.change(manual_change("w1-s0", ecn="100kB"))
@@ -161,8 +161,8 @@ def test_the_schedule_is_followed_from_the_first_iteration_at_the_runs_dilation(
     assert {event.source for event in events} == {"schedule"}
     assert links.num_scheduled_done == 2
     assert deployment.num_restarts == 1
-    assert deployment.directions["w1", "s0"].rate_bps == 10e6, "what the kernel is told is real"
-    assert events[-1].rate_bps == 20e6, "what people are told is virtual"
+    assert deployment.directions["w1", "s0"].rate_bps == 10e6, "what the kernel is given is real"
+    assert events[-1].rate_bps == 20e6, "what people are shown is virtual"
 
 
 def test_a_change_that_does_not_take_ends_the_run_whoever_made_it() -> None:

@@ -107,7 +107,7 @@ def test_a_setting_that_must_be_there_is_missed_and_one_of_newer_kernels_is_not(
     assert line.startswith(f"w0: sysctl {first} is None")
 
 
-def test_a_link_that_is_cut_on_purpose_must_be() -> None:
+def test_a_link_that_is_taken_down_must_be_down() -> None:
     state = as_requested(WORKER)
     assert differences(state, down=[("s0", "w0")]) == ["s0 -> w0: is up, requested the other"]
     state["disconnected"].append("w0-eth0")

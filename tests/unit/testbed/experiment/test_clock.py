@@ -34,7 +34,7 @@ class Named(NamedTuple):
 
 
 @given(times, factors)
-def test_there_and_back(value: float, factor: float) -> None:
+def test_virtual_is_what_it_was_after_being_real(value: float, factor: float) -> None:
     clock = Clock(factor)
     assert clock.virtual_s(clock.real_s(value)) == pytest.approx(value)
     assert clock.virtual_bps(clock.real_bps(value)) == pytest.approx(value)

@@ -1,4 +1,4 @@
-"""What a user is told who writes a spec in words of their own."""
+"""What a user reads who writes a spec in words of their own."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What may be asked of a link, and what the formulas of burst loss say."""
+"""What may be configured of a link, and what the formulas of burst loss say."""
 
 import random
 from typing import Any

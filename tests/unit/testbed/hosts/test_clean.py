@@ -163,7 +163,7 @@ def test_containers_of_a_daemon_that_does_not_answer_are_reported_and_their_reco
     assert RunState.load(state.run_id, root=root).owned().containers == {"testbed-r1-w0": "unix:///no/such/daemon.sock"}
 
 
-def test_containers_of_a_daemon_that_is_gone_for_good_are_complained_of_once_and_forgotten_when_requested(
+def test_containers_of_a_daemon_that_is_gone_for_good_are_complained_of_once_and_forgotten_on_request(
     root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = RunState.create(new_run_id(), root=root)

@@ -154,7 +154,7 @@ def test_a_signal_to_an_ended_process_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_process_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
-    # PR_SET_PDEATHSIG follows the thread that forked: a process must not die with whoever requested it.
+    # PR_SET_PDEATHSIG follows the thread that forked: a process must not die with whoever started it.
     started: list[SpawnedProcess] = []
     thread = threading.Thread(target=lambda: started.append(start(tmp_path, "sleep", "60")))
     thread.start()
@@ -180,7 +180,7 @@ def test_a_process_ends_with_its_coordinator(tmp_path: Path, end: signal.Signals
         assert coordinator.stdout is not None
         identity = ProcessIdentity.of(int(coordinator.stdout.readline()))
         assert identity is not None
-        # Until setpriv has told the kernel and become the command, the death of the parent means nothing.
+        # Until setpriv has made its system call and become the command, the death of the parent means nothing.
         deadline_s = time.monotonic() + 10.0
         while "(sleep" not in identity.describe() and time.monotonic() < deadline_s:
             time.sleep(0.01)

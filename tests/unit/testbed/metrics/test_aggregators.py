@@ -1,4 +1,4 @@
-"""What the page of metrics is told of aggregating switches."""
+"""What the page of metrics says of aggregating switches."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told, checked by its own promtool; its rules on made-up series."""
+"""What Prometheus is given, checked by its own promtool; its rules on made-up series."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The least time of an exchange, by hand and beside collectives."""
+"""The least time of an exchange, calculated manually and beside collectives."""
 
 import pytest
 

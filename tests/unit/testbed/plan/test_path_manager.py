@@ -1,4 +1,4 @@
-"""What the path manager is told is what is read back; anything else is a difference."""
+"""What the path manager is given is what is read back; anything else is a difference."""
 
 from testbed.experiment.experiment import validate
 from testbed.plan.path_manager import PathManager

@@ -48,7 +48,7 @@ def test_each_host_gets_one_process_in_their_order() -> None:
     assert script_text(HOSTS).count(") pid=") == 2
 
 
-def test_mpirun_finds_both_without_being_configured() -> None:
+def test_mpirun_finds_both_without_arguments() -> None:
     found = launcher_variables(Path("/run/testbed/r"))
     assert {found[name] for name in ("TESTBED_SSH", "PRTE_MCA_plm_ssh_agent")} == {f"/run/testbed/r/{SCRIPT}"}
     assert {found[name] for name in ("TESTBED_HOSTFILE", "PRTE_MCA_prte_default_hostfile")} == {

@@ -1,4 +1,4 @@
-"""How the verdict is told what ended a run, and which error that was."""
+"""How the verdict learns what ended a run, and which error that was."""
 
 import pytest
 

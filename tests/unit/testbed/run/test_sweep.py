@@ -1,4 +1,4 @@
-"""A sweep runs what lacks a valid result, stops for nothing but an interruption, and keeps what is done."""
+"""A sweep runs what has no valid result yet, stops for nothing but an interruption, and keeps what is done."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -168,7 +168,7 @@ def test_what_a_workload_cannot_is_said_with_the_point() -> None:
         require_points(sweep, plan_points(sweep))
 
 
-def test_what_the_machine_misses_is_said_with_the_point() -> None:
+def test_what_is_missing_on_the_machine_is_said_with_the_point() -> None:
     sweep = expand({"name": "x", "sweep": {"channel.congestion": ["nonesuch"]}})
     with pytest.raises(MissingRequirementError, match=r"(?s)\[channel.congestion=nonesuch\]"):
         require_points(sweep, plan_points(sweep))

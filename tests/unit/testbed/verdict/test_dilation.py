@@ -10,7 +10,7 @@ def runs(*times_s: float) -> dict[str, list[float]]:
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
-    # By hand: s = 1, t(0.975, 2) = 4.30, 4.30 / sqrt(3) = 2.48.
+    # Calculated manually: s = 1, t(0.975, 2) = 4.30, 4.30 / sqrt(3) = 2.48.
     found = Interval.of([9.0, 10.0, 11.0])
     assert (found.mean, found.low, found.high) == (
         10.0,

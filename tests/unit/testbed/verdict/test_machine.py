@@ -1,4 +1,4 @@
-"""The machine and the queues, by hand."""
+"""The machine and the queues, calculated manually."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_other_load_is_what_the_workers_have_not_used() -> None:
     assert other_load_share(machine()[:1], rows, phase="compute_only") is None
 
 
-def test_the_machine_over_the_measured_window_manually() -> None:
+def test_the_machine_over_the_measured_window_as_calculated_manually() -> None:
     busy = (np.array([12.0]), np.array([15.0]))
     summary = machine_summary(machine(), (10.0, 16.75), busy)
     assert summary is not None

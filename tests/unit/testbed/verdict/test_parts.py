@@ -1,4 +1,4 @@
-"""The parts of an iteration, by hand, and that they add up however workers drift apart."""
+"""The parts of an iteration, calculated manually, and that they add up however workers drift apart."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Scaling factor and network efficiency by hand."""
+"""Scaling factor and network efficiency, calculated manually."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def computed(
     return {**iteration(rank, start_s, phase, index, slowdown=1.0), **moments, **changes}
 
 
-def run(scales: tuple[float, ...] = (1.0, 1.0), num_alone: int = 4, beside: float = 1.0) -> pl.DataFrame:
+def run(scales: tuple[float, ...] = (1.0, 1.0), num_alone: int = 4, together: float = 1.0) -> pl.DataFrame:
     """Workers alone in turn, so many iterations of each; then one measured iteration of all."""
     rows, now_s = [], 0.0
     for rank, scale in enumerate(scales):
@@ -29,7 +29,7 @@ def run(scales: tuple[float, ...] = (1.0, 1.0), num_alone: int = 4, beside: floa
             now_s = float(str(rows[-1]["end_s"]))
     measured = []
     for rank, scale in enumerate(scales):
-        row = computed(rank, 100.0, 0, "measured", scale * beside)
+        row = computed(rank, 100.0, 0, "measured", scale * together)
         late = {name: float(str(row[name])) + 3.0 for name in ("backward_end_s", "optimizer_end_s", "end_s")}
         measured.append({**row, **late})
     return iterations(*rows, *measured)
@@ -52,15 +52,15 @@ def test_workers_unlike_each_other_count_by_what_all_of_them_would_make_alone() 
     assert found.factor == pytest.approx(2 * 16 / 13.25 / samples_per_s)
 
 
-@pytest.mark.parametrize(("beside", "missing"), [(1.04, False), (1.06, True), (0.96, False), (0.94, True)])
-def test_computing_in_the_run_must_take_as_long_as_alone(beside: float, missing: bool) -> None:
-    found = scaling(run(beside=beside), num_workers=2, dilation=1.0, iteration_s=7.0)
+@pytest.mark.parametrize(("together", "missing"), [(1.04, False), (1.06, True), (0.96, False), (0.94, True)])
+def test_computing_in_the_run_must_take_as_long_as_alone(together: float, missing: bool) -> None:
+    found = scaling(run(together=together), num_workers=2, dilation=1.0, iteration_s=7.0)
     assert (found.factor is None) == missing
-    assert found.contention == pytest.approx(beside)
+    assert found.contention == pytest.approx(together)
     if missing:
         assert found.missing is not None
         assert (
-            f"computing took 6 % {'longer' if beside > 1 else 'shorter'} in the run than alone on w0" in found.missing
+            f"computing took 6 % {'longer' if together > 1 else 'shorter'} in the run than alone on w0" in found.missing
         )
 
 
@@ -76,7 +76,7 @@ def test_one_worker_that_lost_its_core_is_enough() -> None:
 
 
 def test_slowdowns_that_the_spec_asks_for_are_no_contention() -> None:
-    rows = run(beside=2.0).with_columns(slowdown=pl.when(pl.col("phase") == "measured").then(2.0).otherwise(1.0))
+    rows = run(together=2.0).with_columns(slowdown=pl.when(pl.col("phase") == "measured").then(2.0).otherwise(1.0))
     assert scaling(rows, num_workers=2, dilation=1.0, iteration_s=9.0).contention == pytest.approx(1.0)
 
 

@@ -1,4 +1,4 @@
-"""The definitions, checked on runs small enough to work out by hand and on a modelled one."""
+"""The definitions, checked on runs small enough to work out manually and on a modelled one."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def facts(**changes: Any) -> Facts:
     return healthy.facts(**{"links": [LINK], "buckets": busy, **changes})
 
 
-def test_one_iteration_split_manually() -> None:
+def test_the_split_of_one_iteration_as_calculated_manually() -> None:
     results = measure(facts())
     assert results.iteration_time_s is not None
     assert results.iteration_time_s.mean == pytest.approx(6.75), "each worker from its own start: no start skew"
@@ -60,7 +60,7 @@ def test_a_summary_is_the_results_and_their_verdict() -> None:
     assert Summary.model_validate_json(summary.model_dump_json(by_alias=True)) == summary
 
 
-def test_compression_manually() -> None:
+def test_compression_as_calculated_manually() -> None:
     more = buckets(
         *(bucket(rank, 12.0, 15.0, index=index) for rank in range(2) for index in range(2) for _ in range(3))
     )
@@ -109,7 +109,7 @@ def test_a_command_is_measured_from_its_start_to_its_end() -> None:
     assert summary.command == COMMAND
 
 
-def test_links_and_allreduce_manually() -> None:
+def test_links_and_allreduce_as_calculated_manually() -> None:
     summary = measure(facts())
     (link,) = summary.links
     assert (link.bytes, link.drops, link.from_, link.to) == (2910, 3, "w0", "s0")

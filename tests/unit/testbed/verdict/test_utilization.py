@@ -41,7 +41,7 @@ def test_workers_that_do_not_wait_for_each_other_have_buckets_of_their_own() -> 
     ]
 
 
-def test_utilisations_manually() -> None:
+def test_utilisations_as_calculated_manually() -> None:
     known = facts(samples=samples((11.0, 0), (13.0, 25_000_000), (14.0, 30_000_000)))
     link = replace(LINK, class_bytes_end=40_000_000)
     assert mean_utilization(known, link, 40_000_000) == pytest.approx(40e6 * 8 / (100e6 * 7.0))

@@ -1,4 +1,4 @@
-"""A worker of another job: reduces until it is told to stop, checks every sum, and outlives the switch."""
+"""A worker of another job: reduces until it is stopped, checks every sum, and outlives the switch."""
 
 import json
 import subprocess

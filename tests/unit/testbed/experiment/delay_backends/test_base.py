@@ -51,7 +51,7 @@ def test_delay_and_loss_are_had_from_all(link: dict[str, Any], backend: BackendN
     assert unsupported(requested(**link), backend, superframes=False, bridged=False) == []
 
 
-def test_only_tap_marks_and_it_does_all_that_a_link_can_be_requested() -> None:
+def test_only_tap_marks_and_it_does_all_that_can_be_requested_of_a_link() -> None:
     everything = requested(delay="5ms", jitter="1ms", loss="1%", duplicate="1%", reorder="1%", ecn="100kB")
     assert able(everything, superframes=True, bridged=False) == ["tap"]
     (reason,) = unsupported(requested(ecn="100kB"), "nfqueue", superframes=True, bridged=False)

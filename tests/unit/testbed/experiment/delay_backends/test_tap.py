@@ -1,4 +1,4 @@
-"""What the relay is told, its counters, the read-back, and that plan and program agree on every name."""
+"""What the relay is given, its counters, the read-back, and that plan and program agree on every name."""
 
 import struct
 import subprocess

@@ -37,7 +37,7 @@ def test_merged_groups_are_never_worse_than_layers_or_one_bucket(
 
 
 def test_a_layer_joins_the_next_whose_gradient_is_there_before_its_own_start_up_is_over() -> None:
-    """By hand: the second is ready at 1.5, within the first one's start-up; the third at 2.5, when theirs is over."""
+    """The second is ready at 1.5, within the first one's start-up; the third at 2.5, when theirs is over."""
     assert merge([1, 1, 1], [1.0, 0.5, 1.0], startup_s=1.0, s_per_element=0.0) == (2, 1)
     assert merge([1, 1, 1], [1.0, 0.5, 0.9], startup_s=1.0, s_per_element=0.0) == (3,)
     assert merge([1, 1, 1], [1.0, 1.0, 1.0], startup_s=0.5, s_per_element=0.1) == (1, 1, 1)

@@ -40,7 +40,7 @@ def test_a_command_sees_the_directory_that_it_was_typed_in(tmp_path: Path, monke
     assert runtime_driver(training)._mounts() == ("/data",)  # type: ignore[attr-defined]
 
 
-def test_what_the_machine_misses_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_on_the_machine_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     plan = planned({"kind": "docker", "mounts": ["/no/such/place"]})
     mounts, daemon = runtime_driver(plan).missing()

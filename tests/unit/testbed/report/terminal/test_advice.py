@@ -78,7 +78,7 @@ def test_json_is_marked_as_predicted_and_has_every_change() -> None:
 
 def test_a_trace_shows_the_largest_layers_in_their_order_and_what_was_recorded() -> None:
     layers = tuple(Layer(f"l{number}", 0.001, 0.002, number * 1000, 0.5) for number in range(20))
-    text = printed(render_trace, LayerTable(layers=layers), "mine", "by hand")
+    text = printed(render_trace, LayerTable(layers=layers), "mine", "manually")
     assert "the 12 of 20 layers with the largest gradients" in text
     assert [f" l{number} " in text for number in range(20)] == [number >= 8 for number in range(20)]
     assert "exchanged in" in text

@@ -23,7 +23,7 @@ def rendered(expected: Expected | None = EXPECTED, **keys: Any) -> str:
     return stream.getvalue()
 
 
-def test_computing_whose_time_is_reported_is_distinguished() -> None:
+def test_computing_whose_time_is_configured_is_distinguished() -> None:
     paced, real = rendered(workload=PACED), rendered()
     assert "computing 150 ms; communicating" in paced
     assert "optimizer 30" in paced

@@ -22,7 +22,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_columns_are_microseconds_and_bytes(tmp_path: Path) -> None:
-    text = "# input_us=7\n# made by hand\n" + HEAD + "0 conv1 10 20 30 400\n1 relu 1.5 2.5 - 0\n"
+    text = "# input_us=7\n# made manually\n" + HEAD + "0 conv1 10 20 30 400\n1 relu 1.5 2.5 - 0\n"
     table = read_trace(written(tmp_path, text))
     assert [tuple(layer) for layer in table.layers] == [
         ("conv1", pytest.approx(10e-6), pytest.approx(20e-6), 400, pytest.approx(30e-6), None),
