@@ -44,7 +44,7 @@ _BLOCK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangesMeasurement:
-    """Of one direction."""
+    """What happened to one direction's traffic as its links changed."""
 
     settling_s: Sequence[float]
     """Of each change: until the new rate was there, see :func:`settling_s`; inf: it never was."""

@@ -55,7 +55,7 @@ class Point(NamedTuple):
 
 
 def exchange_groups() -> dict[str, dict[str, Any]]:
-    """Those of the list, by name."""
+    """The groups of exchanges on the list, by name."""
     return dict(_list()["exchanges"])
 
 

@@ -109,7 +109,7 @@ def small_rows() -> Iterator[Row]:
 def far_rows() -> Iterator[Row]:
     """25 MB among four at 1 Gbit/s, 10 ms round trip, every TCP with cubic: the best of ours and each of them."""
     ours = ["auto/tcp", "ring/tcp", "ring/udp:rate=1gbit"]
-    link = {"rate": "1gbit", "delay": "2500us"}  # a way crosses two links
+    link = {"rate": "1gbit", "delay": "2500us"}  # a path crosses two links
     rows, facts = all_reduced([*ours, *_baselines()], link, workers=4, size="25MB", repeat=7)
     gloo_s = _median_s(rows["gloo"])
     best = min(ours, key=lambda stack: _median_s(rows[stack]))
@@ -276,7 +276,7 @@ def mptcp_rows() -> Iterator[Row]:
 def udp_loss_rows() -> Iterator[Row]:
     """25 MB between two at 200 Mbit/s, 20 ms round trip, one packet of 200 lost in each direction; and as many round
     trips at a quarter of the packets each second, which says what of it is the processor's."""
-    path = {"delay": "5ms", "loss": "0.25%"}  # a way crosses two links
+    path = {"delay": "5ms", "loss": "0.25%"}  # a path crosses two links
     lossy = partial(all_reduced, workers=2, packet_mode="mtu")
     slow, facts = lossy(["ring/udp:rate=50mbit"], {"rate": "50mbit", **path}, size="6250kB", repeat=5)
     for details in slow.values():

@@ -92,5 +92,5 @@ class StealMeter:
 
     @property
     def share(self) -> float:
-        """From 0 to 1."""
+        """The share of the cores' time that was stolen since this was made, from 0 to 1."""
         return MachineSample.take().steal_share_since(self._before)

@@ -25,7 +25,7 @@ SO_RCVBUFFORCE: Final = 33
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossMeasurement:
-    """Of one direction."""
+    """The packets sent and lost on one direction."""
 
     requested: float
     num_packets: int
@@ -36,7 +36,7 @@ class LossMeasurement:
 
     @property
     def share(self) -> float:
-        """Of the packets sent."""
+        """The lost packets' share of those sent."""
         return self.num_lost / self.num_packets
 
     @property

@@ -44,7 +44,7 @@ _STAMP: Final = struct.Struct("=d")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueMeasurement:
-    """Of one direction."""
+    """How long one direction's full queue delays a packet."""
 
     queue_bytes: int
     added_s: float

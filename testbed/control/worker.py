@@ -115,11 +115,11 @@ class SwitchStatistics:
     """Sums that came without somebody's contribution."""
     frame_bytes: int
     lost: str | None
-    """Why the switch adds no more."""
+    """Why the switch no longer aggregates."""
 
     @classmethod
     def of_result(cls, found: Mapping[str, Any]) -> Self | None:
-        """Of SwitchReducer.statistics() `before` and `after`; None where no switch adds."""
+        """Of SwitchReducer.statistics() `before` and `after`; None without in-network aggregation."""
         if "before" not in found:
             return None
         before, after = found["before"], found["after"]
@@ -142,7 +142,7 @@ class WorkerResult:
     """What a worker of a training counted in the measured iterations: the JSON of its `control_pb2.Result`."""
 
     switch: SwitchStatistics | None
-    """None where no switch adds."""
+    """None without in-network aggregation."""
     peers: dict[int, PeerStatistics]
     """Of its own endpoint, by peer; empty where the channel leaves counting to the kernel."""
 

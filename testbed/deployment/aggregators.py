@@ -19,7 +19,7 @@ from testbed.worker.tenant import TenantConfiguration, TenantReport
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AggregatorReport:
-    """What it counted, or how it ended before."""
+    """What an aggregator counted, or how it ended before it could say so."""
 
     plan: AggregatorPlan
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class AggregatorReport:
 
 
 class RunningAggregator:
-    """Its process ends with its host's."""
+    """An aggregator that serves a run; its process ends with its host's."""
 
     def __init__(
         self, plan: AggregatorPlan, hosts: Mapping[str, Host], *, directory: Path, dilation: float = 1.0

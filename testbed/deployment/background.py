@@ -51,7 +51,7 @@ class BackgroundTraffic:
                 file.write(origin)
 
     def counters(self) -> list[FlowCounters]:
-        """Of every flow, now."""
+        """The counters of every flow, now."""
         return [FlowCounters(source=self._read(flow, "source"), sink=self._read(flow, "sink")) for flow in self._flows]
 
     def _read(self, flow: Flow, role: str) -> TrafficCounters:

@@ -45,11 +45,11 @@ class DelayDaemon(Daemon):
         return self._program.reports(self._counters_path.read_bytes(), self.queues())
 
     def parameters(self) -> dict[int, Any]:
-        """In force, by the stages' index."""
+        """The parameters in force, by the stages' index."""
         return {index: report.parameters for index, report in self.reports().items()}
 
     def counters(self) -> dict[int, DelayCounters]:
-        """Of the delay, by the stages' index."""
+        """The counters of the delay lines, by the stages' index."""
         return {index: report.delay for index, report in self.reports().items()}
 
 

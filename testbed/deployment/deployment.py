@@ -159,7 +159,7 @@ class Deployment:
         self.aggregator_reports = [aggregator.report() for aggregator in self._aggregators]
 
     def aggregator_statuses(self) -> dict[str, Status]:
-        """Of each aggregator that is alive, by name."""
+        """The status of each aggregator that is alive, by name."""
         found = {aggregator.plan.name: aggregator.status() for aggregator in self._aggregators}
         return {name: status for name, status in found.items() if status is not None}
 

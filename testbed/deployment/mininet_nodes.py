@@ -134,7 +134,7 @@ class ContainedHost(EmulatedHost):
         self.pid = self.holder_pid
 
     def wait_ready(self) -> None:
-        """It is."""
+        """Returns at once: the container runs already."""
 
     def _open_shell(self) -> None:
         if self.shell is None:

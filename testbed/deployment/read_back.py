@@ -149,7 +149,9 @@ def _route_differences(node: NodePlan, congestion: str, table: Sequence[dict[str
         if entry is None:
             found.append(f"{node.name}: no {name}")
             continue
-        requested: list[tuple[str | None, str | None]] = [(way.address, way.interface) for way in route.gateways]
+        requested: list[tuple[str | None, str | None]] = [
+            (gateway.address, gateway.interface) for gateway in route.gateways
+        ]
         requested = requested or [(None, route.interface)]
         hops = entry.get("nexthops", [entry])
         nexthops = [(hop.get("gateway"), hop.get("dev")) for hop in hops]

@@ -59,7 +59,7 @@ class ScheduledChange(LinkOverride):
 
     @property
     def settings(self) -> LinkOverride:
-        """What it asks of the link."""
+        """The settings that the change gives to the link."""
         named = {name: value for name, value in self.named.items() if name in LinkOverride.model_fields}
         return LinkOverride.model_construct(_fields_set=set(named), **named)
 

@@ -86,7 +86,7 @@ class Slope(Numbers):
         return (self.over,)
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
-        """In units of `of` for each unit of `over`."""
+        """The slope of the regression, in units of `of` for each unit of `over`."""
         return statistics.linear_regression([row.numbers[self.over] for row in rows], values).slope
 
 
@@ -202,7 +202,7 @@ class Extreme(Numbers):
     kind: Literal["least", "median", "mean", "most"]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
-        """In units of `of`."""
+        """The extreme or mean of the points' values, in units of `of`."""
         return _EXTREMES[self.kind](values)
 
 

@@ -72,7 +72,7 @@ class Iterative(AgentWorkload):
         """What of computing is real and what is paced or replayed, in a line for a reader of the numbers."""
 
     def timed_layers(self) -> LayerTable | None:
-        """Where computing is paced or replayed."""
+        """The table of layers' times, where computing is paced or replayed; else None."""
         return self.layer_table() if self.paced() else None
 
     def parameter_counts(self) -> Sequence[int]:
@@ -85,7 +85,7 @@ class Iterative(AgentWorkload):
         return [shapes[start:stop] for start, stop in layers_of(shapes)]
 
     def layer_backward_s(self) -> Sequence[float]:
-        """From one layer's gradients to the next ones'."""
+        """How long each layer's backward pass takes: from one layer's gradients to the next ones'."""
         ready_s = ComputeSchedule.of(self.layer_table()).ready_s
         layers_s = [max(ready_s[start:stop]) for start, stop in layers_of(self.parameter_shapes())]
         return [later_s - earlier_s for later_s, earlier_s in pairwise([*layers_s, 0.0])]
@@ -127,7 +127,7 @@ class Iterative(AgentWorkload):
         return min(self.compute_only, max(2, -(-self.compute_only // num_workers)))
 
     def phase_lengths(self) -> Mapping[str, int]:
-        """As the worker goes through them."""
+        """The number of iterations in each phase, in the order in which the worker goes through them."""
         return {"compute_only": self.compute_only, "warmup": self.warmup, "measured": self.iterations}
 
     def sends_only_gradients(self) -> bool:
@@ -157,7 +157,7 @@ class Replayed(Iterative):
         return True
 
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
-        """Of all layers."""
+        """The shapes of all layers' parameters."""
         return [shape for layer in self.layer_table().layers for shape in layer.tensors]
 
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:

@@ -254,7 +254,7 @@ class LinkSpec(LinkSettings):
         return self.model_copy(update=override.named)
 
     def with_queue(self, queue_bytes: int) -> "LinkSpec":
-        """The same with its queue in bytes."""
+        """The same link with its queue in bytes."""
         return self.model_copy(update={"queue": queue_bytes})
 
     @property

@@ -63,7 +63,7 @@ class Paper(BaseModel):
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """The name of the paper's folder."""
         return self.folder.name
 
     @property

@@ -169,7 +169,7 @@ class PointErrors:
         self._points: dict[str, list[str]] = {}
 
     def add(self, settings: Mapping[str, Any], error: SpecError) -> None:
-        """Of the point with these settings."""
+        """Add an error of the point with these settings."""
         for line in str(error).splitlines():
             self._points.setdefault(line, []).append(settings_text(settings) if settings else "")
 

@@ -73,15 +73,15 @@ class Process(Protocol):
 
     @property
     def name(self) -> str:
-        """As in its spec."""
+        """The process' name, as in its spec."""
 
     @property
     def pid(self) -> int:
-        """In the root pid namespace."""
+        """The process' id in the root pid namespace."""
 
     @property
     def log_path(self) -> Path:
-        """Where its standard output and error go."""
+        """The file that its standard output and error go to."""
 
     def poll(self) -> int | None:
         """The exit status (negative: the signal that ended it), or None while it runs. Never blocks."""
@@ -203,7 +203,7 @@ class RuntimeDriver(Generic[RuntimeT]):
 
 
 def runtime_driver(plan: Plan) -> RuntimeDriver[Runtime]:
-    """That of the plan's runtime, imported."""
+    """The driver of the plan's runtime; its module is imported now."""
     runtime = plan.experiment.runtime
     module, _, name = runtime.driver.partition(":")
     driver: RuntimeDriver[Runtime] = getattr(importlib.import_module(module), name)(runtime, plan)

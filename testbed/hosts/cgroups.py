@@ -67,7 +67,7 @@ def available_controllers() -> dict[ControllerName, Controller | None]:
 
 
 def needed_controllers(limits: Limits) -> list[ControllerName]:
-    """Those that the limits are set through."""
+    """The controllers of control groups that these limits need."""
     requested: dict[ControllerName, bool] = {
         "cpu": limits.cpu_cores is not None,
         "cpuset": bool(limits.pinned_cores),
@@ -200,7 +200,7 @@ class ProcessCgroup:
 
     @property
     def procs_files(self) -> list[Path]:
-        """Where a process writes its pid to be limited."""
+        """The files into which a process writes its pid to be limited."""
         return [group / "cgroup.procs" for group in self._groups]
 
     def limit(self, limits: Limits) -> None:

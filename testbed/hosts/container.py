@@ -391,7 +391,7 @@ class ContainerRuntime:
 
     @property
     def failure(self) -> str | None:
-        """Of the first container that has ended."""
+        """Why the first container that has ended did; None while all run."""
         return next((each.failure for each in self._containers.values() if each.failure), None)
 
     def host(self, node: str, holder_pid: int) -> NamespaceHost:

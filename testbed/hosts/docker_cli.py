@@ -113,7 +113,7 @@ class Docker:
         self.call("pull", "--quiet", image, timeout_s=3600.0)
 
     def inspect(self, container: str, *, timeout_s: float = _TIMEOUT_S) -> ContainerFacts | None:
-        """None if there is no such container (any more)."""
+        """What the daemon knows of the container; None if there is no such container (any more)."""
         try:
             (answer,) = json.loads(self.call("container", "inspect", container, timeout_s=timeout_s))
         except MissingRequirementError as error:

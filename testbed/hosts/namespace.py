@@ -196,11 +196,11 @@ class NamespaceRuntime:
 
     @property
     def failure(self) -> str | None:
-        """Of the fork server."""
+        """Why the fork server has ended; None while it runs."""
         return self._fork_server.failure
 
     def host(self, node: str, holder_pid: int) -> NamespaceHost:
-        """In the holder's namespaces."""
+        """A host in the holder's namespaces."""
         return NamespaceHost(
             node,
             holder_pid,
@@ -214,7 +214,7 @@ class NamespaceRuntime:
         self._fork_server.wait_ready(timeout_s)
 
     def describe(self) -> Mapping[str, Any]:
-        """It is this machine's."""
+        """The runtime as the record has it; everything else about it is this machine's."""
         return {"kind": "namespace"}
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ class Output:
 
     @property
     def error_descriptor(self) -> int:
-        """The same for its standard error."""
+        """The descriptor that the process' standard error goes to."""
         return self.descriptor if self._errors is None else self._errors.descriptor
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class StartedProcess:
 
     @property
     def log_path(self) -> Path:
-        """Where its standard output and error go."""
+        """The file that its standard output and error go to."""
         return self._output.log_path
 
     @abstractmethod

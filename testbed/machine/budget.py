@@ -59,7 +59,7 @@ class Lateness:
 
     @classmethod
     def of(cls, late_s: list[float]) -> "Lateness":
-        """Of at least one value."""
+        """Mean and 99th percentile of at least one lateness."""
         return cls(mean_s=statistics.fmean(late_s), p99_s=float(np.percentile(late_s, 99)))
 
 
@@ -83,7 +83,7 @@ class Budget:
     """Of the cores, by other programs, before it began."""
 
     def carries_bps(self, packet_bytes: int) -> float:
-        """With packets of that size at most."""
+        """What this machine carries with packets of at most that size."""
         return self.mtu_bps if packet_bytes <= MTU else self.superframe_bps
 
 
@@ -140,7 +140,7 @@ def _deployed(**keys: Any) -> Iterator[Deployment]:
 
 
 def ring_flows(plan: Plan) -> list[Flow]:
-    """From every worker to the next."""
+    """A flow from every worker to the next."""
     ports = [plan.worker_port(rank) for rank in range(plan.experiment.workers)]
     return [
         Flow(source=port.node, source_address=port.address, target=following.node, target_address=following.address)

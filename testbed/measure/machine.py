@@ -30,11 +30,11 @@ class MachineSample:
         return cls(at_s=time.monotonic(), **parse_stat(stat), **parse_softnet(softnet))
 
     def steal_share_since(self, before: "MachineSample") -> float:
-        """Of all cores' time."""
+        """The share of all cores' time that the hypervisor gave to others since that sample."""
         return (self.steal_ticks - before.steal_ticks) / max(1, self.ticks - before.ticks)
 
     def busy_share_since(self, before: "MachineSample") -> float:
-        """The same, of time that was not idle."""
+        """The share of all cores' time that was not idle since that sample."""
         return 1 - (self.idle_ticks - before.idle_ticks) / max(1, self.ticks - before.ticks)
 
 

@@ -26,7 +26,7 @@ class LineCounters(Protocol):
 
     @property
     def rate_bps(self) -> float:
-        """In force."""
+        """The rate in force."""
 
     @property
     def num_bytes(self) -> int:

@@ -113,12 +113,12 @@ class Exporter:
 
     @property
     def port(self) -> int | None:
-        """Where it listens; None while it does not."""
+        """The port on which the page is served; None while it is not."""
         return None if self._server is None else self._server.server_port
 
     @property
     def url(self) -> str | None:
-        """Of the page; None where there is none."""
+        """The page's URL; None where there is none."""
         return None if self._server is None else f"http://{self._address}:{self.port}/metrics"
 
     def watch_lateness(self, counters: "Callable[[], Mapping[tuple[str, str], DelayCounters]]") -> None:

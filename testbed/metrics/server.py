@@ -182,7 +182,7 @@ class PrometheusServer:
         }
 
     def num_series(self) -> int:
-        """Of the run, now."""
+        """How many series of the run there are now."""
         return int(next((each["value"][1] for each in self.query(f"count({self._selector('')})")), 0))
 
     def num_scrapes(self) -> int:

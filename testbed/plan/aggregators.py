@@ -139,7 +139,7 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
         )
     if experiment.workers > MAX_WORKERS:
         raise SpecError(
-            f"workers: a switch adds for at most {MAX_WORKERS} workers, not {experiment.workers}; use fewer, or a ring"
+            f"workers: a switch aggregates for at most {MAX_WORKERS} workers, not {experiment.workers}; use fewer, or a ring"
         )
     if not experiment.switch.routes:
         raise SpecError("switch: in_network needs switches that route to the aggregator; allowed: routed")
@@ -228,12 +228,12 @@ def _places(experiment: Experiment, network: Network) -> list[_Place]:
         if collective.partial_after_s is not None and any(isinstance(child, Branch) for child in root.children):
             raise SpecError(
                 "collective.partial_after: in a tree nobody knows how many workers a partial sum stands for; leave it "
-                f"out, or let one switch add: at: {root.switch}"
+                f"out, or let one switch aggregate: at: {root.switch}"
             )
         if collective.payload != "int32" and any(isinstance(child, Branch) for child in root.children):
             raise SpecError(
                 f"collective.payload: a tree would round sums of {collective.payload} at each level; say payload: "
-                f"int32, or let one switch add: at: {root.switch}"
+                f"int32, or let one switch aggregate: at: {root.switch}"
             )
         if collective.tenants and any(isinstance(child, Branch) for child in root.children):
             raise SpecError(

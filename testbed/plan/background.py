@@ -19,7 +19,7 @@ DATA_HEADER_BYTES: Final = 14 + 20 + 20 + 12
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flow:
-    """One flow with its ends and its way."""
+    """One flow with its ends and its path."""
 
     index: int
     requested: Background
@@ -29,7 +29,7 @@ class Flow:
 
     @property
     def port(self) -> int:
-        """Of the sink."""
+        """The port of the flow's sink."""
         return FIRST_PORT + self.index
 
     @property
@@ -113,7 +113,7 @@ assert tuple(field.name for field in fields(TrafficCounters)) == FLOW_COUNTERS, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowCounters:
-    """Both ends of a flow at one moment."""
+    """The counters at both ends of a flow at one moment."""
 
     source: TrafficCounters
     sink: TrafficCounters

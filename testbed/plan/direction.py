@@ -43,12 +43,12 @@ class Direction:
 
     @property
     def rate_bps(self) -> float:
-        """As requested."""
+        """The requested rate."""
         return self.requested.rate_bps
 
     @property
     def delay_s(self) -> float:
-        """As requested: the mean where there is jitter."""
+        """The requested one-way delay; its mean where there is jitter."""
         return self.requested.delay_s
 
     @property

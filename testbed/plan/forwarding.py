@@ -1,4 +1,4 @@
-"""From a network to ports and what each node is set up with, as the way in which switches forward has it. Pure."""
+"""From a network to ports and what each node is set up with, as the kind of switches has it. Pure."""
 
 import importlib
 from collections.abc import Mapping

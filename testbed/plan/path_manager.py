@@ -14,7 +14,7 @@ FIRST_PORT: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PathManager:
-    """Of one network namespace."""
+    """The settings of one network namespace's path manager."""
 
     address: str
     num_subflows: int

@@ -76,7 +76,7 @@ def plan_links(
     delays_s = {direction.hop: direction.delay_s for direction in directions} | dict(delays_s or {})
     found: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
 
-    def way(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
+    def path_of(pair: tuple[int, int]) -> tuple[tuple[int, ...], float]:
         if pair not in found:
             path = all_paths[names[pair[0]], names[pair[1]]]
             hops = _one_of(path, turn=sum(pair))
@@ -86,8 +86,8 @@ def plan_links(
     shaped = [direction for direction in directions if not direction.requested.unshaped]
     return Links(
         s_per_byte=tuple(8 / (direction.rate_bps * goodput_fraction) for direction in directions),
-        paths=lambda pair: way(pair)[0],
-        latency_s=lambda pair: way(pair)[1],
+        paths=lambda pair: path_of(pair)[0],
+        latency_s=lambda pair: path_of(pair)[1],
         header_bytes=header_bytes,
         queue_bytes=min((direction.requested.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
     )
@@ -118,7 +118,7 @@ def predict(
     costs: Costs,
     delays_s: Mapping[Hop, float] | None = None,
 ) -> Prediction:
-    """The exchanges of one iteration, one after the other, each by the cost model on the links on its way; or what the
+    """The exchanges of one iteration, one after the other, each by the cost model on the links on its path; or what the
     most loaded link that workers share (between switches, of a host) needs for its bytes, if that is longer.
 
     `latency_s` is the way of an empty packet on the slowest path that carries anything, to an aggregator too.

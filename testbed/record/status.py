@@ -120,7 +120,7 @@ def read_status(run_id: str, *, root: Path = RUN_ROOT) -> RunStatus | None:
 
 
 def alive_runs(*, root: Path = RUN_ROOT) -> list[str]:
-    """Those whose coordinator lives, oldest first."""
+    """The runs whose coordinator lives, oldest first."""
     found = []
     for run_id in run_ids(root=root):
         try:

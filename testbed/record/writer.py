@@ -39,7 +39,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
-    """The same with bytes."""
+    """Write bytes so that a reader, or a crash, sees the old ones or the new ones and nothing between."""
     temporary = path.with_name(f".{path.name}.new")
     with _writing(path):
         temporary.write_bytes(data)

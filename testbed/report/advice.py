@@ -30,7 +30,7 @@ def write_advice(advice: Advice, trace: str, path: Path) -> None:
 
 
 def scaling_figure(advice: Advice) -> Figure:
-    """As plotly JSON."""
+    """The scaling factor over the links' rate, today and after each change, as plotly's JSON."""
     today = advice.today
     # The links' own change is to go along the curve of today.
     changed = [change for change in advice.changes if change.name != "links"]

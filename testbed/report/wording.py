@@ -154,7 +154,7 @@ def staleness_text(synchronisation: "SynchronisationSummary") -> str:
 
 
 def compression_text(compression: "CompressionSummary") -> str:
-    """What it saved and what it cost."""
+    """What compression saved and what it cost."""
     sent = f"{size_text(compression.payload_bytes)} of {size_text(compression.gradient_bytes)} per worker"
     links = f"; the links carry {percent_text(compression.traffic_ratio)} of what they would without"
     codec = f"encoding {time_text(compression.encode_s)}, decoding {time_text(compression.decode_s)} of CPU time"
@@ -286,7 +286,7 @@ def straggler(summary: "Summary") -> "WorkerSummary | None":
 
 
 def aggregator_text(aggregator: "AggregatorSummary") -> str:
-    """What it did beside the chunks that it added."""
+    """What an aggregator did besides the chunks that it summed."""
     text = (
         f"chunks{_payload(aggregator)} at {aggregator.at} ({aggregator.dataplane}){_in_tree(aggregator)}; "
         f"{aggregator.duplicates:,} contributions came again, "
@@ -335,7 +335,7 @@ def background_text(flow: "BackgroundSummary") -> str:
     lost = 1 - flow.received_bps / flow.sent_bps if flow.sent_bps > flow.received_bps else 0.0
     text = f"arrived of {flow.from_} → {flow.to}, {flow.kind}: {flow.requested}"
     if lost > 0.001:  # what is under way at the end is no loss
-        text += f"; {100 * lost:.1f} % dropped along its way or under way"
+        text += f"; {100 * lost:.1f} % dropped on its path or in flight"
     if flow.blocked_share > 0.001:
         text += f"; {100 * flow.blocked_share:.1f} % did not fit its own host's link"
     return text

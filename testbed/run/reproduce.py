@@ -62,7 +62,7 @@ class Reproduction:
 
     @property
     def judgements(self) -> list[claims.Judgement]:
-        """Of all claims, part by part."""
+        """The judgements of all claims, part by part."""
         return [judgement for part in self.parts for judgement in part.judgements]
 
     def with_part_run(self, number: int, run: Callable[[Experiment], Summary], console: Console) -> "Reproduction":

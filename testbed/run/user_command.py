@@ -53,7 +53,7 @@ class Exit:
 
     @property
     def exit_code(self) -> int:
-        """As a shell counts: 128 + n for signal n."""
+        """The command's exit code as a shell counts: 128 + n for signal n."""
         return self.status if self.status >= 0 else 128 - self.status
 
     @property

@@ -39,7 +39,7 @@ class ProcessIdentity:
 
     @classmethod
     def own(cls) -> Self:
-        """This process."""
+        """The identity of this process."""
         identity = cls.of(os.getpid())
         assert identity is not None
         return identity

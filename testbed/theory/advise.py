@@ -36,7 +36,7 @@ class Setting:
     """The share of a link's rate that reaches the application while a bucket is exchanged: headers and transport."""
     fusion: ByTime = field(default_factory=ByTime)
     aggregated: bool = False
-    """Whether a switch adds; else a ring of the workers does."""
+    """Whether a switch aggregates; else the workers are a ring."""
     compression_ratio: float = 1.0
     batch_factor: float = 1.0
     """How many times as large as the trace's the batch of a worker is."""
@@ -44,7 +44,7 @@ class Setting:
     """Iterations from one synchronisation to the next; above 1 all parameters are averaged at once, after the last."""
 
     def exchange_s(self, size_bytes: int) -> float:
-        """Of one all-reduce."""
+        """The time of one all-reduce."""
         if self.num_workers == 1:
             return 0.0
         rate_bps = self.rate_bps * self.efficiency

@@ -29,7 +29,7 @@ class Links:
 
 
 class Architecture(ABC):
-    """Who exchanges what with whom."""
+    """An architecture of data-parallel training: who exchanges what with whom."""
 
     @abstractmethod
     def time_s(self, size_bytes: int, num_workers: int, links: Links) -> float:
@@ -113,7 +113,7 @@ class Ring(Architecture):
 
 
 class InNetwork(Architecture):
-    """A switch adds at line rate while workers still send (Sapio et al. 2021, NSDI)."""
+    """A switch aggregates at line rate while workers still send (Sapio et al. 2021, NSDI)."""
 
     def time_s(self, size_bytes: int, num_workers: int, links: Links) -> float:
         """S / B + 2 a, however many workers."""

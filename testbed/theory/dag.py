@@ -113,7 +113,7 @@ class ExchangeCost:
     s_per_byte: float
 
     def time_s(self, size_bytes: int) -> float:
-        """Of one exchange."""
+        """The time of one exchange of that many bytes."""
         return self.startup_s + size_bytes * self.s_per_byte
 
 

@@ -35,7 +35,7 @@ class Measured(NamedTuple):
     """Of the slowest worker: the median of several."""
 
     def predicted_s(self, costs: Costs) -> float:
-        """By the cost model."""
+        """The time of the exchange by the cost model."""
         plan = self.plan
         experiment = plan.experiment
         fraction = experiment.channel.goodput_fraction(experiment.mtu)
@@ -67,12 +67,12 @@ class Fit:
 
     @property
     def mean_error(self) -> float:
-        """Of the magnitudes."""
+        """The mean magnitude of the residuals."""
         return float(np.mean(np.abs(self.residuals)))
 
     @property
     def largest_error(self) -> float:
-        """Of the magnitudes."""
+        """The largest magnitude of the residuals."""
         return float(np.max(np.abs(self.residuals)))
 
 

@@ -61,7 +61,7 @@ class LinkLoad(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IterationPrediction:
-    """Of one iteration, in virtual seconds."""
+    """The prediction of one iteration, in virtual seconds."""
 
     iteration_time_s: float
     compute_s: float | None
@@ -275,7 +275,7 @@ class _Predictor:
         return max(parts, key=lambda name: parts[name])
 
     def whole_s(self, exchange: Exchange) -> float:
-        """Of one exchange that all begin together."""
+        """The time of one exchange that all workers begin together."""
         return max(self._exchanged(exchange, [0.0] * self._plan.world.size, idle=False))
 
     def _hosts_part_s(self, exchange: Exchange) -> float:

@@ -59,7 +59,7 @@ class FullRing:
     addition: Addition = FREE_ADDITION
 
     def time_s(self, size_bytes: int) -> float:
-        """Of one all-reduce."""
+        """The time of one all-reduce of that many bytes."""
         others = self.num_workers - 1
         wire_s = 2 * 8 * size_bytes * others / self.num_workers / (self.rate_bps * self.compression_ratio)
         return wire_s + others * self.addition.time_s(size_bytes / self.num_workers)
@@ -75,7 +75,7 @@ class FullAggregation:
     compression_ratio: float = 1.0
 
     def time_s(self, size_bytes: int) -> float:
-        """Of one all-reduce."""
+        """The time of one all-reduce of that many bytes."""
         return 8 * size_bytes / (self.rate_bps * self.compression_ratio)
 
 

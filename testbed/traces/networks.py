@@ -65,7 +65,7 @@ class _Images:
         self.size = (self.size + 2 * padding - kernel + (stride - 1 if ceil else 0)) // stride + 1
 
     def linear(self, name: str, inputs: int, outputs: int) -> None:
-        """With a bias."""
+        """Add a linear layer with a bias."""
         self.layers.append(_linear(name, inputs, outputs))
 
 
@@ -231,7 +231,7 @@ _NETWORKS: Final[dict[NetworkName, Callable[[], Iterator[NetworkLayer]]]] = {
 
 
 def network(name: NetworkName) -> tuple[NetworkLayer, ...]:
-    """Its layers, in the order of the forward pass."""
+    """The layers of the network of that name, in the order of the forward pass."""
     return tuple(_NETWORKS[name]())
 
 

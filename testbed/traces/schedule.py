@@ -47,7 +47,7 @@ class ComputeSchedule:
         return self.forward_s + self.backward_s + self.update_s
 
     def scaled(self, factor: float) -> "ComputeSchedule":
-        """That many times as long."""
+        """The schedule with all times multiplied by `factor`."""
         return ComputeSchedule(
             forward_s=factor * self.forward_s,
             backward_s=factor * self.backward_s,

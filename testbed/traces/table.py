@@ -85,7 +85,7 @@ class LayerTable:
 
     @property
     def size_bytes(self) -> int:
-        """Of all gradients."""
+        """The size of all gradients."""
         return sum(layer.size_bytes for layer in self.layers)
 
     def lengthened(self, factor: float) -> "LayerTable":

@@ -16,7 +16,7 @@ from testbed.worker.tenant import TenantReport
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwitchedBytes:
-    """Of a direction, on the wire."""
+    """What in-network aggregation put on the wire of one direction beyond its schedule."""
 
     repeated: int = 0
     """Surely crossed it, beyond each chunk once."""

@@ -28,7 +28,7 @@ def on_direction(
     plan: Plan, flows: Sequence[FlowBytes], direction: Direction, start: Snapshot, end: Snapshot
 ) -> tuple[int | None, int]:
     """Background bytes that surely crossed it, None where equal paths leave that open; and how many more or fewer its
-    counter may have seen: packets dropped along their way, and what can come while counters are read, which is no more
+    counter may have seen: packets dropped on their path, and what can come while counters are read, which is no more
     than the slowest link of each flow's path lets through."""
     shares = [each.flow.path.shares.get(direction.hop, 0) for each in flows]
     if not any(shares):

@@ -77,7 +77,7 @@ class LinkFacts:
 
     @property
     def title(self) -> str:
-        """As people read it: `w0 → s0`."""
+        """The direction as people read it: `w0 → s0`."""
         return f"{self.from_} → {self.to}"
 
     @property

@@ -172,7 +172,7 @@ def _bytes(facts: Facts, _: Results) -> Iterator[Reason]:
     yield from _about(
         "note",
         [each for each in facts.links if each.background_uncertain_bytes > unsure * (each.expected_bytes or math.inf)],
-        "background packets were dropped along their way or under way while counters were read, so the check of the "
+        "background packets were dropped on their path or in flight while counters were read, so the check of the "
         "training's bytes is wider there",
         lambda link: f"{link.background_uncertain_bytes:,} bytes of {link.expected_bytes:,}",
     )

@@ -105,7 +105,7 @@ class RunResults:
         return window["measure"].at_s - self.epoch_s, window["done"].at_s - self.epoch_s
 
     def facts(self, end: End) -> Facts:
-        """Of the whole run, or of as much as there was."""
+        """The facts of the whole run, or of as much as there was."""
         experiment, plan = self.plan.experiment, self.plan
         window, statistics = self.observations.window, self._switch_statistics
         before, after = (window["measure"].machine, window["done"].machine) if "done" in window else (None, None)

@@ -101,7 +101,7 @@ def measure(facts: Facts) -> Results:
 
 
 def quantiles(values: Floats) -> Quantiles:
-    """Of at least one value."""
+    """Mean, median and percentiles of at least one value."""
     p10, median, p90 = (float(value) for value in np.percentile(values, [10, 50, 90]))
     return Quantiles(mean=float(np.mean(values)), median=median, p10=p10, p90=p90)
 

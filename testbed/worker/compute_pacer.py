@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ComputePacer(ABC):
-    """Of one worker. Moments are of CLOCK_MONOTONIC."""
+    """The pacer of one worker's computing. Moments are of CLOCK_MONOTONIC."""
 
     pace_s: float = 0.0
     """What the computing of an iteration should last, slowdown included; 0: as long as it takes."""
@@ -208,7 +208,7 @@ class SchedulePacer(ComputePacer):
         self._wait_for_gradients(self._schedule.backward_s)
 
     def update(self, at_s: float) -> None:
-        """It lasts as long as it is due to."""
+        """The optimizer step begins; it lasts as long as the schedule says."""
         self._following_s = at_s + self._slowdown * self._schedule.update_s
 
     def update_ended(self) -> float:

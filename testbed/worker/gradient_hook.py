@@ -77,7 +77,7 @@ class GradientCheck:
         self._local: dict[torch.Tensor, torch.Tensor] = {}
 
     def keep(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        """This worker's own, as it is now."""
+        """Keep a copy of this worker's own gradient before it is reduced."""
         assert gradient is not None, "backward has made it"
         self._local[parameter] = gradient.clone()
 

@@ -63,7 +63,7 @@ class ReplayTask(Task):
         return output.sum()
 
     def loss_value(self, loss: torch.Tensor) -> float:  # noqa: ARG002 (it means nothing)
-        """None."""
+        """Not a number: a replay has no loss."""
         return float("nan")
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

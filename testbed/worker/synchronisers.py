@@ -64,12 +64,12 @@ class Alone(Synchroniser):
         self._optimizer = optimizer
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """As it is."""
+        """The model's forward pass, with its own parameters."""
         output: torch.Tensor = self._model(inputs)
         return output
 
     def after_backward(self) -> None:
-        """They are what they are."""
+        """Nothing: the gradients stay this worker's."""
 
     def step(self) -> None:
         """At once."""
@@ -168,7 +168,7 @@ class Local(Synchroniser):
         """Since the last averaging."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """With this worker's own parameters."""
+        """The forward pass with this worker's own parameters."""
         self.staleness = self._num_steps
         output: torch.Tensor = self._model(inputs)
         return output
@@ -187,7 +187,7 @@ class Local(Synchroniser):
             self._average()
 
     def step(self) -> None:
-        """It has."""
+        """Nothing: the step was done after backward."""
 
     def flush(self) -> None:
         """Average, unless that has just been done."""
@@ -233,7 +233,7 @@ class Asynchronous(Synchroniser):
         self._communicator.submit("begin", self._worker.begin, values.nbytes).wait()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """With what was pulled last."""
+        """The forward pass with the parameters that were pulled last."""
         output: torch.Tensor = self._model(inputs)
         return output
 
@@ -319,7 +319,7 @@ def synchroniser(situation: Situation) -> Synchroniser:
 
 
 def by_averaging(situation: Situation) -> Synchroniser:
-    """Of parameters, now and then."""
+    """Parameters are averaged after every `interval` iterations."""
     interval = situation.configuration.synchronisation.interval
     assert interval is not None
     return Local(
@@ -342,7 +342,7 @@ def by_servers(situation: Situation) -> Synchroniser:
 
 
 def by_gradients(situation: Situation) -> Synchroniser:
-    """Of every iteration, fused as the spec says."""
+    """Gradients are averaged in every iteration, fused as the spec says."""
     model, task, group = situation.model, situation.task, situation.group
     fusion, buckets = situation.fusion, situation.configuration.buckets
     recorder, pacer, check = situation.recorder, situation.pacer, situation.check

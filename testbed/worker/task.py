@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Batch(NamedTuple):
-    """Of one iteration."""
+    """The inputs and targets of one iteration."""
 
     inputs: torch.Tensor
     targets: torch.Tensor

@@ -19,7 +19,7 @@ def work(options: Training, configuration: WorkerConfiguration, control: WorkerC
 
 
 class TrainingTask(Task):
-    """As the workload says it."""
+    """The task of a `training` workload: real images, a real model, SGD."""
 
     broadcasts = True
 
@@ -34,11 +34,11 @@ class TrainingTask(Task):
         return self._options.build()
 
     def copy(self, model: nn.Module) -> nn.Module:
-        """With the same weights."""
+        """A copy of the model with the same weights."""
         return copy.deepcopy(model)
 
     def batches(self) -> Iterator[Batch]:
-        """This worker's part of each."""
+        """This worker's part of each batch."""
         images, labels = torch.from_numpy(self._dataset.images), torch.from_numpy(self._dataset.labels)
         for numbers in batches(
             num_images=len(labels),
@@ -55,7 +55,7 @@ class TrainingTask(Task):
         return nn.functional.cross_entropy(output, batch.targets)
 
     def loss_value(self, loss: torch.Tensor) -> float:
-        """As it is."""
+        """The loss as a number."""
         return loss.item()
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -15,7 +15,7 @@ from testbed.traces.schedule import ComputeSchedule
 
 
 class Durations(NamedTuple):
-    """In seconds of the wall clock."""
+    """A worker's durations in seconds of the wall clock."""
 
     schedule: ComputeSchedule | None
     """None: computing takes as long as it takes."""
@@ -24,7 +24,7 @@ class Durations(NamedTuple):
 
 
 def durations_of(options: Iterative, configuration: WorkerConfiguration) -> Durations:
-    """Of a worker."""
+    """The worker's durations in wall time, from its configuration in virtual time."""
     clock, fusion = Clock(configuration.dilation), configuration.fusion
     table = options.layer_table() if options.paced() else None
     if table is not None and fusion.steps_in_forward:

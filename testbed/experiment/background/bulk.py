@@ -21,7 +21,7 @@ class Bulk(Background):
         return (str(self.streams),)
 
     def offered_bps(self) -> float | None:
-        """As much as it gets."""
+        """None: the flow sends as much as it gets."""
         return None
 
     def text(self) -> str:

@@ -99,12 +99,12 @@ class RelayCounters:
 
     @property
     def rate_bps(self) -> float:
-        """In force."""
+        """The rate in force."""
         return float(self.parameters.rate_bps)
 
     @property
     def delay(self) -> DelayCounters:
-        """What it has done as a delay line."""
+        """What the relay has counted as a delay line."""
         return DelayCounters(
             num_packets=self.num_packets,
             num_lost=self.num_lost,

@@ -56,7 +56,7 @@ class Fusion(Options):
     @property
     @abstractmethod
     def text(self) -> str:
-        """In a few words, for whoever reads what was run."""
+        """The fusion in a few words, for whoever reads what was run."""
 
     def order(self, buckets: Sequence[int]) -> Order:
         """Of the engine, given the plan's buckets. Raises ValueError where DistributedDataParallel does it."""
@@ -90,7 +90,7 @@ class EngineFusion(Fusion):
         return tuple(items[run[-1]].stop - items[run[0]].start for run in order.choose(range(len(items)), items))
 
     def bucket_shapes(self, gradients: Gradients, buckets: Sequence[int]) -> Iterator[list[Shape]]:
-        """Of whole layers."""
+        """The shapes of the tensors in each bucket, which holds whole layers."""
         return shapes_of([shape for shapes in gradients.layers for shape in shapes], buckets)
 
 

@@ -11,5 +11,5 @@ class RandomPlaces(Placement):
     """Any of the places with the same probability, by the run's seed."""
 
     def attach(self, places: Sequence[str], num_workers: int, *, seed: int) -> Sequence[str]:
-        """The same seed, the same places."""
+        """Draws places without replacement; the same seed gives the same places."""
         return Random(f"placement {seed}").sample(list(places), num_workers)

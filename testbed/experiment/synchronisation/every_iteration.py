@@ -14,5 +14,5 @@ class EveryIteration(Synchronisation):
 
     @property
     def text(self) -> str | None:
-        """As everybody expects."""
+        """None: it is what a reader expects."""
         return None

@@ -54,7 +54,7 @@ class Network:
     edges: tuple[Edge, ...]
 
     def with_traffic_hosts(self, attached: Mapping[str, str]) -> "Network":
-        """With these hosts besides, each on its switch."""
+        """The fabric with these hosts besides, each on its switch."""
         return Network(
             nodes=(*self.nodes, *(Node(name=name, role="traffic") for name in attached)),
             edges=(*self.edges, *(Edge(first=name, second=switch) for name, switch in attached.items())),

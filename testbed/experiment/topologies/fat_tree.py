@@ -28,7 +28,7 @@ class FatTree(Topology):
         return k
 
     def grown(self, num_places: int) -> Self:
-        """With switches of as many ports as it takes."""
+        """A fat tree with enough places, of switches with as many ports as that takes."""
         k = self.k
         while k**3 // 4 < num_places:
             k += 2

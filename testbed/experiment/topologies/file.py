@@ -103,7 +103,7 @@ class File(Topology):
         return [name for name in self.switches if name not in reached]
 
     def fabric(self, num_workers: int) -> Fabric:  # noqa: ARG002 - it is written out
-        """As written."""
+        """The fabric as the file describes it."""
         return Fabric(
             switches=tuple(self.switches),
             trunks=tuple(

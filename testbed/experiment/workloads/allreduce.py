@@ -82,15 +82,15 @@ class AllReduce(AgentWorkload):
         return self.repeat
 
     def phase_lengths(self) -> Mapping[str, int]:
-        """It reports samples, not iterations."""
+        """Empty: it reports samples, not iterations."""
         return {}
 
     def sends_only_gradients(self) -> bool:
-        """It reports samples, not iterations."""
+        """False: it reports samples, not iterations."""
         return False
 
     def served_groups(self, collective: Collective, channel: Channel) -> Sequence[ServedGroup]:  # noqa: ARG002
-        """Those of the stacks that need servers."""
+        """The groups of those of its stacks that need servers."""
         stacks = ((name, parse_stack(name)) for name in self.stacks)
         return [
             ServedGroup(name=name, collective=stack.collective, channel=stack.channel)
@@ -99,16 +99,16 @@ class AllReduce(AgentWorkload):
         ]
 
     def collectives(self, collective: Collective) -> Sequence[Collective]:  # noqa: ARG002 (it has its own)
-        """Those of the stacks."""
+        """The collectives of its stacks."""
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack.collective for stack in parsed if isinstance(stack, Composed)]
 
     def channels(self, channel: Channel) -> Sequence[Channel]:  # noqa: ARG002 (it has its own)
-        """Those of the stacks."""
+        """The channels of its stacks."""
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack.channel for stack in parsed if isinstance(stack, Composed)]
 
     def baselines(self, stack: Stack | None) -> Sequence[Stack]:  # noqa: ARG002 (it has its own)
-        """Those of the stacks."""
+        """Those of its stacks that are baseline libraries."""
         parsed = (parse_stack(name) for name in self.stacks)
         return [stack for stack in parsed if isinstance(stack, Stack)]

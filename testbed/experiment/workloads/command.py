@@ -56,7 +56,7 @@ class Command(Workload):
 
     @property
     def text(self) -> str:
-        """As one would type it."""
+        """The command as one would type it."""
         return shlex.join(self.argv)
 
     def parameter_counts(self) -> Sequence[int]:
@@ -64,11 +64,11 @@ class Command(Workload):
         return ()
 
     def num_iterations(self) -> int:
-        """It reports none."""
+        """0: a command reports no iterations."""
         return 0
 
     def phase_lengths(self) -> Mapping[str, int]:
-        """It reports no iterations."""
+        """Empty: a command reports no iterations."""
         return {}
 
     def judged_by_links_alone(self) -> bool:
@@ -76,7 +76,7 @@ class Command(Workload):
         return True
 
     def sends_only_gradients(self) -> bool:
-        """It sends what it likes."""
+        """False: a command sends what it likes."""
         return False
 
     def unsupported_compression(self, compressor: Compressor) -> str | None:

@@ -19,7 +19,7 @@ _COLUMNS: Final = 64
 
 @WORKLOADS.register
 class Synthetic(Replayed):
-    """As `replay`, but for where the table is from."""
+    """Computing that takes a configured time, as in `replay`; the table of layers is in the spec."""
 
     layers: NetworkName | tuple[Size, ...] = Field((2**20,) * 8, min_length=1, max_length=1000)
     """Gradients of each layer, the first one first, rounded up to whole rows of 256 bytes: `[1MiB, 64KiB]`. Or the

@@ -74,7 +74,7 @@ class Training(Iterative):
         return MODELS[self.model].build()
 
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
-        """In the order in which they become ready."""
+        """The shapes of gradients in the order in which they become ready."""
         return MODELS[self.model].gradient_shapes()
 
     def paced(self) -> bool:
@@ -119,7 +119,7 @@ class Training(Iterative):
         )
 
     def steps(self) -> Steps:
-        """As workers would."""
+        """The optimizer steps of parameter servers, the same as workers would do."""
         return Steps(self.learning_rate, self.momentum, self.warmup + self.iterations)
 
     def unsupported_compression(self, compressor: Compressor) -> str | None:

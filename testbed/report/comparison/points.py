@@ -97,7 +97,7 @@ class Comparison:
 
     @property
     def outcomes(self) -> set[State]:
-        """Of its points."""
+        """The outcomes of the point's runs."""
         return {point.outcome for point in self.points}
 
     @property

@@ -42,7 +42,7 @@ class LinkView:
 
     @property
     def share(self) -> float:
-        """Of its rate, in use."""
+        """The share of its rate that the direction carries."""
         return self.used_bps / self.rate_bps
 
     @property

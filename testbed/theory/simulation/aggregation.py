@@ -47,7 +47,7 @@ class AggregationTree:
 
 
 def aggregation_tree(network: SimulatedNetwork, workers: Sequence[str], at: str | None) -> AggregationTree:
-    """The tree for these workers where `collective.at` asks for it: each switch adds for those below it (`leaf`,
+    """The tree for these workers where `collective.at` asks for it: each switch aggregates for those below it (`leaf`,
     `tree`), or one switch for all. Raises SpecError for a place that the network does not have."""
     leaves = list(dict.fromkeys(network.switch_of(worker) for worker in workers))
     root = _root(network, leaves, at)

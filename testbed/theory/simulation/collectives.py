@@ -22,7 +22,7 @@ class HostCosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchangers:
-    """Who exchanges, over what."""
+    """The participants of an exchange, and the network between them."""
 
     names: Sequence[str]
     """The node of each participant."""

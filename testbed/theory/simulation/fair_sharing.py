@@ -42,13 +42,13 @@ class Paths:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "Paths":
-        """From each flow's links."""
+        """Paths made from each flow's links."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         links = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
         return cls.of_lengths(lengths, links)
 
     def rows(self, chosen: Integers) -> "Paths":
-        """Those of the chosen flows, in that order."""
+        """The paths of the chosen flows, in that order."""
         if len(chosen) == 1:
             start, length = int(self.starts[chosen[0]]), int(self.lengths[chosen[0]])
             return Paths(np.array([length]), np.zeros(1, np.int64), self.links[start : start + length])

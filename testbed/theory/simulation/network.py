@@ -55,7 +55,7 @@ class SimulatedNetwork:
         return len(self.hops)
 
     def number(self, hop: Hop) -> int:
-        """Of that direction."""
+        """The number of that direction."""
         return self._number[hop]
 
     def switch_of(self, host: str) -> str:

@@ -120,7 +120,7 @@ class TaskGraph:
         return found[0], found[1], waits
 
     def all_paths(self) -> Paths:
-        """By their numbers."""
+        """The paths of all transfers, by their numbers."""
         return Paths.of(self._rows)
 
 

@@ -32,11 +32,11 @@ DIRECTIONS = [
         ("s*->s1", [("s0", "s1")]),
         ("w[01]-s0", [("w0", "s0"), ("s0", "w0"), ("w1", "s0"), ("s0", "w1")]),
         ("s*-s*", [("s0", "s1"), ("s1", "s0")]),
-        ("*", [way.hop for way in DIRECTIONS]),
+        ("*", [direction.hop for direction in DIRECTIONS]),
     ],
 )
 def test_links_directions_and_patterns(text: str, hops: list[tuple[str, str]]) -> None:
-    assert [way.hop for way in select(DIRECTIONS, text)] == hops
+    assert [direction.hop for direction in select(DIRECTIONS, text)] == hops
 
 
 @pytest.mark.parametrize("text", ["w2-s0", "w1", "s1->w1", "w1<-s0", "", "w1-s0-s1"])

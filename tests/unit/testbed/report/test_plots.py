@@ -125,7 +125,7 @@ def test_a_changed_rate_is_drawn_beside_what_was_used(record: Make) -> None:
     figure = plots.rates(changed(record, num_iterations=5))
     assert figure is not None
     assert [trace["name"] for trace in figure["data"]] == [
-        f"{way} {what}" for way in ("w1 → s0", "s0 → w1") for what in ("requested", "used")
+        f"{direction} {what}" for direction in ("w1 → s0", "s0 → w1") for what in ("requested", "used")
     ]
     assert figure["data"][0]["y"] == [100, 50, 50]
     go.Figure(**figure)
