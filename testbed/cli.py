@@ -55,7 +55,7 @@ def options(
         bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
-    """Those before any command. Their help is the application's."""
+    """Options that stand before any command. Their help is the application's."""
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:

@@ -236,7 +236,7 @@ _ROWS: Final[Mapping[str, Callable[[Made], Iterator[Row]]]] = {
 
 
 def benchmarks(runtime: Any = "namespace") -> Benchmarks:
-    """Of links between hosts of that runtime, as a spec names it."""
+    """The benchmarks of links between hosts of that runtime, as a spec names it."""
     return {name: partial(rows, partial(deployed, runtime=runtime)) for name, rows in _ROWS.items()}
 
 

@@ -109,7 +109,7 @@ class Calibration:
     classes: Sequence[ClassMeasurement] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For the record."""
+        """The calibration as JSON, for the record."""
         return {
             "mode": str(self.mode),
             "links": [asdict(measured) for measured in self.links],

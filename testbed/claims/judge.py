@@ -18,7 +18,7 @@ State = Literal["holds", "degraded", "fails", "not judged"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One point of a sweep as claims see it."""
+    """A point of a sweep as claims see it."""
 
     settings: Mapping[str, Any]
     text: str

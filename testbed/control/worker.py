@@ -103,7 +103,7 @@ class ServerConfiguration(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwitchStatistics:
-    """Of one worker, over the measured iterations; in chunks."""
+    """What one worker counted of an aggregating switch over the measured iterations, in chunks."""
 
     repeated: int
     """Done again by all workers because an exponent was guessed too low."""

@@ -32,7 +32,7 @@ def controlled(aggregators: Sequence[RunningAggregator], directory: Path) -> Ite
 
 
 def sockets(run_id: str, *, root: Path = RUN_ROOT) -> list[Path]:
-    """Of the run's aggregators; empty where it has none now."""
+    """The sockets of the run's aggregators; empty where it has none now."""
     return sorted((root / run_id).glob(f"*{SUFFIX}"))
 
 

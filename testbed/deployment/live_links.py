@@ -110,7 +110,7 @@ class LiveLinks:
             raise self._error
 
     def close(self) -> None:
-        """Nothing changes any more. Idempotent."""
+        """Stop: no link changes any more. Idempotent."""
         with self._lock:
             self._on_link_changes = None
         self._stop.set()
@@ -211,7 +211,7 @@ class LiveLinks:
             except TestbedError as error:
                 self._error = error
                 return
-            except Exception as error:  # noqa: BLE001 - a schedule that ends unnoticed would leave links as nobody requested
+            except Exception as error:  # noqa: BLE001 - a schedule that ends unnoticed would leave links in a state nobody requested
                 self._error = RunFailedError(f"{change.key}: {type(error).__name__}: {error}")
                 self._error.__cause__ = error
                 return

@@ -81,7 +81,7 @@ class _Owned(Node):  # type: ignore[misc]
         return super().cmd(*words, **options)
 
     def sendCmd(self, *words: Any, **options: Any) -> Any:  # noqa: N802 - Mininet's name
-        """As Mininet's: begin a command in the node's shell."""
+        """Begin a command in the node's shell, as Mininet's method does."""
         self._open_shell()
         return super().sendCmd(*words, **options)
 
@@ -169,7 +169,7 @@ class EmulatedInterface(Intf):  # type: ignore[misc]
     """One end of a link; addressed and shaped by the plan's commands."""
 
     def config(self, **_parameters: Any) -> dict[str, str]:
-        """Nothing here: see the deployment."""
+        """Nothing: the deployment configures interfaces."""
         return {}
 
 
@@ -178,7 +178,7 @@ class EmulatedLink(Link):  # type: ignore[misc]
 
     @classmethod
     def makeIntfPair(cls, *_names: Any, **_options: Any) -> None:  # noqa: N802 - Mininet's name
-        """Nothing here: the network makes all its pairs at once."""
+        """Nothing: the network makes all its pairs at once."""
 
     def stop(self) -> None:
         """The pair vanishes with its namespaces."""

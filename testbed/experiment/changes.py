@@ -64,7 +64,7 @@ class ScheduledChange(LinkOverride):
         return LinkOverride.model_construct(_fields_set=set(named), **named)
 
     def timeline(self, key: str, *, endless: bool) -> Iterator[LinkChange]:  # noqa: ARG002 - it has an end
-        """One change."""
+        """The one change that this is."""
         yield LinkChange(
             at_s=self.at_s,
             link=self.link,
@@ -184,7 +184,7 @@ def timeline(changes: Sequence[ScheduledChange | TracedChange], *, endless: bool
 
 
 def described(change: ScheduledChange | TracedChange) -> str:
-    """For people: `at 10s w1-s0: rate 50mbit`."""
+    """The change as people read it: `at 10s w1-s0: rate 50mbit`."""
     if isinstance(change, TracedChange):
         return f"{change.link}: {change.field} by {change.trace}, {len(change.values)} values"
     settings = change.settings.model_dump(mode="json", by_alias=True)

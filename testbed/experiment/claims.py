@@ -76,7 +76,7 @@ class Row(BaseModel):
 
 
 class Slope(Numbers):
-    """Of the straight line through the points, by least squares."""
+    """The slope of the straight line through the points, by least squares."""
 
     kind: Literal["slope"]
     over: str
@@ -132,7 +132,7 @@ class Spread(Numbers):
     kind: Literal["spread"]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
-        """At least 1."""
+        """The largest value over the smallest, at least 1."""
         return max(values) / min(values)
 
 

@@ -153,7 +153,7 @@ class Replayed(Iterative):
         """Where the table is from, for a reader of the numbers."""
 
     def paced(self) -> bool:
-        """There is nothing else that would take time."""
+        """True: nothing else would take time."""
         return True
 
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
@@ -179,5 +179,5 @@ class Replayed(Iterative):
 
 
 def milliseconds(time_s: float) -> str:
-    """For a reader."""
+    """The duration in milliseconds, for a reader."""
     return f"{1e3 * time_s:.4g} ms"

@@ -198,7 +198,7 @@ class LinkOverride(LinkSettings):
 
     @property
     def named(self) -> dict[str, Any]:
-        """Only what it names, by field."""
+        """The settings that it names, by field."""
         return {name: getattr(self, name) for name in sorted(self.model_fields_set)}
 
     @model_serializer(mode="wrap")

@@ -109,7 +109,7 @@ class Docker:
             raise
 
     def pull(self, image: str) -> None:
-        """From its registry. Raises MissingRequirementError."""
+        """Fetch an image from its registry. Raises MissingRequirementError."""
         self.call("pull", "--quiet", image, timeout_s=3600.0)
 
     def inspect(self, container: str, *, timeout_s: float = _TIMEOUT_S) -> ContainerFacts | None:

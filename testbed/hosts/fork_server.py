@@ -57,7 +57,7 @@ class ForkRequest:
     """Its working directory; the server's own where there is no such directory."""
 
     def encode(self) -> bytes:
-        """One packet."""
+        """The message as one packet."""
         packet = json.dumps(asdict(self)).encode()
         assert len(packet) <= MAX_PACKET_BYTES, f"{self.name}: arguments and environment take {len(packet)} bytes"
         return packet
@@ -73,7 +73,7 @@ class _Server:
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Until the coordinator closes its end."""
+        """Serve requests until the coordinator closes its end."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         poll.register(self._wakeup_read, select.POLLIN)

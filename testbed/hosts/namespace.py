@@ -210,7 +210,7 @@ class NamespaceRuntime:
         )
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Until everything is imported. Raises RunFailedError."""
+        """Wait until everything is imported. Raises RunFailedError."""
         self._fork_server.wait_ready(timeout_s)
 
     def describe(self) -> Mapping[str, Any]:
@@ -223,7 +223,7 @@ class NamespaceRuntime:
 
 
 class NamespaceDriver(RuntimeDriver[Namespace]):
-    """One fork server for all namespaces."""
+    """Starts the runtime `namespace`: one fork server for all namespaces."""
 
     def missing(self) -> list[str]:
         """The program of a command."""

@@ -65,7 +65,7 @@ class Lateness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """As measured; rates are of the shaper, headers included."""
+    """What this machine carries, as measured; rates are of the shaper, headers included."""
 
     measured_at: str
     """ISO 8601."""

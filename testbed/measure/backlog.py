@@ -55,7 +55,7 @@ class BacklogProbe:
 
 
 def certain_s(reading: Reading) -> float:
-    """For how long after it the queue surely holds something."""
+    """For how many seconds after the reading the queue surely holds something."""
     return reading.backlog_bytes * 8 / reading.rate_bps
 
 

@@ -37,7 +37,7 @@ class Connection:
 
     @property
     def acknowledgement_bytes(self) -> int:
-        """On the wire: segments without data that this end sent."""
+        """Segments without data that this end sent, in bytes on the wire."""
         return self.counted.acknowledgement_bytes_out
 
     @property

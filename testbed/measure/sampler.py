@@ -38,7 +38,7 @@ class LineCounters(Protocol):
 
     @property
     def num_drops(self) -> int:
-        """Because the queue was full."""
+        """Packets dropped because the queue was full."""
 
     @property
     def num_overlimits(self) -> int:

@@ -115,7 +115,7 @@ class SettingChange(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For a reason: who changed what."""
+        """Who changed what, as a reason of a verdict."""
         by = f" by process {self.port_id}{_command_of(self.port_id)}" if self.port_id else ""
         return f"{self.node}: {self.what}{by}"
 

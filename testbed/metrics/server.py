@@ -105,7 +105,7 @@ class PrometheusServer:
 
     @property
     def url(self) -> str:
-        """For a browser."""
+        """The server's URL, for a browser."""
         return f"http://{_LOOPBACK}:{self.port}"
 
     def _start(self) -> SpawnedProcess:
@@ -186,7 +186,7 @@ class PrometheusServer:
         return int(next((each["value"][1] for each in self.query(f"count({self._selector('')})")), 0))
 
     def num_scrapes(self) -> int:
-        """Since the run began."""
+        """How many scrapes there have been since the run began."""
         found = self.query(f"count_over_time({self._selector('testbed_run_info')}[{_KEPT}])")
         return int(next((each["value"][1] for each in found), 0))
 

@@ -139,7 +139,8 @@ def _require_possible(experiment: Experiment, collective: InNetwork) -> None:
         )
     if experiment.workers > MAX_WORKERS:
         raise SpecError(
-            f"workers: a switch aggregates for at most {MAX_WORKERS} workers, not {experiment.workers}; use fewer, or a ring"
+            f"workers: a switch aggregates for at most {MAX_WORKERS} workers, not {experiment.workers}; use fewer, or "
+            "a ring"
         )
     if not experiment.switch.routes:
         raise SpecError("switch: in_network needs switches that route to the aggregator; allowed: routed")
@@ -200,7 +201,7 @@ def _tenants(
 
 
 def shared_hops(aggregators: Sequence[AggregatorPlan], all_paths: Mapping[Hop, Path]) -> set[Hop]:
-    """Those that other jobs put bytes on, nobody knows how many."""
+    """The hops on which other jobs put bytes, nobody knows how many."""
     pairs = [
         pair
         for each in aggregators

@@ -38,11 +38,11 @@ class Flow:
         return f"background {self.source.node} → {self.target.node} ({self.requested.kind})"
 
     def sink_arguments(self) -> tuple[str, ...]:
-        """After the path of its counters."""
+        """The arguments that follow the path of its counters."""
         return ("sink", self.requested.protocol, self.target.address, str(self.port))
 
     def source_arguments(self, *, seed: int) -> tuple[str, ...]:
-        """After the path of its counters."""
+        """The arguments that follow the path of its counters."""
         requested = self.requested
         moments = (f"{requested.start_s * 1e9:.0f}", f"{(requested.stop_s or 0) * 1e9:.0f}")
         ends = (self.source.address, self.target.address, str(self.port))

@@ -53,7 +53,7 @@ class ProcessWatch:
 
     @property
     def is_stopped(self) -> bool:
-        """At the last look."""
+        """Whether the process was stopped when it was last looked at."""
         return self._stopped_since_s is not None
 
     def cause_of_kill(self) -> str:

@@ -71,7 +71,7 @@ class Recorder(Listener):
         self._phase = ""
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
-        """One reading of every link, in real time."""
+        """Take a reading of every link, in real time."""
         used = [(sample.port, self._utilization(sample)) for sample in samples if sample.rate_bps <= MAX_RATE_BPS]
         samples = [replace(each, rate_bps=self._plan.clock.virtual_bps(each.rate_bps)) for each in samples]
         rows = [asdict(sample) for sample in samples]
@@ -86,7 +86,7 @@ class Recorder(Listener):
         self._progress.links(used)
 
     def on_probe(self, probe: BacklogProbe) -> None:
-        """One probe of a backlogged link."""
+        """Take a probe of a backlogged link."""
         self._writer.append_backlog([asdict(probe) | {"at_s": probe.at_s - self._epoch_s}])
         self._exporter.count_probe(probe)
 
@@ -168,11 +168,11 @@ class Recorder(Listener):
         self._observations.exits[rank] = (status, time.monotonic())
 
     def on_interference(self, text: str) -> None:
-        """For the verdict."""
+        """Keep a reason against the run, for the verdict."""
         self._observations.interference.append(text)
 
     def on_hint(self, text: str) -> None:
-        """For the verdict's notes."""
+        """Keep a hint for the verdict's notes."""
         self._observations.hints.append(text)
 
     def on_finished(self, rank: int, finished: messages.Finished) -> None:  # noqa: ARG002

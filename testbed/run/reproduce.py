@@ -33,7 +33,7 @@ class Part:
 
     @property
     def judgements(self) -> list[claims.Judgement]:
-        """Of its claims, on what its points have found so far."""
+        """The judgements of the part's claims, on what its points have found so far."""
         points = [
             claims.Point(
                 settings=point.settings,
@@ -46,7 +46,7 @@ class Part:
         return [claims.judge(claim, points) for claim in self.sweep.claims]
 
     def run(self, run: Callable[[Experiment], Summary], console: Console) -> "Part":
-        """With what its points lacked. Raises Interrupted."""
+        """The part with its points' missing runs done. Raises Interrupted."""
         experiments = [point.experiment for point in self.sweep.points]
         comparison = run_sweep(self.comparison, experiments, run=run, console=console)
         return replace(self, comparison=comparison)
@@ -66,7 +66,7 @@ class Reproduction:
         return [judgement for part in self.parts for judgement in part.judgements]
 
     def with_part_run(self, number: int, run: Callable[[Experiment], Summary], console: Console) -> "Reproduction":
-        """With one part's missing runs done. Raises Interrupted."""
+        """The reproduction with one part's missing runs done. Raises Interrupted."""
         parts = [part.run(run, console) if index == number else part for index, part in enumerate(self.parts)]
         return replace(self, parts=parts)
 

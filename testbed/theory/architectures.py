@@ -24,7 +24,7 @@ class Links:
     addition_s_per_byte: float = 0.0
 
     def wire_s(self, size_bytes: float) -> float:
-        """To send that much."""
+        """The time to send that many bytes over one of the links."""
         return 8 * size_bytes / self.rate_bps
 
 

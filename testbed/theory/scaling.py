@@ -64,15 +64,15 @@ class Training:
     launch_s: float = 0.0
 
     def initialisation_s(self, storage: Storage, num_workers: int) -> float:
-        """Until the first iteration."""
+        """The time until the first iteration."""
         return self.launch_s + storage.read_s(self.data_bytes, num_workers)
 
     def total_s(self, storage: Storage, server: MainNode, num_workers: int) -> float:
-        """All of it, a fixed number of epochs (strong scaling)."""
+        """The time of a whole training of a fixed number of epochs (strong scaling)."""
         num_iterations = self.num_epochs * ceil(self.num_samples / (num_workers * self.batch_size))
         each_s = self.compute_s + server.time_s(self.size_bytes, num_workers)
         return self.initialisation_s(storage, num_workers) + num_iterations * each_s
 
     def speed_up(self, storage: Storage, server: MainNode, num_workers: int) -> float:
-        """Over one worker."""
+        """The time of one worker over that of `num_workers`."""
         return self.total_s(storage, server, 1) / self.total_s(storage, server, num_workers)

@@ -34,7 +34,7 @@ class Addition:
     """By ascending size; at least one."""
 
     def time_s(self, size_bytes: float) -> float:
-        """To add two vectors of that size."""
+        """The time to add two vectors of that size."""
         sizes = [sample.size_bytes for sample in self.samples]
         above = bisect_right(sizes, size_bytes)
         if above in (0, len(sizes)):

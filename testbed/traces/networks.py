@@ -236,5 +236,5 @@ def network(name: NetworkName) -> tuple[NetworkLayer, ...]:
 
 
 def parameter_shapes(name: NetworkName) -> tuple[Shape, ...]:
-    """Of all its parameters, in the order of the forward pass."""
+    """The shapes of all the network's parameters, in the order of the forward pass."""
     return tuple(shape for layer in network(name) for shape in layer.shapes)

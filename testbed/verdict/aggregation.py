@@ -109,7 +109,7 @@ def _waits(report: AggregatorReport, clock: Clock) -> dict[str, Any]:
 def aggregator_summaries(
     reports: Sequence[AggregatorReport], statistics: Mapping[int, SwitchStatistics], clock: Clock = REAL_TIME
 ) -> list[AggregatorSummary]:
-    """Of each that there was; its workers are those below it."""
+    """The summary of each aggregator that there was; its workers are those below it."""
     plans = [report.plan for report in reports]
 
     def below(plan: AggregatorPlan) -> list[SwitchStatistics]:

@@ -59,7 +59,7 @@ def background_ends(plan: Plan) -> set[tuple[str, int]]:
 
 
 def summaries(flows: Sequence[FlowBytes], window_s: float) -> list[BackgroundSummary]:
-    """For the record."""
+    """The summary of each background flow, for the record."""
     return [
         BackgroundSummary(
             from_=each.flow.source.node,

@@ -7,7 +7,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def union(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
-    """The same set of times as disjoint intervals in order."""
+    """The union of intervals as disjoint intervals in order."""
     order = np.argsort(starts)
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
     opens = np.ones(len(starts), dtype=bool)

@@ -1,4 +1,7 @@
-"""What a run has counted and measured, on its way to plain facts. Nothing is judged here."""
+"""What a run has counted and measured, on its way to plain facts. Nothing is judged here.
+
+:class:`testbed.record.summary.Results` is what is computed from it, and what the record keeps.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

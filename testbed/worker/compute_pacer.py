@@ -173,7 +173,7 @@ class SchedulePacer(ComputePacer):
         self._begun_s = self._following_s = None
 
     def begin(self, slowdown: float) -> float:
-        """When the one before has ended, and its input is there."""
+        """Begin an iteration; returns when the one before has ended and its input is there."""
         now_s = time.monotonic() if self._following_s is None else self._following_s
         if self._begun_s is not None:
             now_s = max(now_s, self._begun_s + self._schedule.input_s)
@@ -188,7 +188,7 @@ class SchedulePacer(ComputePacer):
         return self._zero_s
 
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:
-        """Until the first of them is needed."""
+        """Wait until the first of these parameters is needed."""
         self._wait(min(self._needed_s[each] for each in parameters))
 
     def after_waiting(self, waited_s: float) -> None:
@@ -200,11 +200,11 @@ class SchedulePacer(ComputePacer):
         return self._due_s(self._schedule.forward_s)
 
     def hand_over(self, parameters: "Iterable[torch.Tensor]") -> None:
-        """Until the last of them is due."""
+        """Wait until the last of these gradients is due."""
         self._wait_for_gradients(max(self._ready_s[each] for each in parameters))
 
     def backward_ended(self) -> None:
-        """Until the last gradient is due."""
+        """Wait until the last gradient is due."""
         self._wait_for_gradients(self._schedule.backward_s)
 
     def update(self, at_s: float) -> None:

@@ -59,7 +59,7 @@ class ReplayTask(Task):
             yield Batch(torch.zeros(1), torch.zeros(0))
 
     def loss(self, output: torch.Tensor, batch: Batch) -> torch.Tensor:  # noqa: ARG002 (there are no targets)
-        """Zero."""
+        """A loss from which backward starts: the sum of the output."""
         return output.sum()
 
     def loss_value(self, loss: torch.Tensor) -> float:  # noqa: ARG002 (it means nothing)
@@ -67,7 +67,7 @@ class ReplayTask(Task):
         return float("nan")
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """One that steps nowhere."""
+        """An optimizer that changes nothing."""
         return _Forgetting(parameters, self._reduced)
 
     def results(self, model: nn.Module) -> Sequence[torch.Tensor]:

@@ -24,7 +24,7 @@ class Gradients:
     """
 
     def __init__(self, seed: int, *, largest: int) -> None:
-        """For tensors of up to `largest` elements."""
+        """Values for tensors of up to `largest` elements."""
         generator = torch.Generator().manual_seed(seed)
         drawn = _DEVIATION * torch.randn(_NUM_DRAWN, generator=generator)
         self._repeated = torch.empty(_NUM_DRAWN + largest)

@@ -281,7 +281,7 @@ class Stalls:
 
     @contextmanager
     def around(self, layer: int) -> Iterator[None]:
-        """One wait."""
+        """Time one wait for a layer's parameters."""
         self._pacer.before_waiting(self._layers[layer])
         begun_s = time.monotonic()
         yield

@@ -41,11 +41,11 @@ class Task(ABC):
 
     @abstractmethod
     def loss_value(self, loss: torch.Tensor) -> float:
-        """To report; not a number where it means nothing."""
+        """The loss to report; not a number where it means nothing."""
 
     @abstractmethod
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """For these parameters."""
+        """The optimizer of these parameters."""
 
     @abstractmethod
     def results(self, model: nn.Module) -> Sequence[torch.Tensor]:

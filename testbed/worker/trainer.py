@@ -39,7 +39,7 @@ _GLOO: Final = "gloo"
 
 
 class _Counted(NamedTuple):
-    """At one moment; None where there is nothing of the kind."""
+    """The counters at one moment; None where there is nothing of the kind."""
 
     switch: dict[str, Any] | None
     """What an aggregating switch has done for this worker."""
@@ -48,7 +48,7 @@ class _Counted(NamedTuple):
 
 
 class Trainer:
-    """One worker; :meth:`run` is its whole life."""
+    """A worker that trains; :meth:`run` is its whole life."""
 
     def __init__(
         self, options: Iterative, task: Task, configuration: WorkerConfiguration, control: WorkerControl

@@ -30,7 +30,7 @@ class TrainingTask(Task):
         self.num_samples = options.batch_size
 
     def build(self) -> nn.Module:
-        """Its weights are drawn from torch's global generator."""
+        """The model; its weights are drawn from torch's global generator."""
         return self._options.build()
 
     def copy(self, model: nn.Module) -> nn.Module:

@@ -129,7 +129,9 @@ def test_after_the_coordinator_is_killed(run: Run, bystanders: list[ProcessIdent
     os.kill(run.coordinator.pid, SIGKILL)
     run.coordinator.wait()
     workers = [ProcessIdentity.of(run.worker), ProcessIdentity.of(run.fork_server)]
-    wait_until(lambda: not any(each and each.alive() for each in workers), "forks follow the coordinator unasked")
+    wait_until(
+        lambda: not any(each and each.alive() for each in workers), "forks follow the coordinator without a request"
+    )
     report = clean_stale(root=run.root)
     assert {left.kind for left in report.removed} == {"process", "cgroup", "path"}
     assert not report.remaining

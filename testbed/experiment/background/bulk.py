@@ -17,7 +17,7 @@ class Bulk(Background):
     protocol: ClassVar[Literal["udp", "tcp"]] = "tcp"
 
     def source_arguments(self, *, seed: int) -> tuple[str, ...]:  # noqa: ARG002
-        """Nothing is drawn."""
+        """The number of streams; nothing is drawn."""
         return (str(self.streams),)
 
     def offered_bps(self) -> float | None:

@@ -268,7 +268,7 @@ DELAY_BACKENDS: Final[Registry[DelayBackend]] = Registry("delay backend", "testb
 
 @cache
 def delay_backends() -> Mapping[str, DelayBackend]:
-    """By kind, in the order in which `auto` prefers them."""
+    """All delay backends by kind, in the order in which `auto` prefers them."""
     made = [cls() for cls in DELAY_BACKENDS]
     return {each.kind: each for each in sorted(made, key=lambda each: (each.preference, each.kind))}
 

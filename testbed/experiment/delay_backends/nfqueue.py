@@ -168,7 +168,7 @@ class Nfqueue(DelayBackend):
         return found
 
     def stage(self, link: LinkSpec, *, interface: str, index: int, seed: int) -> NfqueueStage:
-        """Its queue holds twice the bandwidth-delay product."""
+        """The stage of one direction; its queue holds twice the bandwidth-delay product."""
         return NfqueueStage(
             interface=interface,
             index=index,

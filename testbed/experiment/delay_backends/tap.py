@@ -57,7 +57,7 @@ assert tuple(field.name for field in fields(RelayParameters)) == RELAY_PARAMETER
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TapStage(DelayStage):
-    """One direction of a link, all of it."""
+    """One direction of a link: rate, queue and delay."""
 
     interface: str
     index: int
@@ -124,7 +124,7 @@ def _reports(data: bytes, queues: Mapping[int, Mapping[str, int]]) -> dict[int, 
 
 @DELAY_BACKENDS.register
 class Tap(DelayBackend):
-    """One program is every link of the run."""
+    """TAP devices between which one program, the relay, is every link of the run."""
 
     preference: ClassVar[int] = 30
     needs: ClassVar[str] = (

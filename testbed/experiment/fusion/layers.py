@@ -9,7 +9,7 @@ class Layers(Fusion):
 
     @property
     def limit_bytes(self) -> int:
-        """Any gradient reaches it."""
+        """1: any gradient fills a bucket."""
         return 1
 
     @property

@@ -44,7 +44,7 @@ class ByPriority(EngineFusion):
         return tuple(item.num_elements for item in self.order(()).items(gradients.layer_counts))
 
     def bucket_shapes(self, gradients: Gradients, buckets: Sequence[int]) -> Iterator[list[Shape]]:
-        """Those of a layer, or the elements of a part of one."""
+        """The shapes in each bucket: those of a layer, or the elements of a part of one."""
         parts = iter(buckets)
         for shapes in gradients.layers:
             missing = whole = sum(map(prod, shapes))

@@ -12,7 +12,7 @@ class Spread(Placement):
     spaced."""
 
     def attach(self, places: Sequence[str], num_workers: int, *, seed: int) -> Sequence[str]:  # noqa: ARG002
-        """One round after the other."""
+        """Attach one worker to each switch with free places, round after round."""
         free = Counter(places)
         attached: list[str] = []
         while len(attached) < num_workers:

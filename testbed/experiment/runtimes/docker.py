@@ -70,7 +70,7 @@ class DockerContainers(Runtime):
         return environment
 
     def text(self) -> str:
-        """One import in each container."""
+        """What the runtime starts; every container imports torch for itself."""
         return (
             f"root: coordinator. One container of {self.image} for each worker, with a fork server that imports torch"
         )

@@ -15,7 +15,7 @@ class Namespace(Runtime):
     enters_hosts: ClassVar[bool] = True
 
     def text(self) -> str:
-        """One import for all."""
+        """What the runtime starts; torch is imported once for all."""
         return "root: coordinator, fork server (imports torch once)"
 
     def inherited(self) -> Mapping[str, str]:

@@ -61,7 +61,7 @@ class Network:
         )
 
     def with_aggregators(self, attached: Mapping[str, str]) -> "Network":
-        """With these aggregators besides, each beside its switch."""
+        """The network with these aggregators besides, each at its switch."""
         return Network(
             nodes=(*self.nodes, *(Node(name=name, role="aggregator") for name in attached)),
             edges=(*self.edges, *(Edge(first=name, second=at, colocated=True) for name, at in attached.items())),

@@ -13,7 +13,7 @@ class Dumbbell(Topology):
     """The rate of `s0-s1` over the rate of a worker's link."""
 
     def fabric(self, num_workers: int) -> Fabric:
-        """As many places on each side as half of the workers need."""
+        """Two switches, with as many places on each side as half of the workers need."""
         side = -(-num_workers // 2)
         return Fabric(
             switches=("s0", "s1"),

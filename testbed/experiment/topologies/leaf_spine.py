@@ -21,7 +21,7 @@ class LeafSpine(Topology):
     larger: ClassVar[str] = "more `leaves` or `hosts_per_leaf`"
 
     def grown(self, num_places: int) -> Self:
-        """With more leaves, where the places on each are given."""
+        """The topology with enough leaves for that many places, where the places on each are given."""
         if self.hosts_per_leaf is None:
             return self
         return self.model_copy(update={"leaves": max(self.leaves, -(-num_places // self.hosts_per_leaf))})

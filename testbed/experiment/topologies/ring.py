@@ -17,13 +17,13 @@ class Ring(Topology):
     larger: ClassVar[str] = "more `switches`"
 
     def grown(self, num_places: int) -> Self:
-        """With more switches, where their number is given."""
+        """The topology with enough switches for that many places, where their number is given."""
         if self.switches is None:
             return self
         return self.model_copy(update={"switches": max(self.switches, num_places)})
 
     def fabric(self, num_workers: int) -> Fabric:
-        """As many links as switches, one place on each switch."""
+        """A ring of switches: as many links as switches, one place on each switch."""
         names = switch_names(self.switches or max(3, num_workers))
         following = (*names[1:], names[0])
         return Fabric(

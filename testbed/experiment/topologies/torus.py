@@ -37,7 +37,7 @@ class Torus(Topology):
         return self.model_copy(update={"dims": tuple(dims)})
 
     def fabric(self, num_workers: int) -> Fabric:  # noqa: ARG002 - its size follows from dims
-        """One place on each switch."""
+        """A torus of switches, one place on each."""
         positions = list(itertools.product(*(range(size) for size in self.dims)))
         names = dict(zip(positions, switch_names(len(positions)), strict=True))
         trunks = [

@@ -35,7 +35,7 @@ class ResidualNetwork:
     num_classes: int
 
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
-        """Of each parameter, in the order the module registers them."""
+        """The shape of each parameter, in the order the module registers them."""
         convolution = [(self.width, self.width, _KERNEL, _KERNEL), (self.width,)]
         stem = [(self.width, 1, _KERNEL, _KERNEL), (self.width,)]
         num_convolutions = 2 * (self.blocks_before_pooling + self.blocks_after_pooling)

@@ -58,7 +58,7 @@ class AllReduce(AgentWorkload):
         return ()
 
     def unsupported_compression(self, compressor: Compressor) -> str | None:
-        """It has stacks of its own, and they their compression."""
+        """Why it has no use for compression: its stacks name their own."""
         return f"workload allreduce: say it in `stacks`, as in ring/tcp/{compressor.kind}"
 
     def incompatibilities(self, experiment: "Experiment") -> Sequence[str]:

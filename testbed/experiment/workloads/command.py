@@ -60,7 +60,7 @@ class Command(Workload):
         return shlex.join(self.argv)
 
     def parameter_counts(self) -> Sequence[int]:
-        """Nothing is known of its gradients, if it has any."""
+        """Empty: nothing is known of a command's gradients, if it has any."""
         return ()
 
     def num_iterations(self) -> int:
@@ -72,7 +72,7 @@ class Command(Workload):
         return {}
 
     def judged_by_links_alone(self) -> bool:
-        """From the first worker's start to the last one's end."""
+        """True: a command is measured from the first worker's start to the last one's end."""
         return True
 
     def sends_only_gradients(self) -> bool:

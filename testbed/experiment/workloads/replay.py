@@ -94,7 +94,7 @@ class Replay(Replayed):
         return self
 
     def layer_table(self) -> LayerTable:
-        """At the batch size requested."""
+        """The trace's table of layers, at the batch size requested."""
         return _table(self.trace, self.device or _DEFAULT_DEVICE, self.batch_size)
 
     def origin(self) -> str:

@@ -8,7 +8,7 @@ from testbed.report.plots import BLUE, GREY, RED, Figure, rounded
 
 
 def claim_figure(judgement: Judgement) -> Figure | None:
-    """As plotly JSON; None where there is nothing to draw."""
+    """A claim's figure as plotly's JSON; None where there is nothing to draw."""
     points = [point for point in judgement.points if point.measured is not None]
     if not points:
         return None

@@ -101,7 +101,7 @@ def _claim_json(judgement: Judgement) -> Mapping[str, Any]:
 
 
 def claims_markdown(name: str, paper: Paper | None, judgements: Sequence[Judgement]) -> str:
-    """For a paper's appendix or an issue."""
+    """The table as Markdown, for a paper's appendix or an issue."""
     lines = [f"## {paper.title if paper else name}", ""]
     if paper is not None:
         lines += [f"{paper.authors}, {paper.venue}. <{paper.url}>", "", f"Known of it: {paper.basis}.", ""]

@@ -117,7 +117,7 @@ class Comparison:
         return texts
 
     def with_run(self, position: int, summary: Summary) -> "Comparison":
-        """One more run of the point there."""
+        """The comparison with one more run of the point at that position."""
         points = list(self.points)
         points[position] = replace(points[position], runs=(*points[position].runs, summary))
         return replace(self, points=tuple(points))

@@ -94,7 +94,7 @@ def render_advice(advice: Advice, trace: str, console: Console) -> None:
 
 
 def advice_json(advice: Advice, trace: str) -> dict[str, Any]:
-    """For scripts. Every number is predicted."""
+    """The advice as plain data, for scripts. Every number is predicted."""
     recommended = advice.recommended
     return {
         "kind": "predicted",
@@ -191,7 +191,7 @@ def picture(table: LayerTable) -> list[str]:
 
 
 def trace_json(table: LayerTable, trace: str, source: str) -> dict[str, Any]:
-    """For scripts."""
+    """A trace as plain data, for scripts."""
     return {
         "trace": trace,
         "source": source,

@@ -87,7 +87,7 @@ def _reach(outside: Sequence[str], expected: Expected | None) -> str:
 
 
 def exchanges_json(found: Sequence[ExchangePrediction], costs: Costs, expected: Expected | None) -> dict[str, Any]:
-    """For scripts."""
+    """The predicted exchanges as plain data, for scripts."""
     return {
         "kind": "predicted",
         "exchanges": [each._asdict() for each in found],

@@ -19,7 +19,7 @@ _METHODS: Final = {
 
 
 def simulation_json(found: Simulation) -> dict[str, Any]:
-    """For scripts; times in seconds."""
+    """The simulation as plain data, for scripts; times in seconds."""
     return {
         "kind": "simulated",
         "workers": found.num_workers,

@@ -29,7 +29,7 @@ class Streams:
         self._lock = threading.Lock()
 
     def write(self, rank: int, line: str, error: bool) -> None:
-        """One line without its end."""
+        """Write one line, given without its end."""
         terminal = error in self._terminals
         text = f"{self._name(rank, error=error, colored=terminal and self._colors)} {line}\n"
         with self._lock:

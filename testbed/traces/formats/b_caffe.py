@@ -28,7 +28,7 @@ class _Row(NamedTuple):
 
 @TRACE_FORMATS.register
 class BCaffe(TraceFormat):
-    """Nothing to choose."""
+    """The trace format of B-Caffe; it has no options."""
 
     def recognises(self, lines: Sequence[Line]) -> bool:
         """Every line is one of the logger's and ends in a bracket."""

@@ -30,7 +30,7 @@ class _Row(NamedTuple):
 
 @TRACE_FORMATS.register
 class Layers(TraceFormat):
-    """Nothing to choose."""
+    """A table of layers as text; the format has no options."""
 
     def recognises(self, lines: Sequence[Line]) -> bool:
         """The first line that is no comment names the columns."""

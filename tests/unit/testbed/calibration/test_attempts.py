@@ -15,7 +15,7 @@ from testbed.calibration.attempts import (
 
 
 def of(values: Iterable[float], *, steal_share: float = 0.0, max_attempts: int = MAX_ATTEMPTS) -> Attempts[float]:
-    """Of a link that was requested for 100 and may be out by one; taken as far as another attempt is wanted."""
+    """Of a link that was configured to 100 and may be out by one; taken as far as another attempt is wanted."""
     attempts = Attempts[float](lambda value: abs(value - 100) <= 1, float, max_attempts=max_attempts)
     for value in values:
         if attempts.settled:
