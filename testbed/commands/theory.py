@@ -79,7 +79,7 @@ def advise(
         typer.Option(
             "--link",
             metavar="RATE[,LATENCY]",
-            help="Of each worker, full duplex, and one-way to any other: 25gbit or 25gbit,50us.",
+            help="Rate of each worker, full duplex, and one-way latency to any other: 25gbit or 25gbit,50us.",
             show_default=False,
         ),
     ],

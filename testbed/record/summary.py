@@ -169,7 +169,7 @@ class AggregatorSummary(_Part):
     duplicates: int
     """Contributions that came again."""
     stale: int
-    """Contributions of another epoch, or older than what their slot holds."""
+    """Contributions of another epoch, or older than what their aggregator slot holds."""
     bad: int
     """Datagrams that were none of the job's."""
     repeated: int

@@ -316,10 +316,10 @@ def _payload(aggregator: "AggregatorSummary") -> str:
 
 
 def tenant_text(tenant: "TenantSummary") -> str:
-    """`for x0, x1 beside it 290 reductions of 256KiB in 32 slots`."""
+    """`for x0, x1 beside it 290 reductions of 256KiB in 32 aggregator slots`."""
     return (
         f"for {', '.join(tenant.workers)} beside it {tenant.reductions:,} reductions of "
-        f"{format_size(tenant.size_bytes)} in {tenant.num_slots:,} slots"
+        f"{format_size(tenant.size_bytes)} in {tenant.num_slots:,} aggregator slots"
     )
 
 

@@ -154,7 +154,7 @@ def _loss(value: float | None) -> str:
 def _links(links: "Sequence[LinkSummary]", *, wide: bool) -> Table:
     table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("Link", no_wrap=True)
-    for column in ("rate\nrequested", "\nmeasured", "delay\nrequested", "\nmeasured", "bytes\nsent", "vs\nschedule"):
+    for column in ("rate\nset", "\nmeasured", "delay\nset", "\nmeasured", "bytes\nsent", "vs\nschedule"):
         if wide or column != "bytes\nsent":
             table.add_column(column, justify="right", no_wrap=True)
     shared = any(link.background_bytes != 0 for link in links)
