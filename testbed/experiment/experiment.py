@@ -159,7 +159,7 @@ class Experiment(BaseModel):
     synchronisation: Annotated[Synchronisation, *SYNCHRONISATIONS.field()] = Field(
         default_factory=lambda: SYNCHRONISATIONS.parse({})
     )
-    """When workers tell each other what they have learned: `every_iteration`, `{kind: local_sgd, every: 8}`, or
+    """When workers synchronise what they have learned: `every_iteration`, `{kind: local_sgd, every: 8}`, or
     `asynchronous`, through parameter servers."""
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A baseline library (`gloo`) instead of collective x channel."""

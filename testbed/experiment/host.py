@@ -1,4 +1,4 @@
-"""What a spec may ask of workers' hosts, and who is meant. Pure."""
+"""What a spec may configure of workers' hosts, and who is meant. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What this machine carries, measured by `testbed doctor` and compared with what a plan asks.
+"""What this machine carries, measured by `testbed doctor` and compared with what a plan requests.
 
 Every byte between workers crosses two shaped links and a switch, on the same cores that train. The budget is the sum of
 the goodputs of as many streams as such a star carries when only the cores limit it.

@@ -1,4 +1,4 @@
-"""What a spec asks of every direction of every link: the class of link, its share of the rate, overrides. Pure."""
+"""The configuration of every direction of every link: the class of link, its share of the rate, overrides. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

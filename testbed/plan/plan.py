@@ -55,20 +55,20 @@ class Plan:
     """Why, in a sentence; empty where the spec says the factor itself."""
     congestion: str
     delay_backend: BackendName | None
-    """None: no link asks for delay, jitter or loss."""
+    """None: no link has delay, jitter or loss."""
     nodes: tuple[NodePlan, ...]
     links: tuple[tuple[Port, Port], ...]
     directions: tuple[Direction, ...]
     requested: Mapping[Hop, LinkConfig]
-    """Of every direction at the start, with the keys of the spec that ask it."""
+    """Of every direction at the start, with the keys of the spec that request it."""
     all_configured: tuple[LinkConfig, ...]
-    """The same, and everything that `changes` asks of a direction later."""
+    """The same, and every configuration that `changes` gives a direction later."""
     buckets: tuple[int, ...]
     """Elements in each bucket, in the order they become ready."""
     aggregators: tuple[AggregatorPlan, ...]
     """What adds gradients beside switches."""
     exchanges: tuple[Exchange, ...]
-    """The operations that they ask of the collective; an estimate where their size depends on the gradients."""
+    """The operations that they request of the collective; an estimate where their size depends on the gradients."""
     patterns: tuple[Pattern, ...]
     """How the payloads of each bucket meet."""
     uncompressed_bytes: int

@@ -28,7 +28,7 @@ def requested_over_time(
 
 
 def able(requested: Collection[LinkConfig], *, superframes: bool, bridged: bool) -> list[BackendName]:
-    """The backends that can do all that these links ask, the preferred first."""
+    """The backends that can do all that these links request, the preferred first."""
     return [
         name for name in delay_backends() if not _reasons(requested, name, superframes=superframes, bridged=bridged)
     ]
@@ -42,7 +42,7 @@ def unsupported(
     bridged: bool,
     works: Callable[[BackendName], bool] = lambda _: True,
 ) -> list[str]:
-    """Why the backend cannot do what the links ask, `key: reason`, with those that can and work; empty when it can."""
+    """Why the backend cannot do what links request, `key: reason`, with those that can and work; empty when it can."""
     found = _reasons(requested, backend, superframes=superframes, bridged=bridged)
     others = [name for name in able(requested, superframes=superframes, bridged=bridged) if works(name)]
     instead = f"; link.backend={' or '.join(others)} can" if others else ""

@@ -250,7 +250,7 @@ class DelayBackend(Options):
 
     @abstractmethod
     def unsupported(self, link: "LinkSpec") -> dict[str, str]:
-        """Why this backend cannot do what the link asks, whatever the machine, by the setting it cannot do (`delay`,
+        """Why this backend cannot do what the link requests, on any machine, by the setting it cannot do (`delay`,
         `jitter`, ...); empty when it can do all."""
 
     @abstractmethod

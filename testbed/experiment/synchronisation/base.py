@@ -1,4 +1,4 @@
-"""When workers tell each other what they have learned: in every iteration, now and then, or without waiting. Pure."""
+"""When workers synchronise what they have learned: in every iteration, now and then, or without waiting. Pure."""
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
