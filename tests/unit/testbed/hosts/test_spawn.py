@@ -154,7 +154,7 @@ def test_a_signal_to_an_ended_process_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_process_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
-    # PR_SET_PDEATHSIG follows the thread that forked: a process must not die with whoever started it.
+    # PR_SET_PDEATHSIG follows the thread that forked: a process must not die with the thread that requested it.
     started: list[SpawnedProcess] = []
     thread = threading.Thread(target=lambda: started.append(start(tmp_path, "sleep", "60")))
     thread.start()
