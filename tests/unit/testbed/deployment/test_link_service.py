@@ -54,7 +54,7 @@ def test_every_direction_is_shown(tmp_path: Path, links: Links) -> None:
     assert [(row["from"], row["to"]) for row in rows] == [("w0", "s0"), ("s0", "w0"), ("w1", "s0"), ("s0", "w1")]
     assert (rows[0]["down"], rows[1]["down"]) == (True, False)
     assert rows[0]["requested"]["rate"] == "100mbit"
-    assert (rows[0]["used_bps"], rows[0]["backlog_bytes"], rows[0]["drops"], rows[0]["events"]) == (5e6, 3028, 7, 2)
+    assert (rows[0]["used_bps"], rows[0]["backlog_bytes"], rows[0]["drops"], rows[0]["marks"]) == (5e6, 3028, 7, 2)
 
 
 def test_a_change_arrives_as_requested_and_its_answer_comes_back(tmp_path: Path, links: Links) -> None:

@@ -91,7 +91,7 @@ def test_lateness_is_that_of_the_worst_link(record: Callable[..., Record]) -> No
     ]
     number, text = wording.lateness_text([link.model_copy(update={"delay_line": line}) for line in lines]) or ("", "")
     assert number == "+30 µs"
-    assert "p99 90 µs, at most 1 ms" in text
+    assert "p99 90 µs, max. 1 ms" in text
 
 
 def test_marks_are_counted_over_all_links_and_the_most_marked_is_named(record: Callable[..., Record]) -> None:
