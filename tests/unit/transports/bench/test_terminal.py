@@ -13,4 +13,4 @@ def test_a_pipe_takes_whole_tables_unless_it_is_given_a_width(
     monkeypatch.setenv("COLUMNS", "90")
     assert standard_output().width == 90
     standard_output().print("reported")
-    assert capsys.readouterr().out == "told\n"
+    assert capsys.readouterr().out == "reported\n"
