@@ -62,10 +62,10 @@ def work(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
 
 def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerControl) -> None:
     if probe.action == "raise":
-        raise ValueError("the probe was configured to raise")
+        raise ValueError("the probe was asked to raise")
     if probe.action == "be_missed_by_gloo":
         time.sleep(0.15)  # late, so that its peers complain first
-        raise ValueError("the probe was configured to raise\nand to say a lot about it")
+        raise ValueError("the probe was asked to raise\nand to say a lot about it")
     if probe.action == "exit":
         sys.exit(7)
     if probe.action == "vanish":

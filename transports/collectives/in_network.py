@@ -2,8 +2,8 @@
 once up and once down, whatever the number of workers (Sapio et al., "Scaling distributed machine learning with
 in-network aggregation", NSDI 2021). The protocol is docs/protocol.md's.
 
-The aggregating switch adds floats, as integers with block exponents (`switch_agg/quantize.py`). Everything else goes around a ring,
-and so do the floats once the aggregator is lost.
+The aggregating switch adds floats, as integers with block exponents (`switch_agg/quantize.py`). Everything else goes
+around a ring, and so do the floats once the aggregator is lost.
 """
 
 from collections.abc import Mapping

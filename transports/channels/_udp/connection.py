@@ -88,7 +88,7 @@ class Connection:
     # --- requests to it -----------------------------------------------------------------------------------------
 
     def leave(self, farewell: Farewell, now_s: float) -> None:
-        """Take leave: messages whose token is still out are given up, those before them are delivered."""
+        """Begin a graceful close: messages whose token is still out are given up, those before them are delivered."""
         self._leaving, self._leave_s = (farewell, self.outgoing.give_up()), now_s
 
     @property

@@ -129,9 +129,9 @@ def test_the_socket_is_not_for_everybody(directory: Path, make_configurations: C
 def test_the_traceback_of_a_worker_that_raises_is_in_the_error(directory: Path, make_configurations: Configure) -> None:
     bench = Bench(directory, make_configurations(3, "r", action="raise", actor=2))
     message = bench.failure()
-    assert message.startswith("worker 2 on w2 raised ValueError: the probe was configured to raise\nTraceback")
-    assert 'raise ValueError("the probe was configured to raise")' in message
-    assert ("failure", 2, "ValueError: the probe was configured to raise") in bench.listener.events
+    assert message.startswith("worker 2 on w2 raised ValueError: the probe was asked to raise\nTraceback")
+    assert 'raise ValueError("the probe was asked to raise")' in message
+    assert ("failure", 2, "ValueError: the probe was asked to raise") in bench.listener.events
     assert "waits in barrier 'end'" in message
 
 
@@ -148,8 +148,8 @@ def test_what_gloo_says_of_a_lost_peer_is_a_consequence_too_and_reported_in_one_
     directory: Path, make_configurations: Configure
 ) -> None:
     message = Bench(directory, make_configurations(3, "r", action="be_missed_by_gloo", actor=1)).failure()
-    assert message.startswith("worker 1 on w1 raised ValueError: the probe was configured to raise\nTraceback")
-    assert "ValueError: the probe was configured to raise\nand to say a lot about it\nalso: " in message
+    assert message.startswith("worker 1 on w1 raised ValueError: the probe was asked to raise\nTraceback")
+    assert "ValueError: the probe was asked to raise\nand to say a lot about it\nalso: " in message
     others = [line for line in message.splitlines() if line.startswith("also: ")]
     assert len(others) == 2
     assert all("Connection closed by peer" in line for line in others)
