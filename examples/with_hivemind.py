@@ -17,7 +17,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def join(store):
-    """The first peer is whom the others ask; libp2p announces the address that it is told to listen on."""
+    """The first peer is the one that the others contact; libp2p announces the address that it listens on."""
     own = os.environ.get("TESTBED_ADDRESS", "127.0.0.1")
     others = [] if RANK == 0 else store.get("peers").decode().split()
     dht = hivemind.DHT(initial_peers=others, host_maddrs=[f"/ip4/{own}/tcp/0"], start=True)

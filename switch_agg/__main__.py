@@ -306,7 +306,7 @@ def _compatible_plane(
             f"--listen {listen}: with --compatible all of {PORTS[0]} to {PORTS[-1]} are served; give no port"
         )
     if IPv4Address(host).is_unspecified:
-        raise JobError(f"--listen {host}: clients are told this address, so it has to be one of this machine's")
+        raise JobError(f"--listen {host}: this address is announced to clients, so it has to be one of this machine's")
     where = _session_address(sessions, host, PORT)
     try:
         mac = mac_of(host) if switch_mac is None else parse_mac(switch_mac)

@@ -1,8 +1,8 @@
 """The aggregator's end of the protocol: adds each worker's contribution to each chunk exactly once. No I/O.
 
 Every slot has two versions. A worker contributes chunk k + P (P the pool) only after it has the result of chunk k, and
-k + P uses the other version of the slot: so while anybody may still lack the result of k, k's version keeps it and can
-send it again; and what begins chunk k + 2P in it proves that everybody has it. Within a version a bitmap keeps
+k + P uses the other version of the slot: so while the result of k may not have reached everybody, k's version keeps it
+and can send it again; and what begins chunk k + 2P in it proves that everybody has it. Within a version a bitmap keeps
 repeated contributions out, and the chunk number keeps out those that were long under way: p4app-switchML has no such
 guard and its sums are wrong when packets are reordered.
 
@@ -35,7 +35,7 @@ from switch_agg.wire import (
 TRANSITIONS: Final = (
     ("of another epoch, or from a port that has not joined", "stale", "answer RESET with the epoch"),
     ("older than the version's chunk", "stale", "drop"),
-    ("newer, and somebody may lack the result of the version's chunk", "held", "drop: the worker repeats it"),
+    ("newer, and some worker may not have the version's result yet", "held", "drop: the worker repeats it"),
     ("newer, or the version is unused", "fresh", "clear the version, add"),
     ("the same chunk, worker not in the bitmap", "fresh", "add; the n-th: send the result to everybody"),
     ("the same chunk, worker not in the bitmap, partial result sent", "late", "send the worker the result"),
@@ -221,7 +221,7 @@ class Aggregator:
 
     def reset(self, number: int) -> int:
         """Begin another epoch of a job and tell its workers; returns the epoch, below the root of a tree the one that
-        the root is asked to end. Raises JobError for an unknown job."""
+        the root is requested to end. Raises JobError for an unknown job."""
         state = self._state(number)
         self._end_epoch(state)
         return state.epoch

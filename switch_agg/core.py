@@ -1,4 +1,4 @@
-"""What a protocol core is: a state machine that is told of datagrams and of the time, and does nothing by itself.
+"""What a protocol core is: a state machine that is given datagrams and the time, and does nothing by itself.
 
 A driver gives it a socket and a clock, the simulator gives it faults and virtual time. Five calls, after aioquic.
 """

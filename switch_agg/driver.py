@@ -29,7 +29,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def open_socket(local: Address, *, remote: Address | None = None) -> socket.socket:
-    """A UDP socket with large buffers that says it understands ECN and is told of marks. Raises OSError."""
+    """A UDP socket with large buffers that says it understands ECN and reports marks. Raises OSError."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         for force, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
@@ -148,7 +148,7 @@ class Service:
     def _run(self) -> None:
         try:
             self._driver.run(self._stopping.is_set)
-        except Exception as error:  # noqa: BLE001 - told to whoever asks, and nothing is served any more
+        except Exception as error:  # noqa: BLE001 - reported to whoever asks, and nothing is served any more
             self._failure = error
 
     def _note_unsent(self, peer: Address, error: OSError) -> None:

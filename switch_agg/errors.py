@@ -62,7 +62,7 @@ class SessionEndedError(AggregationError):
 
 
 class UnsupportedError(AggregationError):
-    """This machine lacks something; the message names the fix."""
+    """Something is missing on this machine; the message names the fix."""
 
 
 def explained(error: ValidationError) -> str:

@@ -3,7 +3,7 @@
 The switch adds in registers of 32 bits whatever crosses the links. Sums of `int32` leave as they are: contributions
 have left room for everybody's. Narrower contributions use all of their bits, and so the switch hands their sum down
 divided by the least power of two that is not less than the number of workers, rounded half to even: it has a
-contribution's width again, and the links carry the same both ways.
+contribution's width again, and the links carry the same in both directions.
 
 A half-precision float has the bits of `fp16`; here they are a whole number under the exponent that the chunk shares
 (block floating point), because a switch adds integers.
@@ -27,7 +27,7 @@ class Payload:
     """One of them."""
 
     kind: Kind
-    """Of its datagrams, both ways."""
+    """Of its datagrams, in both directions."""
     bits: int
     """Of each integer."""
     headroom: int

@@ -1,4 +1,4 @@
-"""The aggregation protocol as a scapy layer: build, send and dissect its datagrams by hand.
+"""The aggregation protocol as a scapy layer: build, send and dissect its datagrams in an interactive session.
 
     >>> from switch_agg.scapy_layer import SwitchAgg
     >>> (IP(dst="10.0.0.1") / UDP(sport=4000, dport=0xBEE0) / SwitchAgg(chunk=7, elements=[1, 2] + 254 * [0])).show()

@@ -90,7 +90,7 @@ class Simulator:
         self._transmit(address)
 
     def touch(self, address: Address) -> None:
-        """A core was told something from outside: let it speak."""
+        """A core was changed from outside: send what it has to send."""
         self._transmit(address)
 
     def _next(self, limit_s: float) -> bool:

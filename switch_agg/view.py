@@ -14,7 +14,7 @@ MEANINGS: Final = {
     "duplicate_done": "sent again after it: answered with the sum",
     "stale": "of another epoch, or older than the slot's chunk",
     "late": "after a partial sum had been given out",
-    "held": "too early: somebody may lack the sum before",
+    "held": "too early: some worker may not have the sum before yet",
     "injected": "thrown away by a fault that was requested",
     "from_parent": "sums of the aggregator above",
     "bad_length": "as long as no chunk is",

@@ -45,7 +45,7 @@ MAX_SLOTS: Final = 1 << 14
 MAX_JOBS: Final = 16
 NUM_EPOCHS: Final = 1 << 32
 NUM_JOINS: Final = 1 << 7
-"""Joins of a worker are told apart modulo this."""
+"""Joins of a worker are distinguished modulo this."""
 ETHERNET_IP_UDP_BYTES: Final = 14 + 20 + 8
 EXPONENT_ZERO: Final = -128
 """Of a block of zeros."""

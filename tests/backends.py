@@ -7,4 +7,4 @@ from testbed.machine.doctor import missing_for_backend
 
 HERE: Final = [kind for kind in delay_backends() if not missing_for_backend(kind)]
 ABSENT: Final = [kind for kind in delay_backends() if missing_for_backend(kind)]
-"""A kernel that lacks one runs the tests of the others; tests/netem_vm brings netem."""
+"""A kernel in which one is missing runs the tests of the others; tests/netem_vm brings netem."""

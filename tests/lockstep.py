@@ -37,7 +37,7 @@ class Workers:
         return self._reduced(buffers, layout, "avg")
 
     def sum(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The same in a process group that is asked for the sum and knows no parameters."""
+        """The same in a process group of which the sum is requested and which knows no parameters."""
         return self._reduced(buffers, None, "sum")
 
     def _reduced(

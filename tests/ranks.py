@@ -36,7 +36,7 @@ ADDRESS = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rank:
-    """What a rank's function is told."""
+    """What a rank's function receives."""
 
     rank: int
     size: int

@@ -1,4 +1,4 @@
-"""Rows of a record's tables, small enough to work results out by hand."""
+"""Rows of a record's tables, small enough to work results out on paper."""
 
 import polars as pl
 

@@ -33,7 +33,7 @@ HEADER = struct.Struct("<BBI")
 INT32_MAX = 2**31 - 1
 
 
-# -- the session service: protobuf by hand ---------------------------------------------------------------------------
+# -- the session service: manual protobuf ---------------------------------------------------------------------------
 
 
 def message(*fields: tuple[int, int]) -> bytes:

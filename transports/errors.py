@@ -18,7 +18,7 @@ class OptionError(TransportError, ValueError):
 
 
 class UnsupportedError(TransportError):
-    """This machine lacks something; the message names the fix."""
+    """Something is missing on this machine; the message names the fix."""
 
 
 class PeerLostError(TransportError):

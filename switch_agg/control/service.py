@@ -28,7 +28,7 @@ TIMEOUT_S = 5.0
 
 
 class Controlled(Protocol):
-    """What is told what to do: a data plane, or somebody in its place; see DataPlane."""
+    """What the service controls: a data plane, or what stands in for one; see DataPlane."""
 
     def configure(self, job: Job) -> None:
         """Serve a job."""
@@ -72,7 +72,7 @@ class Servicer(rpc.AggregatorControlServicer):
 
 
 def _addressed(job: Job) -> Job:
-    """The job, whose hosts are addresses. Raises JobError: a datagram's sender is told by its address alone."""
+    """The job, whose hosts are addresses. Raises JobError: a datagram's sender is identified by its address alone."""
     for host in (*job.workers, *([job.parent] if job.parent is not None else [])):
         try:
             IPv4Address(host)

@@ -33,7 +33,7 @@ class DataPlane(Protocol):
 
     def reset(self, number: int) -> int:
         """Begin another epoch of the job and tell its workers; returns the epoch, below the root of a tree the one that
-        the root is asked to end. Raises JobError."""
+        the root is requested to end. Raises JobError."""
 
     def inject(self, faults: Faults) -> None:
         """From now on, let these happen instead of those before. Raises UnsupportedError for what cannot be made."""
@@ -65,7 +65,7 @@ class DataPlane(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """What a data plane in a switch's kernel is told before there is any job."""
+    """How a data plane in a switch's kernel is configured before there is any job."""
 
     num_elements: int
     """Of a chunk of any job."""

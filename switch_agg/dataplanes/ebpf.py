@@ -544,7 +544,7 @@ class Ebpf(DataPlaneKind):
     @classmethod
     def open(cls, local: Address, *, generation: int, epochs: Epochs | None, program: Program | None) -> DataPlane:
         """See DataPlaneKind."""
-        assert program is not None, "a program in a switch is told which"
+        assert program is not None, "a data plane in a switch's kernel needs the configuration of its program"
         return EbpfDataPlane(
             local,
             generation=generation,

@@ -50,7 +50,7 @@ static const double MESSAGE_S = 1e-3;            /* of chunks in one message, at
 static const double MIN_REST_S = 1e-4, MAX_REST_S = 5e-4;
 
 struct reduction {
-    /* What is asked. */
+    /* What is requested. */
     uint8_t *images;   /* num_chunks rows: header and big-endian elements */
     int32_t *elements; /* (num_chunks, num_elements), host order; unused with floats */
     int8_t *exponents;

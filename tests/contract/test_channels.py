@@ -178,7 +178,7 @@ def test_a_peer_that_has_done_its_part_may_leave(kind: str) -> None:
     left = threading.Event()
 
     def body(endpoint: Endpoint, group: Group) -> bytes | None:
-        view = memoryview(bytearray(b"last words"))
+        view = memoryview(bytearray(b"final data"))
         if group.rank == 2:
             finish(endpoint, {endpoint.post_send(0, header(10), view)})
             endpoint.close()
@@ -192,7 +192,7 @@ def test_a_peer_that_has_done_its_part_may_leave(kind: str) -> None:
             finish(endpoint, {endpoint.post_send(1, header(10), memoryview(received))})
         return bytes(received)
 
-    assert together(kind, body, 3) == [b"last words", b"last words", None]
+    assert together(kind, body, 3) == [b"final data", b"final data", None]
 
 
 @pytest.mark.parametrize("kind", KINDS)

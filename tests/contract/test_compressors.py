@@ -348,8 +348,8 @@ def test_the_scale_of_gradients_changes_that_of_results_and_nothing_else(compres
 @pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e30])
 def test_hook_and_group_agree(compressor: Compressor, num_workers: int, scale: float) -> None:
-    """The hook sees gradients, a group their Nth part, and is asked for the sum: bit for bit where N is a power of two,
-    for that division is exact. And what it makes of a mean of undivided ones is the same."""
+    """The hook sees gradients, a group their Nth part, and the sum is requested: bit for bit where N is a power of
+    two, for that division is exact. And what it makes of a mean of undivided ones is the same."""
     hook, group, averaging = (Workers(compressor, num_workers) for _ in range(3))
     for round_ in range(2):
         values = [scale * 1e2 * each for each in gradients(num_workers, seed=round_)]

@@ -1,6 +1,6 @@
 """Every duration and every rate that a spec can say, and how each becomes real where time is dilated.
 
-`QUANTITIES` is the list. A field that is added to the spec, or to what workers and aggregators are told, and that holds
+`QUANTITIES` is the list. A field that is added to the spec, or to what workers and aggregators receive, and that holds
 a time or a rate fails here until it says where it is multiplied; each of those places is tested below.
 """
 
@@ -43,7 +43,7 @@ from transports.compression.base import COMPRESSORS
 from transports.registry import Options, Registry
 from transports.units import parse_rate_bps, parse_time_s
 
-LINK = "what links are told: Plan.real, and the nodes' commands"
+LINK = "how links are configured: Plan.real, and the nodes' commands"
 TIMELINE = "moments and settings: LiveLinks"
 FLOW = "arguments of the background's programs: Plan.real"
 PROTOCOL = "an option of a protocol, which runs by switch_agg.clock"
@@ -171,7 +171,7 @@ def test_every_duration_and_rate_is_listed_with_what_makes_it_real() -> None:
     assert set(QUANTITIES) - found == set(), "there is no such field any more"
 
 
-# What links and programs are told ------------------------------------------------------------------------------------
+# How links and programs are configured -------------------------------------------------------------------------------
 
 K: Final = 4
 
@@ -207,7 +207,7 @@ PACKETS: Final = re.compile(r"max_packets=[\d.]+")
 
 
 def configured(plan: Plan) -> list[Any]:
-    """What the kernel and programs are told, but for what is the same bytes, or packets, in any time."""
+    """What the kernel and programs are configured to, but for what is the same bytes, or packets, in any time."""
     nodes = [
         replace(
             node,

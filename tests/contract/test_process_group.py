@@ -668,7 +668,7 @@ def _joined(rank: Rank, divide_by_initial: bool, dies: bool = False) -> dict[str
 
 
 def _joined_manually(size: int, divide_by_initial: bool) -> np.ndarray:
-    """The same in one process. (gloo, which is asked elsewhere, hangs in a fifth of the runs when its group ends.)"""
+    """The same in one process. (gloo, the reference elsewhere, hangs in a fifth of the runs when its group ends.)"""
     import torch
 
     network = _network()

@@ -168,7 +168,7 @@ class WithoutBitmap(Aggregator):
 
 
 class WithoutVersions(Aggregator):
-    """One half of each slot: the next chunk cannot begin while somebody may lack the result of the one before."""
+    """One half of each slot: the next chunk cannot begin while some worker may not have the result before."""
 
     def _contribute(self, state: Any, worker: int, packet: Packet, now_s: float) -> None:
         super()._contribute(state, worker, packet._replace(version=0), now_s)
@@ -208,7 +208,7 @@ def test_a_restarted_worker_ends_the_epoch_and_the_job_goes_on() -> None:
         world.simulator.restart(host(1), world.workers[1])
 
         def agree(world: World = world) -> bool:
-            """Whoever is told that the epoch has ended joins the next one."""
+            """Whoever learns that the epoch has ended joins the next one."""
             for index, worker in enumerate(world.workers):
                 if worker.failure is not None:
                     assert isinstance(worker.failure, EpochEndedError)
@@ -328,8 +328,8 @@ def test_a_tree_of_aggregators_adds_everybody_once(restarts: bool) -> None:
         def again(
             simulator: Simulator = simulator, workers: list[Worker] = workers, values: np.ndarray = values
         ) -> bool:
-            # A leaf that the root does not know yet begins another epoch: then everybody begins again, who has not been
-            # told and has finished in the old one, which is how he is told.
+            # A leaf that the root does not know yet begins another epoch: then everybody begins again, also those who
+            # have finished in the old one and have not heard of the new one; this is how they hear of it.
             if any(worker.failure is not None for worker in workers):
                 settle()
                 for index, worker in enumerate(workers):

@@ -219,7 +219,7 @@ class History:
             case 5:
                 self.restart_worker(self.random.randrange(self.job.num_workers))
             case 6:
-                for member in self.members:  # as after an aggregator that seemed lost: nobody told them of an epoch
+                for member in self.members:  # as after an aggregator that seemed lost: no epoch was announced
                     member.worker.join()
                     member.busy, member.num_done = False, 0
             case _:

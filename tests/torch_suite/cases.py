@@ -115,7 +115,7 @@ def _live(parent: int, stage: Callable[[], None]) -> None:
         die_with_parent(parent)
         stage()
         status = 0
-    except BaseException:  # noqa: BLE001 - told by the status and the log
+    except BaseException:  # noqa: BLE001 - reported by the status and the log
         import traceback
 
         traceback.print_exc()

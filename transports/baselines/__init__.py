@@ -1,1 +1,1 @@
-"""Whole stacks that others wrote, on the same links, to compare with."""
+"""Baseline libraries: stacks that others wrote, on the same links, to compare with."""

@@ -1,4 +1,4 @@
-"""Whole stacks: collective and transport in one, as others have written them. They are what ours is compared
+"""Baseline libraries: collective and transport in one, as others have written them. They are what ours is compared
 with."""
 
 from abc import abstractmethod

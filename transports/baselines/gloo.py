@@ -89,7 +89,7 @@ class _GlooCommunicator:
 
         if not isinstance(group.store, c10d.Store):
             raise OptionError("gloo meets through one of torch's stores (FileStore, TCPStore)")
-        gloo: Any = c10d.ProcessGroupGloo  # its stub lacks nearly everything
+        gloo: Any = c10d.ProcessGroupGloo  # nearly everything is missing in its stub
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=group.address)]
         options._timeout = timedelta(seconds=group.timeout_s)
@@ -170,7 +170,7 @@ class _GlooCommunicator:
 
     def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> WorkLike:
         """inputs[p] of rank r becomes outputs[r] of rank p. gloo's own takes one buffer of each: the tensors are copied
-        there and back, as ours are."""
+        into it and out of it, as ours are."""
         import torch
 
         sent, received = (torch.cat([tensor.view(-1) for tensor in tensors]) for tensors in (inputs, outputs))

@@ -236,8 +236,8 @@ class OpenMpiCommunicator:
         return self._submit("scatter", self.size * output.nbytes, job)
 
     def all_to_all(self, outputs: "Sequence[torch.Tensor]", inputs: "Sequence[torch.Tensor]") -> "Work":
-        """inputs[p] of rank r becomes outputs[r] of rank p. MPI takes one buffer of each: the tensors are copied there
-        and back."""
+        """inputs[p] of rank r becomes outputs[r] of rank p. MPI takes one buffer of each: the tensors are copied into
+        it and out of it."""
         import torch
 
         sent, received = (torch.cat([tensor.reshape(-1) for tensor in tensors]) for tensors in (inputs, outputs))

@@ -260,8 +260,8 @@ def _quantity(option: str, text: str | None) -> float | None:
 
 
 def main() -> None:
-    """Errors are one line; 1 the run failed, 2 what was requested cannot be, 3 this machine or its launcher lacks
-    something."""
+    """Errors are one line; 1 the run failed, 2 what was requested cannot be, 3 something
+    is missing on this machine or in its launcher."""
     try:
         app()
     except (OptionError, ValidationError) as error:

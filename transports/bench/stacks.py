@@ -1,4 +1,4 @@
-"""The two ways to get a communicator: ours, a collective over a channel (`ring/tcp`), perhaps with compression
+"""The two kinds of communicator: ours, a collective over a channel (`ring/tcp`), perhaps with compression
 (`ring/tcp/fp16`), or a baseline library (`gloo`)."""
 
 from dataclasses import dataclass, field

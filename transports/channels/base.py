@@ -35,7 +35,7 @@ class Header(NamedTuple):
     phase: int
     """The number of the message within the operation, per peer and direction; point to point, the tag."""
     argument: int = 0
-    """What else the operation was requested, its reduction and its root, as `transports.channels.framing.argument` puts
+    """The operation's parameters, its reduction and its root, as `transports.channels.framing.argument` puts
     them together. Two ranks that disagree here would exchange the same messages and compute nonsense."""
     total: int = 0
     """Elements of the whole operation, where all members agree about it: what a server knows of an operation is the
@@ -133,8 +133,9 @@ class Endpoint(Protocol):
     def close(self) -> None:
         """Close every connection; peers notice. Idempotent, callable from any thread.
 
-        A member takes its leave with the last operation that it has finished: peers that are still busy with that one
-        go on, those in a later one lose it (PeerLostError) at once. One that dies without a word is lost to all.
+        A member closes gracefully: its close frame names the last operation that it has finished. Peers that are still
+        busy with that one go on, those in a later one lose it (PeerLostError) at once. One that dies without a
+        close frame is lost to all.
         """
 
 
@@ -150,8 +151,8 @@ class Channel(Options):
     native_libraries: ClassVar[Sequence[Callable[[], Path]]] = ()
     """What builds the C that its endpoints load, and says where it is: ahead for containers, which have no compiler."""
     counts_itself: ClassVar[bool] = False
-    """Whether acknowledgements and what is sent again are the channel's own, told by :meth:`Endpoint.statistics`, and
-    not those of the kernel's TCP, which counts them."""
+    """Whether acknowledgements and what is sent again are the channel's own, reported by :meth:`Endpoint.statistics`,
+    and not those of the kernel's TCP, which counts them."""
 
     own_timers: ClassVar[bool] = False
     """Whether a library's timers, which nobody can set, take part: time cannot be dilated for them."""
@@ -169,10 +170,10 @@ class Channel(Options):
         return 1
 
     def require(self) -> None:
-        """Raises UnsupportedError, with the fix, where this machine lacks the library for it."""
+        """Raises UnsupportedError, with the fix, where the library for it is missing on this machine."""
 
     def require_kernel(self) -> None:
-        """Raises UnsupportedError, with the fix, where this kernel lacks what it is made of: asked before a plan is
+        """Raises UnsupportedError, with the fix, where this kernel has no support for it: called before a plan is
         shown, too, so that nothing is imported for it."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What goes before each message on a byte stream, and how a disagreement about it is told.
+"""What goes before each message on a byte stream, and how a disagreement about it is reported.
 
     offset  size  field
     0       4     magic, `ina1`

@@ -1,6 +1,6 @@
 """A reliable channel of our own over UDP: selective acknowledgement, pacing, window policies to choose from.
 
-With a rate given, or discovered (`rate: null`, `window: fixed`), random loss costs what it loses and no more. With
+With a fixed rate, or a probed one (`rate: null`, `window: fixed`), random loss costs what it loses and no more. With
 `aimd` or `delay` the window decides, and the channel makes room for others.
 """
 

@@ -54,7 +54,7 @@ class SwitchReducer:
         self._sizes: deque[int] = deque(maxlen=NUM_REMEMBERED)
         self._frame_bytes = options.frame_bytes
         self.lost: str | None = None
-        """Why the switch adds no more."""
+        """Why in-network aggregation has ended."""
         deadline_s = time.monotonic() + group.timeout_s
         group.store.set(f"in_network/{group.rank}", group.address)
         workers = tuple(
@@ -131,7 +131,7 @@ class SwitchReducer:
         return behind
 
     def statistics(self) -> dict[str, Any]:
-        """What this member has sent and received, and why the switch adds no more, if it does not."""
+        """What this member has sent and received, and why in-network aggregation has ended, if it has."""
         return {
             **asdict(self._client.counters),
             "repeated": self._client.num_repeated,

@@ -1,6 +1,6 @@
 """Auto: for each size, the collective that costs least by the cost model (`timing.py`).
 
-Every participant computes the same from the same options, so nobody has to be asked. What is left open (`latency`,
+Every participant computes the same from the same options, so nothing is negotiated. What is left open (`latency`,
 `rate`, ...) is filled in by whoever knows the links: `testbed plan` does, and prints the choice.
 """
 

@@ -150,7 +150,7 @@ class Collective(Options):
         queue_bytes: float | None = None,  # noqa: ARG002
         costs: "Costs | None" = None,  # noqa: ARG002
     ) -> Self:
-        """The same, told what it may want to know: of the participants' links the way of an empty message, how much
+        """The same, with what it may need to know: of the participants' links the time of an empty message, how much
         payload each carries in one direction, and what a queue holds; what hosts add to links; of the gradient the
         elements of its tensors, the last one first, as DistributedDataParallel lays them into buckets."""
         return self
@@ -160,7 +160,7 @@ class Collective(Options):
         return self
 
     def with_assignment(self, assignments: Mapping[str, AggregatorAssignment]) -> Self:  # noqa: ARG002 (for those who need one)
-        """The same, told a member's aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
+        """The same, with a member's aggregators: see :class:`transports.collectives.in_network.InNetwork`."""
         return self
 
     def reducer(self, group: "Group") -> "Reducer | None":  # noqa: ARG002 (for those who have one)
@@ -222,7 +222,7 @@ class Collective(Options):
         element_bytes: int,
         root: int = 0,
     ) -> Sequence[Step]:
-        """The participant's steps, in order. Pure: every participant derives the same world-wide exchange. Asked only
+        """The participant's steps, in order. Pure: every participant derives the same world-wide exchange. Called only
         for one of `operations`, and for two workers or more.
 
         Before the first step the executor has copied the operation's input to where the schedule reads it:

@@ -2,8 +2,8 @@
 once up and once down, whatever the number of workers (Sapio et al., "Scaling distributed machine learning with
 in-network aggregation", NSDI 2021). The protocol is docs/protocol.md's.
 
-The switch adds floats, as integers with block exponents (`switch_agg/quantize.py`). Everything else goes around a ring,
-and so do the floats once the aggregator is lost.
+The aggregating switch adds floats, as integers with block exponents (`switch_agg/quantize.py`). Everything else goes
+around a ring, and so do the floats once the aggregator is lost.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transports.group import Group
 
 SUMMED_BYTES: Final = (2, 4)
-"""Of the element types that the switch adds: float16, bfloat16, float32."""
+"""Of the element types that the aggregating switch adds: float16, bfloat16, float32."""
 
 
 class Window(WindowPolicy):
@@ -90,7 +90,7 @@ class InNetwork(Ring):
     """A worker repeats a chunk after the round trip and four times its variation, but not sooner than this."""
     partial_after_s: Time | None = Field(None, alias="partial_after", gt=0, le=100)
     """Give out what there is of a chunk's sum so long after its first contribution, scaled up by the number of
-    contributions that it lacks; null: wait for the slowest."""
+    contributions that are missing; null: wait for the slowest."""
     tenants: tuple[Tenant, ...] = Field((), max_length=MAX_JOBS - 1)
     """Other jobs that share the switch."""
     at: str | None = None
@@ -189,7 +189,7 @@ class InNetwork(Ring):
         return None if self.payload == "int32" else self.unit_roundoff
 
     def with_assignment(self, assignments: Mapping[str, AggregatorAssignment]) -> Self:
-        """The same, told by its `identity` which aggregator is the member's and which number it has there."""
+        """The same, with the aggregator that the member of its `identity` uses and the number that it has there."""
         if self.identity not in assignments:
             return self
         address, index = assignments[self.identity]

@@ -46,7 +46,7 @@ from transports.compression.memory import Memory, Scratch, forget_infinite
 
 ROUND_BYTES: Final = 12_500
 """What the second round of messages is reckoned to cost: what a link of 1 Gbit/s carries in 100 us, the rate and the
-latency that `collective: auto` takes where nobody has told it any."""
+latency that `collective: auto` takes where the links are unknown."""
 LEAST_KEPT: Final = 0.75
 """Of the square: how much of it a second coding must keep, at worst, to be chosen where no error is fed back."""
 _GRAIN: Final = 8
@@ -150,7 +150,7 @@ def cheaper(payload_bytes: int, two_phase_bytes: int, *, num_workers: int) -> Pa
     """The pattern that takes less time on links of the rate and the latency behind ROUND_BYTES, by what each carries.
 
     `payload_bytes` is a worker's whole payload, which goes to all others; `two_phase_bytes` are those of the buffers
-    that are exchanged in two phases, of which all but a worker's own parts pass its link. Links are not asked: every
+    that are exchanged in two phases, of which all but a worker's own parts pass its link. No link is looked at: every
     worker must come to the same answer, in a process group too, where nobody knows them; and a wrong answer costs no
     more than a round of messages.
     """

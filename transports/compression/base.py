@@ -8,7 +8,7 @@ tests. Every worker's generator yields the same requests in the same order.
 
 What a codec is given is a worker's tensor as it is, and what it puts in its place is a weight times the sum of what all
 workers sent: 1/N for the mean of gradients that nobody has divided, as a DistributedDataParallel hook sees them; 1 for
-the sum that DistributedDataParallel without a hook asks a process group for, having divided before. Both ways have the
+the sum that DistributedDataParallel without a hook asks a process group for, having divided before. Both have the
 same result wherever decoding scales with the gradients (:attr:`Compressor.homogeneous`); nothing else is let into a
 process group (:func:`require_for_group`).
 

@@ -57,7 +57,7 @@ class SignSgd(Sharded):
         return super().mean_bytes(shapes) if self.scaled else packed_bytes(count(shapes), 2)
 
     def mean_contraction(self, num_elements: int) -> float | None:
-        """Votes are told exactly."""
+        """Votes are encoded exactly."""
         return super().mean_contraction(num_elements) if self.scaled else 1.0
 
     def codec(self, place: Place) -> Codec:

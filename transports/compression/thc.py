@@ -3,8 +3,8 @@
 Li, Basat, Vargaftik, Lao, Xu, Mitzenmacher, Yu 2024, "THC: Accelerating Distributed Deep Learning Using Tensor
 Homomorphic Compression" (NSDI), its uniform form: with equal steps (`thc_table` has the paper's table and clipping).
 Blocks are rotated by a random Hadamard matrix, which makes their elements alike; the largest of all workers becomes the
-largest level, as many as the sum of all workers' leaves room for. A switch that adds integers can add these. On the
-wire: the scale, a float32 reduced by maximum, then one register per element, blocks filled up.
+largest level, as many as the sum of all workers' leaves room for. In-network aggregation of integers can add these.
+On the wire: the scale, a float32 reduced by maximum, then one register per element, blocks filled up.
 """
 
 from collections.abc import Sequence

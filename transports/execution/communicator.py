@@ -1,8 +1,8 @@
 """Operations that run in the background: collectives in the order given, on one communication thread per group, and
 point-to-point messages beside them (`transports.execution.pairs`).
 
-The communication thread owns the group's endpoint; nothing else touches it. Results are told to waiters and, on threads
-of their own, to callbacks, which may therefore wait for further operations.
+The communication thread owns the group's endpoint; nothing else touches it. Results are passed to waiters and, on
+threads of their own, to callbacks, which may therefore wait for further operations.
 """
 
 import atexit

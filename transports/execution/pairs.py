@@ -41,7 +41,7 @@ from transports.group import Group, Store
 LINGER_S: Final = 1.0
 """How long a member that leaves waits for a peer to say goodbye, too: what is on its way must not be cut off."""
 _POLL_S: Final = (1e-3, 50e-3)
-"""How often the store is asked, at first and later, whether a peer for which there are messages has come..."""
+"""How often the store is polled, at first and later, whether a peer for which there are messages has come..."""
 _IDLE_POLL_S: Final = 0.25
 """...and one for which there are none any more."""
 _GRACE_S: Final = 1.0
@@ -370,7 +370,7 @@ class Pair:
                 closing = self._closing
                 if not has_left and (closing is not None or self._protocol.has_ended):
                     if self._protocol.fills or self._leaving:
-                        return  # into memory that is its owner's again when we have told it
+                        return  # into memory that is its owner's again when we have reported it
                     if closing is not None:
                         self._fail_pending(closing)
                     self._protocol.leave()

@@ -321,7 +321,7 @@ class PairProtocol:
 
     def _hear_data(self, number: int) -> None:
         if number not in self._accepted:
-            raise FrameMismatchError(f"rank {self._peer} sends message #{number}, for which nobody has asked")
+            raise FrameMismatchError(f"rank {self._peer} sends message #{number}, which was not requested")
         envelope, receive = self._accepted.pop(number)
         if not envelope.num_bytes:
             self.effects.append(Finish(receive))

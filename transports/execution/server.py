@@ -1,6 +1,6 @@
 """A participant outside the workers' ranks: takes part in those of their operations that need servers.
 
-It is told nothing in advance. The header of the first message of an operation says which one it is, on what and how
+It knows nothing in advance. The header of the first message of an operation says which one it is, on what and how
 much, and the server's own steps follow from that as the workers' do.
 """
 

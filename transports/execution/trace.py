@@ -38,7 +38,7 @@ class OperationTrace:
         cls, sequence: int, operation: str, size_bytes: int, *, enqueued_s: float, started_s: float | None = None
     ) -> Self:
         """Of a stack that says no more than that an operation has ended, just now. Where it does not say either when it
-        took the operation up (gloo), it counts as busy from the moment it was asked."""
+        took the operation up (gloo), it counts as busy from the moment it was requested."""
         begun_s = enqueued_s if started_s is None else started_s
         return cls(
             sequence=sequence,

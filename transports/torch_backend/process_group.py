@@ -92,7 +92,7 @@ class ProcessGroupOptions:
     servers_meet: tuple[str, Store] | None = None
     """Under which name, and in which store, the collective's dedicated servers meet the default group."""
     stack: Stack | None = None
-    """A whole stack that does it all instead; groups over one cannot do what CommunicatorLike does not offer."""
+    """A baseline library that does it all instead; groups over one cannot do what CommunicatorLike does not offer."""
     on_trace: OnTrace | None = None
     """Called for every finished operation of every group, on its communication thread."""
 

@@ -52,7 +52,7 @@ def install(ours: str, record: Path) -> None:
         if taken == ours:  # also where it was requested by name: the record says what made the groups
             _note(record, str(backend))
         if taken != str(backend):
-            # What gloo or nccl would have been told of streams and devices means nothing to ours.
+            # What gloo or nccl would have been given about streams and devices means nothing to ours.
             named |= {"backend_options": None, "device_id": None}
         return original(size, rank, members, c10d.Backend(taken), *positional, **named)
 

@@ -1,6 +1,6 @@
 """torch's works for operations of ours: what is waited for, in Python and in C++, and whose future completes.
 
-torch has three ways to make a work in Python, and only one is sound. A subclass of `dist.Work` is found by C++ only
+torch can make a work in Python in three manners, of which one is sound. A subclass of `dist.Work` is found by C++ only
 as long as its Python half lives, and DistributedDataParallel's join() keeps the other one alone. The work that
 `_create_work_from_future` makes returns from wait() when the operation has failed, as if it had not. That of
 `PythonCallbackWork` waits and fails in C++ by itself, and has a future that we complete.

@@ -10,7 +10,7 @@
  * In a tree, the last of a chunk goes up to the aggregator above instead, which takes it for a worker's contribution;
  * what comes down from there is the result.
  *
- * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What this one lacks: partial sums
+ * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What is missing in this one: partial sums
  * and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
  * wants to see the end of every loop, and for each number of LANES: integers in an element, of which the sums of
  * narrower ones than 32 bits leave divided by a power of two (switch_agg/payload.py). Sums of 32 bits are kept in 64 and

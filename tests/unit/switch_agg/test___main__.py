@@ -156,7 +156,7 @@ def test_another_aggregator_s_port_is_named(tmp_path: Path) -> None:
             2,
             "all of 48864 to 48879 are served; give no port",
         ),
-        (("serve", "--listen", "0.0.0.0", "--compatible"), 2, "--listen 0.0.0.0: clients are told this address"),
+        (("serve", "--listen", "0.0.0.0", "--compatible"), 2, "--listen 0.0.0.0: this address is announced to clients"),
         (("serve", "--listen", "127.0.66.9", "--compatible", "--switch-mac", "x"), 2, "--switch-mac: 'x' is no MAC"),
         (("serve", "--listen", "127.0.66.9", "--compatible", "--sessions", "x:1"), 2, "'x' is no IPv4 address"),
         (

@@ -172,7 +172,7 @@ def test_messages_of_several_chunks_are_cut_up_on_the_way() -> None:
 
 @pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
 def test_each_slot_clocks_itself(native: bool) -> None:
-    """A test plays the aggregator: what lacks one result goes on with the others."""
+    """A test plays the aggregator: a slot whose result is missing does not stop the others."""
     job = Job(workers=HOSTS[:1], num_elements=32, num_slots=4)
     with ExitStack() as stack:
         played = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))

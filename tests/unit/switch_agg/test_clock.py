@@ -43,7 +43,7 @@ class Alarm:
         self.due_s, self.expired_s = None, now_s
 
 
-def test_moments_and_durations_there_and_back() -> None:
+def test_moments_and_durations_are_converted_and_converted_back() -> None:
     at_s = time.monotonic()
     assert clock.now_s() == pytest.approx(at_s / FACTOR, abs=0.1)
     assert clock.protocol_s(clock.machine_s(3.0)) == 3.0

@@ -126,7 +126,7 @@ class BulkEndpoint:
             raise TransportError(f"rank {self._group.rank} closed the group itself")
 
     def _hear(self, rank: int, peer: _Peer) -> None:
-        """What a peer offers, or takes its leave with."""
+        """What a peer offers, or its close frame."""
         while peer.stream.arrived:
             data = self._control.take(peer.stream)
             if len(data) < HEADER_BYTES:

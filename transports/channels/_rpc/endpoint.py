@@ -228,7 +228,7 @@ class StreamEndpoint:
             }
 
     def congestion(self) -> dict[int, str]:
-        """See :class:`Endpoint`. No library here lets its sockets be asked."""
+        """See :class:`Endpoint`. No library here gives access to its sockets."""
         return {}
 
     def close(self) -> None:

@@ -172,7 +172,7 @@ class QuicStreams:
         self._send(connection, base64.b64decode(announced["word"]) + hello(self._group))
 
     def admitted(self, connection: "QuicConnectionProtocol", said: bytes, called: int | None) -> int | None:
-        """The rank at the other end, judged by the first message that came from there; None for a stranger."""
+        """The rank at the other end, judged by the first message from there; None for an unknown connection."""
         word, rest = (self._word, said[_WORD_BYTES:]) if called is None else (b"", said)
         rank = rank_of(rest, self._group)
         with self.lock:
@@ -341,7 +341,7 @@ def _connection_class(streams: QuicStreams, called: int | None) -> "type[QuicCon
                 if ended and (rank := streams.admitted(self, bytes(held), called)) is not None:
                     self.rank = rank
                 elif ended:
-                    self.close(reason_phrase="a stranger")
+                    self.close(reason_phrase="unknown connection")
                 return ended
             if (len(held) >= HEADER_BYTES or self.begun or ended) and held:
                 piece = bytes(held)

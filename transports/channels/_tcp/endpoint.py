@@ -516,7 +516,7 @@ class TcpEndpoint:
         try:
             unread = peer.socket.recv(HEADER_BYTES + 1, socket.MSG_PEEK)
         except BlockingIOError:
-            return  # no end: what epoll told was the end of a send without a copy
+            return  # no end: what epoll reported was the end of a send without a copy
         except OSError as error:
             raise self._lost(peer, error.strerror or str(error)) from error
         if len(unread) == HEADER_BYTES:
@@ -525,10 +525,10 @@ class TcpEndpoint:
             raise self._lost(peer, _CLOSED)
 
     def _lost(self, peer: _Peer, reason: str) -> PeerLostError:
-        """The error for a peer whose connection is of no use any more: its last words, if they are there, tell more.
+        """The error for a peer whose connection is of no use any more: its close frame, if it is there, tells more.
 
-        One that ended without a word may have had to, in the middle of a message, because of another: then the last
-        words of that other tell who left first, whichever end was noticed here first.
+        One that ended without a word may have had to, in the middle of a message, because of another: then the close
+        frame of that other tells who left first, whichever end was noticed here first.
         """
         farewell = peer.farewell or _close_frame(peer.socket)
         if farewell is not None:

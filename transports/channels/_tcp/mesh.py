@@ -71,7 +71,7 @@ def hello(group: Group) -> bytes:
 
 
 def rank_of(said: bytes, group: Group) -> int | None:
-    """The rank that says hello, or None for a stranger."""
+    """The rank that says hello, or None for an unknown connection."""
     if len(said) != HEADER_BYTES:
         return None
     try:

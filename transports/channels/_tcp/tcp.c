@@ -166,11 +166,11 @@ static int hear_ends(struct run *run, struct lane *lane) {
         struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
         if (recvmsg(lane->socket, &message, MSG_ERRQUEUE) < 0)
             break;
-        struct cmsghdr *told = CMSG_FIRSTHDR(&message);
+        struct cmsghdr *notice = CMSG_FIRSTHDR(&message);
         struct sock_extended_err end;
-        if (!told || told->cmsg_len < CMSG_LEN(sizeof end))
+        if (!notice || notice->cmsg_len < CMSG_LEN(sizeof end))
             continue;
-        memcpy(&end, CMSG_DATA(told), sizeof end);
+        memcpy(&end, CMSG_DATA(notice), sizeof end);
         if (end.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
             continue;
         found = 1;

@@ -3,7 +3,7 @@
 Two streams of bytes, one each way (`outgoing.py`, `incoming.py`). A stream is the messages in the order they
 were posted, each behind its frame header; a packet carries bytes of one message. Here is what both have to do with each
 other, with the time and with the network: how much may be under way and how fast (window and pace), round trips, loss
-by time as in RFC 9002 (9/8 of a round trip has passed, a probe follows where nothing comes), pings, and taking leave.
+by time as in RFC 9002 (9/8 of a round trip has passed, a probe follows where nothing comes), pings, graceful close.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ MAX_RUN_PACKETS: Final = 176
 WINDOW_GAIN: Final = 2.0
 """How much faster than a window each round trip a sender without a rate of its own may go."""
 PING_S: Final = 0.5
-"""A peer that is silent for so long while something is expected of it is asked whether it is there."""
+"""A peer that is silent for so long while something is expected of it is sent a PING."""
 
 
 class Connection:
@@ -85,10 +85,10 @@ class Connection:
         self.acknowledgement_bytes = 0
         self.num_rejected = 0
 
-    # --- what is asked of it ------------------------------------------------------------------------------------
+    # --- requests to it -----------------------------------------------------------------------------------------
 
     def leave(self, farewell: Farewell, now_s: float) -> None:
-        """Take leave: messages whose token is still out are given up, those before them are delivered."""
+        """Begin a graceful close: messages whose token is still out are given up, those before them are delivered."""
         self._leaving, self._leave_s = (farewell, self.outgoing.give_up()), now_s
 
     @property
@@ -194,7 +194,7 @@ class Connection:
         self._arm(now_s)
 
     def _measure(self, taken: Taken, said: Acknowledged, now_s: float) -> float:
-        """The round trip of the newest packet, without the peer's delay; the pace is told how packets came through."""
+        """The round trip of the newest packet, without the peer's delay; the pace learns how packets came through."""
         self._latest_s = max(now_s - taken.newest.sent_s, 1e-6)
         self._round_trip.sample(self._latest_s)
         round_trip_s = max(self._latest_s - said.delay_s, 1e-6)

@@ -6,7 +6,7 @@ acknowledgements were read: a member that waits for a core reads many at once, a
 longer of the times that sending and arriving took counts, since packets that are held up on the way arrive in lumps as
 well.
 
-A rate says what the network can do only where the network was busy all the time. That is told from the time that
+A rate says what the network can do only where the network was busy all the time. That is inferred from the time that
 packets were on their way: they waited in a queue when it is longer than the shortest of late. Both clocks may differ,
 as long as they go alike.
 """

@@ -33,7 +33,7 @@ COPY_BYTES: Final = 64 * 1024
 MAX_COPIED_BYTES: Final = 1024 * 1024
 """...as long as no more than this waits for one peer."""
 LINGER_S: Final = 5.0
-"""How long a member that leaves in order waits for its last words to be acknowledged, if its timeout is not shorter."""
+"""How long a member that closes gracefully waits for its CLOSE to be acknowledged, if its timeout is not shorter."""
 HURRIED_LINGER_S: Final = 1.0
 """The same after an error."""
 _RUNS_PER_STEP: Final = 8
@@ -41,7 +41,7 @@ _BATCHES_PER_STEP: Final = 4
 QUIET_S: Final = 1e-3
 """A member in the middle of long messages looks after them this seldom, as an interrupt controller would..."""
 LATE_BYTES: Final = 64 * 1024
-"""...and begins to look at once when, at the rate of late, less than this is lacking of one."""
+"""...and begins to look at once when, at the rate of late, less than this is missing of one."""
 _AWAY_S: Final = 2e-3
 """The keeper steps in when the driver has been away for so long."""
 
@@ -306,7 +306,7 @@ class UdpEndpoint:
             if self._sequence > farewell.after or connection.first_pending is not None:
                 raise left(peer.rank, farewell, self._group.rank)
         elif peer.refused:
-            self._receive(peer)  # its last words may lie behind the refusal
+            self._receive(peer)  # its CLOSE may lie behind the ICMP error
             if connection.farewell is None:
                 raise PeerLostError(peer.rank, "nobody listens at its address any more")
 

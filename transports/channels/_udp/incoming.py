@@ -74,7 +74,7 @@ class Incoming:
         self.payload_bytes = 0
         """Each counted once, however often it came."""
 
-    # --- what is asked of it ------------------------------------------------------------------------------------
+    # --- requests to it -----------------------------------------------------------------------------------------
 
     def expect(self, header: bytes, view: memoryview, token: int) -> None:
         """The next message goes here. Bytes of it that were put aside are moved."""

@@ -68,7 +68,7 @@ class Taken(NamedTuple):
     holds_largest: bool
     """Whether the largest number that it names is among them."""
     app_limited: bool
-    """Whether the network may have rested before any of them."""
+    """Whether the network may have been idle before any of them, for want of data."""
 
 
 class Outgoing:
@@ -98,7 +98,7 @@ class Outgoing:
         """When what is under way longest has to be looked at again."""
         self.payload_bytes = self.retransmitted_bytes = self.delivered_bytes = 0
 
-    # --- what is asked of it ------------------------------------------------------------------------------------
+    # --- requests to it -----------------------------------------------------------------------------------------
 
     def post(self, header: bytes, view: memoryview, token: int | None) -> None:
         """Queue a message. `view` may change once the token completes; without one, never."""

@@ -1,6 +1,6 @@
 /*
  * Moves runs of packets between the UDP channel's memory and the kernel, many in one call: UDP_SEGMENT out, recvmmsg(2)
- * and UDP_GRO in (udp(7)). What a packet looks like is told in wire.py, what is sent when is decided in
+ * and UDP_GRO in (udp(7)). What a packet looks like is said in wire.py, what is sent when is decided in
  * connection.py; nothing here outlives a call. Little-endian machines only, as the wire is.
  */
 #define _GNU_SOURCE
@@ -44,7 +44,7 @@ struct run {
 _Static_assert(sizeof(struct run) == 40, "as native.py reads it");
 
 struct reception {
-    /* What is asked. */
+    /* What is requested. */
     const struct target *targets; /* rising, without gaps; what lies behind them may not be sent */
     struct run *runs;
     uint8_t *controls; /* datagrams without data, each behind its length in two bytes */
@@ -189,7 +189,7 @@ static void take(struct reception *r, const uint8_t *datagram, uint32_t length, 
         return;
     }
     if (header.kind != KIND_DATA || header.connection != r->connection) {
-        /* Of a stranger's packet only the header matters, but it must stay a whole one. */
+        /* Of an unknown connection's packet only the header matters, but it must stay a whole one. */
         if (r->num_controls_bytes + 2 + length <= r->controls_bytes) take_control(r, datagram, length);
         return;
     }

@@ -169,7 +169,7 @@ def test_sums_wrap_around_and_are_counted_by_chunk() -> None:
 
 
 def test_nothing_but_data_is_ever_sent() -> None:
-    """Not to strangers, not without a session, not when one begins: its clients know no other kind."""
+    """Not to unknown senders, not without a session, not when one begins: its clients know no other kind."""
     program = SwitchMLProgram()
     program.receive([Datagram(("10.0.0.0", 4000), sent())], 0.0)
     assert (program.transmit(0.0), program.counters.bad_job) == ([], 1)

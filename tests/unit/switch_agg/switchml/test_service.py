@@ -1,4 +1,4 @@
-"""The session service over real gRPC channels, with protobuf by hand: the tests' client shares no code with it."""
+"""The session service over real gRPC channels, with manual protobuf: the tests' client shares no code with it."""
 
 import threading
 import time

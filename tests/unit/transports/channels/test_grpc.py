@@ -1,4 +1,4 @@
-"""gRPC's own promises: long tensors travel as several messages, strangers are refused, and what it costs."""
+"""gRPC's own promises: long tensors travel as several messages, unknown connections are refused, and what it costs."""
 
 import socket
 import threading

@@ -14,7 +14,7 @@ from transports.group import Group
 
 
 def test_subflows_that_do_not_come_are_reported_with_the_fix() -> None:
-    """Nobody has told this host's path manager anything."""
+    """Nobody has configured this host's path manager."""
 
     def life(group: Group) -> str:
         with pytest.raises(UnsupportedError) as raised:

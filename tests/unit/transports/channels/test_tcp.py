@@ -157,11 +157,11 @@ def test_unknown_senders_are_turned_away() -> None:
         host, _, port = listening(members[0]).rpartition(":")
         silent = socket.create_connection((host, int(port)), timeout=20)
         for lie in lies:
-            # The door may be closed in the face of a stranger who is still talking.
+            # The door may be closed while an unknown connection is still sending.
             with suppress(OSError), socket.create_connection((host, int(port)), timeout=20) as connection:
                 connection.sendall(lie)
                 connection.shutdown(socket.SHUT_WR)
-                assert connection.recv(1) == b"", "a stranger was answered"
+                assert connection.recv(1) == b"", "an unknown connection was answered"
         other.start()
         other.join()
         silent.close()
@@ -196,7 +196,7 @@ def test_an_address_that_somebody_else_has_taken_over_is_noticed() -> None:
 
 
 def test_the_rendezvous_keeps_to_the_groups_timeout_not_the_stores(tmp_path: Path) -> None:
-    """torch's stores wait for five minutes unless they are told otherwise."""
+    """torch's stores wait for five minutes unless they are configured otherwise."""
     store = FileStore(str(tmp_path / "store"), 2)
     member = Group(name="g", rank=1, size=2, address="127.0.0.1", store=store, timeout_s=0.3)
     started_s = time.monotonic()
@@ -304,7 +304,7 @@ def test_buffers_are_what_was_requested() -> None:
                 connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
             )
 
-    # The kernel doubles what it is requested (socket(7)).
+    # The kernel doubles what is requested (socket(7)).
     assert run_threads(body, groups(2)) == [(2 * 64 * 1024, 2 * 128 * 1024)] * 2
 
 

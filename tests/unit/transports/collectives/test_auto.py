@@ -30,8 +30,8 @@ def test_a_long_way_makes_rounds_dear() -> None:
 
 
 def test_far_away_connections_begin_slowly_and_one_after_another_is_worst() -> None:
-    """25 MB at 1 Gbit/s and 10 ms there and back, idle before: measured with TCP cubic, the shards of all_to_all took
-    0.385 s, the ring 0.395 s, halving_doubling 0.590 s, the order that its rounds alone would not give."""
+    """25 MB at 1 Gbit/s and a round-trip time of 10 ms, idle before: measured with TCP cubic, the shards of all_to_all
+    took 0.385 s, the ring 0.395 s, halving_doubling 0.590 s, the order that its rounds alone would not give."""
     far = Auto().with_network_info(latency_s=5e-3, rate_bps=956e6)
     world = far.world(4)
     costs_s = {each: far.cost_s(each, world, 25_000_000) for each in ("ring", "all_to_all", "halving_doubling")}

@@ -96,7 +96,7 @@ def test_the_cheaper_pattern_is_no_dearer_than_the_other_by_more_than_a_round(
         (sharded("qsgd", bits=4), 10**6, 8, "gather"),  # nothing bounds what a second rounding adds
         (sharded("qsgd", bits=4, error_feedback=True), 10**6, 8, "two_phase"),
         (sharded("qsgd", bits=8), 10**6, 8, "two_phase"),
-        (sharded("signsgd"), 10**6, 8, "two_phase"),  # votes are told exactly
+        (sharded("signsgd"), 10**6, 8, "two_phase"),  # votes are encoded exactly
         (sharded("signsgd", scaled=True), 10**6, 8, "gather"),
         (sharded("signsgd", scaled=True, error_feedback=True), 10**6, 8, "two_phase"),
         (sharded("onebit"), 10**6, 8, "two_phase"),

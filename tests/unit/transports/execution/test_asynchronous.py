@@ -74,7 +74,7 @@ def test_every_gradient_is_applied_once_on_every_shard(channel: str, num_servers
 
 
 def test_a_gradient_is_as_old_as_there_were_updates_of_others_since_its_worker_pulled() -> None:
-    """Worker 1 pushes its second gradient when worker 0 has pushed three times since: by hand 0, 1, 0, 0, 3."""
+    """Worker 1 pushes its second gradient when worker 0 has pushed three times since: the ages are 0, 1, 0, 0, 3."""
     turns = {(0, 0): 0, (1, 0): 1, (0, 1): 2, (0, 2): 3, (0, 3): 4, (1, 1): 5, (0, 4): 6}
     condition, done = threading.Condition(), []
 

@@ -1,4 +1,4 @@
-"""Work in the background: who is told what, on which thread, and what is left after an error."""
+"""Work in the background: who is notified of what, on which thread, and what is left after an error."""
 
 import queue
 import subprocess

@@ -21,7 +21,7 @@ def test_servers_take_part_in_what_needs_them_and_in_nothing_else() -> None:
         communicator.all_reduce(torch.empty(0)).wait()
         truth = torch.tensor([communicator.rank == 1] * 5)
         communicator.all_reduce(truth, "product").wait()
-        communicator.barrier().wait()  # the last word is one that no server hears
+        communicator.barrier().wait()  # the last operation is one that no server takes part in
         return [values[-1].item(), halves[-1].item(), alone.item(), float(truth.any())]
 
     for channel in ("memory", "tcp"):

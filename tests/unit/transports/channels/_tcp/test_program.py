@@ -189,7 +189,7 @@ def waits(for_what: threading.Event) -> None:
 
 
 def says(what: Callable[[str], bytes], *, ends: bool = True) -> Callable[[socket.socket, str], None]:
-    """Something, and then nothing more, or that nothing more will come; what it is told it reads to the end."""
+    """Something, and then nothing more, or that nothing more will come; what it is sent it reads to the end."""
 
     def impostor(connection: socket.socket, group: str) -> None:
         with suppress(OSError):
@@ -250,7 +250,7 @@ def test_a_peer_that_does_something_else_is_named(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_named_as_well_when_its_end_comes_with_it(case: str) -> None:
-    """What was said is unread when the end is noticed: the last words and the end in one segment, and awaited."""
+    """What was said is unread when the end is noticed: the close frame and the end in one segment, and awaited."""
     said, expected, reported = CASES[case]
 
     def impostor(connection: socket.socket, group: str) -> None:

@@ -159,8 +159,8 @@ def test_the_kernel_says_when_what_is_read_late_has_come() -> None:
 
 
 def _await_stamps() -> None:
-    """Until the kernel stamps what arrives: it begins a little after the first socket has asked (net_enable_timestamp
-    in net/core/dev.c). Until then the stamp is of the reading."""
+    """Until the kernel stamps what arrives: it begins a little after the first socket has requested it
+    (net_enable_timestamp in net/core/dev.c). Until then the stamp is of the reading."""
     deadline_s = time.monotonic() + 10.0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))

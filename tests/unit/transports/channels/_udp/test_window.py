@@ -1,4 +1,4 @@
-"""Windows on a fluid link: 10 ms there and back, 10 000 packets a second, a queue of one bandwidth-delay product."""
+"""Windows on a fluid link: 10 ms of round-trip time, 10 000 packets a second, one bandwidth-delay product of queue."""
 
 from collections.abc import Sequence
 
