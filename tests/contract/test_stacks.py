@@ -106,6 +106,35 @@ def test_every_stack_gives_the_same_results(name: str) -> None:
         assert outcome.value["in order"]
 
 
+def _outputs_given_back(rank: Rank, name: str) -> list[list[float]]:
+    """What the caller has put into outputs since it waited for them."""
+    import torch
+
+    communicator = _open(rank, name, [])
+    part, parts = torch.empty(2), [torch.empty(1) for _ in range(rank.size)]
+    for start, outputs in (
+        (lambda: communicator.reduce_scatter(part, torch.ones(2 * rank.size)), [part]),
+        (lambda: communicator.all_to_all(parts, [torch.ones(1) for _ in parts]), parts),
+    ):
+        for _ in range(20):
+            work = start()
+            work.wait()
+            for output in outputs:
+                output.fill_(-1.0)
+            work.wait()
+    time.sleep(0.2)  # whoever else waits, for the traces, has done so
+    communicator.barrier().wait()
+    communicator.close()
+    return [output.tolist() for output in (part, *parts)]
+
+
+@pytest.mark.parametrize("name", STACK_NAMES)
+def test_what_was_waited_for_is_the_callers(name: str) -> None:
+    """gloo's reduce_scatter copied its result once more, for the trace: over that of the next operation."""
+    for outcome in run_ranks(_outputs_given_back, NUM_RANKS, name):
+        assert outcome.value == [[-1.0, -1.0]] + [[-1.0]] * NUM_RANKS
+
+
 def _outputs_at_the_end(rank: Rank, name: str) -> list[list[float]]:
     """What the outputs of an all_to_all hold when the two kinds of callbacks are called; nobody waits for the work."""
     import torch

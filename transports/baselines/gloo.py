@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -42,19 +43,31 @@ class Gloo(Stack):
 
 
 class _GlooWork:
-    """torch's work, with our words."""
+    """torch's work, with our words. What follows the exchange is done once, whoever waits first: torch's reduce_scatter
+    copies its result anew for everybody who waits, when the caller may long have put something else there."""
 
     def __init__(self, work: "dist.Work", finish: Callable[[], None] | None) -> None:
         self._work = work
         self._finish = finish
+        self._lock = threading.Lock()
+        self._ended = False
+        self._waiter: Future[None] | None = None
 
     def wait(self, timeout_s: float | None = None) -> None:
-        if timeout_s is None:
-            self._work.wait()
-        else:
-            self._work.wait(timedelta(seconds=timeout_s))
-        if self._finish is not None:
-            self._finish()
+        if self._waiter is not None:
+            self._waiter.result(timeout_s)
+        elif not self._ended:
+            if timeout_s is None:
+                self._work.wait()
+            else:
+                self._work.wait(timedelta(seconds=timeout_s))
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            if not self._ended and self._finish is not None:
+                self._finish()
+            self._ended = True
 
     def done(self) -> bool:
         return self._work.is_completed()
@@ -66,19 +79,33 @@ class _GlooWork:
             except RuntimeError as error:
                 callback(error)
                 return
-            if self._finish is not None:
-                self._finish()
+            self._end()
             callback(None)
 
         try:
             future = self._work.get_future()
-        except RuntimeError:  # gloo's reduce_scatter has none: somebody must wait for it
-            threading.Thread(target=call, args=(self._work.wait,), daemon=True).start()
+        except RuntimeError:  # reduce_scatter's has none: somebody must wait for it
+            if self._waiter is None and self._ended:
+                callback(None)
+                return
+            if self._waiter is None:
+                self._waiter = Future()
+                threading.Thread(target=_wait_for, args=(self._waiter, self._work.wait), daemon=True).start()
+            self._waiter.add_done_callback(lambda ended: callback(ended.exception()))
         else:
             # The work itself is marked as done only after its future's callbacks: waiting for it here would hang.
             future.add_done_callback(lambda ended: call(ended.wait))
 
     add_end_callback = add_done_callback
+
+
+def _wait_for(ended: "Future[None]", wait: Callable[[], object]) -> None:
+    try:
+        wait()
+    except RuntimeError as error:
+        ended.set_exception(error)
+    else:
+        ended.set_result(None)
 
 
 class _GlooCommunicator:
