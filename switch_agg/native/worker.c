@@ -46,8 +46,9 @@ enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
 enum policy { FIXED, AIMD, DELAY };
 static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3, MAX_ROUND_TRIPS = 2, MAX_BACKOFF = 16;
 static const double MIN_PATIENCE = 1.25, MAX_PATIENCE = 8, PATIENCE_STEP = 0.5, PATIENCE_DECAY = 1.0 / 16;
-static const double MESSAGE_S = 1e-3;            /* of chunks in one message, at the rate they come back */
-static const double MIN_REST_S = 1e-4, MAX_REST_S = 5e-4;
+static const double MESSAGE_S = 2e-3;            /* of chunks in one message, at the rate they come back */
+static const double MIN_REST_S = 1e-4, MAX_REST_S = 3e-3;
+static const double SHORT_QUEUE_S = 1e-3, SHORT_SHARE = 0.125, LONG_SHARE = 0.4;
 
 struct reduction {
     /* What is requested. */
@@ -625,11 +626,13 @@ static int expire(struct state *s, double now) {
 }
 
 /* How long to let results gather before looking: waking up for each costs more than the result does. Only while they
- * queue on the way, of which no more than an eighth may be slept through. */
+ * queue on the way. Of a short queue no more than an eighth may be slept through: what waits for processors there would
+ * wait for this one, too. What exceeds that queues at a link, which goes on sending meanwhile. */
 static double rest_s(const struct state *s) {
     const struct reduction *r = s->r;
     if (r->smoothed_s < 0 || s->num_flights < BATCH) return 0;
-    double rest = (r->smoothed_s - r->least_s) / 8;
+    double queued_s = r->smoothed_s - r->least_s, short_s = fmin(queued_s, SHORT_QUEUE_S);
+    double rest = SHORT_SHARE * short_s + LONG_SHARE * (queued_s - short_s);
     return rest < MIN_REST_S ? 0 : rest > MAX_REST_S ? MAX_REST_S : rest;
 }
 

@@ -6,13 +6,14 @@ other, with the time and with the network: how much may be under way and how fas
 by time as in RFC 9002 (9/8 of a round trip has passed, a probe follows where nothing comes), pings, graceful close.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from switch_agg.core import Address, Datagram
 from switch_agg.round_trip import RoundTripEstimator
 from switch_agg.window import FixedWindow, Window
-from transports.channels._udp.delivery import DeliveryMeter
+from transports.channels._udp.delivery import UNMEASURED, Delivery, DeliveryMeter
 from transports.channels._udp.incoming import MAX_ACKNOWLEDGEMENT_DELAY_S, Arrival, Incoming
 from transports.channels._udp.outgoing import Outgoing, Run, Taken
 from transports.channels._udp.pacing import BURST_S, Pace, Pacer
@@ -92,10 +93,15 @@ class Connection:
         self._leaving, self._leave_s = (farewell, self.outgoing.give_up()), now_s
 
     @property
-    def may_delay_ack(self) -> bool:
-        """Whether what is under way is no more than half of what may be: acknowledgements are not urgent."""
+    def spare_s(self) -> float:
+        """How long it can go on sending at its rate without another acknowledgement; infinity: nothing is under way."""
         num_packets = self.outgoing.num_under_way
-        return num_packets == 0 or num_packets <= self._room_packets()
+        if num_packets == 0:
+            return math.inf
+        rate_bps, room = self._rate_bps(), self._room_packets()
+        if rate_bps is None:  # before the first round trip
+            return math.inf if num_packets <= room else 0.0
+        return max(0, room) * self._wire_bytes * 8 / rate_bps
 
     @property
     def needs_attention(self) -> bool:
@@ -198,6 +204,12 @@ class Connection:
         self._latest_s = max(now_s - taken.newest.sent_s, 1e-6)
         self._round_trip.sample(self._latest_s)
         round_trip_s = max(self._latest_s - said.delay_s, 1e-6)
+        delivery = self._delivery(taken, said) if self._pace.discovers else UNMEASURED
+        self._pace.on_acknowledged(delivery, round_trip_s, self._flight_bytes, now_s)
+        return round_trip_s
+
+    def _delivery(self, taken: Taken, said: Acknowledged) -> Delivery:
+        """How packets came through, whole ones on the wire."""
         delivery = self._meter.on_acknowledged(
             arrived_us=said.arrived_us,
             sent_s=taken.newest.sent_s,
@@ -206,11 +218,10 @@ class Connection:
             app_limited=taken.app_limited,
             round_trip_s=self._round_trip.least_s,
         )
-        if delivery.rate_bps is not None:
-            rate_bps = delivery.rate_bps / self.outgoing.packet_bytes * self._wire_bytes
-            delivery = delivery._replace(rate_bps=rate_bps if taken.newest.saturated else None)
-        self._pace.on_acknowledged(delivery, round_trip_s, self._flight_bytes, now_s)
-        return round_trip_s
+        if delivery.rate_bps is None:
+            return delivery
+        rate_bps = delivery.rate_bps / self.outgoing.packet_bytes * self._wire_bytes
+        return delivery._replace(rate_bps=rate_bps if taken.newest.saturated else None)
 
     def _detect_loss(self, now_s: float) -> None:
         round_trip_s = max(self._round_trip.smoothed_s or self._latest_s, self._latest_s)
@@ -335,7 +346,10 @@ class Connection:
         if self._armed_s is None:
             self._arm(now_s)
         elif now_s >= self._probe_s(self._armed_s):
-            self._probe(now_s)
+            if self.outgoing.unfinished:
+                self._probe(now_s)
+            else:
+                self._arm(now_s)
         if now_s >= self._ping_s():
             self._ask(now_s)
 

@@ -34,6 +34,10 @@ class Delivery(NamedTuple):
     """How much longer the newest packet was on its way than the fastest of late."""
 
 
+UNMEASURED: Final = Delivery(None, 0.0, 0.0)
+"""For those who need not know."""
+
+
 class _Point(NamedTuple):
     arrived_s: float
     sent_s: float

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from switch_agg import clock
 from transports.channels._udp.connection import Connection
-from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
+from transports.channels._udp.native import Alarm, Receiver, Scratch, Waiter, send_run
 from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import DTYPE_BYTES, POINT_TO_POINT, Farewell, describe, left, mismatch
 from transports.channels.framing import pack as pack_header
@@ -44,6 +44,7 @@ LATE_BYTES: Final = 64 * 1024
 """...and begins to look at once when, at the rate of late, less than this is missing of one."""
 _AWAY_S: Final = 2e-3
 """The keeper steps in when the driver has been away for so long."""
+_FOREVER_S: Final = 3600.0
 
 ResultT = TypeVar("ResultT")
 
@@ -78,12 +79,12 @@ class Peer:
     def quiet_s(self) -> float | None:
         """How long nobody needs to know what arrives; None: this connection has no say in it."""
         connection = self.connection
-        missing_bytes = connection.incoming.missing_bytes
+        missing_bytes, spare_s = connection.incoming.missing_bytes, connection.spare_s / 2
         if missing_bytes == 0:
-            return 0.0 if connection.outgoing.first_pending is not None and not connection.may_delay_ack else None
-        if not connection.may_delay_ack or not self.arrival_rate:
+            return spare_s if connection.outgoing.first_pending is not None and spare_s < QUIET_S else None
+        if not self.arrival_rate:
             return 0.0
-        return min(QUIET_S, max(0.0, (missing_bytes - LATE_BYTES) / self.arrival_rate))
+        return min(QUIET_S, spare_s, max(0.0, (missing_bytes - LATE_BYTES) / self.arrival_rate))
 
 
 class UdpEndpoint:
@@ -108,6 +109,8 @@ class UdpEndpoint:
         self._waiter = Waiter([*descriptors, self._wake_descriptor])
         self._keepers_waiter = Waiter([*descriptors, self._keeper_descriptor])
         self._leaving_waiter = Waiter(descriptors)
+        self._alarm = Alarm()
+        self._alarm_waiter = Waiter([self._alarm.descriptor, self._keeper_descriptor])
         self._num_tokens = 0
         self._completions: list[Completion] = []
         self._sequence = 0
@@ -117,8 +120,8 @@ class UdpEndpoint:
         self._closed = False
         self._driving = threading.Lock()  # guards the connections; held inside progress() and by a working keeper
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
-        self._away = threading.Event()  # the driver is not inside progress()
-        self._away.set()
+        self._away = True  # the driver is not inside progress()
+        self._alarm.set(_AWAY_S)
         self._keeper = threading.Thread(target=self._keep, name="udp keeper", daemon=True)
         self._keeper.start()
         _OPEN.add(self)
@@ -163,7 +166,7 @@ class UdpEndpoint:
         return self._drive(lambda: self._peek(self._peers[peer], clock.protocol_s(deadline_s)))
 
     def _drive(self, work: Callable[[], ResultT]) -> ResultT:
-        self._away.clear()
+        self._set_away(away=False)
         try:
             with self._driving:
                 return work()
@@ -171,7 +174,18 @@ class UdpEndpoint:
             self._error = error
             raise
         finally:
-            self._away.set()
+            self._set_away(away=True)
+
+    def _set_away(self, *, away: bool) -> None:
+        """The driver has left progress(), or is there, which the keeper need not wake up to learn."""
+        self._away = away
+        with self._descriptors:
+            if self._closed:
+                return
+            if away:
+                self._alarm.set(_AWAY_S)
+            else:
+                self._alarm.clear()
 
     def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         wait_s = quiet_s = 0.0
@@ -234,8 +248,7 @@ class UdpEndpoint:
             if peer.due_s > now_s:
                 continue
             connection = peer.connection
-            if connection.deadline_s() <= now_s:
-                connection.expire(now_s)
+            connection.expire(now_s)
             if peer.refused:
                 peer.due_s = math.inf
             else:
@@ -332,12 +345,13 @@ class UdpEndpoint:
 
     def _keep(self) -> None:
         """The keeper's life."""
-        while self._away.wait() and not self._closing:
-            time.sleep(clock.machine_s(_AWAY_S))
+        while not self._closing:
+            self._alarm_waiter.wait(_FOREVER_S)
             wait_s = 0.0
-            while self._away.is_set() and not self._closing:
+            while self._away and not self._closing:
                 ready = self._keepers_waiter.wait(wait_s)
                 if not self._driving.acquire(blocking=False):
+                    time.sleep(clock.machine_s(_AWAY_S))  # the driver is back, or somebody posts
                     break
                 try:
                     if self._closing or self._error is not None:
@@ -400,7 +414,6 @@ class UdpEndpoint:
             with self._descriptors:
                 self._closed = True
                 os.eventfd_write(self._keeper_descriptor, 1)
-                self._away.set()
         self._keeper.join()
         with self._descriptors:
             _OPEN.discard(self)
@@ -410,7 +423,7 @@ class UdpEndpoint:
         """Give the descriptors back, unnoticed by the peers: in a forked child, those are copies."""
         for peer in self._in_order:
             peer.socket.close()
-        for descriptor in (self._wake_descriptor, self._keeper_descriptor):
+        for descriptor in (self._wake_descriptor, self._keeper_descriptor, self._alarm.descriptor):
             os.close(descriptor)
 
     def _close_gracefully(self) -> None:

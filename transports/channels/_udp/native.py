@@ -94,6 +94,8 @@ def library() -> ctypes.CDLL:
     found.receive_runs.argtypes = (pointer,)
     found.receive_runs.restype = None
     found.wait_readable.argtypes = (pointer, u32, ctypes.c_int64, ctypes.c_int64, pointer)
+    found.set_alarm.argtypes = (i32, ctypes.c_int64)
+    found.set_alarm.restype = None
     return found
 
 
@@ -218,3 +220,23 @@ class Waiter:
         if not found:
             return []
         return [index for index, ready in enumerate(bytes(self._ready)[: self._num_descriptors]) if ready]
+
+
+class Alarm:
+    """A descriptor that can be read once a time is over (timerfd_create(2)): setting it wakes nobody, as an event would
+    whom it is meant for."""
+
+    def __init__(self) -> None:
+        """Raises TransportError where there are no more descriptors."""
+        self._library = library()
+        self.descriptor: int = self._library.open_alarm()
+        if self.descriptor < 0:
+            raise TransportError(f"cannot set an alarm: {errno.errorcode.get(-self.descriptor)}")
+
+    def set(self, after_s: float) -> None:
+        """Once, in so long."""
+        self._library.set_alarm(self.descriptor, max(1, int(clock.machine_s(after_s) * 1e9)))
+
+    def clear(self) -> None:
+        """It does not go off, or has not."""
+        self._library.set_alarm(self.descriptor, 0)

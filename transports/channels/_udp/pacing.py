@@ -46,6 +46,10 @@ class Pace(Protocol):
     """A rate and the bytes under way that it justifies, both of whole packets on the wire."""
 
     @property
+    def discovers(self) -> bool:
+        """Whether deliveries say anything to it; measuring them costs."""
+
+    @property
     def rate_bps(self) -> float | None:
         """Bits per second to send at now; None: as fast as the window allows."""
 
@@ -64,6 +68,7 @@ class Pace(Protocol):
 class WindowPace:
     """No rate but the window's: a window per smoothed round trip is what self-clocking makes of it."""
 
+    discovers: bool = False
     rate_bps: float | None = None
     flight_bytes: float | None = None
     path_bytes: float = 0.0
@@ -75,6 +80,7 @@ class WindowPace:
 class FixedPace:
     """Always the same rate."""
 
+    discovers: bool = False
     path_bytes: float = 0.0
 
     def __init__(self, rate_bps: float) -> None:
@@ -102,6 +108,8 @@ class FixedPace:
 class ProbedPace:
     """The largest rate of late, probed for more in turns. It is forgotten while the network is busy and delivers less;
     what is slow because the sender was, says nothing against it."""
+
+    discovers: bool = True
 
     def __init__(self) -> None:
         self._best: deque[tuple[float, float]] = deque()  # (until what age it counts, bit/s), falling

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <time.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -288,4 +289,16 @@ int wait_readable(const int32_t *descriptors, uint32_t num_descriptors, int64_t 
     if (num_ready < 0) return errno == EINTR ? 0 : -errno;
     for (uint32_t index = 0; index < num_descriptors; index++) ready[index] = polled[index].revents != 0;
     return num_ready;
+}
+
+/* A descriptor that can be read when the time that set_alarm() gave it is over; or a negative errno. */
+int open_alarm(void) {
+    int descriptor = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    return descriptor < 0 ? -errno : descriptor;
+}
+
+/* In so many nanoseconds, once; 0: not at all, and what has gone off is forgotten. */
+void set_alarm(int descriptor, int64_t after_ns) {
+    struct itimerspec when = {.it_value = {after_ns / 1000000000, after_ns % 1000000000}};
+    timerfd_settime(descriptor, 0, &when, NULL);
 }

@@ -1,5 +1,6 @@
 """The native mover and its twin in Python put the same bytes on the wire, and take the same from it."""
 
+import os
 import random
 import socket
 import struct
@@ -15,7 +16,7 @@ from switch_agg.driver import open_socket
 from switch_agg.faults import corrupt
 from switch_agg.window import FixedWindow
 from transports.channels._udp.connection import Connection
-from transports.channels._udp.native import Receiver, Scratch, Waiter, send_run
+from transports.channels._udp.native import Alarm, Receiver, Scratch, Waiter, send_run
 from transports.channels._udp.pacing import Pacer, WindowPace
 from transports.channels._udp.wire import Kind, pack, unpack, unpack_acknowledged
 from transports.channels.framing import HEADER_BYTES
@@ -174,3 +175,20 @@ def _await_stamps() -> None:
             if time.time() - (seconds + nanoseconds * 1e-9) > 0.04:
                 return
     raise AssertionError("the kernel does not stamp what arrives")
+
+
+def test_an_alarm_goes_off_once_its_time_is_over_unless_it_is_cleared() -> None:
+    alarm = Alarm()
+    waiter = Waiter([alarm.descriptor])
+    try:
+        alarm.set(0.02)
+        set_s = time.monotonic()
+        assert waiter.wait(10) == [0]
+        assert time.monotonic() - set_s >= 0.02
+        alarm.clear()  # it has gone off, which is forgotten
+        assert waiter.wait(0) == []
+        alarm.set(0.02)
+        alarm.clear()
+        assert waiter.wait(0.05) == []
+    finally:
+        os.close(alarm.descriptor)
