@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from testbed.claims.formulas import FormulaError, evaluate
 from testbed.claims.numbers import Numbers
-from testbed.experiment.claims import Claim, Row, matches
+from testbed.experiment.claims import Claim, Farthest, Row, matches
 
 State = Literal["holds", "degraded", "fails", "not judged"]
 
@@ -80,8 +80,9 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         return judged("not judged", f"{bad[0].text}: {bad[0].outcome}{others}")
     try:
-        measured = _number(claim, mine, claim.of)
-        model = None if claim.model is None else _number(claim, mine, claim.model)
+        counted = _counted(claim, mine)
+        measured = _number(claim, counted, claim.of)
+        model = None if claim.model is None else _number(claim, counted, claim.model)
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
     num_degraded = sum(point.outcome == "degraded" for point in mine)
@@ -111,6 +112,14 @@ def _or_none(formula: str | None, numbers: Numbers) -> float | None:
         return None if formula is None else evaluate(formula, numbers)
     except FormulaError:
         return None
+
+
+def _counted(claim: Claim, points: Sequence[Point]) -> Sequence[Point]:
+    """Those that the number is taken of."""
+    formula = claim.model
+    if not isinstance(claim.take, Farthest) or formula is None:
+        return points
+    return [max(points, key=lambda point: abs(evaluate(claim.of, point.numbers) - evaluate(formula, point.numbers)))]
 
 
 def _number(claim: Claim, points: Sequence[Point], formula: str) -> float:

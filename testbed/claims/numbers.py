@@ -3,19 +3,26 @@
 `W` workers, `P` parameter servers, `S` bytes of gradients that an iteration exchanges, `B` payload that a worker's link
 carries, in bytes a second (headers and framing taken off), `a` one-way latency between two workers in seconds, as
 planned. `sent_bytes` and `received_bytes`: of an average worker's link in an iteration, headers included.
+`R` rate of a worker's link in bit/s, headers included; `c` bytes of gradients over those that compression leaves of
+them, as planned. `what_if.scaling_factor`: of the same trace and compression if the links were fully used
+(`testbed/theory/what_if.py`), and
+`what_if.link_share` the part of a worker's link that carries gradients then, in the mean over an iteration; there where
+computing is replayed or paced.
+`link_share`, `link_busy_share`: of workers' links, sending, over iterations and while buckets are under way.
 `server_busy`: what a parameter server's link carried while a bucket was in service, of its rate, both directions
 together (1: one of them always), the busiest server's.
 Beside these every number of the summary by its path: `allreduce.time_s`, `iteration_time_s.median`, `scaling_factor`.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.links.htb import goodput_fraction
 from testbed.plan.plan import Plan
 from testbed.record.summary import Summary
+from testbed.theory.what_if import FullAggregation, FullRing, what_if
 
 Numbers = Mapping[str, float | None]
 
@@ -29,6 +36,34 @@ def planned_numbers(plan: Plan) -> dict[str, float | None]:
         "S": float(GRADIENT_ELEMENT_BYTES * sum(experiment.workload.parameter_counts())),
         "B": experiment.link.rate_bps / 8 * goodput_fraction(experiment.mtu),
         "a": plan.latency_s,
+        "R": experiment.link.rate_bps,
+        "c": _compression_ratio(plan),
+        **_fully_used(plan),
+    }
+
+
+def _compression_ratio(plan: Plan) -> float:
+    """1 where nothing is exchanged."""
+    payload_bytes = plan.prediction.payload_bytes
+    return plan.prediction.gradient_bytes / payload_bytes if payload_bytes else 1.0
+
+
+def _fully_used(plan: Plan) -> dict[str, float | None]:
+    """What the what-if says, with its own buckets (5 ms, 64 MiB); adding and compressing cost nothing in it."""
+    experiment = plan.experiment
+    table = experiment.workload.timed_layers()
+    if table is None or not table.compute_s or experiment.workers < 2:
+        return {"what_if.scaling_factor": None, "what_if.link_share": None}
+    rate_bps, ratio = experiment.link.rate_bps, _compression_ratio(plan)
+    network: FullAggregation | FullRing = (
+        FullAggregation(rate_bps=rate_bps, compression_ratio=ratio)
+        if plan.collective.aggregation is not None
+        else FullRing(num_workers=experiment.workers, rate_bps=rate_bps, compression_ratio=ratio)
+    )
+    found = what_if(table, network.time_s)
+    return {
+        "what_if.scaling_factor": found.scaling_factor,
+        "what_if.link_share": network.time_s(table.size_bytes) / found.iteration_s,
     }
 
 
@@ -50,6 +85,9 @@ def _of_run(run: Summary) -> dict[str, float | None]:
     received = [link.bytes / iterations for link in run.links if _is_worker(link.to)]
     found["sent_bytes"] = statistics.fmean(sent) if sent else None
     found["received_bytes"] = statistics.fmean(received) if received else None
+    own = [link for link in run.links if _is_worker(link.from_)]
+    found["link_share"] = _mean(link.utilization_mean for link in own)
+    found["link_busy_share"] = _mean(link.utilization_busy for link in own)
     busy: dict[str, float] = {}
     for link in run.links:
         for node in (link.from_, link.to):
@@ -57,6 +95,12 @@ def _of_run(run: Summary) -> dict[str, float | None]:
                 busy[node] = busy.get(node, 0.0) + link.utilization_busy
     found["server_busy"] = max(busy.values(), default=None)
     return found
+
+
+def _mean(shares: Iterable[float | None]) -> float | None:
+    """Of those that there are."""
+    known = [share for share in shares if share is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _is_worker(node: str) -> bool:

@@ -51,6 +51,10 @@ class PaperSays(_Part):
     """Where: page, figure, table, file."""
     value: float | None = None
     """As a number of the claim's kind, for the table and the figures."""
+    points: tuple[tuple[float, float], ...] = ()
+    """Read off its figure, for ours: where on the claim's other axis, and what is there."""
+    points_are: str = ""
+    """What they are, where not the same thing: `measured, 8 servers with NCCL`."""
 
 
 class Numbers(_Part):
@@ -206,6 +210,23 @@ class Extreme(Numbers):
         return _EXTREMES[self.kind](values)
 
 
+class Farthest(Numbers):
+    """The point at which the measured number is farthest from the model's, absolutely: all others are nearer."""
+
+    kind: Literal["farthest"]
+    over: str | None = None
+    """Another axis, for the figure."""
+
+    def formulas(self) -> Sequence[str]:
+        """For the figure alone."""
+        return () if self.over is None else (self.over,)
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
+        """Of that point, which is given alone."""
+        (value,) = values
+        return value
+
+
 _EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "least": min,
     "median": statistics.median,
@@ -213,7 +234,8 @@ _EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "most": max,
 }
 AnyNumbers = Annotated[
-    Slope | Linearity | Ratio | Spread | Order | First | RankCorrelation | Extreme, Field(discriminator="kind")
+    Slope | Linearity | Ratio | Spread | Order | First | RankCorrelation | Extreme | Farthest,
+    Field(discriminator="kind"),
 ]
 
 
@@ -285,6 +307,8 @@ class Claim(_Part):
     def _has_what_it_compares_with(self) -> Self:
         if self.expect.needs_model and self.model is None:
             raise ValueError("expect: `within` and `difference` compare with a `model`; write its formula")
+        if isinstance(self.take, Farthest) and self.model is None:
+            raise ValueError("take: `farthest` is from a `model`; write its formula")
         return self
 
 

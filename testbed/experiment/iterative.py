@@ -3,7 +3,8 @@
 A worker goes through five phases, with barriers of the control plane between them:
 
 - compute_alone: the same iterations without communication, one worker at a time; the model is a copy that is dropped
-  afterwards. The scaling factor compares with it.
+  afterwards. The scaling factor compares with it. A replay has none: computing that is time that passes needs no core,
+  and lasts as long beside others.
 - compute_only: the same, all workers at once and so under the same contention for cores. Network efficiency compares
   with it.
 - set-up of DistributedDataParallel (it broadcasts the model), then warmup.
@@ -53,6 +54,9 @@ class Iterative(AgentWorkload):
         "transports.torch_backend.process_group",
         "testbed.worker.trainer",
     )
+
+    contends: ClassVar[bool] = True
+    """Whether workers that compute at once may hold each other up, so that each has to be seen alone."""
 
     @abstractmethod
     def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
@@ -146,6 +150,7 @@ class Replayed(Iterative):
     """
 
     entry: ClassVar[str] = "testbed.worker.replay:work"
+    contends: ClassVar[bool] = False
     preload: ClassVar[Sequence[str]] = (*Iterative.preload, "testbed.worker.replay")
 
     @abstractmethod

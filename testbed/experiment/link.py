@@ -52,6 +52,14 @@ UNSHAPED_BPS: Final = 1e12
 MAX_QUEUE_BYTES: Final = 1_000_000_000
 
 
+def beyond_shaping(rate_bps: float) -> bool:
+    """Whether a rate is that of a link without one, in the whole or for a part of the time it is the mean of.
+
+    The greatest that a link can have, divided by a dilation and multiplied again, or averaged, is not beyond.
+    """
+    return rate_bps > MAX_RATE_BPS * (1 + 1e-6)
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 

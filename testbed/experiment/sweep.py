@@ -14,13 +14,13 @@ import copy
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 from testbed.errors import SpecError
-from testbed.experiment.claims import Claim, parse_claims
+from testbed.experiment.claims import Claim, matches, parse_claims
 from testbed.experiment.experiment import (
     SWEEP_KEYS,
     Experiment,
@@ -103,9 +103,22 @@ def value_text(value: Any) -> str:
 def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False) -> Sweep:
     """Read a YAML spec, with or without `sweep`, and apply overrides: `path=value`, or `sweep.path=[value, ...]`.
 
-    With `quick` those that the spec lists under `quick` come first. Raises SpecError that names the path and the value
-    of every point that is no experiment.
+    With `quick` those that the spec lists under `quick` come first, and claims of which they leave no point are left
+    out. Raises SpecError that names the path and the value of every point that is no experiment.
     """
+    found = _loaded(path, overrides, quick=quick)
+    if not quick:
+        return found
+    whole = _loaded(path, overrides, quick=False)
+    kept = (claim for claim in found.claims if _has_points(claim, found) or not _has_points(claim, whole))
+    return replace(found, claims=tuple(kept))
+
+
+def _has_points(claim: Claim, sweep: Sweep) -> bool:
+    return any(matches(point.settings, claim.where) for point in sweep.points)
+
+
+def _loaded(path: Path, overrides: Sequence[str], *, quick: bool) -> Sweep:
     data = read(path)
     swept = data.get("sweep")
     if isinstance(swept, dict):

@@ -18,7 +18,7 @@ from testbed.record.summary import Outcome, Results
 from testbed.verdict.changes import change_notes
 from testbed.verdict.facts import Facts, LinkFacts, Quota
 from testbed.verdict.link_bounds import impossible, overspeeds
-from testbed.verdict.machine import alone_wait_shares, other_load_share, run_queue_share
+from testbed.verdict.machine import alone_wait_shares, lengthened_share, other_load_share
 from testbed.verdict.thresholds import (
     ALONE_WAIT_DEGRADED,
     BACKGROUND_BLOCKED_NOTED,
@@ -256,15 +256,22 @@ def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
 
 def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
     free = frozenset(range(facts.num_workers)) - facts.limited_ranks
-    share = run_queue_share(facts.iterations, num_workers=facts.num_workers, ranks=free, in_step=facts.in_step)
+    share = lengthened_share(
+        facts.iterations,
+        facts.buckets,
+        num_workers=facts.num_workers,
+        ranks=free,
+        in_step=facts.in_step,
+        bound_s=facts.dilation * facts.prediction.schedule_bound_s if facts.prediction else 0.0,
+    )
     if share is not None and share > RUN_QUEUE_DEGRADED:
         grave = share > RUN_QUEUE_INVALID
         limit = RUN_QUEUE_INVALID if grave else RUN_QUEUE_DEGRADED
         yield Reason(
             "invalid" if grave else "degraded",
-            f"the threads that move gradients waited for a core for {100 * share:.1f} % of exposed communication "
-            f"(limit {100 * limit:.0f} %): part of it is this machine's, not the network's{_saturated(results)}; use "
-            "fewer workers or a lower rate",
+            f"threads that move gradients waited for a core, which may have lengthened communication by "
+            f"{100 * share:.1f} % of itself (limit {100 * limit:.0f} %): part of it is this machine's, not the "
+            f"network's{_saturated(results)}; use fewer workers or a lower rate",
         )
     if facts.steal_share > STEAL_DEGRADED:
         yield Reason(

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from testbed.experiment.link import MAX_RATE_BPS
+from testbed.experiment.link import beyond_shaping
 from testbed.record.number_text import digits, percent_text, time_text
 from testbed.record.summary import Results
 from testbed.verdict.thresholds import BOUND_TOLERANCE, EFFICIENCY_LIMIT, SENT_TOLERANCE, UTILIZATION_LIMIT
@@ -48,7 +48,7 @@ def overspeeds(
     for (link, node), unsorted in virtual.group_by("link", "node", maintain_order=True):
         burst = burst_bytes.get((str(link), str(node)))
         rows = unsorted.sort("at_s")
-        if burst is None or rows.is_empty() or rows["rate_bps"].max() > MAX_RATE_BPS:  # type: ignore[operator]
+        if burst is None or rows.is_empty() or beyond_shaping(float(rows["rate_bps"].to_numpy().max())):
             continue
         worst = max(
             (each for span in _SPANS if (each := _worst(rows, span, burst + granule_bytes)) is not None),

@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,20 +19,113 @@ def run_queue_share(
 ) -> float | None:
     """How much of exposed communication the threads that move gradients spent waiting for a core, of these workers.
 
-    Both summed over workers and measured iterations. Any of the waiting may have prolonged what is exposed, wherever in
-    the iteration it was. None without iterations; 0 where all of it is less than RUN_QUEUE_FLOOR of them.
+    Both summed over workers and measured iterations. None without iterations; 0 where all of it is less than
+    RUN_QUEUE_FLOOR of them.
     """
+    waited = _waited(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
+    if waited is None:
+        return None
+    return _share(waited.time_s, waited.exposed_s) if waited.time_s > waited.floor_s else 0.0
+
+
+def lengthened_share(
+    iterations: pl.DataFrame,
+    buckets: pl.DataFrame,
+    *,
+    num_workers: int,
+    ranks: Collection[int],
+    in_step: bool = True,
+    bound_s: float = 0.0,
+) -> float | None:
+    """By how much of itself communication may have been lengthened by threads that waited for a core, of these workers:
+    of exposed or of all communication, whichever is more.
+
+    Any of the waiting may have lengthened either, wherever in the iteration it was, but neither by more than it took
+    beyond the least that its links allow: what is as fast as the links was not held up. `bound_s` is that least, of an
+    iteration's buckets together, in wall seconds; a bucket's is in proportion to its bytes, and exchanges that share
+    their most loaded link follow each other there. What exposed communication can have lost so counts only where it is
+    more than RUN_QUEUE_FLOOR of the iterations. None and 0 as run_queue_share().
+    """
+    waited = _waited(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
+    if waited is None or waited.time_s <= waited.floor_s:
+        return None if waited is None else 0.0
+    if not in_step:
+        return _share(waited.time_s, waited.exposed_s)
+    whole_s = beyond_s = hidden_from_s = 0.0
+    for index, rows in _exchanges(buckets, waited.indices):
+        starts, ends = union(rows["ready_s"].to_numpy(), rows["done_s"].to_numpy())
+        took_s = float(np.sum(ends - starts))
+        whole_s += took_s
+        beyond_s += max(0.0, took_s - bound_s)
+        if not waited.trails:  # else what is left may hide in the next forward pass
+            hidden_from_s += max(0.0, _least_end_s(rows, bound_s) - waited.last_gradient_s[index])
+    num_ranks = len(set(ranks))
+    lost_s = min(waited.time_s, max(0.0, waited.exposed_s - num_ranks * hidden_from_s))
+    exposed = _share(lost_s, waited.exposed_s) if lost_s > waited.floor_s else 0.0
+    return max(exposed, _share(min(waited.time_s, num_ranks * beyond_s), num_ranks * whole_s))
+
+
+class _Waited(NamedTuple):
+    """Of some workers, summed over them and over measured iterations that every worker finished; wall seconds."""
+
+    time_s: float
+    exposed_s: float
+    floor_s: float
+    """RUN_QUEUE_FLOOR of the iterations: what is not more changes nothing."""
+    indices: Sequence[int]
+    last_gradient_s: Mapping[int, float]
+    """By iteration: when its last worker had its last gradient."""
+    trails: bool
+    """Whether communication goes on in the next forward pass."""
+
+
+def _waited(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], in_step: bool) -> _Waited | None:
     mine = pl.col("rank").is_in(list(ranks))
     parts = worker_parts(iterations, num_workers=num_workers, in_step=in_step).filter(mine)
     if parts.is_empty():
         return None
     indices = parts["index"].unique()
-    measured = iterations.filter(mine & (pl.col("phase") == "measured") & pl.col("index").is_in(indices.implode()))
-    waited_s = float(measured["communication_run_queue_delay_s"].sum())
-    if waited_s <= RUN_QUEUE_FLOOR * float(parts["time_s"].sum()):
-        return 0.0
-    exposed_s = float(parts["exposed_s"].sum())
-    return min(waited_s / exposed_s, 1.0) if exposed_s > 0 else 1.0
+    measured = iterations.filter((pl.col("phase") == "measured") & pl.col("index").is_in(indices.implode()))
+    time_s = float(measured.filter(mine)["communication_run_queue_delay_s"].sum())
+    last_s = measured.group_by("index").agg(pl.col("backward_compute_end_s").max())
+    return _Waited(
+        time_s=time_s,
+        exposed_s=float(parts["exposed_s"].sum()),
+        floor_s=RUN_QUEUE_FLOOR * float(parts["time_s"].sum()),
+        indices=[int(index) for index in indices],
+        last_gradient_s={int(index): float(at_s) for index, at_s in last_s.iter_rows()},
+        trails=bool((measured["forward_stall_s"] > 0).any()),
+    )
+
+
+def _share(time_s: float, of_s: float) -> float:
+    return min(time_s / of_s, 1.0) if of_s > 0 else float(time_s > 0)
+
+
+def _exchanges(buckets: pl.DataFrame, indices: Sequence[int]) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Of each of these measured iterations its buckets in the order in which all their members had handed them over:
+    ready_s, done_s (of the last member), size_bytes."""
+    rows = (
+        buckets.filter((pl.col("phase") == "measured") & pl.col("index").is_in(list(indices)))
+        .group_by("index", "sequence")
+        .agg(
+            pl.col("enqueued_s").max().alias("ready_s"),
+            pl.col("done_s").max(),
+            pl.col("size_bytes").max(),
+        )
+        .sort("ready_s")
+    )
+    for (index,), mine in rows.group_by("index", maintain_order=True):
+        yield int(str(index)), mine
+
+
+def _least_end_s(exchanges: pl.DataFrame, bound_s: float) -> float:
+    """When the last of them could have ended, had each taken no longer than its part of the bound."""
+    total_bytes = max(1, int(exchanges["size_bytes"].sum()))
+    end_s = -math.inf
+    for ready_s, size_bytes in exchanges.select("ready_s", "size_bytes").iter_rows():
+        end_s = max(end_s, ready_s) + bound_s * size_bytes / total_bytes
+    return end_s
 
 
 def alone_wait_shares(iterations: pl.DataFrame) -> dict[int, float]:

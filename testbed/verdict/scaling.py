@@ -13,7 +13,7 @@ from typing import NamedTuple
 import polars as pl
 
 from testbed.verdict.parts import worker_parts
-from testbed.verdict.thresholds import ALONE_ITERATIONS, CONTENTION_TOLERANCE
+from testbed.verdict.thresholds import ALONE_ITERATIONS, CONTENTION_TOLERANCE, OVERRUN_TOLERANCE
 
 
 class Alone(NamedTuple):
@@ -21,6 +21,8 @@ class Alone(NamedTuple):
 
     num_iterations: int
     """That it computed alone."""
+    overrun_share: float
+    """By how much of its pace it was late in the mean of these; 0 where it has none."""
     iteration_s: float
     """Alone, mean, with data and bookkeeping."""
     computing_s: float
@@ -68,6 +70,12 @@ def _missing(workers: Mapping[int, Alone], worst: int | None, contention: float 
             f"only {num_alone} iterations were computed alone, at least {ALONE_ITERATIONS} are needed: raise "
             "workload.compute_only"
         )
+    late = max(workers, key=lambda rank: workers[rank].overrun_share)
+    if (share := workers[late].overrun_share) > OVERRUN_TOLERANCE:
+        return (
+            f"computing without communication was {100 * share:.0f} % later than its pace on w{late}: the cores "
+            f"decide, not the network (limit {100 * OVERRUN_TOLERANCE:.0f} %)"
+        )
     if abs(contention - 1) > CONTENTION_TOLERANCE:
         longer = "longer" if contention > 1 else "shorter"
         return (
@@ -78,7 +86,9 @@ def _missing(workers: Mapping[int, Alone], worst: int | None, contention: float 
 
 
 def _alone(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> dict[int, Alone]:
-    alone = worker_parts(iterations, num_workers=num_workers, phase="compute_alone", in_step=False)
+    phase = _phase_alone(iterations)
+    alone = worker_parts(iterations, num_workers=num_workers, phase=phase, in_step=False)
+    overruns = _overrun_shares(iterations, phase)
     beside = _computing(worker_parts(iterations, num_workers=num_workers, in_step=False))
     base = _computing(alone)
     found = {}
@@ -88,11 +98,28 @@ def _alone(iterations: pl.DataFrame, *, num_workers: int, dilation: float) -> di
         computing_s = (rows["compute_s"] + rows["optimizer_s"]).to_numpy().mean()
         found[number] = Alone(
             num_iterations=rows.height,
+            overrun_share=overruns[number],
             iteration_s=float(rows["time_s"].to_numpy().mean()) / dilation,
             computing_s=float(computing_s) / dilation,
             contention=beside[number] / base[number] if number in beside and base[number] > 0 else None,
         )
     return dict(sorted(found.items()))
+
+
+def _phase_alone(iterations: pl.DataFrame) -> str:
+    """In which a worker computes as it would alone: one after the other, or, where computing is replayed, all at once,
+    since time that passes takes nothing from anybody."""
+    alone = iterations.filter(pl.col("phase") == "compute_alone")
+    together = iterations.filter(pl.col("phase") == "compute_only")
+    paced = not together.is_empty() and (together["pace_s"] > 0).all()
+    return "compute_only" if alone.is_empty() and paced else "compute_alone"
+
+
+def _overrun_shares(iterations: pl.DataFrame, phase: str) -> dict[int, float]:
+    """By rank, of the pace; 0 without one."""
+    share = pl.when(pl.col("pace_s") > 0).then(pl.col("overrun_s") / pl.col("pace_s")).otherwise(0.0)
+    rows = iterations.filter(pl.col("phase") == phase).group_by("rank").agg(share.mean().alias("share"))
+    return {int(rank): float(value) for rank, value in rows.iter_rows()}
 
 
 def _computing(parts: pl.DataFrame) -> dict[int, float]:

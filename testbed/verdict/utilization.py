@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from testbed.experiment.link import MAX_RATE_BPS
+from testbed.experiment.link import beyond_shaping
 from testbed.verdict.changes import RateHistory
 from testbed.verdict.facts import Facts, LinkFacts
 from testbed.verdict.intervals import Floats, bytes_while_busy, even_bytes_between, union
@@ -74,6 +74,6 @@ def _counter(samples: pl.DataFrame, link: LinkFacts, window: tuple[float, float]
 
 
 def _share(num_bytes: float, rate_bps: float, time_s: float) -> float | None:
-    if rate_bps > MAX_RATE_BPS:  # unshaped
+    if beyond_shaping(rate_bps):
         return None
     return num_bytes * 8 / (rate_bps * time_s) if time_s > 0 else 0.0

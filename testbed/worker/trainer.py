@@ -156,7 +156,8 @@ class Trainer:
         alone = Alone(model, self._task.optimizer(list(model.parameters())))
         iterations = _Iterations(self._task, alone, RunQueueClock(), self._pacer, self._report)
         iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
-        self._compute_alone(iterations)
+        if self._options.contends:
+            self._compute_alone(iterations)
         self._control.barrier("compute_only")
         iterations.run("compute_only", self._options.compute_only, self._factor)
         self._control.barrier("compute_only_done")

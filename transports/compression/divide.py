@@ -1,8 +1,8 @@
 """The compressor of what-if studies: sends 1/c of the bytes and costs nothing else.
 
-Zhang, Chang, Rastegar, Karypis 2020, "Is Network the Bottleneck of Distributed Training?" (NetAI) divide the bytes of
-a perfect compressor by c. Here the first n/c elements of each bucket are averaged; **the rest keeps each worker's own
-values**, so that the times are those of a compressor of ratio c and the model learns nothing one should look at.
+Zhang, Chang, Lin, Wang, Arora, Jin 2020, "Is Network the Bottleneck of Distributed Training?" (NetAI) divide the bytes
+of a perfect compressor by c. Here the first n/c elements of each bucket are averaged; **the rest keeps each worker's
+own values**, so that the times are those of a compressor of ratio c and the model learns nothing one should look at.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from testbed.claims.judge import Judgement
 from testbed.errors import MissingRequirementError
 from testbed.experiment.papers import Paper
 from testbed.record.writer import replace_text
-from testbed.report.claims.figures import claim_figure
+from testbed.report.claims.figures import claim_figure, joint_figure
 from testbed.report.claims.table import claim_rows, claims_json, claims_latex, claims_markdown, paper_text, value_text
 from testbed.report.page import inlined, template
 
@@ -39,6 +39,8 @@ def write_claims(
         for number, judgement in enumerate(judgements)
         if (figure := claim_figure(judgement)) is not None
     }
+    if (joint := joint_figure(judgements)) is not None:
+        figures["together"] = joint
     page = template("claims.html.j2").render(
         name=name,
         paper=paper,

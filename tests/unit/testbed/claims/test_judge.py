@@ -65,3 +65,13 @@ def test_a_number_that_a_run_does_not_have_is_named() -> None:
     found = judged({2: 4.0, 4: None, 8: 16.0})
     assert (found.state, found.reason) == ("not judged", "time_s: the run does not have it")
     assert judged({2: 4.0}, where={"collective": "tree"}).reason == "no point has {'collective': 'tree'}"
+
+
+def test_the_point_farthest_from_the_model_decides_and_is_the_one_that_is_shown() -> None:
+    take = {"kind": "farthest", "over": "W"}
+    near = judged({2: 4.1, 4: 8.3, 8: 15.8}, take=take, expect={"difference": 0.35})
+    assert (near.state, near.measured, near.model) == ("holds", 8.3, 8.0)
+    far = judged({2: 4.1, 4: 8.3, 8: 15.6}, take=take, expect={"difference": 0.35})
+    assert (far.state, far.measured, far.model) == ("fails", 15.6, 16.0)
+    assert [point.over for point in far.points] == [2.0, 4.0, 8.0]
+    assert judged({2: 4.1, 4: None}, take=take, expect={"difference": 1}).state == "not judged"

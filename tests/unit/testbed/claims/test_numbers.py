@@ -25,6 +25,23 @@ def test_symbols_are_those_of_the_formulas_in_the_papers() -> None:
     assert 0 < (numbers["a"] or 0) < 1e-3
 
 
+def test_full_use_is_of_the_points_own_trace_workers_rate_and_compression() -> None:
+    """Zhang et al.: 2 (W-1)/W of the bytes cross each link, one bucket after the other, and headers take nothing."""
+    computing = {"forward": "100ms", "backward": "0s"}
+    keys: dict[str, Any] = {"workload": {"kind": "synthetic", "layers": ["1MiB", "1MiB"], **computing}}
+    wire_s = 2 * 3 / 4 * 2 * 2**20 * 8 / 80e6
+    whole = planned_numbers(plan(**keys))
+    assert (whole["R"], whole["c"]) == (80e6, 1)
+    assert whole["what_if.scaling_factor"] == pytest.approx(0.1 / (0.1 + wire_s))
+    assert whole["what_if.link_share"] == pytest.approx(wire_s / (0.1 + wire_s))
+    halved = planned_numbers(plan(**keys, compression={"kind": "divide", "by": 2}))
+    assert halved["c"] == pytest.approx(2)
+    assert halved["what_if.scaling_factor"] == pytest.approx(0.1 / (0.1 + wire_s / 2))
+    switched = planned_numbers(plan(**keys, collective={"kind": "in_network"}))
+    assert switched["what_if.scaling_factor"] == pytest.approx(0.1 / (0.1 + wire_s * 2 / 3))
+    assert planned_numbers(plan(workload={"kind": "training"}))["what_if.scaling_factor"] is None
+
+
 def link(sender: str, receiver: str, **keys: Any) -> LinkSummary:
     return LinkSummary.model_validate(
         {
@@ -47,6 +64,7 @@ def test_bytes_are_of_an_average_worker_and_iteration_and_servers_count_both_dir
     numbers = measured_numbers(plan(), [run])
     assert (numbers["sent_bytes"], numbers["received_bytes"]) == (300, 10)
     assert numbers["server_busy"] == pytest.approx(0.95)
+    assert (numbers["link_share"], numbers["link_busy_share"]) == (0.1, 0.5)
 
 
 def test_of_several_runs_the_median_counts_and_nothing_stands_for_what_is_not_known(

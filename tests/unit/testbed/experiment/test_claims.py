@@ -39,6 +39,11 @@ def test_a_slope_and_how_straight_the_line_is() -> None:
         taken({"kind": "linearity", "over": "W"}, [3, 5], [1, 2])
 
 
+def test_farthest_is_from_a_model() -> None:
+    with pytest.raises(SpecError, match="`farthest` is from a `model`"):
+        parse_claims([claim(take={"kind": "farthest"}, expect={"at_least": 1})])
+
+
 def test_a_ratio_is_of_medians() -> None:
     values = ["ring", "ps", "ps", "ps"]
     take = {"kind": "ratio", "of": {"collective": "ps"}, "to": {"collective": "ring"}}

@@ -25,7 +25,7 @@ def spec(request: pytest.FixtureRequest) -> tuple[Paper, Path]:
 
 
 def planned(sweep: Sweep) -> list[Plan]:
-    return [make_plan(point.experiment) for point in sweep.points]
+    return [make_plan(point.experiment, chosen_dilation=(60.0, "as some machine")) for point in sweep.points]
 
 
 def planted(claim: Claim, sweep: Sweep, plans: Sequence[Plan], values: Sequence[float]) -> State:
@@ -84,7 +84,7 @@ def test_every_claim_can_hold_and_can_fail(spec: tuple[Paper, Path], quick: bool
 def test_formulas_name_numbers_that_a_run_has(spec: tuple[Paper, Path], record: Callable[..., Record]) -> None:
     summary = record().summary
     sweep = load_sweep(spec[1])
-    known = set(measured_numbers(make_plan(sweep.points[0].experiment), [summary]))
+    known = set(measured_numbers(planned(sweep)[0], [summary]))
     for claim in sweep.claims:
         named = set().union(*(names_in(each) for each in (claim.of, claim.model, *claim.take.formulas()) if each))
         assert named <= known, f"{claim.name}: {named - known}"

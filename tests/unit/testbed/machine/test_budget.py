@@ -88,14 +88,14 @@ def test_slower_time_makes_the_budget_larger() -> None:
     ("keys", "dilation"),
     [
         ({"link": {"rate": "1gbit"}}, 1),  # 4 Gbit/s of 18
-        ({"link": {"rate": "2.25gbit"}}, 1),  # 9 of 18: half, and no more
-        ({"link": {"rate": "2.3gbit"}}, 2),
-        ({"link": {"rate": "100gbit"}}, 45),  # 400 of 18
-        ({"link": {"rate": "100gbit"}, "packet_mode": "mtu"}, 134),  # 400 of 6
-        ({"workers": 8, "link": {"rate": "100gbit"}}, 89),
+        ({"link": {"rate": "1.5gbit"}}, 1),  # 6 of 18: a third, and no more
+        ({"link": {"rate": "1.6gbit"}}, 2),
+        ({"link": {"rate": "100gbit"}}, 67),  # 400 of 18
+        ({"link": {"rate": "100gbit"}, "packet_mode": "mtu"}, 200),  # 400 of 6
+        ({"workers": 8, "link": {"rate": "100gbit"}}, 134),
     ],
 )
-def test_auto_takes_the_smallest_that_leaves_half_of_the_budget(keys: dict[str, Any], dilation: int) -> None:
+def test_auto_takes_the_smallest_that_takes_a_third_of_the_budget(keys: dict[str, Any], dilation: int) -> None:
     def planned_at(factor: float) -> Plan:
         return at(factor, **keys)
 

@@ -89,6 +89,18 @@ def test_quick_changes_what_the_spec_lists(tmp_path: Path) -> None:
     assert quick.parts[0].sweep.points[0].experiment.workload.num_iterations() == 3
 
 
+def test_quick_leaves_out_claims_without_a_point_of_its_own(tmp_path: Path) -> None:
+    only = {**CLAIM, "name": "of one rate", "where": {"link.rate": "200mbit"}, "take": {"kind": "median"}}
+    path = spec(tmp_path, CLAIM, only, quick={"sweep.link.rate": ["100mbit"]})
+    (full,) = prepare(str(path), quick=False, output=tmp_path, outcomes=())
+    (quick,) = prepare(str(path), quick=True, output=tmp_path, outcomes=())
+    assert [each.claim.name for each in full.judgements] == [CLAIM["name"], "of one rate"]
+    assert [each.claim.name for each in quick.judgements] == [CLAIM["name"]]
+    nowhere = spec(tmp_path, {**only, "where": {"link.rate": "300mbit"}}, quick={"sweep.link.rate": ["100mbit"]})
+    with pytest.raises(SpecError, match="where: no point has"):
+        prepare(str(nowhere), quick=True, output=tmp_path, outcomes=())
+
+
 @pytest.mark.parametrize(
     ("claims", "keys", "message"),
     [

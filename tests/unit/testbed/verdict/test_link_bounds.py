@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.experiment.link import UNSHAPED_BPS
+from testbed.experiment.link import MAX_RATE_BPS, UNSHAPED_BPS
 from testbed.record.reader import Record
 from testbed.verdict.link_bounds import impossible, overspeeds
 
@@ -54,6 +54,14 @@ def test_a_link_that_sends_at_its_rate_is_possible() -> None:
     for _ in range(50):
         sender.send(0.1)
     assert sender.found() == []
+
+
+def test_the_fastest_link_is_watched_whatever_rounding_makes_of_its_rate() -> None:
+    sender = Sender(rate_bps=MAX_RATE_BPS * (1 + 1e-15))
+    sender.sent_bytes = 2 * MAX_RATE_BPS / 8
+    sender.send(1.0)
+    sender.rows[0]["class_bytes"] = 0
+    assert sender.found() != []
 
 
 @pytest.mark.parametrize(("share", "possible"), [(1.0, True), (1.1, False)])

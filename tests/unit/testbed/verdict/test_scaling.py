@@ -91,6 +91,33 @@ def test_too_few_iterations_alone_or_none() -> None:
     assert (nothing.factor, nothing.missing, nothing.alone_s) == (None, None, None)
 
 
+def replayed(late_s: float = 0.0) -> pl.DataFrame:
+    """Two workers that compute at once, each as its pace says or so much later; then one measured iteration."""
+    paced = {"pace_s": 3.25, "overrun_s": late_s}
+    rows = [computed(rank, 10.0 * index, index, "compute_only", **paced) for rank in range(2) for index in range(4)]
+    return iterations(*rows, *(computed(rank, 100.0, 0, "measured", **paced) for rank in range(2)))
+
+
+def test_replayed_computing_is_as_long_beside_others_as_alone() -> None:
+    found = scaling(replayed(), num_workers=2, dilation=2.0, iteration_s=6.75 / 2)
+    alone_s = (3 * 10.0 + 3.75) / 4  # from one start to the next; the last one to its own end
+    assert found.factor == pytest.approx(alone_s / 6.75)
+    assert found.workers[0].num_iterations == 4
+    unpaced = replayed().with_columns(pace_s=0.0)
+    assert scaling(unpaced, num_workers=2, dilation=2.0, iteration_s=6.75 / 2).missing == "no worker computed alone"
+
+
+@pytest.mark.parametrize(("late_s", "missing"), [(0.06, False), (0.07, True)])
+def test_replayed_computing_that_is_later_than_its_pace_without_communication_is_no_reference(
+    late_s: float, missing: bool
+) -> None:
+    found = scaling(replayed(late_s), num_workers=2, dilation=1.0, iteration_s=6.75)
+    assert (found.factor is None) == missing
+    if missing:
+        assert found.missing is not None
+        assert "2 % later than its pace on w0" in found.missing
+
+
 def test_without_communication_an_iteration_lasts_as_long_as_its_slowest_worker_from_its_own_start() -> None:
     rows = iterations(computed(0, 0.0, 0, "compute_only"), computed(1, 9.0, 0, "compute_only", 2.0))
     assert compute_only_time_s(rows, num_workers=2, dilation=2.0) == pytest.approx(7.0 / 2)

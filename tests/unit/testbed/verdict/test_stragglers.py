@@ -24,7 +24,7 @@ def frame(ready_s: list[list[float]]) -> pl.DataFrame:
 
 def test_the_last_worker_has_delayed_the_others_by_what_it_came_later() -> None:
     rows = frame([[1.0, 1.2, 2.0], [1.0, 1.1, 1.5], [1.0, 1.4, 1.3], [1.0, 1.1, 1.1001]])
-    alone = {2: Alone(num_iterations=8, iteration_s=1.0, computing_s=0.9, contention=1.01)}
+    alone = {2: Alone(num_iterations=8, overrun_share=0.0, iteration_s=1.0, computing_s=0.9, contention=1.01)}
     first, second, third = worker_summaries(facts(iterations=rows, num_workers=3), alone)
     assert (first.last_share, second.last_share, third.last_share) == (0, 0.25, 0.75)
     assert third.straggler_wait_s == pytest.approx((0.8 + 0.4 + 0.0001) / 4)

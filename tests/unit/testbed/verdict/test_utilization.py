@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.experiment.link import UNSHAPED_BPS
+from testbed.experiment.link import MAX_RATE_BPS, UNSHAPED_BPS
 from testbed.verdict.utilization import busy, busy_utilization, mean_utilization, under_way
 from tests.facts import LINK, facts, samples
 from tests.rows import bucket, buckets
@@ -50,3 +50,10 @@ def test_utilisations_as_calculated_manually() -> None:
     assert busy_utilization(known, link, times) == pytest.approx(30e6 * 8 / (100e6 * 2)), "what moved from 11 s on"
     unshaped = replace(link, rate_bps=UNSHAPED_BPS)
     assert mean_utilization(known, unshaped, 1) is busy_utilization(known, unshaped, times) is None
+
+
+def test_the_fastest_link_has_a_utilisation_whatever_rounding_makes_of_its_mean_rate() -> None:
+    """Sums of many intervals, and a rate divided by a dilation and multiplied again, are an ulp beyond it."""
+    fastest = replace(LINK, rate_bps=MAX_RATE_BPS * (1 + 1e-15))
+    assert fastest.rate_bps > MAX_RATE_BPS
+    assert mean_utilization(facts(), fastest, 1000) is not None
