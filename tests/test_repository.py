@@ -61,7 +61,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "testbed/plan/nodes.py": "tests/integration/test_deploy.py",
     "testbed/plan/requested_links.py": "tests/unit/testbed/experiment/delay_backends/test_base.py",
     "testbed/record/number_text.py": "tests/unit/testbed/report/terminal/test_summary.py",
-    "testbed/report/claims/figures.py": "tests/unit/testbed/report/claims/test_table.py",
     "testbed/report/claims/page.py": "tests/unit/testbed/report/claims/test_table.py",
     "testbed/report/claims/terminal.py": "tests/unit/testbed/report/claims/test_table.py",
     "testbed/report/comparison/points.py": "tests/unit/testbed/report/comparison/test_comparison.py",

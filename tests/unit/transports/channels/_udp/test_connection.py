@@ -13,7 +13,7 @@ from transports.channels.framing import HEADER_BYTES
 
 
 def given(rate_bps: float) -> Connection:
-    """A sender of that rate, one of whose packets has taken a millisecond there and back."""
+    """A sender of that rate, one of whose packets has taken a millisecond of round-trip time."""
     sender = Connection(
         peer=("127.0.0.1", 0),
         local=1,
