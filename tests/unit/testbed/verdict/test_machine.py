@@ -1,6 +1,7 @@
 """The machine and the queues, calculated manually."""
 
 import math
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -31,7 +32,7 @@ def test_run_queue_share_is_of_exposed_communication_and_no_share_where_it_canno
     assert run_queue_share(iterations(*waited), num_workers=2, ranks=[0, 1]) == 1
 
 
-def lengthened(bound_s: float, *, waited_s: float = 1.0, **changes: float) -> float | None:
+def lengthened(bound_s: float, *, waited_s: float = 1.0, **changes: Any) -> float | None:
     """Two buckets, handed over 2 s before the last gradient and with it, that took 5 s and ended 3 s after it; each of
     two workers waited so long for a core."""
     rows = [iteration(rank, 10.0, communication_run_queue_delay_s=waited_s, **changes) for rank in range(2)]
@@ -62,7 +63,7 @@ def test_waiting_lengthens_communication_by_no_more_than_it_took_beyond_what_lin
 
 
 def test_waiting_in_communication_that_computing_hides_lengthens_it_all_the_same() -> None:
-    hidden = {"backward_end_s": 13.0, "optimizer_end_s": 13.5, "end_s": 13.75}
+    hidden: dict[str, Any] = {"backward_end_s": 13.0, "optimizer_end_s": 13.5, "end_s": 13.75}
     rows = [iteration(rank, 10.0, communication_run_queue_delay_s=0.5, **hidden) for rank in range(2)]
     times = buckets(*(bucket(rank, 10.5, 12.5) for rank in range(2)))
 
