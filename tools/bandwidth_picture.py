@@ -24,7 +24,7 @@ from testbed.traces.derived import derived_table
 
 SPEC: Final = Path(__file__).parents[1] / "experiments" / "papers" / "zhang_2020" / "bandwidth.yaml"
 RATES_GBPS: Final = (1, 10, 25, 40, 100)
-SIZE: Final = (860, 470)
+SIZE: Final = (900, 470)
 FRAME: Final = (70, 24, 570, 410)
 """Left, top, right, bottom of the axes."""
 INK, SOFT, BLUE, RED, TEAL, AMBER = "#333333", "#9aa0a6", "#2f63a8", "#e4572e", "#2a9d8f", "#b07d0f"
@@ -129,9 +129,11 @@ def picture(series: Sequence[Series]) -> str:
             more=f'transform="translate(18 {(top + bottom) / 2}) rotate(-90)"',
         )
     )
-    for number, each in enumerate(sorted(series, key=lambda each: each.kind != "predicted")):
+    ordered = sorted(series, key=lambda each: each.kind != "predicted")
+    kinds = [each.kind for each in ordered]
+    for number, each in enumerate(ordered):
         lines += drawn(each.kind, each.color, [place(point) for point in each.points])
-        y = top + 12 + 26 * number
+        y = top + 12 + 26 * number + (18 if "paper" in kinds[:number] else 0)
         sample = [(right + 18, y), (right + 42, y)] if each.kind == "predicted" else [(right + 30, y)]
         lines += drawn(each.kind, each.color, sample)
         lines.append(text(right + 52, y + 4, each.name))

@@ -46,7 +46,7 @@ NUM_NAPS: Final = 500
 NAP_S: Final = 200e-6
 COMFORTABLE_SHARE: Final = 0.5
 """Above, the links alone take half of the cores' time while they are full."""
-DILATED_SHARE: Final = 1 / 3
+DILATED_SHARE: Final = 0.35
 """Of what links alone can carry, what dilated ones are requested: workers copy, add and divide every byte on the same
 cores. With two cores and ResNet-50 on eight workers an all-reduce took 1.33 times its bound at 0.5, 1.06 times at 0.34
 and 0.26; on four, 1.22 times at 0.5 and 1.08 times at 0.33. Headers are 1.05 of that."""
@@ -280,7 +280,8 @@ def chosen_dilation(budget: Budget | None, packet_bytes: int, planned_at: Callab
     )
     if dilation == 1:
         return 1.0, f"time is not dilated: {what}, and {known}"
-    return float(dilation), f"time runs {dilation} times slower: {what}, and links take a third of it where {known}"
+    share = f"{100 * DILATED_SHARE:.0f} %"
+    return float(dilation), f"time runs {dilation} times slower: {what}, and links take {share} of it where {known}"
 
 
 def _planned(planned_at: Callable[[float], Plan]) -> Plan:

@@ -51,18 +51,19 @@ def lengthened_share(
         return None if waited is None else 0.0
     if not in_step:
         return _share(waited.time_s, waited.exposed_s)
-    whole_s = beyond_s = hidden_from_s = 0.0
+    whole_s = beyond_s = hidden_from_s = waited_s = 0.0
     for index, rows in _exchanges(buckets, waited.indices):
         starts, ends = union(rows["ready_s"].to_numpy(), rows["done_s"].to_numpy())
         took_s = float(np.sum(ends - starts))
         whole_s += took_s
+        waited_s += waited.by_iteration_s[index]
         beyond_s += max(0.0, took_s - bound_s)
         if not waited.trails:  # else what is left may hide in the next forward pass
             hidden_from_s += max(0.0, _least_end_s(rows, bound_s) - waited.last_gradient_s[index])
     num_ranks = len(set(ranks))
     lost_s = min(waited.time_s, max(0.0, waited.exposed_s - num_ranks * hidden_from_s))
     exposed = _share(lost_s, waited.exposed_s) if lost_s > waited.floor_s else 0.0
-    return max(exposed, _share(min(waited.time_s, num_ranks * beyond_s), num_ranks * whole_s))
+    return max(exposed, _share(min(waited_s, num_ranks * beyond_s), num_ranks * whole_s))
 
 
 class _Waited(NamedTuple):
@@ -73,6 +74,7 @@ class _Waited(NamedTuple):
     floor_s: float
     """RUN_QUEUE_FLOOR of the iterations: what is not more changes nothing."""
     indices: Sequence[int]
+    by_iteration_s: Mapping[int, float]
     last_gradient_s: Mapping[int, float]
     """By iteration: when its last worker had its last gradient."""
     trails: bool
@@ -87,12 +89,14 @@ def _waited(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int
     indices = parts["index"].unique()
     measured = iterations.filter((pl.col("phase") == "measured") & pl.col("index").is_in(indices.implode()))
     time_s = float(measured.filter(mine)["communication_run_queue_delay_s"].sum())
+    by_index = measured.filter(mine).group_by("index").agg(pl.col("communication_run_queue_delay_s").sum())
     last_s = measured.group_by("index").agg(pl.col("backward_compute_end_s").max())
     return _Waited(
         time_s=time_s,
         exposed_s=float(parts["exposed_s"].sum()),
         floor_s=RUN_QUEUE_FLOOR * float(parts["time_s"].sum()),
         indices=[int(index) for index in indices],
+        by_iteration_s={int(index): float(value) for index, value in by_index.iter_rows()},
         last_gradient_s={int(index): float(at_s) for index, at_s in last_s.iter_rows()},
         trails=bool((measured["forward_stall_s"] > 0).any()),
     )
