@@ -287,7 +287,7 @@ def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
 def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
     relayed = run(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=tap")
     # That other programs held the cores is no fault of the links; that nothing was dropped or lost is asserted below.
-    of_the_machine = ("for a core", "hypervisor", "this machine was busy with other things", "other programs took")
+    of_the_machine = ("for a core", "hypervisor", "busy with other things", "other programs took", "overran its pace")
     assert not [reason for reason in relayed["reasons"] if not any(words in reason for words in of_the_machine)]
     for link in relayed["links"]:
         assert abs(link["bytes"] / link["expected_bytes"] - 1) < 1e-3
