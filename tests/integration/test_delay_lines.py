@@ -156,7 +156,7 @@ def test_a_change_that_says_nothing_sensible_is_refused_and_changes_nothing(tmp_
         daemon, before = deployment.delay_daemon("s0"), deployment.delay_daemon("s0").parameters()
         sensible = first_stage(deployment).daemon_arguments()[0]
         for reported in ("0:delay_ns=1", "9" + sensible, sensible + ",loss=1", sensible.replace("=", "=x", 1), "x"):
-            with pytest.raises(RunFailedError, match="answers: refused"):
+            with pytest.raises(RunFailedError, match=r"answers .* with: refused"):
                 daemon.change(reported)
         assert daemon.parameters() == before
         daemon.change(sensible)
