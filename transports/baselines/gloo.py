@@ -85,12 +85,12 @@ class _GlooWork:
         try:
             future = self._work.get_future()
         except RuntimeError:  # reduce_scatter's has none: somebody must wait for it
-            if self._waiter is None and self._ended:
+            if self._ended:
                 callback(None)
                 return
             if self._waiter is None:
                 self._waiter = Future()
-                threading.Thread(target=_wait_for, args=(self._waiter, self._work.wait), daemon=True).start()
+                threading.Thread(target=self._wait_once, args=(self._waiter,), daemon=True).start()
             self._waiter.add_done_callback(lambda ended: callback(ended.exception()))
         else:
             # The work itself is marked as done only after its future's callbacks: waiting for it here would hang.
@@ -98,14 +98,14 @@ class _GlooWork:
 
     add_end_callback = add_done_callback
 
-
-def _wait_for(ended: "Future[None]", wait: Callable[[], object]) -> None:
-    try:
-        wait()
-    except RuntimeError as error:
-        ended.set_exception(error)
-    else:
-        ended.set_result(None)
+    def _wait_once(self, waiter: "Future[None]") -> None:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            waiter.set_exception(error)
+        else:
+            self._end()
+            waiter.set_result(None)
 
 
 class _GlooCommunicator:

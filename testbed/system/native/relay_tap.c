@@ -102,7 +102,8 @@ struct relay { /* a thread and its links */
     int changed;          /* eventfd: parameters were replaced */
     int first, step;      /* links */
     uint64_t pass_ns;     /* when the present pass began */
-    uint64_t scheduling_delay_ns;  /* by how much, at least, it came later than planned: this thread did not get to run */
+    /* By how much, at least, that was later than planned: this thread did not get to run. */
+    uint64_t scheduling_delay_ns;
     struct packet *unused[NUM_SIZES], *spare;
 };
 

@@ -6,24 +6,28 @@ from pathlib import Path
 from testbed.calibration.cache import Mode
 from testbed.calibration.tolerances import Calibration
 from testbed.experiment.experiment import validate
-from testbed.plan.plan import make_plan
+from testbed.plan.plan import Plan, make_plan
 from testbed.record.writer import RecordWriter
 from testbed.verdict.facts import End
 from testbed.verdict.run_results import RunResults
 from testbed.verdict.summarize import summarize
 
 
-def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -> None:
-    plan = make_plan(validate({"name": "x", "workers": 2, "compression": "top_k"}))
-    found = RunResults(
+def nothing_yet(plan: Plan, directory: Path) -> RunResults:
+    return RunResults(
         plan=plan,
         run_id="r1",
         started_at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
         epoch_s=7.0,
-        writer=RecordWriter(tmp_path),
+        writer=RecordWriter(directory),
         calibration=Calibration(mode=Mode.CLASS),
         setup="2 workers",
     )
+
+
+def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -> None:
+    plan = make_plan(validate({"name": "x", "workers": 2, "compression": "top_k"}))
+    found = nothing_yet(plan, tmp_path)
     summary = summarize(found.facts(End("failed", "a link is late")))
     assert (summary.outcome, summary.reasons) == ("failed", ["a link is late"])
     assert (summary.run_id, summary.started_at, summary.num_workers) == ("r1", "2026-01-02T03:04:05+00:00", 2)
@@ -36,14 +40,6 @@ def test_what_is_not_known_of_a_run_that_was_cut_short_is_none(tmp_path: Path) -
 
 def test_what_is_not_checked_is_said(tmp_path: Path) -> None:
     plan = make_plan(validate({"name": "x", "workers": 2, "collective": "in_network"}))
-    found = RunResults(
-        plan=plan,
-        run_id="r1",
-        started_at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
-        epoch_s=7.0,
-        writer=RecordWriter(tmp_path),
-        calibration=Calibration(mode=Mode.CLASS),
-        setup="2 workers",
-    )
+    found = nothing_yet(plan, tmp_path)
     (line,) = summarize(found.facts(End("failed", "a link is late"))).checked.not_checked
     assert line.startswith("run-queue delay of parameter servers and aggregators")

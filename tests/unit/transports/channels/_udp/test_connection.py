@@ -7,23 +7,27 @@ import pytest
 from switch_agg.window import FixedWindow
 from transports.channels._udp.connection import MAX_RUN_PACKETS, Connection
 from transports.channels._udp.delivery import UNMEASURED
-from transports.channels._udp.pacing import FixedPace, Pacer, WindowPace
+from transports.channels._udp.pacing import FixedPace, Pace, Pacer, WindowPace
 from transports.channels._udp.wire import OVERHEAD_BYTES, Kind, pack, pack_acknowledged, unpack
 from transports.channels.framing import HEADER_BYTES
 
 
-def given(rate_bps: float) -> Connection:
-    """A sender of that rate, one of whose packets has taken a millisecond of round-trip time."""
-    sender = Connection(
+def connection(pace: Pace, packet_bytes: int, window_packets: int) -> Connection:
+    return Connection(
         peer=("127.0.0.1", 0),
         local=1,
         remote=2,
-        packet_bytes=1448,
-        window=FixedWindow(8192),
-        pace=FixedPace(rate_bps),
+        packet_bytes=packet_bytes,
+        window=FixedWindow(window_packets),
+        pace=pace,
         pacer=Pacer(),
         now_s=0.0,
     )
+
+
+def given(rate_bps: float) -> Connection:
+    """A sender of that rate, one of whose packets has taken a millisecond of round-trip time."""
+    sender = connection(FixedPace(rate_bps), 1448, 8192)
     sender.outgoing.post(bytes(HEADER_BYTES), memoryview(bytes(100)), None)
     assert sender.next_run(0.0) is not None
     acknowledge(sender, 0, 1e-3)
@@ -87,16 +91,7 @@ def test_looking_before_anything_is_due_changes_nothing() -> None:
 
 
 def test_what_the_machine_did_not_take_of_a_run_is_sent_again() -> None:
-    sender = Connection(
-        peer=("127.0.0.1", 0),
-        local=1,
-        remote=2,
-        packet_bytes=100,
-        window=FixedWindow(1000),
-        pace=WindowPace(),
-        pacer=Pacer(),
-        now_s=0.0,
-    )
+    sender = connection(WindowPace(), 100, 1000)
     sender.outgoing.post(bytes(HEADER_BYTES), memoryview(bytes(950 - HEADER_BYTES)), 1)
     run = sender.next_run(0.0)
     assert run is not None
