@@ -10,6 +10,7 @@ import shutil
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,14 @@ from testbed.errors import MissingRequirementError, RunFailedError, SpecError
 from testbed.hosts.base import Host, Process, ProcessSpec
 from testbed.hosts.spawn import log_tail
 from testbed.plan.addressing import Port
+from testbed.system.processes import is_sleeping
 
 _READY_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
+_HANDED_OVER_S: Final = 0.5
+"""Within it the kernel has woken dumpcap for every packet: a block of its ring that is not full is handed over after
+the read timeout that dumpcap asks for, 250 ms (TPACKET_V3's `tp_retire_blk_tov`)."""
 # "Packets received/dropped on interface 'w1-eth0': 120/3 (pcap:3/dumpcap:0/flushed:0/ps_ifdrop:0) (97.6%)"
 _COUNTS: Final = re.compile(r"Packets received/dropped on interface '[^']*': ([0-9]+)/([0-9]+)")
 
@@ -131,6 +136,12 @@ class _Capture:
                 f"the capture of {self._link} ended with status {status}: {log_tail(self._process.log_path)}"
             )
 
+    def wait_drained(self, deadline_s: float) -> None:
+        """Until it sleeps, with nothing left to read of what was handed over to it, or the monotonic time is over.
+        Told to stop sooner it would leave in the kernel's ring what came last."""
+        while time.monotonic() < deadline_s and not is_sleeping(self._process.pid):
+            time.sleep(_POLL_S)
+
     def stop(self) -> None:
         """Have it write what it holds and say its counts."""
         self._process.send_signal(signal.SIGINT)
@@ -171,7 +182,12 @@ class Captures:
             capture.check()
 
     def close(self) -> None:
-        """End all and read their counts."""
+        """End all, once they hold what has crossed their links until now, and read their counts."""
+        if self._running:
+            time.sleep(_HANDED_OVER_S)
+        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        for capture in self._running:
+            capture.wait_drained(deadline_s)
         for capture in self._running:
             capture.stop()
         running, self._running = self._running, []

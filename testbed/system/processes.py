@@ -29,13 +29,8 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> Self | None:
         """The identity of a living process; None if there is none, or only a zombie."""
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # The command's name may contain spaces and parentheses; the fields after it may not.
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+        fields = _stat_fields(pid)
+        return None if fields is None or fields[0] in "ZX" else cls(pid, int(fields[19]))
 
     @classmethod
     def own(cls) -> Self:
@@ -55,6 +50,23 @@ class ProcessIdentity:
         except (FileNotFoundError, ProcessLookupError):
             command = "gone"
         return f"{self.pid} ({command.strip()[:80]})"
+
+
+def is_sleeping(pid: int) -> bool:
+    """Whether it waits for something to happen (state S of proc_pid_stat(5)) or is no more; not while it waits for a
+    core or a disk."""
+    fields = _stat_fields(pid)
+    return fields is None or fields[0] in "SZX"
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat from the state on; None if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command's name may contain spaces and parentheses; the fields after it may not.
+    return stat.rpartition(")")[2].split()
 
 
 def _pids() -> list[int]:

@@ -75,6 +75,7 @@ def test_the_switch_adds_and_training_goes_as_around_a_ring(
 def test_wireshark_reads_what_crossed_a_link(tmp_path: Path) -> None:
     summary = run(tmp_path, "collective=in_network", "workers=2", options=("--capture", "w1-s0"))
     (captured,) = summary["captures"]
+    assert captured["num_dropped"] == 0
     fields = ("ip.src", "frame.len", "switch_agg.kind", "switch_agg.chunk", "switch_agg.epoch")
     wanted = [word for field in fields for word in ("-e", field)]
     argv = ["tshark", "-r", str(Path(summary["record"], captured["file"])), "-X", f"lua_script:{DISSECTOR}"]

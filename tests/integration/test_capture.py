@@ -1,6 +1,7 @@
 """Packets of a run as pcapng, read back by scapy."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,13 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.utils import PcapNgReader
+
+from testbed.deployment.deployment import deploy
+from testbed.experiment.experiment import validate
+from testbed.hosts.base import ProcessSpec
+from testbed.measure.capture import captured_links, capturing
+from testbed.plan.plan import make_plan
+from testbed.system.run_state import RunState, new_run_id
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
 
@@ -37,6 +45,24 @@ def test_a_captured_link_holds_the_streams_of_both_directions(tmp_path: Path) ->
     carried = sum(packet[IP].len for packet in segments)
     expected = sum(link["expected_bytes"] for link in summary["links"] if link["name"] == "w1-s0")
     assert carried + 14 * len(segments) > 0.9 * expected
+
+
+def test_what_crossed_a_link_just_before_the_end_is_in_its_capture(tmp_path: Path) -> None:
+    plan = make_plan(validate({"name": "t", "workers": 2}))
+    state = RunState.create(new_run_id(), root=tmp_path)
+    with deploy(plan, state, log_directory=tmp_path) as deployment:
+        port = captured_links(plan.links, ["w0-s0"])
+        last_words = os.urandom(16).hex()
+        receiver = plan.host_names()["w1"]
+        send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'{last_words}', ('{receiver}', 9))"
+        sender = ProcessSpec(name="sender", argv=(sys.executable, "-S", "-c", send))
+        with capturing(deployment.hosts, port, tmp_path / "captures", snap_bytes=256) as captures:
+            assert deployment.hosts["w0"].start(sender).wait(10) == 0
+    state.remove()
+    (captured,) = captures.results
+    with PcapNgReader(str(captured.path)) as reader:
+        assert any(last_words.encode() in bytes(packet) for packet in reader)
+    assert captured.num_dropped == 0
 
 
 def test_a_link_that_is_not_there_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes, processes_of_run
+from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes, is_sleeping, processes_of_run
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
@@ -35,6 +35,20 @@ def test_an_identity_is_of_one_process_only() -> None:
             assert time.monotonic() < deadline_s, identity.describe()
     assert not identity.alive()
     assert ProcessIdentity.of(identity.pid) is None
+
+
+def test_a_process_that_wants_a_core_does_not_sleep() -> None:
+    with (
+        running(sys.executable, "-S", "-c", "print(flush=True)\nwhile True: pass") as busy,
+        running("sleep", "60") as idle,
+    ):
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        assert not is_sleeping(busy.pid)
+        deadline_s = time.monotonic() + 10
+        while not is_sleeping(idle.pid):
+            assert time.monotonic() < deadline_s
+    assert is_sleeping(idle.pid), "it is no more"
 
 
 def test_a_zombie_is_not_alive() -> None:
