@@ -174,11 +174,6 @@ def test_commands_in_the_readme_exist() -> None:
         assert (ROOT / picture).exists()
 
 
-def test_decisions_are_numbered_without_gaps() -> None:
-    numbers = sorted(int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("*.md"))
-    assert numbers == list(range(1, len(numbers) + 1))
-
-
 def test_what_runs_before_a_commit_and_on_a_push_is_there() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     for words in (hook["entry"].split() for hook in hooks):

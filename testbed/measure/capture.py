@@ -138,7 +138,7 @@ class _Capture:
 
     def wait_drained(self, deadline_s: float) -> None:
         """Until it sleeps, with nothing left to read of what was handed over to it, or the monotonic time is over.
-        Told to stop sooner it would leave in the kernel's ring what came last."""
+        Stopped sooner it would leave in the kernel's ring what came last."""
         while time.monotonic() < deadline_s and not is_sleeping(self._process.pid):
             time.sleep(_POLL_S)
 

@@ -52,16 +52,16 @@ def test_what_crossed_a_link_just_before_the_end_is_in_its_capture(tmp_path: Pat
     state = RunState.create(new_run_id(), root=tmp_path)
     with deploy(plan, state, log_directory=tmp_path) as deployment:
         port = captured_links(plan.links, ["w0-s0"])
-        last_words = os.urandom(16).hex()
+        payload = os.urandom(16).hex()
         receiver = plan.host_names()["w1"]
-        send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'{last_words}', ('{receiver}', 9))"
+        send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'{payload}', ('{receiver}', 9))"
         sender = ProcessSpec(name="sender", argv=(sys.executable, "-S", "-c", send))
         with capturing(deployment.hosts, port, tmp_path / "captures", snap_bytes=256) as captures:
             assert deployment.hosts["w0"].start(sender).wait(10) == 0
     state.remove()
     (captured,) = captures.results
     with PcapNgReader(str(captured.path)) as reader:
-        assert any(last_words.encode() in bytes(packet) for packet in reader)
+        assert any(payload.encode() in bytes(packet) for packet in reader)
     assert captured.num_dropped == 0
 
 
