@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from testbed.claims.formulas import FormulaError, evaluate
 from testbed.claims.numbers import Numbers
-from testbed.experiment.claims import Claim, Farthest, Row, matches
+from testbed.experiment.claims import Claim, Row, matches
 
 State = Literal["holds", "degraded", "fails", "not judged"]
 
@@ -80,9 +80,12 @@ def judge(claim: Claim, points: Sequence[Point]) -> Judgement:
         others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         return judged("not judged", f"{bad[0].text}: {bad[0].outcome}{others}")
     try:
-        counted = _counted(claim, mine)
-        measured = _number(claim, counted, claim.of)
-        model = None if claim.model is None else _number(claim, counted, claim.model)
+        of = [evaluate(claim.of, point.numbers) for point in mine]
+        by_model = [] if claim.model is None else [evaluate(claim.model, point.numbers) for point in mine]
+        counted = claim.take.counted(of, by_model)
+        rows = [_row(claim, mine[index]) for index in counted]
+        measured = claim.take.number(rows, [of[index] for index in counted])
+        model = claim.take.number(rows, [by_model[index] for index in counted]) if by_model else None
     except (FormulaError, ValueError, ArithmeticError) as error:
         return judged("not judged", str(error))
     num_degraded = sum(point.outcome == "degraded" for point in mine)
@@ -114,18 +117,5 @@ def _or_none(formula: str | None, numbers: Numbers) -> float | None:
         return None
 
 
-def _counted(claim: Claim, points: Sequence[Point]) -> Sequence[Point]:
-    """Those that the number is taken of."""
-    formula = claim.model
-    if not isinstance(claim.take, Farthest) or formula is None:
-        return points
-    return [max(points, key=lambda point: abs(evaluate(claim.of, point.numbers) - evaluate(formula, point.numbers)))]
-
-
-def _number(claim: Claim, points: Sequence[Point], formula: str) -> float:
-    rows, values = [], []
-    for point in points:
-        numbers = {each: evaluate(each, point.numbers) for each in claim.take.formulas()}
-        rows.append(Row(settings=point.settings, numbers=numbers))
-        values.append(evaluate(formula, point.numbers))
-    return claim.take.number(rows, values)
+def _row(claim: Claim, point: Point) -> Row:
+    return Row(settings=point.settings, numbers={each: evaluate(each, point.numbers) for each in claim.take.formulas()})

@@ -19,7 +19,7 @@ import math
 import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -60,6 +60,9 @@ class PaperSays(_Part):
 class Numbers(_Part):
     """What one number is taken from: `of` at each of the claim's points, in the order of the sweep."""
 
+    needs_model: ClassVar[bool] = False
+    """Whether the points' numbers by the claim's `model` decide which of them count."""
+
     @abstractmethod
     def number(self, rows: Sequence["Row"], values: Sequence[float]) -> float:
         """Of the values, one for each row. Raises ValueError where they are too few or alike."""
@@ -67,6 +70,10 @@ class Numbers(_Part):
     def formulas(self) -> Sequence[str]:
         """Further formulas that it asks of each point, by which `Row.numbers` knows them."""
         return ()
+
+    def counted(self, measured: Sequence[float], model: Sequence[float]) -> Sequence[int]:  # noqa: ARG002 (others need it)
+        """Which points the number is taken of, by index; `model` is empty where the claim has none."""
+        return range(len(measured))
 
 
 class Row(BaseModel):
@@ -216,10 +223,16 @@ class Farthest(Numbers):
     kind: Literal["farthest"]
     over: str | None = None
     """Another axis, for the figure."""
+    needs_model: ClassVar[bool] = True
 
     def formulas(self) -> Sequence[str]:
         """For the figure alone."""
         return () if self.over is None else (self.over,)
+
+    def counted(self, measured: Sequence[float], model: Sequence[float]) -> Sequence[int]:
+        """That point alone."""
+        differences = [abs(one - other) for one, other in zip(measured, model, strict=True)]
+        return [differences.index(max(differences))]
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:  # noqa: ARG002 (others need them)
         """Of that point, which is given alone."""
@@ -307,8 +320,8 @@ class Claim(_Part):
     def _has_what_it_compares_with(self) -> Self:
         if self.expect.needs_model and self.model is None:
             raise ValueError("expect: `within` and `difference` compare with a `model`; write its formula")
-        if isinstance(self.take, Farthest) and self.model is None:
-            raise ValueError("take: `farthest` is from a `model`; write its formula")
+        if self.take.needs_model and self.model is None:
+            raise ValueError(f"take: `{self.take.kind}` is from a `model`; write its formula")
         return self
 
 
