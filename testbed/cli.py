@@ -14,7 +14,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from testbed.commands import benchmarks, links, machine, papers, records, running, specs, theory, watching
+from testbed.commands import benchmarks, links, machine, papers, records, results, running, specs, theory, watching
 from testbed.commands.options import EPILOG
 from testbed.errors import Interrupted, SpecError, TestbedError
 from testbed.system.interruptions import SIGNALS
@@ -32,11 +32,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for each in (running, papers, specs, theory, records, machine, watching):
+for each in (running, papers, specs, theory, records, results, machine, watching):
     app.add_typer(each.commands)
 app.add_typer(
     benchmarks.commands, name="bench", short_help="Benchmarks: stacks and links against targets and baselines."
 )
+app.add_typer(results.results, name="results", short_help="Many runs: list, query, export, delete.")
 app.add_typer(theory.traces, name="trace", short_help="Look at traces: layers, times, gradients.")
 app.add_typer(
     links.commands, name="link", short_help="Show, change, take down and bring up links of a running experiment."

@@ -43,7 +43,8 @@ from testbed.record.frames import (
     LINK_SCHEMA,
     MACHINE_SCHEMA,
 )
-from testbed.record.summary import SCHEMA_VERSION, Summary
+from testbed.record.migrations import migrated
+from testbed.record.summary import Summary
 
 DOCUMENTS: Final = ("plan", "environment", "calibration")
 
@@ -81,17 +82,17 @@ def load(path: Path) -> Record:
         raise SpecError(f"{path} is not a whole record: {', '.join(missing)} missing")
     return Record(
         path=path,
-        summary=_load_summary(path / "summary.json"),
+        summary=load_summary(path / "summary.json"),
         spec_yaml=_load_text(path / "spec.yaml"),
         plan=_load_json(path / "plan.json"),
         environment=_load_json(path / "environment.json"),
         calibration=_load_json(path / "calibration.json"),
-        iterations=_load_frame(path / "iterations.parquet", ITERATION_SCHEMA),
-        buckets=_load_frame(path / "buckets.parquet", BUCKET_SCHEMA),
-        links=_load_frame(path / "links.parquet", LINK_SCHEMA),
-        backlog=_load_frame(path / "backlog.parquet", BACKLOG_SCHEMA),
-        machine=_load_frame(path / "machine.parquet", MACHINE_SCHEMA),
-        changes=_load_frame(path / "changes.parquet", CHANGE_SCHEMA),
+        iterations=load_frame(path / "iterations.parquet", ITERATION_SCHEMA),
+        buckets=load_frame(path / "buckets.parquet", BUCKET_SCHEMA),
+        links=load_frame(path / "links.parquet", LINK_SCHEMA),
+        backlog=load_frame(path / "backlog.parquet", BACKLOG_SCHEMA),
+        machine=load_frame(path / "machine.parquet", MACHINE_SCHEMA),
+        changes=load_frame(path / "changes.parquet", CHANGE_SCHEMA),
     )
 
 
@@ -100,7 +101,7 @@ def results_of(output: Path, *, name: str, spec_sha256: str) -> list[Summary]:
     found = []
     for path in output.glob(f"{name}-{spec_sha256[:8]}-*/summary.json"):
         with suppress(SpecError):
-            summary = _load_summary(path)
+            summary = load_summary(path)
             if summary.spec_sha256 == spec_sha256:
                 found.append(summary.model_copy(update={"record": str(path.parent)}))
     return sorted(found, key=lambda summary: (summary.started_at, summary.run_id))
@@ -123,11 +124,12 @@ def _load_json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _load_summary(path: Path) -> Summary:
-    document = _load_json(path)
-    version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise SpecError(f"{path}: schema_version is {version!r}; this version reads {SCHEMA_VERSION}")
+def load_summary(path: Path) -> Summary:
+    """A record's summary.json. Raises SpecError when it cannot be read, or is of another version."""
+    try:
+        document = migrated(_load_json(path))
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}") from error
     try:
         return Summary.model_validate(document)
     except ValidationError as error:
@@ -136,7 +138,8 @@ def _load_summary(path: Path) -> Summary:
         raise SpecError(f"{path}: {field}: {first['msg']}") from error
 
 
-def _load_frame(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
+def load_frame(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
+    """A table of a record. Raises SpecError when it cannot be read, or has other columns."""
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -1,0 +1,149 @@
+"""Records and comparisons as a person reads them, and as a script does."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from testbed.record.number_text import DASH, digits, time_text
+from testbed.store.compare import Compared
+from testbed.store.differences import CONFIDENCE, Difference
+from testbed.store.index import Problem
+from testbed.store.metrics import MORE_IS_BETTER
+
+_STYLES: Final = {"valid": "green", "degraded": "yellow"}
+_WIDE: Final = 120
+
+
+def render_runs(runs: Sequence[Mapping[str, Any]], problems: Sequence[Problem], console: Console) -> None:
+    """A row for each run, newest first, and what cannot be read."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    wide = console.width >= _WIDE
+    for header in ("run", *(("name", "workload") if wide else ()), "workers", "link", "exchange"):
+        table.add_column(header, overflow="fold", no_wrap=header == "run")
+    for header in ("iteration", "scaling", *(("all-reduce",) if wide else ()), "outcome"):
+        table.add_column(header, justify="left" if header == "outcome" else "right", no_wrap=True)
+    for run in runs:
+        delay = run["link_delay"]
+        link = f"{run['link_rate']}{'' if delay in (None, '0ns') else f', {delay}'}"
+        compression = run["compression"]
+        exchange = run["stack"] or f"{run['collective']}/{run['channel']}"
+        exchange += f"/{compression}" if compression not in (None, "none") else ""
+        table.add_row(
+            run["run_id"],
+            *((run["name"], run["workload"]) if wide else ()),
+            str(run["workers"]),
+            link,
+            exchange,
+            _time(run["iteration_time_s"]),
+            DASH if run["scaling_factor"] is None else digits(run["scaling_factor"]),
+            *((_time(run["allreduce_time_s"]),) if wide else ()),
+            Text(run["outcome"], style=_STYLES.get(run["outcome"], "red")),
+        )
+    console.print(table, highlight=False)
+    render_problems(problems, console)
+
+
+def render_problems(problems: Sequence[Problem], console: Console) -> None:
+    """What is left out, each by its name and reason."""
+    for problem in problems:
+        console.print(Text(f"left out: {problem.record}: {problem.problem}", style="yellow"), soft_wrap=True)
+
+
+def render_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """The answer to a query."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(DASH if row[name] is None else str(row[name]) for name in columns))
+    console.print(table, highlight=False)
+
+
+def render_compared(compared: Compared, console: Console) -> None:
+    """Settings with their means, and a sentence for each but the first."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("setting", overflow="fold")
+    for header in ("runs", compared.metric, "of the first", f"{100 * CONFIDENCE:.0f} % interval"):
+        table.add_column(header, justify="right", no_wrap=True)
+    texts = [("", ""), *((f"{found.ratio:.4f} x", _interval(found)) for found in compared.differences)]
+    for setting, (ratio, interval) in zip(compared.settings, texts, strict=True):
+        table.add_row(setting.name, str(len(setting.values)), _number(compared.metric, setting.mean), ratio, interval)
+    console.print(table, highlight=False)
+    console.print()
+    for text in sentences(compared):
+        console.print(text, highlight=False)
+    for note in compared.notes:
+        console.print(Text(f"• {note}", style="yellow"), soft_wrap=True)
+
+
+def sentences(compared: Compared) -> list[str]:
+    """What the comparison says of each setting but the first."""
+    first, *others = compared.settings
+    pairs = zip(others, compared.differences, strict=True)
+    return [_sentence(other.name, first.name, found, compared.metric) for other, found in pairs]
+
+
+def _sentence(name: str, first: str, found: Difference, metric: str) -> str:
+    if found.low is None or found.high is None:
+        return f"{name}: {_change(found.ratio)} against {first}; too few iterations to say how surely."
+    interval = f"{_change(found.low)} to {_change(found.high)}"
+    if found.basis == "one run":
+        return f"{name}: {_change(found.ratio)} against {first}; {interval} by the noise within the runs alone."
+    if not found.distinguishable:
+        return f"{name} and {first} cannot be told apart: {interval} ({_basis(found)})."
+    better = "better" if (found.ratio > 1) == (metric in MORE_IS_BETTER) else "worse"
+    return f"{name} is {better} than {first}: {_change(found.ratio)} ({interval}; {_basis(found)})."
+
+
+def _basis(found: Difference) -> str:
+    if found.basis == "pairs":
+        return f"{found.num_first} pairs made in turns"
+    return f"{found.num_first} and {found.num_second} runs"
+
+
+def _change(ratio: float) -> str:
+    """`+3.1 %`; of more than twice as much, or less than half, the factor."""
+    return f"{100 * (ratio - 1):+.1f} %" if 0.5 < ratio < 2 else f"{ratio:.3g} x"
+
+
+def _interval(found: Difference) -> str:
+    return DASH if found.low is None or found.high is None else f"{found.low:.4f} to {found.high:.4f}"
+
+
+def _number(metric: str, value: float) -> str:
+    return time_text(value) if metric.endswith("_s") and not metric.endswith("per_s") else digits(value)
+
+
+def _time(value: float | None) -> str:
+    return DASH if value is None else time_text(value)
+
+
+def compared_json(compared: Compared) -> dict[str, Any]:
+    """For scripts."""
+    rows = []
+    for setting, found in zip(compared.settings, (None, *compared.differences), strict=True):
+        rows.append(
+            {
+                "name": setting.name,
+                "spec_sha256": setting.summaries[0].spec_sha256,
+                "runs": [summary.run_id for summary in setting.summaries],
+                "outcomes": [summary.outcome for summary in setting.summaries],
+                "mean": setting.mean,
+                "means": [each.mean for each in setting.values],
+                "ratio": found.ratio if found else None,
+                "low": found.low if found else None,
+                "high": found.high if found else None,
+                "basis": found.basis if found else None,
+                "distinguishable": found.distinguishable if found else None,
+            }
+        )
+    return {
+        "metric": compared.metric,
+        "confidence": CONFIDENCE,
+        "settings": rows,
+        "sentences": sentences(compared),
+        "notes": list(compared.notes),
+    }

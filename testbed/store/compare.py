@@ -1,0 +1,216 @@
+"""Records side by side: which belong to one setting, what settings differ in, and by how much their runs differ."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from testbed.errors import SpecError
+from testbed.record.frames import ITERATION_SCHEMA
+from testbed.record.reader import load_frame, load_summary
+from testbed.record.summary import Summary
+from testbed.store.differences import Difference, RunValues, difference
+from testbed.store.documents import origin, resolved_spec
+from testbed.store.index import Index
+from testbed.store.metrics import Metric
+from testbed.verdict.parts import by_rounds, per_iteration
+
+_OF_THE_QUESTION: Final = ("workload",)
+"""Settings in which the answer to one question may not differ."""
+_LENGTHS: Final = ("iterations", "warmup", "compute_only")
+"""Of a workload: how long was looked, not at what."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Runs of one resolved spec."""
+
+    name: str
+    """What it has that the others have not: `compression.kind=top_k`; the spec's name where nothing differs."""
+    summaries: tuple[Summary, ...]
+    values: tuple[RunValues, ...]
+    mean: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """Settings, the first of which the others are compared with."""
+
+    metric: Metric
+    settings: tuple[Setting, ...]
+    differences: tuple[Difference, ...]
+    """One for each setting but the first."""
+    notes: tuple[str, ...]
+    """What a reader should know before believing it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    path: Path
+    summary: Summary
+    spec: Mapping[str, Any]
+    machine: str
+    commit: str
+
+
+def records_of(operands: Sequence[str], *, output: Path) -> list[Path]:
+    """Directories of records: each operand is one, a sweep's directory (all its runs), or the beginning of a run's id
+    below `output`. Raises SpecError for what is none of them."""
+    found: list[Path] = []
+    for operand in operands:
+        path = Path(operand)
+        if (path / "spec.yaml").is_file():
+            found.append(path)
+        elif (path / "sweep.json").is_file():
+            found += _runs_of_sweep(path)
+        elif path.is_dir():
+            raise SpecError(f"{operand}: neither a record nor a sweep's directory")
+        else:
+            index = Index(output)
+            try:
+                index.refresh()
+                found.append(output / index.find(operand)["record"])
+            finally:
+                index.close()
+    return list(dict.fromkeys(found))
+
+
+def _runs_of_sweep(path: Path) -> Iterator[Path]:
+    try:
+        document = json.loads((path / "sweep.json").read_text(encoding="utf-8"))
+        records = [Path(run["record"]) for point in document["points"] for run in point["runs"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(f"{path / 'sweep.json'} cannot be read: {error}") from error
+    if not records:
+        raise SpecError(f"{path}: the sweep has no runs yet")
+    for record in records:
+        # The sweep may have been moved together with its records.
+        yield record if record.is_dir() else path.parent / record.name
+
+
+def compare(records: Sequence[Path], *, metric: Metric = "iteration_time_s", force: bool = False) -> Compared:
+    """Compare settings by their runs: records of one resolved spec are repetitions of one setting.
+
+    Raises SpecError when fewer than two settings are there, when a run's numbers do not stand, or when the settings are
+    answers to different questions; with `force` the latter two are notes. A run without the number is always an error.
+    """
+    # A record may have been named twice: by itself and by its sweep.
+    runs = list({run.summary.run_id: run for run in map(_read, records)}.values())
+    groups: dict[str, list[_Run]] = {}
+    for run in runs:
+        groups.setdefault(run.summary.spec_sha256, []).append(run)
+    if len(groups) < 2:
+        raise SpecError(f"there is nothing to compare: {len(runs)} record(s) of one setting; name records of two")
+    objections = [*_objections(runs), *_unlike(groups)]
+    if objections and not force:
+        raise SpecError("\n".join([*objections, "--force compares them all the same"]))
+    settings = tuple(_setting(name, group, metric) for name, group in zip(_names(groups), groups.values(), strict=True))
+    first, *others = settings
+    try:
+        differences = tuple(difference(first.values, other.values) for other in others)
+    except ValueError as error:
+        raise SpecError(f"--metric {metric}: {error}") from error
+    return Compared(
+        metric=metric, settings=settings, differences=differences, notes=(*objections, *_notes(runs, differences))
+    )
+
+
+def _read(path: Path) -> _Run:
+    summary, where = load_summary(path / "summary.json"), origin(path)
+    return _Run(path=path, summary=summary, spec=resolved_spec(path), machine=where.machine, commit=where.commit)
+
+
+def _objections(runs: Sequence[_Run]) -> Iterator[str]:
+    for run in runs:
+        summary = run.summary
+        if summary.outcome not in ("valid", "degraded"):
+            reason = summary.reasons[0] if summary.reasons else "no reason given"
+            yield f"{run.path}: {summary.outcome}, so its numbers do not stand: {reason}"
+    machines = sorted({run.machine for run in runs})
+    if len(machines) > 1:
+        yield f"the runs were made on different machines: {'; '.join(machines)}"
+
+
+def _unlike(groups: Mapping[str, Sequence[_Run]]) -> Iterator[str]:
+    """What makes the settings answers to different questions."""
+    specs = [_flat(group[0].spec) for group in groups.values()]
+    for key in _differing(specs):
+        if key.partition(".")[0] in _OF_THE_QUESTION and key.rpartition(".")[2] not in _LENGTHS:
+            values = ", ".join(dict.fromkeys(str(spec.get(key)) for spec in specs))
+            yield f"the settings answer different questions: {key} is {values}"
+
+
+def _notes(runs: Sequence[_Run], differences: Sequence[Difference]) -> Iterator[str]:
+    degraded = [run for run in runs if run.summary.outcome == "degraded"]
+    if degraded:
+        yield f"{len(degraded)} of {len(runs)} runs are degraded: {degraded[0].summary.reasons[0]}"
+    commits = {run.commit for run in runs}
+    if len(commits) > 1:
+        yield f"the runs were made by {len(commits)} versions of the testbed"
+    if any(found.basis == "one run" for found in differences):
+        yield "one run of a setting: how much runs differ from each other is unknown; --set repeat=5 makes five"
+
+
+def _setting(name: str, group: Sequence[_Run], metric: Metric) -> Setting:
+    made = sorted(group, key=lambda run: run.summary.started_at)
+    values = tuple(RunValues(run.summary.started_at, _values(run, metric)) for run in made)
+    means = [each.mean for each in values]
+    return Setting(name=name, summaries=tuple(run.summary for run in made), values=values, mean=sum(means) / len(means))
+
+
+def _values(run: _Run, metric: Metric) -> Sequence[float]:
+    """The series of an iteration's times; of other quantities the run's one number."""
+    summary = run.summary
+    if metric == "iteration_time_s" and summary.iteration_time_s:
+        return _iteration_times_s(run)
+    found = {
+        "iteration_time_s": None,
+        "samples_per_s": summary.samples_per_s,
+        "compute_time_s": summary.compute_time_s,
+        "exposed_communication_s": summary.exposed_communication_s,
+        "allreduce_time_s": summary.allreduce.time_s if summary.allreduce else None,
+        "command_time_s": summary.command.time_s if summary.command else None,
+    }[metric]
+    if found is None:
+        raise SpecError(f"{run.path}: the run has no {metric}")
+    return [found]
+
+
+def _iteration_times_s(run: _Run) -> list[float]:
+    summary = run.summary
+    frame: pl.DataFrame = load_frame(run.path / "iterations.parquet", ITERATION_SCHEMA)
+    rows = per_iteration(frame, num_workers=summary.num_workers, dilation=summary.dilation)
+    every = summary.synchronisation.every if summary.synchronisation else None
+    return [float(each) for each in by_rounds(rows, every)["time_s"]]
+
+
+def _names(groups: Mapping[str, Sequence[_Run]]) -> list[str]:
+    specs = [_flat(group[0].spec) for group in groups.values()]
+    keys = [key for key in _differing(specs) if key != "name"]
+    kinds = [key for key in keys if key.endswith(".kind")]
+    # Where a kind differs, its own options differ as a matter of course.
+    keys = [key for key in keys if key in kinds or not any(key.startswith(kind.removesuffix("kind")) for kind in kinds)]
+    named = [", ".join(f"{key.removesuffix('.kind')}={spec[key]}" for key in keys if key in spec) for spec in specs]
+    if len(set(named)) < len(named) or not all(named):
+        named = [f"{group[0].summary.name} {key[:8]}" for key, group in groups.items()]
+    return named
+
+
+def _differing(specs: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for spec in specs for key in spec)
+    return [key for key in keys if len({json.dumps(spec.get(key), default=str) for spec in specs}) > 1]
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A resolved spec by the paths of its values: `link.rate`."""
+    found: dict[str, Any] = {}
+    for key, each in value.items():
+        path = f"{prefix}{key}"
+        if isinstance(each, Mapping) and each:
+            found |= _flat(each, f"{path}.")
+        else:
+            found[path] = each
+    return found

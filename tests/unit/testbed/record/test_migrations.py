@@ -1,0 +1,38 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from testbed.record.migrations import migrated
+from testbed.record.reader import load, load_summary
+from testbed.record.summary import SCHEMA_VERSION, Summary
+
+RECORDS = sorted(Path("tests/records").glob("version_*"))
+
+
+def test_there_is_a_record_of_every_version() -> None:
+    assert [path.name for path in RECORDS] == [f"version_{version}" for version in range(2, SCHEMA_VERSION + 1)]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name)
+def test_a_record_of_every_version_is_read_whole(record: Path) -> None:
+    written = json.loads((record / "summary.json").read_text())
+    summary = load_summary(record / "summary.json")
+    assert f"version_{written['schema_version']}" == record.name
+    assert summary.schema_version == SCHEMA_VERSION
+    assert summary.iteration_time_s is not None
+    assert summary.iteration_time_s.mean == written["iteration_time_s"]["mean"]
+    assert len(summary.uss_bytes) == summary.num_workers
+    assert load(record).iterations.height > 0
+
+
+def test_this_version_is_left_as_it_is() -> None:
+    document = json.loads((RECORDS[-1] / "summary.json").read_text())
+    assert migrated(document) is document
+    Summary.model_validate(document)
+
+
+@pytest.mark.parametrize("version", [None, 1, SCHEMA_VERSION + 1, "3"])
+def test_a_version_that_is_not_known_is_named(version: object) -> None:
+    with pytest.raises(ValueError, match=f"schema_version is {version!r}; this version reads 2 to {SCHEMA_VERSION}"):
+        migrated({"schema_version": version})

@@ -1,0 +1,153 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.errors import SpecError
+from testbed.store.compare import compare, records_of
+
+SOURCE = Path("tests/records/version_3")
+
+
+def record(
+    directory: Path, run_id: str, *, spec: dict[str, Any] | None = None, factor: float = 1.0, **changes: Any
+) -> Path:
+    """The fixture's run with other settings, and numbers so many times as large."""
+    path = directory / f"quickstart-{run_id}"
+    shutil.copytree(SOURCE, path)
+    summary = json.loads((path / "summary.json").read_text())
+    summary |= {"run_id": run_id, "started_at": f"2026-01-01T00:00:{run_id[1:]}", **changes}
+    summary["samples_per_s"] /= factor
+    resolved = yaml.safe_load((path / "spec.yaml").read_text())
+    for dotted, value in (spec or {}).items():
+        first, _, second = dotted.partition(".")
+        if second:
+            resolved[first][second] = value
+        else:
+            resolved[first] = value
+    summary["spec_sha256"] = f"{abs(hash(str(spec))):x}"
+    (path / "summary.json").write_text(json.dumps(summary))
+    (path / "spec.yaml").write_text(yaml.safe_dump(resolved))
+    return path
+
+
+RING: dict[str, Any] = {}
+TREE = {"collective": {"kind": "tree", "segment_bytes": "1MiB"}, "link.rate": "1gbit"}
+
+
+def turns(directory: Path, number: int, *, factor: float) -> list[Path]:
+    made = []
+    for index in range(number):
+        wobble = 1 + 0.002 * (-1) ** index
+        made.append(record(directory, f"a{2 * index:02d}", spec=RING))
+        made.append(record(directory, f"b{2 * index + 1:02d}", spec=TREE, factor=factor * wobble))
+    return made
+
+
+def test_repetitions_of_two_settings_are_compared_in_pairs(tmp_path: Path) -> None:
+    found = compare(turns(tmp_path, 3, factor=2.0), metric="samples_per_s")
+    assert [setting.name for setting in found.settings] == [
+        "collective=ring, link.rate=100mbit",
+        "collective=tree, link.rate=1gbit",
+    ]
+    (difference,) = found.differences
+    assert (difference.basis, difference.num_first, difference.num_second) == ("pairs", 3, 3)
+    assert difference.ratio == pytest.approx(0.5, rel=0.005)
+    assert difference.distinguishable
+    assert found.notes == ()
+
+
+def test_iterations_are_the_series_of_a_run(tmp_path: Path) -> None:
+    found = compare([record(tmp_path, "a00"), record(tmp_path, "b01", spec=TREE)])
+    time_s = found.settings[0].summaries[0].iteration_time_s
+    assert time_s is not None
+    assert [len(setting.values[0].values) for setting in found.settings] == [4, 4]
+    assert found.settings[0].mean == pytest.approx(time_s.mean)
+    assert found.differences[0].ratio == pytest.approx(1)
+    assert any("one run of a setting" in note for note in found.notes)
+
+
+def test_a_record_named_twice_counts_once(tmp_path: Path) -> None:
+    first, second = turns(tmp_path, 1, factor=1.0)
+    found = compare([first, second, first])
+    assert [len(setting.values) for setting in found.settings] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec", "what"),
+    [
+        ({"outcome": "invalid", "reasons": ["the links were slower"]}, TREE, "invalid.*the links were slower"),
+        ({"outcome": "failed", "reasons": ["killed"]}, TREE, "failed.*killed"),
+        ({}, {"workload": {"kind": "training", "model": "mlp"}}, "different questions: workload.model is cnn, mlp"),
+    ],
+)
+def test_what_does_not_compare_is_refused_unless_forced(
+    tmp_path: Path, changes: dict[str, Any], spec: dict[str, Any], what: str
+) -> None:
+    records = [record(tmp_path, "a00"), record(tmp_path, "b01", spec=spec, **changes)]
+    with pytest.raises(SpecError, match=rf"(?s){what}.*--force"):
+        compare(records)
+    forced = compare(records, force=True)
+    assert len(forced.settings) == 2
+    assert forced.notes
+
+
+def test_unlike_machines_are_not_mixed(tmp_path: Path) -> None:
+    first, second = turns(tmp_path, 1, factor=1.0)
+    path = second / "environment.json"
+    path.write_text(path.read_text().replace('"num_cores": 2', '"num_cores": 64'))
+    with pytest.raises(SpecError, match=r"different machines: .*64 cores"):
+        compare([first, second])
+
+
+def test_longer_runs_answer_the_same_question(tmp_path: Path) -> None:
+    workload = yaml.safe_load((SOURCE / "spec.yaml").read_text())["workload"]
+    found = compare(
+        [record(tmp_path, "a00"), record(tmp_path, "b01", spec={"workload": {**workload, "iterations": 99}})]
+    )
+    assert [setting.name for setting in found.settings] == ["workload.iterations=4", "workload.iterations=99"]
+
+
+def test_one_setting_is_nothing_to_compare(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="nothing to compare"):
+        compare([record(tmp_path, "a00"), record(tmp_path, "a01")])
+
+
+def test_a_run_without_the_number_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="has no command_time_s"):
+        compare(turns(tmp_path, 1, factor=1.0), metric="command_time_s", force=True)
+
+
+def test_operands_are_records_sweeps_and_ids(tmp_path: Path) -> None:
+    first, second = turns(tmp_path, 1, factor=1.0)
+    sweep = tmp_path / "quickstart-sweep-00"
+    sweep.mkdir()
+    runs = [{"record": f"elsewhere/{path.name}"} for path in (first, second)]
+    (sweep / "sweep.json").write_text(json.dumps({"points": [{"runs": [run]} for run in runs]}))
+    assert records_of([str(sweep)], output=tmp_path) == [first, second], "moved together with its records"
+    assert records_of([str(second), "a0", str(second)], output=tmp_path) == [second, first]
+    for operand, what in (
+        (str(tmp_path), "neither a record nor a sweep"),
+        ("zz", "no run below"),
+        (str(empty(tmp_path)), "has no runs yet"),
+        (str(cut(tmp_path)), "cannot be read"),
+    ):
+        with pytest.raises(SpecError, match=what):
+            records_of([operand], output=tmp_path)
+
+
+def empty(directory: Path) -> Path:
+    path = directory / "empty-sweep-00"
+    path.mkdir()
+    (path / "sweep.json").write_text('{"points": []}')
+    return path
+
+
+def cut(directory: Path) -> Path:
+    path = directory / "cut-sweep-00"
+    path.mkdir()
+    (path / "sweep.json").write_text('{"points": [')
+    return path

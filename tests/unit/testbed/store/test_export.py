@@ -1,0 +1,52 @@
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from testbed.errors import MissingRequirementError, SpecError
+from testbed.store.export import write_table
+from testbed.store.index import Index
+
+
+def copied(tmp_path: Path) -> Path:
+    for version in (2, 3):
+        shutil.copytree(f"tests/records/version_{version}", tmp_path / "results" / f"r{version}")
+    return tmp_path / "results"
+
+
+def test_runs_are_a_row_each(tmp_path: Path) -> None:
+    with closing(Index(copied(tmp_path))) as index:
+        index.refresh()
+        assert write_table(index, tmp_path / "runs.csv") == 2
+        frame = pl.read_csv(tmp_path / "runs.csv")
+        assert frame["name"].to_list() == ["hashemi-knee", "quickstart"], "oldest first"
+        assert frame["record"].to_list() == [str(tmp_path / "results" / name) for name in ("r2", "r3")]
+        assert write_table(index, tmp_path / "one.parquet", condition="workers = 4") == 1
+        assert pl.read_parquet(tmp_path / "one.parquet")["scaling_factor"].to_list() == [
+            pytest.approx(0.408, abs=0.001)
+        ]
+
+
+def test_tables_of_runs_follow_each_other_with_their_run(tmp_path: Path) -> None:
+    with closing(Index(copied(tmp_path))) as index:
+        index.refresh()
+        number = write_table(index, tmp_path / "iterations.parquet", table="iterations")
+        frame = pl.read_parquet(tmp_path / "iterations.parquet")
+        assert frame.height == number
+        expected = sum(pl.read_parquet(f"tests/records/version_{v}/iterations.parquet").height for v in (2, 3))
+        assert number == expected
+        assert frame["run_id"].n_unique() == 2
+
+
+def test_what_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with closing(Index(copied(tmp_path))) as index:
+        index.refresh()
+        with pytest.raises(SpecError, match=r"\.csv or \.parquet"):
+            write_table(index, tmp_path / "runs.xlsx")
+        with pytest.raises(SpecError, match="no such runs"):
+            write_table(index, tmp_path / "runs.csv", condition="workers = 99")
+        with pytest.raises(MissingRequirementError, match="cannot write"):
+            write_table(index, tmp_path / "nowhere" / "runs.csv")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results"]
