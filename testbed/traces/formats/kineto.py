@@ -1,4 +1,4 @@
-"""What torch's profiler writes (Kineto's JSON, `profile(...).export_chrome_trace`): a directory of a file for each rank.
+"""What torch's profiler writes (Kineto's JSON, `profile(...).export_chrome_trace`), a directory with a file for a rank.
 
 Which operations there are is said by events' arguments, where the profiler ran with `record_shapes=True`: `Collective
 name`, `In msg nelems`, `Out msg nelems`, `dtype`, `Process Group Ranks`, splits, roots and peers of NCCL's
@@ -22,17 +22,32 @@ from testbed.traces.graph import Collective, Compute, Exchange, Graph, Node, Rec
 from transports.collectives.base import Operation
 
 _BEGINNING_BYTES: Final = 4096
-_TYPES: Final = {
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Float": "float32",
-    "Double": "float64",
-    "Bool": "bool",
+TORCH_TYPES: Final = {
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "float32": "Float",
+    "float64": "Double",
+    "bool": "Bool",
+}
+"""What `dtype` says of each element type."""
+COLLECTIVE_NAMES: Final[Mapping[Operation, str]] = {
+    "all_reduce": "allreduce",
+    "reduce": "reduce",
+    "broadcast": "broadcast",
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all": "all_to_allv",
+    "barrier": "barrier",
+}
+"""What `Collective name` says of an operation of one tensor."""
+_TYPES: Final = {name: element_type for element_type, name in TORCH_TYPES.items()} | {
     # as operators' arguments have them
     "unsigned char": "uint8",
     "signed char": "int8",
@@ -45,24 +60,15 @@ _TYPES: Final = {
     "double": "float64",
     "bool": "bool",
 }
-_OPERATIONS: Final[Mapping[str, Operation]] = {
-    "allreduce": "all_reduce",
+_OPERATIONS: Final[Mapping[str, Operation]] = {name: operation for operation, name in COLLECTIVE_NAMES.items()} | {
     "allreduce_coalesced": "all_reduce",
-    "reduce": "reduce",
-    "broadcast": "broadcast",
     "all_gather": "all_gather",
     "allgather": "all_gather",
-    "_allgather_base": "all_gather",
     "all_gather_coalesced": "all_gather",
     "allgather_into_tensor_coalesced": "all_gather",
     "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "gather": "gather",
-    "scatter": "scatter",
     "all_to_all": "all_to_all",
-    "all_to_allv": "all_to_all",
-    "barrier": "barrier",
 }
 
 
