@@ -124,6 +124,10 @@ class TextFormat(TraceFormat):
             raise TraceError(f"{source.path} is a directory; a trace of format {self.kind} is one file")
         return self.parse(_source_lines(source))
 
+    def read(self, path: Path) -> LayerTable:
+        """The table in a file. Raises TraceError."""
+        return self.load(read_source(path))
+
 
 TRACE_FORMATS: Final[Registry[TraceFormat]] = Registry("trace format", "testbed.traces.formats")
 

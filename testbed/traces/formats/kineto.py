@@ -3,7 +3,8 @@
 Which operations there are is said by events' arguments, where the profiler ran with `record_shapes=True`: `Collective
 name`, `In msg nelems`, `Out msg nelems`, `dtype`, `Process Group Ranks`, splits, roots and peers of NCCL's
 `record_param_comms` and of our backend's `testbed.param_comms`. gloo writes none; there the operators `c10d::...` say
-tensors' shapes and types, and nothing of the group: such a trace is read where there is only one.
+tensors' shapes and types, and nothing of the group: such a trace is read where there is only one, and without gather
+and scatter, whose sizes not every rank writes.
 
 Computing is what operators took on the thread that communicates, without the waiting between them; on a GPU, what
 kernels took that communicate nothing. An operation waits for the computing before it, and computing that began after an
@@ -90,6 +91,8 @@ class _Operator(NamedTuple):
 
 _GLOO_OPERATORS: Final[Mapping[str, _Operator]] = {
     "c10d::allreduce_": _Operator("allreduce", "all_reduce"),
+    "c10d::allreduce_coalesced_": _Operator("allreduce_coalesced", "all_reduce"),
+    "c10d::reduce_": _Operator("reduce", "reduce", root=3),
     "c10d::broadcast_": _Operator("broadcast", "broadcast", root=2),
     "c10d::allgather_": _Operator("all_gather", "all_gather", in_parts=True),
     "c10d::_allgather_base_": _Operator("_allgather_base", "all_gather", in_parts=True),

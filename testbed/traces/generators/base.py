@@ -90,8 +90,9 @@ def alike(builder: RankBuilder, num_ranks: int) -> Graph:
 
 
 def whole(ranks: Sequence[tuple[Node, ...]]) -> Graph:
-    """The graph of these ranks, with the group of all."""
-    return Graph(ranks=tuple(ranks), groups={WORLD: tuple(range(len(ranks)))})
+    """The graph of these ranks, with the group of all if they exchange anything in it."""
+    used = any(isinstance(node, Collective) for node in ranks[0])
+    return Graph(ranks=tuple(ranks), groups={WORLD: tuple(range(len(ranks)))} if used else {})
 
 
 def require_ranks(num_ranks: int) -> None:
