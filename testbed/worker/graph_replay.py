@@ -9,6 +9,7 @@ import json
 import queue
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -33,10 +34,11 @@ from transports.torch_backend.process_group import TestbedProcessGroup
 def work(options: GraphReplay, configuration: WorkerConfiguration, control: WorkerControl) -> None:
     """Warm up, measure, report. Raises what a communicator raises when a peer is lost."""
     torch.set_num_threads(1)
-    graph, clock = options.graph(), Clock(configuration.dilation)
+    graph, timeout_s = options.graph(), Clock(configuration.dilation).real_s(configuration.timeout_s)
     computing = threads()
-    with process_group_of(configuration, clock.real_s(configuration.timeout_s), lambda _: None) as world:
-        replayer = _Replayer(graph, configuration, _communicators(graph, world), RunQueueClock(computing))
+    with process_group_of(configuration, timeout_s, lambda _: None) as world:
+        members = _communicators(graph, world, timedelta(seconds=timeout_s))
+        replayer = _Replayer(graph, configuration, members, RunQueueClock(computing))
         return_free_memory()
         control.barrier("warmup")
         replayer.run("warmup", options.warmup, control)
@@ -58,13 +60,13 @@ class _Member(NamedTuple):
     """The group's members."""
 
 
-def _communicators(graph: Graph, world: dist.ProcessGroup) -> dict[str | None, _Member]:
+def _communicators(graph: Graph, world: dist.ProcessGroup, timeout: timedelta) -> dict[str | None, _Member]:
     """By the name of the group; None: of all ranks, over which messages go."""
     everybody = tuple(range(graph.num_ranks))
     own = dist.get_rank()
     found: dict[str | None, _Member] = {None: _member(world, everybody)}
     for name, ranks in graph.groups.items():
-        group = world if ranks == everybody else dist.new_group(list(ranks))
+        group = world if ranks == everybody else dist.new_group(list(ranks), timeout=timeout)
         if own in ranks:
             assert isinstance(group, dist.ProcessGroup), "torch gives members a group"
             found[name] = _member(group, ranks)

@@ -6,9 +6,11 @@ import pytest
 from rich.console import Console
 
 from testbed.calibration.cache import Mode
+from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
 from testbed.record.reader import load
 from testbed.report.chrome_trace import chrome_trace
+from testbed.report.layer_table import recorded_table
 from testbed.report.terminal.summary import LiveProgress
 from testbed.run.run import run_experiment
 from testbed.traces.formats.graph import graph_text
@@ -64,6 +66,8 @@ def test_every_link_carries_the_graphs_bytes(tmp_path: Path) -> None:
     assert summary.pace.pace_s == pytest.approx(0.03)
     assert summary.compute_time_s == pytest.approx(0.03, rel=0.05)
     assert summary.scaling_factor is None, "one rank alone does not do the same work"
+    with pytest.raises(SpecError, match="a graph was replayed, which has no layers"):
+        recorded_table(record)
     named = [event for event in chrome_trace(record)["traceEvents"] if "Collective name" in event.get("args", {})]
     gathered = next(event["args"] for event in named if event["name"] == "parameters")
     assert (gathered["Collective name"], gathered["dtype"], gathered["Group size"]) == ("_allgather_base", "Float", 3)

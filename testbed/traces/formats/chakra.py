@@ -20,8 +20,10 @@ how long they take is another machine's to say.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+from testbed.errors import MissingRequirementError
 from testbed.traces.formats.base import TRACE_FORMATS, File, Source, Trace, TraceError, TraceFormat
 from testbed.traces.graph import ELEMENT_BYTES, Collective, Compute, Graph, Node, Receive, Send
 from testbed.traces.table import LayerTable
@@ -44,6 +46,7 @@ _OPERATIONS: Final = {
     "reduce_scatter": "REDUCE_SCATTER",
     "barrier": "BARRIER",
 }
+_ROOTED: Final = frozenset(("broadcast", "reduce", "gather", "scatter"))
 _MAX_VARINT_BYTES: Final = 5
 
 
@@ -57,6 +60,7 @@ class Chakra(TraceFormat):
 
     def load(self, source: Source) -> Graph:
         """See :class:`TraceFormat`."""
+        _require_protobuf()
         by_rank = _files(source)
         groups = _groups(source, len(by_rank))
         ranks = [_RankReader(file, len(by_rank), groups).nodes() for file in by_rank]
@@ -69,12 +73,19 @@ class Chakra(TraceFormat):
             raise TraceError(
                 "a table of layers is no graph until it is said how ranks divide it: `testbed trace generate`"
             )
+        _require_protobuf()
         numbers = {name: str(number) for number, name in enumerate(trace.groups)}
         found = {f".{rank}.et": _encoded(trace, nodes, numbers) for rank, nodes in enumerate(trace.ranks)}
         if trace.groups:
             groups = {numbers[name]: list(members) for name, members in trace.groups.items()}
             found[_GROUPS] = json.dumps(groups).encode()
         return found
+
+
+def _require_protobuf() -> None:
+    """Raises MissingRequirementError where it is not installed."""
+    if find_spec("google") is None or find_spec("google.protobuf") is None:
+        raise MissingRequirementError("Chakra's traces need protobuf: pip install 'ina-testbed[control]'")
 
 
 def _files(source: Source) -> list[File]:
@@ -180,9 +191,6 @@ class _RankReader:
         root = reader.count("root", self._groups[group][0]) if operation in _ROOTED else None
         splits = reader.counts("splits")
         return Collective(operation, count, element_type, group, root, splits)  # type: ignore[arg-type]  # a key above
-
-
-_ROOTED: Final = frozenset(("broadcast", "reduce", "gather", "scatter"))
 
 
 class _NodeReader(NamedTuple):

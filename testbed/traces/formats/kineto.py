@@ -244,11 +244,16 @@ class _RankReader:
         members = self._members(event, reader)
         if operation == "barrier":
             return Collective("barrier", 0, "uint8", self._group(members))
-        count = max(reader.count("In msg nelems"), reader.count("Out msg nelems"))
-        splits = self._splits(reader, members) if operation == "all_to_all" else ()
+        num_given, num_made = reader.count("In msg nelems"), reader.count("Out msg nelems")
+        count = max(num_given, num_made)
         root = reader.count("Root Rank") if operation in _ROOTED else None
+        splits: Sequence[int] = ()
         if operation in ("gather", "scatter"):
-            count = len(members) * min(reader.count("In msg nelems") or count, reader.count("Out msg nelems") or count)
+            count = len(members) * min(num_given or count, num_made or count)
+        elif operation == "all_to_all":
+            count, splits = num_given, self._splits(reader, members)
+            if not splits and num_given != num_made:
+                self._fail(event.number, f"it reads {num_given} elements and writes {num_made}, and says no splits")
         return self._collective(event, operation, count, self._type(event, reader.word("dtype")), members, root, splits)
 
     @staticmethod
@@ -507,7 +512,8 @@ class _Arguments(NamedTuple):
 def _is_described(event: _Event) -> bool:
     """An event of an operation; kernels of NCCL repeat its arguments."""
     name = event.arguments.get("Collective name")
-    return name is not None and event.kind == "cpu_op" and name not in _NO_EXCHANGE
+    moves = not isinstance(name, str) or name not in _NO_EXCHANGE
+    return name is not None and event.kind == "cpu_op" and moves
 
 
 def _is_shape(value: object) -> bool:

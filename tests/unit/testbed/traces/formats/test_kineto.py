@@ -46,9 +46,9 @@ def _operations(rank: Rank, *, described: bool) -> None:
     if described:
         dist.gather(torch.ones(2), [torch.empty(2) for _ in range(size)] if me == 0 else None, 0)
         dist.scatter(torch.empty(4), [torch.ones(4) for _ in range(size)] if me == 1 else None, 1)
-        dist.all_to_all([torch.empty(1), torch.empty(2)], [torch.ones(1), torch.ones(2)]) if me == 0 else (
-            dist.all_to_all([torch.empty(2), torch.empty(3)], [torch.ones(1), torch.ones(3)])
-        )
+        given = ([torch.ones(1), torch.ones(2)], [torch.ones(1), torch.ones(3)])[me]
+        made = ([torch.empty(1), torch.empty(1)], [torch.empty(2), torch.empty(3)])[me]
+        dist.all_to_all(made, given)
         dist.all_reduce(torch.ones(9), group=dist.new_group([0, 1]))
 
 
@@ -169,6 +169,8 @@ def test_nccls_kernels_that_repeat_the_arguments_are_not_counted_twice(tmp_path:
         (described("allreduce", **{"In msg nelems": -1}), "In msg nelems is -1"),
         (described("allreduce", **{"Group size": 3}), r"Process Group Ranks are \[0, 1\], and Group size is 3"),
         (described("broadcast"), "Root Rank is None"),
+        (described("all_to_allv", **{"Out msg nelems": 4}), "it reads 8 elements and writes 4, and says no splits"),
+        (described("allreduce", **{"Collective name": []}), r"Collective name is \[\], which is not a word"),
         (described("send"), "Dst Rank is None"),
         ({**described("allreduce"), "ts": "now"}, "ts is 'now', which is not a number"),
         ({**described("allreduce"), "dur": -4}, "dur is -4; it is at least 0"),
