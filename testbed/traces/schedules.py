@@ -47,7 +47,7 @@ def _nodes(steps: list[Step], element_type: str) -> tuple[Node, ...]:
             way = "send" if step.kind == "send" else "receive"
             tag = num_messages[step.peer, way]
             num_messages[step.peer, way] += 1
-            message = Send if way == "send" else Receive
+            message: type[Send | Receive] = Send if way == "send" else Receive
             aside = step.kind == "reduce"  # it may arrive before it may be added
             nodes.append(message(step.peer, step.chunk.count, element_type, tag, step.kind, () if aside else after))
             if aside:

@@ -167,8 +167,9 @@ class _RankReader:
             sends = node.type == chakra.COMM_SEND_NODE
             element_type, count = reader.elements(reader.count("comm_size"), 1)
             peer = reader.count("comm_dst" if sends else "comm_src")
-            message = (Send if sends else Receive)(peer, count, element_type, reader.count("comm_tag", 0))
-            return message._replace(**named)  # type: ignore[arg-type]  # the same
+            message: type[Send | Receive] = Send if sends else Receive
+            made = message(peer, count, element_type, reader.count("comm_tag", 0))
+            return made._replace(**named)  # type: ignore[arg-type]  # the same
         kinds = "COMP_NODE, COMM_COLL_NODE, COMM_SEND_NODE, COMM_RECV_NODE, METADATA_NODE"
         raise reader.error(f"its type is {_type_name(node.type)}; allowed: {kinds}")
 

@@ -142,7 +142,7 @@ def _node(fields: "_Fields") -> Node:
             after,
         )
     tag = fields.count("tag") if "tag" in fields.data else 0
-    message = Send if kind == "send" else Receive
+    message: type[Send | Receive] = Send if kind == "send" else Receive
     return message(fields.count("peer"), *size, tag, name, after)
 
 

@@ -293,7 +293,7 @@ class _RankReader:
         shapes, types = own.shapes(), own.types()
         count = sum(map(prod, shapes))
         if operator.peer is not None:
-            message = Send if operator.collective == "send" else Receive
+            message: type[Send | Receive] = Send if operator.collective == "send" else Receive
             tag = given.fixed(operator.peer + 1)
             return message(given.fixed(operator.peer), count, self._type(span, types[0]), tag)
         if operator.in_parts:
