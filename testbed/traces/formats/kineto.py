@@ -186,19 +186,19 @@ class _RankReader:
         self._about: Mapping[str, Any] = data["distributedInfo"]
         self._events = sorted(self._spans(data["traceEvents"]), key=lambda event: (event.begin_us, -event.end_us))
         self._spanning = [event for event in self._events if event.name.startswith(_SPANNING)]
+        """Those that no operation has been found for."""
         self.groups: dict[str, tuple[int, ...]] = {}
         self.nodes: list[Node] = []
 
     def read(self) -> None:
         """Fills `nodes` and `groups`. Raises TraceError, which names the event."""
         described = [event for event in self._events if _is_described(event)]
-        used: set[int] = set()
         exchanges: list[tuple[_Event, Exchange, float]] = []
         for event in described or [event for event in self._events if event.name.startswith("c10d::")]:
             if described:
-                exchanges.append((event, self._described(event), self._ended_us(event, used)))
+                exchanges.append((event, self._described(event), self._ended_us(event)))
             else:
-                span = self._gloo_span(event, used)
+                span = self._gloo_span(event)
                 exchanges.append((event, self._gloo(event, span), max(event.end_us, span.end_us)))
         if not exchanges:
             self._file.fail("no event says what is exchanged; record with record_shapes=True, and with a process group")
@@ -303,7 +303,7 @@ class _RankReader:
         operation = self._operation(event, operator.collective)
         return self._collective(event, operation, count, self._type(span, types[0]), everybody, root, splits)
 
-    def _gloo_span(self, event: _Event, used: set[int]) -> _Event:
+    def _gloo_span(self, event: _Event) -> _Event:
         """What spans an operator: the first such event after it that no other one has, of the same shapes if it says
         any. Raises TraceError."""
         if self._about.get("pg_count", 1) != 1:
@@ -318,13 +318,12 @@ class _RankReader:
                 event.number, f"operator {event.name!r} is not known; allowed: {', '.join(sorted(_GLOO_OPERATORS))}"
             )
         shapes = event.arguments.get("Input Dims")
-        for span in self._spanning:
-            if span.name != f"gloo:{operator.title}" or span.number in used or span.begin_us < event.begin_us:
+        for place, span in enumerate(self._spanning):
+            if span.name != f"gloo:{operator.title}" or span.begin_us < event.begin_us:
                 continue
             own = span.arguments.get("Input Dims")
             if operator.collective == "barrier" or (own and isinstance(shapes, list) and _says(shapes, own)):
-                used.add(span.number)
-                return span
+                return self._spanning.pop(place)
         raise TraceError(
             f"{self._file.path}: event {event.number}: {event.name} has no event gloo:{operator.title} of its shapes; "
             "record with record_shapes=True, and wait for operations before the profiler ends"
@@ -357,18 +356,15 @@ class _RankReader:
 
     # When what happened.
 
-    def _ended_us(self, exchange: _Event, used: set[int]) -> float:
+    def _ended_us(self, exchange: _Event) -> float:
         """When an operation ended: where the event that spans it does (`testbed:...`, NCCL's kernel of the same
         External id); where there is none with the operation's own event."""
         identity = exchange.arguments.get("External id")
-        for span in self._spanning:
-            if span.number in used:
-                continue
+        for place, span in enumerate(self._spanning):
             ours = span.name.startswith("testbed:") and span.begin_us <= exchange.begin_us <= span.end_us
             nccl = span.name.startswith("ncclDevKernel") and identity is not None
             if (ours and span.thread == exchange.thread) or (nccl and span.arguments.get("External id") == identity):
-                used.add(span.number)
-                return max(exchange.end_us, span.end_us)
+                return max(exchange.end_us, self._spanning.pop(place).end_us)
         return exchange.end_us
 
     def _build(self, exchanges: Sequence[tuple[_Event, Exchange, float]]) -> None:
