@@ -52,7 +52,7 @@ def test_a_pipeline_sends_activations_to_its_neighbours(tmp_path: Path) -> None:
 
 
 def test_experts_get_what_the_skew_says(tmp_path: Path) -> None:
-    """Tokens alone: forward and backward, there and back, at twelve layers of experts."""
+    """Tokens alone: forward and backward, to experts and from them, at twelve layers of experts."""
     generator = GENERATORS.parse({"kind": "mixture_of_experts", "tokens": "12MiB", "skew": 1})
     with_tokens = planned(generator.generate(TABLE, 4), tmp_path)
     dense = sum(layer.size_bytes for layer in TABLE.layers if ".mlp." not in layer.name)
