@@ -126,7 +126,7 @@ class _Exchanges:
     """What was exchanged, in the words of torch's profiler (testbed/traces/formats/kineto.py)."""
 
     def __init__(self, record: Record) -> None:
-        self._graph = WORKLOADS.parse(yaml.safe_load(record.spec_yaml)["workload"]).graph()
+        self._graph = WORKLOADS.parse(yaml.safe_load(record.spec_yaml).get("workload", "training")).graph()
         self._num_workers = record.summary.num_workers
 
     def name(self, rank: int, row: Mapping[str, Any], number: int) -> str:

@@ -14,7 +14,7 @@ from testbed.report.layer_table import recorded_table
 from testbed.report.terminal.summary import LiveProgress
 from testbed.run.run import run_experiment
 from testbed.traces.formats.graph import graph_text
-from testbed.traces.graph import Collective, Compute, Graph, Receive, Send
+from testbed.traces.graph import Collective, Compute, Graph, Node, Receive, Send
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(240)]
 
@@ -25,7 +25,7 @@ def everything() -> Graph:
     ranks = []
     for rank in range(3):
         splits = [(100_000, 50_000, 25_000), (0, 0, 0), (200_000, 10, 0)][rank]
-        nodes = [
+        nodes: list[Node] = [
             Compute(0.01, "forward"),
             Collective("all_gather", 300_000, "float32", "world", name="parameters"),
             Compute(0.02, "backward", (0, 1)),

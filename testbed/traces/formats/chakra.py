@@ -177,7 +177,7 @@ class _RankReader:
         from testbed.traces.protobuf import chakra_pb2 as chakra
 
         kind = reader.count("comm_type")
-        names = {chakra.CollectiveCommType.Value(name): operation for operation, name in _OPERATIONS.items()}
+        names = {int(chakra.CollectiveCommType.Value(name)): operation for operation, name in _OPERATIONS.items()}
         names[chakra.REDUCE_SCATTER_BLOCK] = "reduce_scatter"
         if kind not in names:
             reader.fail(f"comm_type {kind} is not known; allowed: 0 to {max(names)}")
@@ -263,7 +263,7 @@ class _NodeReader(NamedTuple):
 def _type_name(number: int) -> str:
     from testbed.traces.protobuf import chakra_pb2
 
-    known = {value: name for name, value in chakra_pb2.NodeType.items()}
+    known = {int(value): str(name) for name, value in chakra_pb2.NodeType.items()}
     return known.get(number, str(number))
 
 

@@ -210,7 +210,8 @@ class _RankReader:
                 self._fail(number, "it is no mapping")
             if event.get("ph") != "X":
                 continue
-            begin_us, length_us, arguments = event.get("ts"), event.get("dur", 0.0), event.get("args", {})
+            begin_us: Any = event.get("ts")
+            length_us, arguments = event.get("dur", 0.0), event.get("args", {})
             for what, value in (("ts", begin_us), ("dur", length_us)):
                 if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
                     self._fail(number, f"{what} is {repr(value)[:40]}, which is not a number")
@@ -495,7 +496,7 @@ class _Arguments(NamedTuple):
         found = self.event.arguments.get("Concrete Inputs")
         if not isinstance(found, list) or place >= len(found) or not isinstance(found[place], str):
             self.fail(f"Concrete Inputs have no argument {place}; record with record_shapes=True")
-        return found[place]
+        return str(found[place])
 
     def fixed(self, place: int) -> int:
         """The same, a number."""

@@ -1,3 +1,5 @@
+import io
+
 from rich.console import Console
 
 from testbed.report.terminal.graph import exchanges, graph_json, render_graph
@@ -24,9 +26,9 @@ def test_exchanges_are_counted_once_and_ranks_one_by_one() -> None:
 
 
 def test_a_person_reads_the_same() -> None:
-    console = Console(record=True, width=120, quiet=True)
-    render_graph(GRAPH, "g.json", console)
-    text = console.export_text()
+    output = io.StringIO()
+    render_graph(GRAPH, "g.json", Console(file=output, width=120))
+    text = output.getvalue()
     assert "g.json  a graph of 2 ranks and 5 nodes" in text
     assert "groups: world (2 ranks)" in text
     assert "500 ms where exchanges take no time" in text

@@ -170,7 +170,7 @@ def test_nccls_kernels_that_repeat_the_arguments_are_not_counted_twice(tmp_path:
         (described("allreduce", **{"Group size": 3}), r"Process Group Ranks are \[0, 1\], and Group size is 3"),
         (described("broadcast"), "Root Rank is None"),
         (described("all_to_allv", **{"Out msg nelems": 4}), "it reads 8 elements and writes 4, and says no splits"),
-        (described("allreduce", **{"Collective name": []}), r"Collective name is \[\], which is not a word"),
+        (event("record_param_comms", 5.0, **{"Collective name": []}), r"Collective name is \[\], which is not a word"),
         (described("send"), "Dst Rank is None"),
         ({**described("allreduce"), "ts": "now"}, "ts is 'now', which is not a number"),
         ({**described("allreduce"), "dur": -4}, "dur is -4; it is at least 0"),

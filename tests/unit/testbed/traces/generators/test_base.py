@@ -9,7 +9,7 @@ from testbed.traces.derived import derived_table
 from testbed.traces.generators.base import GENERATORS
 from testbed.traces.table import LayerTable
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, object]] = {
     "data_parallel": {},
     "fsdp": {},
     "mixture_of_experts": {"tokens": "12MiB", "skew": 1.0},
