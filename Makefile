@@ -85,7 +85,7 @@ test-image: setup-tests ## build that image with a Docker daemon of the tests' o
 	@$(BIN)/python -m pytest -q tests/image
 
 proto: setup ## regenerate the control planes' code from their .proto files
-	@PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. testbed/control/*.proto switch_agg/control/*.proto switch_agg/switchml/*.proto
+	@PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. testbed/control/*.proto testbed/traces/protobuf/*.proto switch_agg/control/*.proto switch_agg/switchml/*.proto
 
 constraints: ## pin what is installed now as what is tested
 	@{ echo "# What is tested, exactly. \`make setup\` installs with it. Made with: make constraints"; \

@@ -14,7 +14,19 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from testbed.commands import benchmarks, links, machine, papers, records, results, running, specs, theory, watching
+from testbed.commands import (
+    benchmarks,
+    links,
+    machine,
+    papers,
+    records,
+    results,
+    running,
+    specs,
+    theory,
+    traces,
+    watching,
+)
 from testbed.commands.options import EPILOG
 from testbed.errors import Interrupted, SpecError, TestbedError
 from testbed.system.interruptions import SIGNALS
@@ -38,7 +50,7 @@ app.add_typer(
     benchmarks.commands, name="bench", short_help="Benchmarks: stacks and links against targets and baselines."
 )
 app.add_typer(results.results, name="results", short_help="Many runs: list, query, export, delete.")
-app.add_typer(theory.traces, name="trace", short_help="Look at traces: layers, times, gradients.")
+app.add_typer(traces.commands, name="trace", short_help="Traces: look at them, make, import and export them.")
 app.add_typer(
     links.commands, name="link", short_help="Show, change, take down and bring up links of a running experiment."
 )

@@ -13,6 +13,8 @@ from testbed.experiment.switch_modes.base import SWITCH_MODES
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.experiment.topologies.base import TOPOLOGIES
 from testbed.experiment.workloads.base import WORKLOADS
+from testbed.traces.formats.base import TRACE_FORMATS
+from testbed.traces.generators.base import GENERATORS
 from transports.baselines.base import STACKS
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
@@ -35,4 +37,6 @@ AXES: Final[tuple[Registry[Any], ...]] = (
     CHANNELS,
     COLLECTIVES,
     COMPRESSORS,
+    TRACE_FORMATS,
+    GENERATORS,
 )

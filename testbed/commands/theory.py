@@ -1,59 +1,17 @@
-"""advise, predict, simulate, trace: what models say of a training, without running it."""
+"""advise, predict, simulate: what models say of a training, without running it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, get_args
+from typing import Annotated, Final
 
 import typer
 
 from testbed.commands.options import EPILOG, Json, Set, Spec, emit
+from testbed.commands.traces import BatchSize, Trace, load_table
 from testbed.errors import SpecError
 from transports.bench.terminal import standard_output
 
-if TYPE_CHECKING:
-    from testbed.traces.table import LayerTable
-
 commands: Final = typer.Typer()
-traces: Final = typer.Typer(no_args_is_help=True, help="Look at traces: layers, their times, their gradients.")
 _MTU: Final = 1500
-
-BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-size", min=1, max=65536, help="Samples per worker of a network named; 32 where nothing is said."
-    ),
-]
-Trace = Annotated[
-    str,
-    typer.Argument(
-        help="A network, such as resnet50 (`testbed trace list` names all), or a file of a layer-wise trace.",
-        metavar="TRACE",
-        show_default=False,
-    ),
-]
-
-
-class _Loaded(NamedTuple):
-    table: "LayerTable"
-    name: str
-    source: str
-
-
-def _load(trace: str, batch_size: int | None) -> _Loaded:
-    from testbed.traces.derived import DEVICES, derived_table
-    from testbed.traces.formats.base import read_trace
-    from testbed.traces.networks import NetworkName
-
-    for name in get_args(NetworkName):
-        if trace == name:
-            size = batch_size or 32
-            source = f"derived, batch {size}; {DEVICES['v100'].source}"
-            return _Loaded(derived_table(name, batch_size=size), trace, source)
-    if not Path(trace).is_file():
-        known = ", ".join(get_args(NetworkName))
-        raise SpecError(f"{trace!r} is neither a network nor a file; networks: {known}")
-    if batch_size is not None:
-        raise SpecError("--batch-size goes with a network's name: a file says what was recorded, at one batch size")
-    return _Loaded(read_trace(Path(trace)), Path(trace).name, f"from {trace}")
 
 
 def _link(text: str) -> tuple[float, float]:
@@ -127,7 +85,7 @@ def advise(
         raise SpecError(f"--target is {target:g}; it is a share between 0 and 1, such as 0.9")
     if efficiency is not None and not 0 < efficiency <= 1:
         raise SpecError(f"--efficiency is {efficiency:g}; it is a share above 0 and at most 1, such as 0.8")
-    loaded = _load(trace, batch_size)
+    loaded = load_table(trace, batch_size)
     today = Setting(
         table=loaded.table,
         num_workers=workers,
@@ -218,66 +176,3 @@ def simulate(
         emit(simulation_json(found))
     else:
         render_simulation(found, standard_output())
-
-
-@traces.command("show", epilog=EPILOG, short_help="Print a trace's layers, times and gradients.")
-def show(trace: Trace, batch_size: BatchSize = None, as_json: Json = False) -> None:
-    """Print a trace: how long its layers compute, and how many bytes of gradients they make."""
-    from testbed.report.terminal.advice import render_trace, trace_json
-
-    loaded = _load(trace, batch_size)
-    if as_json:
-        emit(trace_json(*loaded))
-    else:
-        render_trace(*loaded, standard_output())
-
-
-@traces.command("list", epilog=EPILOG, short_help="Name the networks and the formats of files.")
-def list_traces(as_json: Json = False) -> None:
-    """Name the networks that traces are derived for, and the formats of files that can be read."""
-    from testbed.traces.formats.base import TRACE_FORMATS
-    from testbed.traces.networks import NetworkName
-
-    names, formats = list(get_args(NetworkName)), TRACE_FORMATS.kinds()
-    if as_json:
-        emit({"networks": names, "formats": formats})
-    else:
-        standard_output().print(
-            f"networks: {', '.join(names)}\nformats of files: {', '.join(formats)}", highlight=False
-        )
-
-
-@traces.command("convert", epilog=EPILOG, short_help="Write a trace as a table of layers.")
-def convert(
-    trace: Trace,
-    output: Annotated[Path, typer.Argument(dir_okay=False, help="The table to write.", metavar="FILE")],
-    batch_size: BatchSize = None,
-) -> None:
-    """Write a trace as a table with the columns Id Name Forward Backward Comm Size, for people and other tools."""
-    from testbed.record.writer import replace_text
-    from testbed.traces.formats.layers import layers_text
-
-    replace_text(output, layers_text(_load(trace, batch_size).table))
-
-
-@traces.command("export", epilog=EPILOG, short_help="Write a record's own times as a trace.")
-def export(
-    record: Annotated[Path, typer.Argument(help="The directory of a record.", metavar="RECORD", show_default=False)],
-    output: Annotated[Path, typer.Argument(dir_okay=False, help="The trace to write.", metavar="FILE")],
-    format_: Annotated[
-        str, typer.Option("--format", help="layers: the table of layers that `workload: replay` takes.")
-    ] = "layers",
-) -> None:
-    """Write how long the layers of a run computed, and how many bytes of gradients they made, to be replayed.
-
-    Example: testbed trace export results/RECORD mine.txt && testbed run experiments/quickstart.yaml --set
-    'workload={kind: replay, trace: mine.txt}'
-    """
-    from testbed.record.reader import load as load_record
-    from testbed.record.writer import replace_text
-    from testbed.report.layer_table import recorded_table
-    from testbed.traces.formats.layers import layers_text
-
-    if format_ != "layers":
-        raise SpecError(f"--format is {format_!r}; allowed: layers (for Chrome's format: `testbed report --trace`)")
-    replace_text(output, layers_text(recorded_table(load_record(record))))

@@ -30,6 +30,7 @@ from testbed.plan.background import Flow, plan_flows
 from testbed.plan.buckets import buckets_of, exchanges, patterns, require_synchronisable
 from testbed.plan.direction import Direction
 from testbed.plan.forwarding import forwarding
+from testbed.plan.graph_traffic import graph_traffic
 from testbed.plan.link_configuration import LinkConfig, link_configs
 from testbed.plan.nodes import NodePlan, buffer_sysctls, node_plan
 from testbed.plan.paths import Hop, Path, next_hops, paths
@@ -346,6 +347,9 @@ def make_plan(
         names = participant_names(world.num_workers, world.num_servers)
         requested_exchanges: tuple[Exchange, ...] = ()
         traffic = asynchronous_traffic(names, world.num_workers, sum(buckets), channel, experiment.mtu)
+    elif (graph := experiment.workload.graph()) is not None:
+        requested_exchanges = ()
+        traffic = graph_traffic(graph, collective, channel, world.racks, experiment.mtu)
     else:
         requested_exchanges = exchanges(experiment, buckets)
         traffic = wire_traffic(collective, channel, world, requested_exchanges, adding, experiment.mtu)

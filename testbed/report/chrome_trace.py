@@ -8,7 +8,7 @@ a process for the network, with counters of each link direction, changes as inst
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +18,15 @@ import yaml
 
 from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS
+from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
+from testbed.experiment.workloads.base import WORKLOADS
 from testbed.record.frames import iteration_parts, last_ready_s
 from testbed.record.reader import Record
 from testbed.record.writer import replace_bytes
 from testbed.report.lanes import Lanes
+from testbed.traces.formats.kineto import COLLECTIVE_NAMES, TORCH_TYPES
+from testbed.traces.graph import Collective, Compute, Exchange, Graph, Send
 from testbed.verdict.changes import RateHistory
 
 Event = dict[str, Any]
@@ -118,7 +122,72 @@ def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
                 yield clock.span(part, *place, begin_s, end_s)
 
 
+class _Exchanges:
+    """What was exchanged, in the words of torch's profiler (testbed/traces/formats/kineto.py)."""
+
+    def __init__(self, record: Record) -> None:
+        self._graph = WORKLOADS.parse(yaml.safe_load(record.spec_yaml).get("workload", "training")).graph()
+        self._num_workers = record.summary.num_workers
+
+    def name(self, rank: int, row: Mapping[str, Any], number: int) -> str:
+        """Of a bucket that is that many in its iteration; of a graph's exchange its own."""
+        if self._graph is None:
+            return f"bucket {number}"
+        return self._node(self._graph, rank, row["sequence"]).name or f"exchange {row['sequence']}"
+
+    def arguments(self, rank: int, row: Mapping[str, Any]) -> dict[str, object]:
+        """A bucket of gradients is an all-reduce of float32, whatever becomes of it on its way."""
+        if self._graph is None:
+            count = row["size_bytes"] // GRADIENT_ELEMENT_BYTES
+            return self._described("allreduce", count, count, "float32", range(self._num_workers))
+        node = self._node(self._graph, rank, row["sequence"])
+        if isinstance(node, Collective):
+            return self._collective(self._graph, rank, node)
+        pair = sorted((rank, node.peer))
+        if isinstance(node, Send):
+            described = self._described("send", node.num_elements, 0, node.element_type, pair)
+            return {**described, "Dst Rank": node.peer}
+        return {**self._described("recv", 0, node.num_elements, node.element_type, pair), "Src Rank": node.peer}
+
+    def _collective(self, graph: Graph, rank: int, node: Collective) -> dict[str, object]:
+        members = graph.groups[node.group]
+        whole, part = node.num_elements, node.num_elements // len(members)
+        root = {} if node.root is None else {"Root Rank": node.root}
+        splits = {} if node.splits is None else {"In split size": str(list(node.splits))}
+        given = {"all_gather": part, "gather": part, "scatter": whole if node.root == rank else 0}
+        made = {"reduce_scatter": part, "scatter": part, "gather": whole if node.root == rank else 0}
+        described = self._described(
+            COLLECTIVE_NAMES[node.operation],
+            given.get(node.operation, whole),
+            made.get(node.operation, whole),
+            node.element_type,
+            members,
+        )
+        return {**described, **root, **splits}
+
+    @staticmethod
+    def _described(
+        name: str, num_given: int, num_made: int, element_type: str, members: Sequence[int]
+    ) -> dict[str, object]:
+        return {
+            "Collective name": name,
+            "In msg nelems": num_given,
+            "Out msg nelems": num_made,
+            "dtype": TORCH_TYPES[element_type],
+            "Group size": len(members),
+            "Process Group Ranks": str(list(members)),
+        }
+
+    @staticmethod
+    def _node(graph: Graph, rank: int, sequence: int) -> Exchange:
+        """The rank's part of a match."""
+        node = next(graph.node(place) for place in graph.matches[sequence] if place[0] == rank)
+        assert not isinstance(node, Compute), "only exchanges are matched"
+        return node
+
+
 def _buckets(record: Record, clock: _Clock) -> Iterator[Event]:
+    exchanges = _Exchanges(record)
     for (rank,), buckets in record.buckets.sort("rank", "enqueued_s").group_by("rank", maintain_order=True):
         process = _worker(int(rank))
         waiting, serving = Lanes(), Lanes()
@@ -126,7 +195,7 @@ def _buckets(record: Record, clock: _Clock) -> Iterator[Event]:
         for row in buckets.iter_rows(named=True):
             # A group counts its operations from its beginning; a reader counts the buckets of an iteration.
             number = row["sequence"] - first.setdefault((row["phase"], row["index"]), row["sequence"])
-            name = f"bucket {number}"
+            name = exchanges.name(process - 1, row, number)
             if row["started_s"] > row["enqueued_s"]:
                 thread = _WAITING_THREAD + waiting.take(row["enqueued_s"], row["started_s"])
                 yield clock.span(f"{name} waits", process, thread, row["enqueued_s"], row["started_s"])
@@ -143,6 +212,7 @@ def _buckets(record: Record, clock: _Clock) -> Iterator[Event]:
                 payload_bytes=row["payload_bytes"],
                 encode_us=round(1e6 * row["encode_s"], 3),
                 decode_us=round(1e6 * row["decode_s"], 3),
+                **exchanges.arguments(process - 1, row),
             )
             if row["first_byte_s"] > row["started_s"]:
                 yield clock.span("until first byte", process, thread, row["started_s"], row["first_byte_s"])

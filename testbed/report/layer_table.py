@@ -23,6 +23,8 @@ def recorded_table(record: Record) -> LayerTable:
             f"{record.path}: a table of layers is made from measured iterations of training, replay or synthetic, and "
             f"this is a record of {experiment.workload.kind} with {measured.height}"
         )
+    if experiment.workload.graph() is not None:
+        raise SpecError(f"{record.path}: a graph was replayed, which has no layers; allowed: --format chrome")
     return table_of(experiment, record.iterations, record.buckets, dilation=record.summary.dilation)
 
 

@@ -67,7 +67,8 @@ class AgentControl(WorkerControl):
         self._rpc_error: type[RpcError] = grpc.RpcError
         self._concluded = False
         self._events: queue.SimpleQueue[messages.Event | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.max_send_message_length", -1)])
+        unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=unlimited)
         self._stub = ControlStub(self._channel)
         reply = self._stub.Register(
             messages.RegisterRequest(rank=rank, pid=os.getpid()),

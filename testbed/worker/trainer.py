@@ -26,7 +26,7 @@ from testbed.worker.run_queue import RunQueueClock, threads
 from testbed.worker.synchronisers import Alone, Situation, Synchroniser, synchroniser
 from testbed.worker.task import Batch, Task
 from testbed.worker.wall_time import durations_of
-from transports.baselines.base import STACKS, CommunicatorLike
+from transports.baselines.base import STACKS, CommunicatorLike, OnTrace
 from transports.channels.base import CHANNELS, PeerStatistics
 from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
@@ -36,6 +36,43 @@ from transports.execution.trace import OperationTrace
 from transports.torch_backend import autoload, process_group
 
 _GLOO: Final = "gloo"
+
+
+@contextmanager
+def process_group_of(
+    configuration: WorkerConfiguration, timeout_s: float, on_trace: OnTrace
+) -> Iterator[dist.ProcessGroup]:
+    """torch's default group of all workers, over what the spec exchanges with; `timeout_s` on the wall clock."""
+    stack = None if configuration.stack is None else STACKS.parse(configuration.stack)
+    backend = (stack and stack.torch_backend) or "testbed"  # gloo as torch's users have it
+    store = FileStore(configuration.store_path, configuration.num_workers)
+    if backend == _GLOO:
+        os.environ["GLOO_SOCKET_IFNAME"] = configuration.interface
+    else:
+        autoload.register()
+        process_group.configure(
+            process_group.ProcessGroupOptions(
+                collective=COLLECTIVES.parse(configuration.collective),
+                channel=CHANNELS.parse(configuration.channel),
+                address=configuration.address,
+                racks=configuration.racks,
+                stack=stack,
+                servers_meet=(GRADIENTS_GROUP, PrefixStore(GRADIENTS_GROUP, store)),
+                on_trace=on_trace,
+            )
+        )
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=configuration.rank,
+        world_size=configuration.num_workers,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    assert dist.group.WORLD is not None
+    try:
+        yield dist.group.WORLD
+    finally:
+        dist.destroy_process_group()
 
 
 class _Counted(NamedTuple):
@@ -74,7 +111,7 @@ class Trainer:
         model = task.build()
         self._pacer.bind(list(model.parameters()))
         computing = threads()
-        with self._process_group() as group:
+        with process_group_of(configuration, self._durations.timeout_s, self._recorder.completed) as group:
             opened = threads()
             self._compute_only(task.copy(model))
             if configuration.num_threads > 1:
@@ -116,40 +153,6 @@ class Trainer:
         switch = None if before.switch is None else (before.switch, after.switch)
         peers = None if before.peers is None or after.peers is None else (before.peers, after.peers)
         return WorkerResult.dump(switch, peers)
-
-    @contextmanager
-    def _process_group(self) -> Iterator[dist.ProcessGroup]:
-        configuration = self._configuration
-        stack = None if configuration.stack is None else STACKS.parse(configuration.stack)
-        backend = (stack and stack.torch_backend) or "testbed"  # gloo as torch's users have it
-        store = FileStore(configuration.store_path, configuration.num_workers)
-        if backend == _GLOO:
-            os.environ["GLOO_SOCKET_IFNAME"] = configuration.interface
-        else:
-            autoload.register()
-            process_group.configure(
-                process_group.ProcessGroupOptions(
-                    collective=COLLECTIVES.parse(configuration.collective),
-                    channel=CHANNELS.parse(configuration.channel),
-                    address=configuration.address,
-                    racks=configuration.racks,
-                    stack=stack,
-                    servers_meet=(GRADIENTS_GROUP, PrefixStore(GRADIENTS_GROUP, store)),
-                    on_trace=self._recorder.completed,
-                )
-            )
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=configuration.rank,
-            world_size=configuration.num_workers,
-            timeout=timedelta(seconds=self._durations.timeout_s),
-        )
-        assert dist.group.WORLD is not None
-        try:
-            yield dist.group.WORLD
-        finally:
-            dist.destroy_process_group()
 
     def _compute_only(self, model: nn.Module) -> None:
         """The same iterations on the same shapes, alone, with a model that is dropped afterwards."""

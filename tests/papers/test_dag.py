@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.theory.dag import buckets_by_layer, iteration_s
-from testbed.traces.formats.base import read_trace
+from testbed.traces.formats.base import read_table
 from testbed.traces.table import LayerTable
 
 
@@ -19,7 +19,7 @@ def num_nodes(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def table(data: Path, num_nodes: int) -> LayerTable:
-    return read_trace(data / "b_caffe" / f"tmp{num_nodes}comm.log")
+    return read_table(data / "b_caffe" / f"tmp{num_nodes}comm.log")
 
 
 def test_the_logs_have_all_layers(table: LayerTable) -> None:
@@ -39,4 +39,4 @@ def test_everything_one_after_the_other(table: LayerTable, num_nodes: int) -> No
 
 @pytest.mark.parametrize("name", ["tmp4ocomm", "tmp8ocomm", "tmpcomm"])
 def test_the_other_logs_are_read_too(data: Path, name: str) -> None:
-    assert read_trace(data / "b_caffe" / f"{name}.log").size_bytes == 13_379_136 * 4
+    assert read_table(data / "b_caffe" / f"{name}.log").size_bytes == 13_379_136 * 4

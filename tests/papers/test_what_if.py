@@ -12,7 +12,7 @@ import pytest
 from testbed.theory.buckets import ByTime
 from testbed.theory.what_if import Addition, FullAggregation, FullRing, read_addition, smallest_factor, what_if
 from testbed.traces.formats.backward_log import BackwardLog
-from testbed.traces.formats.base import read_trace
+from testbed.traces.formats.base import read_table
 from testbed.traces.table import LayerTable
 
 RATES_GBPS = (1, 10, 25, 40, 100)
@@ -66,7 +66,7 @@ FIGURE_8 = {
 @pytest.fixture(scope="module")
 def tables(data: Path) -> dict[str, LayerTable]:
     return {
-        model: read_trace(data / "training_bottleneck" / f"{model}.bk.log", BackwardLog(iteration=iteration))
+        model: read_table(data / "training_bottleneck" / f"{model}.bk.log", BackwardLog(iteration=iteration))
         for model, iteration in ITERATION_S.items()
     }
 

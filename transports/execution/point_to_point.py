@@ -159,6 +159,19 @@ class _Unexpected:
     is_refused: bool = False
 
 
+Bursts = tuple[tuple[int, ...], ...]
+"""Lengths of messages, each without the channel's header; those of one burst leave together."""
+
+
+def bursts(size_bytes: int) -> tuple[Bursts, Bursts]:
+    """What goes with a tensor of that size, and what comes back for it, when the receiver keeps up with its sender."""
+    if not size_bytes:
+        return ((CONTROL_BYTES,),), ()
+    if size_bytes <= EAGER_BYTES:
+        return ((CONTROL_BYTES, size_bytes),), ()
+    return ((CONTROL_BYTES,), (CONTROL_BYTES, size_bytes)), ((CONTROL_BYTES,),)
+
+
 class PairProtocol:
     """One member's side of a pair. Every method may add to `effects`, which the driver carries out in their order."""
 

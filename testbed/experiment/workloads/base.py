@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from testbed.experiment.fusion.base import Fusion
+from testbed.traces.graph import Graph
 from testbed.traces.table import LayerTable
 from transports.baselines.base import Stack
 from transports.channels.base import CHANNELS, Channel
@@ -118,6 +119,10 @@ class Workload(Options):
     def timed_layers(self) -> LayerTable | None:
         """The layers, and how long their parts of computing last, where the spec says it; None: computing takes as long
         as it takes."""
+        return None
+
+    def graph(self) -> Graph | None:
+        """What each worker computes and exchanges in an iteration, where that is not layers and their gradients."""
         return None
 
     def lone_exchanges(self) -> Sequence[tuple[str, int]]:

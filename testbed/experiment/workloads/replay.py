@@ -1,20 +1,33 @@
 """A trace: the layers of a known network as a device would compute them, or a file of somebody's measurements."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from testbed.errors import SpecError
-from testbed.experiment.iterative import Replayed
-from testbed.experiment.workloads.base import WORKLOADS
+from testbed.experiment.iterative import Replayed, milliseconds
+from testbed.experiment.workloads.base import WORKLOADS, unread
 from testbed.traces.derived import DEVICES, DeviceName, derived_table
-from testbed.traces.formats.base import lines_of, read_trace
+from testbed.traces.formats.base import File, lines_of, read_trace
+from testbed.traces.formats.graph import graph_text, parse_graph
 from testbed.traces.formats.layers import Layers, layers_text
+from testbed.traces.graph import Graph
 from testbed.traces.networks import NetworkName
 from testbed.traces.table import LayerTable
+
+if TYPE_CHECKING:
+    from testbed.experiment.experiment import Experiment
 
 _DEFAULT_DEVICE: Final[DeviceName] = "v100"
 _DEFAULT_BATCH_SIZE: Final = 32
@@ -37,17 +50,35 @@ class WrittenTrace(BaseModel):
         return layers
 
 
+class WrittenGraph(BaseModel):
+    """The same of a trace that is a graph."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    """Where it was read from."""
+    graph: str
+    """In the format `graph`."""
+
+    @field_validator("graph")
+    @classmethod
+    def _whole(cls, graph: str) -> str:
+        _graph(graph)
+        return graph
+
+
 @WORKLOADS.register
 class Replay(Replayed):
     """`{trace: resnet50, batch_size: 32, device: v100}`."""
 
     trace: Annotated[
-        NetworkName | WrittenTrace,
+        NetworkName | WrittenTrace | WrittenGraph,
         WithJsonSchema({"anyOf": [{"enum": list(get_args(NetworkName))}, {"type": ["string", "object"]}]}),
     ]
     """`alexnet`, `bert_base`, `googlenet`, `gpt2`, `mobilenet`, `resnet50`, `resnet101` or `vgg16`, whose times are
     derived from the multiplications of their layers; or a file in any of the formats that `testbed trace list` names,
-    from the directory in which the command runs."""
+    from the directory in which the command runs. A file that holds a graph for each worker is replayed as it is,
+    without layers, gradients or what is done with these; `testbed trace generate` makes such files."""
     device: DeviceName | None = None
     """Of a network named: `v100`, also where nothing is said. A file says what was recorded."""
     batch_size: int | None = Field(None, ge=1, le=65536)
@@ -63,7 +94,19 @@ class Replay(Replayed):
             return trace
         if not Path(trace).is_file():
             raise ValueError(f"{trace!r} is neither a network nor a file; allowed: {', '.join(names)}, or a file")
-        return {"file": trace, "layers": layers_text(read_trace(Path(trace)))}
+        found = read_trace(Path(trace))
+        if isinstance(found, Graph):
+            return {"file": trace, "graph": graph_text(found)}
+        return {"file": trace, "layers": layers_text(found)}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_its_form(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """A graph's workload is a class of its own, which a spec need not know."""
+        found = handler(data)
+        if cls is Replay and isinstance(found.trace, WrittenGraph):
+            return cast("Self", GraphReplay.model_validate({**data, "trace": found.trace}))
+        return found
 
     @model_validator(mode="before")
     @classmethod
@@ -79,10 +122,12 @@ class Replay(Replayed):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if not isinstance(self.trace, WrittenTrace):
+        if not isinstance(self.trace, WrittenTrace | WrittenGraph):
             return self
         if self.device is not None:
             raise ValueError("device: a file says what was recorded, on whatever device; leave it out")
+        if isinstance(self.trace, WrittenGraph):
+            return self
         table = _parsed(self.trace.layers)
         if self.batch_size is not None and table.batch_size is None:
             raise ValueError(
@@ -95,15 +140,112 @@ class Replay(Replayed):
 
     def layer_table(self) -> LayerTable:
         """The trace's table of layers, at the batch size requested."""
+        assert not isinstance(self.trace, WrittenGraph), "that is a GraphReplay"
         return _table(self.trace, self.device or _DEFAULT_DEVICE, self.batch_size)
 
     def origin(self) -> str:
         """The network and the device, or the file."""
-        if isinstance(self.trace, WrittenTrace):
+        if isinstance(self.trace, WrittenTrace | WrittenGraph):
             return self.trace.file
         device = DEVICES[self.device or _DEFAULT_DEVICE]
         measured = "that device's totals" if self.trace in device.totals else "the rate of ResNet-50 there"
         return f"{self.trace} on {self.device}, batch {self.batch_size} (derived from {measured})"
+
+
+class GraphReplay(Replay):
+    """`{trace: FILE}` where the file holds a graph for each worker.
+
+    What is computed takes the time that the graph says; what is exchanged is exchanged, by the process group, as soon
+    as the graph lets it. There are no layers, and no gradients to fuse, compress or apply.
+    """
+
+    entry: ClassVar[str] = "testbed.worker.graph_replay:work"
+    preload: ClassVar[Sequence[str]] = (
+        "torch",
+        "torch.distributed",
+        "transports.torch_backend.process_group",
+        "testbed.worker.graph_replay",
+    )
+
+    @model_validator(mode="after")
+    def _only_what_has_an_effect(self) -> Self:
+        fields = type(self).model_fields
+        for name in ("batch_size", "compute_only", "verify_gradients"):
+            if getattr(self, name) != fields[name].default:
+                raise ValueError(f"{name}: a graph has no layers and no gradients that it could be of; leave it out")
+        return self
+
+    def graph(self) -> Graph:
+        """The file's."""
+        assert isinstance(self.trace, WrittenGraph), "a table of layers is a Replay"
+        return _graph(self.trace.graph)
+
+    def timed_layers(self) -> LayerTable | None:
+        """None: a graph has no layers."""
+        return None
+
+    def parameter_shapes(self) -> Sequence[tuple[int, ...]]:
+        """None."""
+        return ()
+
+    def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
+        """None."""
+        return ()
+
+    def layer_backward_s(self) -> Sequence[float]:
+        """Of none."""
+        return ()
+
+    def phase_lengths(self) -> Mapping[str, int]:
+        """Nothing is computed without communication: what that would be compared with, one rank alone, is not the same
+        work."""
+        return {"warmup": self.warmup, "measured": self.iterations}
+
+    def computing(self) -> str:
+        """Replayed."""
+        graph = self.graph()
+        most_s = max(graph.compute_s(rank) for rank in range(graph.num_ranks))
+        return (
+            f"replayed, {self.origin()}: a graph of {sum(map(len, graph.ranks))} nodes; a rank computes for at most "
+            f"{milliseconds(most_s)}, and an iteration whose exchanges take no time lasts "
+            f"{milliseconds(graph.critical_path_s())}; contents are random numbers, their bytes are real"
+        )
+
+    def unsupported_synchronisation(self) -> str | None:
+        """A graph says itself when workers wait for each other."""
+        return "is for gradients, and a graph has none"
+
+    def incompatibilities(self, experiment: "Experiment") -> Sequence[str]:
+        """Another number of workers; what nobody would read; what does not go from worker to worker."""
+        graph, standard = self.graph(), type(experiment)(name="standard")
+        found = unread(
+            experiment, standard, ("fusion", "compression"), "is for gradients, and a graph has none; leave it out"
+        )
+        if graph.num_ranks != experiment.workers:
+            found.append(
+                f"workers: {experiment.workers} cannot replay a graph of {graph.num_ranks} ranks; allowed: "
+                f"{graph.num_ranks}, or a graph that `testbed trace generate --ranks {experiment.workers}` makes"
+            )
+        if experiment.stack is not None:
+            found.append(
+                f"stack: {experiment.stack.kind} has no groups and no messages beside its all-reduces; leave it out"
+            )
+        collective = experiment.collective
+        if collective.num_servers or collective.link_bytes("all_reduce", 1024, 4) is not None:
+            found.append(
+                f"collective: {collective.kind} adds elsewhere than in the workers, and a graph's groups exchange "
+                "among themselves; allowed: a collective of workers alone, such as ring"
+            )
+        return found
+
+
+@cache
+def _graph(text: str) -> Graph:
+    """Raises ValueError, which names the node."""
+    try:
+        return parse_graph(text, File(Path("graph"), b""))
+    except SpecError as error:
+        raise ValueError(str(error)) from None
 
 
 @cache

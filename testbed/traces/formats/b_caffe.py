@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceFormat, non_empty
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TextFormat, non_empty
 from testbed.traces.table import Layer, LayerTable
 
 _ROW: Final = re.compile(r"\[([^\[\]]*)\]\s*$")
@@ -27,7 +27,7 @@ class _Row(NamedTuple):
 
 
 @TRACE_FORMATS.register
-class BCaffe(TraceFormat):
+class BCaffe(TextFormat):
     """The trace format of B-Caffe; it has no options."""
 
     def recognises(self, lines: Sequence[Line]) -> bool:

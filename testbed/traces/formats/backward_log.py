@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceError, TraceFormat, cells, non_empty
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TextFormat, TraceError, cells, non_empty
 from testbed.traces.table import Layer, LayerTable
 from transports.units import Time
 
@@ -17,7 +17,7 @@ _NUM_HEADER_LINES = 3
 
 
 @TRACE_FORMATS.register
-class BackwardLog(TraceFormat):
+class BackwardLog(TextFormat):
     """Options: what the file does not say."""
 
     iteration_s: Time | None = Field(None, alias="iteration", gt=0)

@@ -14,7 +14,7 @@ from math import prod
 from statistics import median
 from typing import Final, NamedTuple
 
-from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceError, TraceFormat, cells, non_empty
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TextFormat, Trace, TraceError, cells, non_empty
 from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable, Shape
 
 COLUMNS: Final = ("id", "name", "forward", "backward", "comm", "size")
@@ -29,7 +29,7 @@ class _Row(NamedTuple):
 
 
 @TRACE_FORMATS.register
-class Layers(TraceFormat):
+class Layers(TextFormat):
     """A table of layers as text; the format has no options."""
 
     def recognises(self, lines: Sequence[Line]) -> bool:
@@ -54,6 +54,14 @@ class Layers(TraceFormat):
             host_to_device_s=parts.get("host_to_device_us", 0.0) * 1e-6,
             update_s=parts.get("update_us", 0.0) * 1e-6,
         )
+
+    def files(self, trace: Trace) -> Mapping[str, bytes]:
+        """See :class:`TraceFormat`."""
+        if not isinstance(trace, LayerTable):
+            raise TraceError(
+                "a graph says what each rank does, and a table of layers cannot say that; allowed: graph, chakra"
+            )
+        return {"": layers_text(trace).encode()}
 
 
 def layers_text(table: LayerTable) -> str:

@@ -1,4 +1,4 @@
-"""advise and trace on the command line."""
+"""advise on the command line."""
 
 import json
 from pathlib import Path
@@ -54,26 +54,3 @@ def test_what_cannot_be_is_refused_by_name(arguments: list[str], problem: str) -
     done = run("advise", *arguments)
     assert isinstance(done.exception, SpecError)
     assert problem in str(done.exception)
-
-
-def test_a_trace_is_shown_converted_and_read_back(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    assert run("trace", "convert", "resnet50", str(table)).exit_code == 0
-    reported, again = (json.loads(run("trace", "show", trace, "--json").stdout) for trace in ("resnet50", str(table)))
-    assert again["size_bytes"] == reported["size_bytes"] == 102_228_128
-    assert again["backward_s"] == pytest.approx(reported["backward_s"])
-    assert "layer4.2.conv3" in run("trace", "show", str(table)).stdout
-
-
-def test_a_files_batch_size_is_its_own(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    run("trace", "convert", "mobilenet", str(table))
-    done = run("trace", "show", str(table), "--batch-size", "8")
-    assert isinstance(done.exception, SpecError)
-
-
-def test_networks_and_formats_are_listed() -> None:
-    listed = json.loads(run("trace", "list", "--json").stdout)
-    assert "gpt2" in listed["networks"]
-    assert listed["formats"] == ["b_caffe", "backward_log", "layers"]
-    assert "resnet50" in run("trace", "list").stdout

@@ -173,3 +173,14 @@ def test_what_cannot_be_is_refused(record: Make, tmp_path: Path) -> None:
         chrome_trace(replace(loaded, iterations=loaded.iterations.clear()))
     with pytest.raises(MissingRequirementError, match="cannot write"):
         write_trace(loaded, tmp_path / "missing" / "trace.json")
+
+
+def test_buckets_are_described_as_torchs_profiler_describes_an_all_reduce(record: Make) -> None:
+    loaded = record(num_workers=4, num_iterations=3)
+    found = [event["args"] for event in events(loaded) if "size_bytes" in event.get("args", {})]
+    assert len(found) == loaded.buckets.height
+    for arguments in found:
+        assert arguments["Collective name"] == "allreduce"
+        assert arguments["In msg nelems"] == arguments["Out msg nelems"] == arguments["size_bytes"] / 4
+        assert (arguments["dtype"], arguments["Group size"]) == ("Float", 4)
+        assert arguments["Process Group Ranks"] == "[0, 1, 2, 3]"

@@ -1,12 +1,13 @@
 """Reading traces: what a table says, how a file's format is recognised, what is refused and where."""
 
+import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from testbed.traces.formats.base import TRACE_FORMATS, Line, TraceError, TraceFormat, read_trace
+from testbed.traces.formats.base import TRACE_FORMATS, Line, TextFormat, TraceError, read_trace
 from testbed.traces.table import Layer, LayerTable
 
 TABLE = LayerTable(
@@ -69,14 +70,47 @@ def test_any_text_is_a_trace_or_is_refused_with_the_file_named(text: str, beginn
     lines = [Line(Path("f"), number, line) for number, line in enumerate((beginning + text).splitlines(), 1)]
     lines = [line for line in lines if line.text.strip()]
     for cls in TRACE_FORMATS:
-        if lines:
-            outcome = parsed(cls(), lines)
+        if lines and isinstance(trace_format := cls(), TextFormat):
+            outcome = parsed(trace_format, lines)
             assert outcome.startswith("f") if isinstance(outcome, str) else outcome.size_bytes > 0
 
 
-def parsed(trace_format: TraceFormat, lines: list[Line]) -> LayerTable | str:
+def parsed(trace_format: TextFormat, lines: list[Line]) -> LayerTable | str:
     """The table, or what the file is refused with."""
     try:
         return trace_format.parse(lines)
     except TraceError as error:
         return str(error)
+
+
+@given(
+    st.binary(max_size=300), st.sampled_from(["x.0.et", "x.json", "x.txt", "x.groups.json", "x.1.et.gz"]), st.booleans()
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_under_any_name_are_a_trace_or_are_refused_with_their_name(
+    tmp_path: Path, data: bytes, name: str, says_kineto: bool
+) -> None:
+    path = tmp_path / name
+    path.write_bytes((b'{"schemaVersion": 1, ' if says_kineto else b"") + data)
+    for cls in (None, *TRACE_FORMATS):
+        try:
+            read_trace(path, cls and cls())
+            outcome = "valid"
+        except TraceError as error:
+            outcome = str(error)
+        assert outcome == "valid" or str(path) in outcome
+
+
+def test_a_compressed_file_is_unpacked_and_a_broken_one_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt.gz"
+    packed = gzip.compress(b"Id Name Forward Backward Comm Size\n0 a 1 2 - 4\n")
+    path.write_bytes(packed)
+    assert isinstance(read_trace(path), LayerTable)
+    path.write_bytes(packed[:-9])
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_trace(path)
+
+
+def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="has no files"):
+        read_trace(tmp_path)

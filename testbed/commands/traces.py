@@ -1,0 +1,364 @@
+"""trace: what a training computes and exchanges, as files: shown, generated, imported, exported."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args
+
+import typer
+
+from testbed.commands.options import EPILOG, Json, emit
+from testbed.errors import SpecError
+from transports.bench.terminal import standard_output
+from transports.errors import OptionError
+
+if TYPE_CHECKING:
+    from testbed.traces.formats.base import Trace as AnyTrace
+    from testbed.traces.formats.base import TraceFormat
+    from testbed.traces.graph import Graph
+    from testbed.traces.table import LayerTable
+
+commands: Final = typer.Typer(
+    no_args_is_help=True,
+    help="Look at traces, make them, read and write the formats of others. A trace is a table of layers, which all "
+    "workers compute and whose gradients they exchange, or a graph of what each rank computes and exchanges.",
+)
+
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size", min=1, max=65536, help="Samples per worker of a network named; 32 where nothing is said."
+    ),
+]
+Trace = Annotated[
+    str,
+    typer.Argument(
+        help="A network, such as resnet50 (`testbed trace list` names all), or a file of a layer-wise trace.",
+        metavar="TRACE",
+        show_default=False,
+    ),
+]
+_AnyTrace = Annotated[
+    str,
+    typer.Argument(
+        help="A network, such as resnet50 (`testbed trace list` names all); a file; or a directory with a file for "
+        "each rank.",
+        metavar="TRACE",
+        show_default=False,
+    ),
+]
+_Output = Annotated[Path, typer.Argument(help="The file to write.", metavar="FILE", show_default=False)]
+_Ranks = Annotated[int, typer.Option("--ranks", min=2, max=4096, help="How many.", show_default=False)]
+
+
+class Loaded(NamedTuple):
+    """A table of layers, and where it is from."""
+
+    table: "LayerTable"
+    name: str
+    source: str
+
+
+def load_table(trace: str, batch_size: int | None) -> Loaded:
+    """A network's table, or a file's. Raises SpecError."""
+    from testbed.traces.formats.base import read_table
+
+    return _network(trace, batch_size) or Loaded(
+        read_table(_path(trace, batch_size)), Path(trace).name, f"from {trace}"
+    )
+
+
+def _network(trace: str, batch_size: int | None) -> Loaded | None:
+    from testbed.traces.derived import DEVICES, derived_table
+    from testbed.traces.networks import NetworkName
+
+    for name in get_args(NetworkName):
+        if trace == name:
+            size = batch_size or 32
+            source = f"derived, batch {size}; {DEVICES['v100'].source}"
+            return Loaded(derived_table(name, batch_size=size), trace, source)
+    return None
+
+
+def _path(trace: str, batch_size: int | None) -> Path:
+    """Of a trace that is no network. Raises SpecError."""
+    from testbed.traces.networks import NetworkName
+
+    if not Path(trace).exists():
+        known = ", ".join(get_args(NetworkName))
+        raise SpecError(f"{trace!r} is neither a network nor a file; networks: {known}")
+    if batch_size is not None:
+        raise SpecError("--batch-size goes with a network's name: a file says what was recorded, at one batch size")
+    return Path(trace)
+
+
+def _load(trace: str, batch_size: int | None) -> "AnyTrace":
+    from testbed.traces.formats.base import read_trace
+
+    loaded = _network(trace, batch_size)
+    return read_trace(_path(trace, batch_size)) if loaded is None else loaded.table
+
+
+@commands.command("show", epilog=EPILOG, short_help="Print a trace: its layers, or what its ranks do.")
+def show(trace: _AnyTrace, batch_size: BatchSize = None, as_json: Json = False) -> None:
+    """Print a trace: how long its layers compute, and how many bytes of gradients they make; or of a graph what each
+    rank computes and exchanges.
+
+    Examples:
+
+      testbed trace show resnet50
+      testbed trace show fsdp8.json
+      testbed trace show profiles/        (torch's profiler, a file for each rank)
+    """
+    from testbed.report.terminal.advice import render_trace, trace_json
+    from testbed.report.terminal.graph import graph_json, render_graph
+    from testbed.traces.graph import Graph
+
+    loaded = _load(trace, batch_size)
+    if isinstance(loaded, Graph):
+        if as_json:
+            emit(graph_json(loaded, trace))
+        else:
+            render_graph(loaded, trace, standard_output())
+        return
+    table = load_table(trace, batch_size)
+    if as_json:
+        emit(trace_json(*table))
+    else:
+        render_trace(*table, standard_output())
+
+
+@commands.command("list", epilog=EPILOG, short_help="Name networks, formats and generators.")
+def list_traces(as_json: Json = False) -> None:
+    """Name the networks that traces are derived for, the formats that can be read and written, and the generators of
+    graphs."""
+    from testbed.traces.formats.base import TRACE_FORMATS, writable
+    from testbed.traces.generators.base import GENERATORS
+    from testbed.traces.networks import NetworkName
+
+    known = {
+        "networks": list(get_args(NetworkName)),
+        "formats": TRACE_FORMATS.kinds(),
+        "formats_written": writable(),
+        "generators": GENERATORS.kinds(),
+    }
+    if as_json:
+        emit(known)
+        return
+    titles = ("networks", "formats read", "formats written", "generators")
+    lines = [f"{title}: {', '.join(names)}" for title, names in zip(titles, known.values(), strict=True)]
+    standard_output().print("\n".join(lines), highlight=False)
+
+
+@commands.command("generate", epilog=EPILOG, short_help="Make the graph of a training divided among ranks.")
+def generate(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="data_parallel, fsdp, pipeline, tensor_parallel or mixture_of_experts.",
+            metavar="GENERATOR",
+            show_default=False,
+        ),
+    ],
+    trace: Trace,
+    output: _Output,
+    ranks: _Ranks,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="An option of the generator, such as --set micro_batches=16.", metavar="OPTION=VALUE"
+        ),
+    ] = None,
+    batch_size: BatchSize = None,
+    format_: Annotated[str, typer.Option("--format", help="graph, or chakra for ASTRA-sim and others.")] = "graph",
+) -> None:
+    """Make the graph of an iteration, for any number of ranks, from a table of layers.
+
+    Examples:
+
+      testbed trace generate fsdp gpt2 fsdp8.json --ranks 8 --batch-size 4
+      testbed trace generate pipeline gpt2 1f1b.json --ranks 4 --set activations=6MiB --set micro_batches=8
+      testbed trace generate mixture_of_experts gpt2 moe.json --ranks 8 --set tokens=12MiB --set skew=1
+      testbed trace generate tensor_parallel gpt2 tp.json --ranks 4 --set activations=6MiB
+      testbed run SPEC --set 'workload={kind: replay, trace: fsdp8.json}' --set workers=8
+    """
+    from pydantic import ValidationError
+
+    from testbed.experiment.explanations import explanations
+    from testbed.traces.formats.base import TRACE_FORMATS
+    from testbed.traces.generators.base import GENERATORS
+
+    with _as_spec_errors():
+        given = _options(options or [])
+        try:
+            generator = GENERATORS.parse({"kind": kind, **given})
+        except ValidationError as error:
+            raise SpecError("\n".join(explanations(error, given, GENERATORS[kind]))) from None
+        written = TRACE_FORMATS.parse(format_)
+    _write(written, generator.generate(load_table(trace, batch_size).table, ranks), output)
+
+
+@commands.command("schedule", epilog=EPILOG, short_help="Write a collective's messages, rank by rank.")
+def schedule(
+    collective: Annotated[
+        str, typer.Argument(help="ring, tree, halving_doubling, ...", metavar="COLLECTIVE", show_default=False)
+    ],
+    output: _Output,
+    ranks: _Ranks,
+    size: Annotated[str, typer.Option("--size", help="Of the larger buffer: 25MB, 1MiB.")] = "25MB",
+    operation: Annotated[
+        str, typer.Option("--operation", help="all_reduce, all_gather, reduce_scatter, ...")
+    ] = "all_reduce",
+    element_type: Annotated[str, typer.Option("--type", help="Of elements.")] = "float32",
+    format_: Annotated[
+        str, typer.Option("--format", help="chakra, as ASTRA-sim's custom collectives; or graph.")
+    ] = "chakra",
+) -> None:
+    """Write the messages of one collective as a graph of sends and receives, a file for each rank: what a simulator
+    takes as a custom collective.
+
+    Example: testbed trace schedule halving_doubling schedules/hd --ranks 8 --size 64MiB
+    """
+    from testbed.traces.formats.base import TRACE_FORMATS
+    from testbed.traces.graph import ELEMENT_BYTES
+    from testbed.traces.schedules import schedule_graph
+    from transports.collectives.base import COLLECTIVES
+    from transports.units import parse_size_bytes
+
+    with _as_spec_errors():
+        if element_type not in ELEMENT_BYTES:
+            raise SpecError(f"--type: {element_type!r} is not known; allowed: {', '.join(ELEMENT_BYTES)}")
+        try:
+            size_bytes = parse_size_bytes(size)
+        except ValueError as error:
+            raise SpecError(f"--size: {error}") from None
+        if size_bytes % ELEMENT_BYTES[element_type]:
+            raise SpecError(f"--size: {size_bytes} bytes, which no number of {element_type} has")
+        count = size_bytes // ELEMENT_BYTES[element_type]
+        graph = schedule_graph(COLLECTIVES.parse(collective), operation, ranks, count, element_type)  # type: ignore[arg-type]  # checked there
+        written = TRACE_FORMATS.parse(format_)
+    _write(written, graph, output)
+
+
+@commands.command("import", epilog=EPILOG, short_help="Read a trace of any format, write it in our own.")
+def import_trace(
+    trace: _AnyTrace,
+    output: _Output,
+    batch_size: BatchSize = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="What the trace is, where it is not recognised: kineto, chakra, layers, ..."),
+    ] = None,
+) -> None:
+    """Read a trace of any format and write it as a file of our own, to be looked at, edited and replayed: a table with
+    the columns Id Name Forward Backward Comm Size, or a graph in JSON.
+
+    Formats: tables of layers; `wait_us,bytes` logs; B-Caffe's logs; Kineto, as torch's profiler writes it with
+    record_shapes=True (a directory with a file for each rank); MLCommons Chakra (NAME.0.et, NAME.1.et, ... in a
+    directory).
+
+    Examples:
+
+      testbed trace import profiles/ mine.json && testbed trace show mine.json
+      testbed trace import chakra_traces/ mine.json
+    """
+    from testbed.traces.formats.base import TRACE_FORMATS, read_trace
+    from testbed.traces.graph import Graph
+
+    with _as_spec_errors():
+        if format_ is None:
+            loaded = _load(trace, batch_size)
+        else:
+            loaded = read_trace(_path(trace, batch_size), TRACE_FORMATS.parse(format_))
+        written = TRACE_FORMATS.parse("graph" if isinstance(loaded, Graph) else "layers")
+    _write(written, loaded, output)
+
+
+@commands.command("export", epilog=EPILOG, short_help="Write a record, or a trace, for other tools.")
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="The directory of a record; or a trace, as `testbed trace show` takes it.",
+            metavar="SOURCE",
+            show_default=False,
+        ),
+    ],
+    output: _Output,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="Of a record: layers (the table that `workload: replay` takes) or chrome (for Perfetto, with the "
+            "argument names of torch's profiler). Of a trace: layers, graph or chakra.",
+        ),
+    ] = "layers",
+    batch_size: BatchSize = None,
+) -> None:
+    """Write what a run was, or what a trace says, in a format of others.
+
+    Of a run: how long its layers computed and how many bytes of gradients they made, to be replayed; or everything that
+    happened. Chakra is a file for each rank, FILE.0.et, FILE.1.et, ..., and FILE.groups.json where ranks have groups.
+
+    Examples:
+
+      testbed trace export results/RECORD mine.txt
+      testbed run experiments/quickstart.yaml --set 'workload={kind: replay, trace: mine.txt}'
+      testbed trace export results/RECORD run.json.gz --format chrome
+      testbed trace export fsdp8.json astra/fsdp8 --format chakra
+    """
+    from testbed.traces.formats.base import TRACE_FORMATS
+
+    if (Path(source) / "summary.json").is_file():
+        _export_record(Path(source), output, format_)
+        return
+    with _as_spec_errors():
+        written = TRACE_FORMATS.parse(format_)
+    _write(written, _load(source, batch_size), output)
+
+
+def _export_record(path: Path, output: Path, format_: str) -> None:
+    from testbed.record.reader import load as load_record
+    from testbed.report.chrome_trace import write_trace
+    from testbed.report.layer_table import recorded_table
+    from testbed.traces.formats.base import TRACE_FORMATS
+
+    if format_ == "chrome":
+        write_trace(load_record(path), output)
+    elif format_ == "layers":
+        _write(TRACE_FORMATS.parse("layers"), recorded_table(load_record(path)), output)
+    else:
+        raise SpecError(f"--format is {format_!r}; of a record allowed: layers, chrome")
+
+
+def _write(trace_format: "TraceFormat", trace: "LayerTable | Graph", output: Path) -> None:
+    from testbed.record.writer import replace_bytes
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for appendix, data in trace_format.files(trace).items():
+        replace_bytes(output.with_name(output.name + appendix), data)
+
+
+@contextmanager
+def _as_spec_errors() -> Iterator[None]:
+    """What a registry refuses was said on the command line."""
+    try:
+        yield
+    except OptionError as error:
+        raise SpecError(str(error)) from None
+
+
+def _options(texts: Sequence[str]) -> dict[str, Any]:
+    """`activations=6MiB` and others. Raises SpecError."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise SpecError(f"--set is {text!r}; write an option and a value, such as activations=6MiB")
+        try:
+            found[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SpecError(f"--set {name}: {value!r} is no value") from None
+    return found

@@ -1,0 +1,97 @@
+"""trace on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from testbed.cli import app
+from testbed.errors import SpecError
+from testbed.traces.formats.base import read_trace
+from testbed.traces.graph import Graph
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["trace", *arguments])
+
+
+def test_a_network_is_written_as_a_table_and_read_back(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    assert run("export", "resnet50", str(table)).exit_code == 0
+    reported, again = (json.loads(run("show", trace, "--json").stdout) for trace in ("resnet50", str(table)))
+    assert again["size_bytes"] == reported["size_bytes"] == 102_228_128
+    assert again["backward_s"] == pytest.approx(reported["backward_s"])
+    assert "layer4.2.conv3" in run("show", str(table)).stdout
+
+
+def test_a_files_batch_size_is_its_own(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    run("import", "mobilenet", str(table))
+    done = run("show", str(table), "--batch-size", "8")
+    assert isinstance(done.exception, SpecError)
+
+
+def test_networks_formats_and_generators_are_listed() -> None:
+    listed = json.loads(run("list", "--json").stdout)
+    assert "gpt2" in listed["networks"]
+    assert listed["formats"] == ["b_caffe", "backward_log", "chakra", "graph", "kineto", "layers"]
+    assert listed["formats_written"] == ["chakra", "graph", "layers"]
+    assert "fsdp" in listed["generators"]
+    assert "resnet50" in run("list").stdout
+
+
+def test_a_graph_is_generated_shown_exported_and_imported(tmp_path: Path) -> None:
+    graph, again = tmp_path / "graph.json", tmp_path / "again.json"
+    options = ("--ranks", "4", "--set", "activations=6MiB", "--set", "micro_batches=4", "--batch-size", "4")
+    assert run("generate", "pipeline", "gpt2", str(graph), *options).exit_code == 0
+    shown = json.loads(run("show", str(graph), "--json").stdout)
+    assert (shown["num_ranks"], shown["exchanges"]) == (
+        4,
+        [{"operation": "message", "element_type": "float32", "size_bytes": 6 * 2**20, "count": 24}],
+    )
+    assert "a graph of 4 ranks" in run("show", str(graph)).stdout
+    assert run("export", str(graph), str(tmp_path / "et" / "p"), "--format", "chakra").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "et").iterdir()) == ["p.0.et", "p.1.et", "p.2.et", "p.3.et"]
+    assert run("import", str(tmp_path / "et"), str(again)).exit_code == 0
+    first, second = read_trace(graph), read_trace(again)
+    assert isinstance(first, Graph)
+    assert isinstance(second, Graph)
+    assert first.matches == second.matches
+    assert first.sent_bytes == second.sent_bytes
+
+
+def test_a_collectives_schedule_is_written_for_each_rank(tmp_path: Path) -> None:
+    assert run("schedule", "ring", str(tmp_path / "s" / "ring"), "--ranks", "3", "--size", "3MiB").exit_code == 0
+    graph = read_trace(tmp_path / "s")
+    assert isinstance(graph, Graph)
+    assert graph.sent_bytes == 2 * 2 * 3 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("generate", "pip", "gpt2", "x", "--ranks", "2"), "'pip' is not a generator; allowed: data_parallel"),
+        (("generate", "pipeline", "gpt2", "x", "--ranks", "2"), "activations: required"),
+        (("generate", "fsdp", "gpt2", "x", "--ranks", "2", "--set", "unit=net"), "unit: allowed: 'block' or 'layer'"),
+        (("generate", "fsdp", "gpt2", "x", "--ranks", "2", "--set", "unit"), "write an option and a value"),
+        (("generate", "fsdp", "gpt2", "x", "--ranks", "2", "--format", "kineto"), "format kineto is only read"),
+        (("generate", "fsdp", "gpt", "x", "--ranks", "2"), "'gpt' is neither a network nor a file"),
+        (("export", "resnet50", "x", "--format", "chakra"), "a table of layers is no graph until"),
+        (("export", "resnet50", "x", "--format", "pdf"), "'pdf' is not a trace format; allowed: b_caffe"),
+        (("import", "resnet51", "x"), "'resnet51' is neither a network nor a file"),
+        (("schedule", "ring", "x", "--ranks", "2", "--size", "big"), "--size: "),
+        (("schedule", "ring", "x", "--ranks", "2", "--size", "3B"), "3 bytes, which no number of float32 has"),
+        (("schedule", "ring", "x", "--ranks", "2", "--operation", "sum"), "operation 'sum' is not known"),
+        (("schedule", "rings", "x", "--ranks", "2"), "'rings' is not a collective"),
+        (("schedule", "ring", "x", "--ranks", "2", "--type", "int"), "--type: 'int' is not known"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    arguments: tuple[str, ...], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments)
+    assert isinstance(done.exception, SpecError)
+    assert problem in str(done.exception)
+    assert not list(tmp_path.iterdir())
