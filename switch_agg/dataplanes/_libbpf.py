@@ -120,7 +120,8 @@ class BpfObject:
     def run(self, program: str, frame: bytes, segment_bytes: int = 0) -> tuple[int, bytes, int]:
         """BPF_PROG_TEST_RUN: the program's verdict on a frame, the frame afterwards, and the nanoseconds.
 
-        With `segment_bytes` the frame stands for several, with so much of the payload each (UDP_SEGMENT). Raises OSError.
+        With `segment_bytes` the frame stands for several, with so much of the payload each (UDP_SEGMENT). Raises
+        OSError.
         """
 
         class Options(ctypes.Structure):

@@ -614,7 +614,7 @@ __noinline int meet_chunk(struct __sk_buff *skb, __u32 index) {
     }
     __u32 chunk = state->chunk = bpf_ntohl(header->chunk), kind = header->kind_size >> 4, worker = message->worker;
     enum fault fault = message->from_parent || message->was_held ? NO_FAULT : fate(UP, worker, chunk);
-    if (fault == REORDER && hold(skb, UP, worker, message->interface, index)) {
+    if (fault == REORDER && !message->length_differs && hold(skb, UP, worker, message->interface, index)) {
         ADD(rx, -1ULL); /* it is counted when it passes */
         return KEPT;
     }
@@ -728,7 +728,8 @@ __noinline int meet(struct __sk_buff *skb) {
     if (kind < KIND_SATURATED || kind > KIND_DATA_32) return TC_ACT_OK;
 
     __u32 udp_bytes = bpf_ntohs(frame->udp.len), each_bytes = skb->gso_size, num_chunks = 1;
-    if (each_bytes) num_chunks = (udp_bytes - sizeof(struct udphdr) + each_bytes - 1) / each_bytes;
+    if (each_bytes && udp_bytes > sizeof(struct udphdr))
+        num_chunks = (udp_bytes - sizeof(struct udphdr) + each_bytes - 1) / each_bytes;
     message->length_differs = each_bytes ? each_bytes != DATAGRAM_BYTES || num_chunks > MAX_CHUNKS
                                          : udp_bytes != sizeof(struct udphdr) + DATAGRAM_BYTES;
     ADD(rx, num_chunks);
