@@ -73,7 +73,8 @@ def test_the_switch_adds_and_training_goes_as_around_a_ring(
 
 
 def test_wireshark_reads_what_crossed_a_link(tmp_path: Path) -> None:
-    summary = run(tmp_path, "collective=in_network", "workers=2", options=("--capture", "w1-s0"))
+    options = ("--capture", "w1-s0", "--capture-bytes", "65536")  # the headers of every chunk in a message
+    summary = run(tmp_path, "collective=in_network", "workers=2", options=options)
     (captured,) = summary["captures"]
     fields = ("ip.src", "frame.len", "switch_agg.kind", "switch_agg.chunk", "switch_agg.epoch")
     wanted = [word for field in fields for word in ("-e", field)]
