@@ -154,7 +154,7 @@ def test_of_a_message_some_chunks_may_be_complete(kind: str) -> None:
         send(0, 1, 2, 3, 4)
         send(1, 1)
         assert results(0, 1) == results(1, 1) == [(1, {21})]
-        send(1, 1, 2, 3, 4, 5)  # asked again; complete; the first of two
+        send(1, 1, 2, 3, 4, 5)  # requested again; complete; the first of two
         assert results(1, 4) == [(chunk, {21}) for chunk in (1, 2, 3, 4)]
         assert results(0, 3) == [(chunk, {21}) for chunk in (2, 3, 4)]
         send(0, 5, 2)

@@ -11,7 +11,7 @@
  * what comes down from there is the result.
  *
  * What comes may be one datagram, or a message of several that nothing on the way has cut up (UDP_SEGMENT in udp(7)). Its
- * chunks are added one by one, and where all of them have become results, or all are asked for again, the message leaves
+ * chunks are added one by one, and where all of them have become results, or all are requested again, the message leaves
  * as one, too. Where only some have, these leave one by one, from what the versions keep.
  *
  * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What is missing in this one: partial sums
