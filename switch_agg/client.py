@@ -18,7 +18,7 @@ from switch_agg.driver import Driver, open_socket
 from switch_agg.errors import AggregationError, AggregatorLostError, EpochEndedError, OverflowedError
 from switch_agg.job import Job
 from switch_agg.native import worker as native
-from switch_agg.offloads import cuts_messages
+from switch_agg.offloads import max_segments_from
 from switch_agg.quantize import Codec, Exponents, Floats, NumpyCodec, Quantizer, Round, Rows
 from switch_agg.round_trip import INITIAL_TIMEOUT_S, MIN_PATIENCE, MIN_TIMEOUT_S
 from switch_agg.window import WindowPolicy
@@ -51,13 +51,12 @@ class Client:
         max_silence_s: float = MAX_SILENCE_S,
         min_timeout_s: float = MIN_TIMEOUT_S,
         use_native: bool = True,
-        cut: bool | None = None,
+        max_segments: int | None = None,
     ) -> None:
         """Opens the socket; :meth:`join` comes first. Raises OSError, and UnsupportedError where C cannot be built.
 
-        `cut` hands the kernel several chunks as one message (UDP_SEGMENT), at a fraction of the processor time. The way
-        must then cut them up before the aggregator, as a network card does. None: where the interface is known to
-        (:mod:`switch_agg.offloads`).
+        Up to `max_segments` chunks go to the kernel as one message (UDP_SEGMENT), at a fraction of the processor time.
+        None: as many as the interface lets pass as one (:mod:`switch_agg.offloads`).
         """
         policy = policy or WindowPolicy()
         self.job = job
@@ -76,6 +75,8 @@ class Client:
             min_timeout_s=min_timeout_s,
         )
         self._driver = Driver(self._core, self._socket)
+        if max_segments is None:
+            max_segments = max_segments_from(self._socket.getsockname()[0])
         self._quantizer = Quantizer(job.num_workers, job.num_elements, self._codec, job.form)
         self._rows_memory = np.empty(0, np.uint8)
         """Kept from one reduction of floats to the next: the kernel clears every page that it gives out anew."""
@@ -89,7 +90,7 @@ class Client:
             job=job.number,
             socket=self._socket.fileno(),
             policy=native.POLICIES[policy.kind],
-            cut=cuts_messages(self._socket.getsockname()[0]) if cut is None else cut,
+            max_segments=max_segments,
             max_silence_s=max_silence_s,
             min_timeout_s=min_timeout_s,
             target_s=policy.target_s,

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from errno import EBADF, ENOTSOCK
+from sys import byteorder
 from typing import Final
 
 from switch_agg.clock import machine_s, now_s
 from switch_agg.core import Address, Core, Datagram
-from switch_agg.wire import HEADER, SIZES
 
-MAX_DATAGRAM_BYTES: Final = HEADER.size + 4 * max(SIZES.values())
+MAX_MESSAGE_BYTES: Final = 1 << 16
 MAX_BATCH: Final = 64
 SOCKET_BUFFER_BYTES: Final = 8 * 2**20
 """A whole pool of jumbo chunks; the kernel grants root what net.core.rmem_max would cut."""
@@ -22,6 +22,7 @@ _SO_RCVBUFFORCE: Final = 33
 _SO_SNDBUFFORCE: Final = 32
 _CONGESTION_EXPERIENCED: Final = 3
 _ECT_0: Final = 2
+_UDP_GRO: Final = 104
 _WAKE_S: Final = 0.1
 _SOCKET_IS_GONE: Final = frozenset({EBADF, ENOTSOCK})
 """Errors of sendto(2) that are no destination's."""
@@ -29,7 +30,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def open_socket(local: Address, *, remote: Address | None = None) -> socket.socket:
-    """A UDP socket with large buffers that says it understands ECN and reports marks. Raises OSError."""
+    """A UDP socket with large buffers that says it understands ECN and reports marks, and takes messages of several
+    datagrams that nothing on the way has cut up as one (UDP_GRO). Raises OSError."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         for force, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
@@ -39,6 +41,7 @@ def open_socket(local: Address, *, remote: Address | None = None) -> socket.sock
                 opened.setsockopt(socket.SOL_SOCKET, plain, SOCKET_BUFFER_BYTES)
         opened.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, _ECT_0)
         opened.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        opened.setsockopt(socket.SOL_UDP, _UDP_GRO, 1)
         opened.setblocking(False)
         opened.bind(local)
         if remote is not None:
@@ -86,17 +89,20 @@ class Driver:
                 core.expire(clock())
 
     def receive(self) -> None:
-        """Hand the core what has come, at most one batch."""
+        """Hand the core what has come, about one batch."""
         batch: list[Datagram] = []
         # ECONNREFUSED says that nobody listened to an earlier datagram: the core's timers decide what that means.
         with suppress(BlockingIOError, ConnectionRefusedError):
             while len(batch) < MAX_BATCH:
-                data, ancillary, _, peer = self._socket.recvmsg(MAX_DATAGRAM_BYTES + 1, 64)
-                marked = any(
-                    level == socket.IPPROTO_IP and kind == socket.IP_TOS and value[0] & 3 == _CONGESTION_EXPERIENCED
-                    for level, kind, value in ancillary
-                )
-                batch.append(Datagram(peer, data, marked))
+                data, ancillary, _, peer = self._socket.recvmsg(MAX_MESSAGE_BYTES, 64)
+                marked, each_bytes = False, max(1, len(data))
+                for level, kind, value in ancillary:
+                    if (level, kind) == (socket.IPPROTO_IP, socket.IP_TOS):
+                        marked = value[0] & 3 == _CONGESTION_EXPERIENCED
+                    elif (level, kind) == (socket.SOL_UDP, _UDP_GRO):
+                        each_bytes = int.from_bytes(value, byteorder)
+                starts = range(0, max(1, len(data)), each_bytes)
+                batch.extend(Datagram(peer, data[at : at + each_bytes], marked) for at in starts)
         if batch:
             self._core.receive(batch, self._clock())
 

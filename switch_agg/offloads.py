@@ -1,48 +1,38 @@
-"""Whether an interface cuts messages of several datagrams up itself: the features of ethtool(8), by its ioctls.
+"""How many datagrams an interface lets pass as one message: what `ip -d link` shows as `gso_max_segs`, by netlink.
 
-A veth pair has `tx-udp-segmentation` on, which means that it passes such a message on whole, to be cut up by the last
-receiver; a program on the way would then see one long datagram. With the feature off, the kernel cuts it up behind the
-interface's queue.
+A message of several datagrams (UDP_SEGMENT in udp(7)) goes through the stack and its queues once. A veth pair passes it
+on whole, up to that many; of a longer one the kernel makes single datagrams as it leaves the interface's queue.
 """
 
-import array
 import fcntl
 import socket
 import struct
-from functools import cache
+from collections.abc import Iterator
 from typing import Final
 
-UDP_SEGMENTATION: Final = "tx-udp-segmentation"
 _SIOCGIFADDR: Final = 0x8915
-_SIOCETHTOOL: Final = 0x8946
-_GET_STRINGS: Final = 0x1B
-_GET_SIZES: Final = 0x37
-_GET_FEATURES: Final = 0x3A
-_SET_FEATURES: Final = 0x3B
-_FEATURES: Final = 4
-"""ETH_SS_FEATURES of linux/ethtool.h: the set of the features' names."""
-_NAME_BYTES: Final = 32
-_WORD_BITS: Final = 32
+_HEADER: Final = struct.Struct("=IHHII")
+"""struct nlmsghdr of linux/netlink.h: bytes, type, flags, sequence number, port."""
+_LINK: Final = struct.Struct("=BxHiII")
+"""struct ifinfomsg of linux/rtnetlink.h: family, type, index, flags, change."""
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_RTM_GETLINK: Final = 18
+_RTM_NEWLINK: Final = 16
+_NLM_F_REQUEST: Final = 1
+_IFLA_GSO_MAX_SEGS: Final = 40
+_ANSWER_BYTES: Final = 1 << 16
 
 
-def is_on(interface: str, feature: str) -> bool:
-    """Whether an interface of the calling thread's network namespace has it. Raises OSError."""
-    index, num_words = _place(interface, feature)
-    requested = _call(interface, struct.pack("=II", _GET_FEATURES, num_words) + bytes(16 * num_words))
-    _, _, active, _ = struct.unpack_from("=4I", requested, 8 + 16 * (index // _WORD_BITS))
-    return bool(active >> index % _WORD_BITS & 1)
-
-
-def switch_off(interface: str, feature: str) -> None:
-    """Raises OSError, also where it cannot be switched off."""
-    index, num_words = _place(interface, feature)
-    words = [(0, 0)] * num_words
-    words[index // _WORD_BITS] = (1 << index % _WORD_BITS, 0)
-    _call(
-        interface, struct.pack("=II", _SET_FEATURES, num_words) + b"".join(struct.pack("=2I", *each) for each in words)
-    )
-    if is_on(interface, feature):
-        raise OSError(f"{interface}: {feature} cannot be switched off")
+def max_segments_from(address: str) -> int:
+    """Of the calling thread's network namespace's interface with that IPv4 address; 1 where there is none, or where it
+    does not say."""
+    interface = interface_of(address)
+    if interface is None:
+        return 1
+    try:
+        return _max_segments(socket.if_nametoindex(interface))
+    except OSError:
+        return 1  # gone meanwhile
 
 
 def interface_of(address: str) -> str | None:
@@ -58,36 +48,24 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def cuts_messages(address: str) -> bool:
-    """Whether what leaves by the interface with that address is cut up into datagrams before it does."""
-    interface = interface_of(address)
-    try:
-        return interface is not None and not is_on(interface, UDP_SEGMENTATION)
-    except OSError:
-        return False  # one without ethtool's features
-
-
-@cache
-def _names(interface: str) -> tuple[str, ...]:
-    """Every feature's, by index: the kernel's, whatever the interface."""
-    (count,) = struct.unpack_from("=I", _call(interface, struct.pack("=IIQI", _GET_SIZES, 0, 1 << _FEATURES, 0)), 16)
-    found = _call(interface, struct.pack("=III", _GET_STRINGS, _FEATURES, count) + bytes(_NAME_BYTES * count))
-    return tuple(
-        found[12 + at * _NAME_BYTES : 12 + (at + 1) * _NAME_BYTES].split(b"\0")[0].decode() for at in range(count)
+def _max_segments(index: int) -> int:
+    """Raises OSError."""
+    request = _HEADER.pack(_HEADER.size + _LINK.size, _RTM_GETLINK, _NLM_F_REQUEST, 1, 0) + _LINK.pack(
+        0, 0, index, 0, 0
     )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as opened:
+        opened.settimeout(5.0)
+        opened.send(request)
+        answer = opened.recv(_ANSWER_BYTES)
+    if _HEADER.unpack_from(answer)[1] != _RTM_NEWLINK:
+        return 1
+    found = dict(_attributes(answer[_HEADER.size + _LINK.size :])).get(_IFLA_GSO_MAX_SEGS)
+    return 1 if found is None else max(1, struct.unpack("=I", found)[0])
 
 
-def _place(interface: str, feature: str) -> tuple[int, int]:
-    """A feature's index, and the number of words that hold all features. Raises OSError."""
-    names = _names(interface)
-    if feature not in names:
-        raise OSError(f"{interface}: this kernel knows no feature {feature}")
-    return names.index(feature), -(-len(names) // _WORD_BITS)
-
-
-def _call(interface: str, request: bytes) -> bytes:
-    buffer = array.array("B", request)
-    address, _ = buffer.buffer_info()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sQ16x", interface.encode(), address))
-    return buffer.tobytes()
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Types and values."""
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        yield kind, data[_ATTRIBUTE.size : length]
+        data = data[max(_ATTRIBUTE.size, length + 3 & ~3) :]

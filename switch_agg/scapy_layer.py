@@ -16,7 +16,7 @@ from scapy.layers.inet import UDP
 from scapy.packet import Packet, bind_layers
 
 from switch_agg.switchml.wire import TYPE as ORIGINAL
-from switch_agg.wire import CARRYING, EXPONENT_ZERO, FORMAT, PORTS, SIZES, Kind, size_code
+from switch_agg.wire import CARRYING, EXPONENT_ZERO, FORMAT, HEADER, PORTS, SIZES, Kind, size_code
 
 
 class ElementsField(StrField):
@@ -87,6 +87,11 @@ class SwitchAgg(Packet):
             sized.setfieldval("size", size_code(count) if count else 0)
             return bytes(sized.self_build())
         return bytes(super().self_build())
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        """In a message that was captured before anything cut it up, the next chunk."""
+        another = self.kind in CARRYING and len(payload) >= HEADER.size
+        return SwitchAgg if another else super().guess_payload_class(payload)
 
     def mysummary(self) -> str:
         """One line in a list of packets."""

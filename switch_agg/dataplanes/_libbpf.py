@@ -54,6 +54,16 @@ def _library() -> ctypes.CDLL:
     return found
 
 
+class _Context(ctypes.Structure):
+    """struct __sk_buff of linux/bpf.h, of which a trial may set few fields."""
+
+    _fields_ = (
+        ("until_gso_size", ctypes.c_uint8 * 176),
+        ("gso_size", ctypes.c_uint32),
+        ("behind_gso_size", ctypes.c_uint8 * 12),
+    )
+
+
 class BpfObject:
     """A loaded object file: its programs and maps are gone when it is closed, unless something else holds them."""
 
@@ -107,10 +117,11 @@ class BpfObject:
             both = _Hook(sz=ctypes.sizeof(_Hook), ifindex=interface, attach_point=TC_INGRESS | TC_EGRESS)
             _library().bpf_tc_hook_destroy(ctypes.byref(both))
 
-    def run(self, program: str, frame: bytes) -> tuple[int, bytes, int]:
+    def run(self, program: str, frame: bytes, segment_bytes: int = 0) -> tuple[int, bytes, int]:
         """BPF_PROG_TEST_RUN: the program's verdict on a frame, the frame afterwards, and the nanoseconds.
 
-        Raises OSError.
+        With `segment_bytes` the frame stands for several, with so much of the payload each (UDP_SEGMENT). Raises
+        OSError.
         """
 
         class Options(ctypes.Structure):
@@ -135,8 +146,11 @@ class BpfObject:
             )
 
         given, after = ctypes.create_string_buffer(frame, len(frame)), ctypes.create_string_buffer(16384)
+        context = _Context(gso_size=segment_bytes)
         options = Options(
             sz=ctypes.sizeof(Options),
+            ctx_in=ctypes.addressof(context),
+            ctx_size_in=ctypes.sizeof(context),
             data_in=ctypes.addressof(given),
             data_out=ctypes.addressof(after),
             data_size_in=len(frame),

@@ -429,13 +429,16 @@ class ProgramTrial:
         )
         self._object.set("jobs", job.number, entry_)
 
-    def send(self, host: str, datagram: bytes, port: int = TRIAL_PORT) -> tuple[bool, bytes, int]:
-        """One datagram from a host: whether the program kept it, what it then was, and the nanoseconds it took."""
+    def send(
+        self, host: str, datagram: bytes, port: int = TRIAL_PORT, *, segment_bytes: int = 0
+    ) -> tuple[bool, bytes, int]:
+        """One datagram from a host, or a message of several of `segment_bytes` each that nothing has cut up: whether
+        the program kept it, what it then was, and the nanoseconds it took."""
         udp = struct.pack(">HHHH", port, PORTS.start, 8 + len(datagram), 0)
         length = struct.pack(">BBHHHBBH", 0x45, 0, 28 + len(datagram), 0, 0, 64, socket.IPPROTO_UDP, 0)
         ip = length + socket.inet_aton(host) + socket.inet_aton("192.0.2.1")
         frame = bytes(12) + struct.pack(">H", 0x0800) + ip + udp + datagram
-        verdict, after, duration_ns = self._object.run(PROGRAM, frame)
+        verdict, after, duration_ns = self._object.run(PROGRAM, frame, segment_bytes)
         return verdict == _SHOT, after[ETHERNET_IP_UDP_BYTES:], duration_ns
 
     def counters(self) -> Counters:

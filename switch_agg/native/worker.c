@@ -35,9 +35,11 @@ enum {
     MAX_LANES = 4,
     PARTIAL = 8,
     BATCH = 32,
+    MAX_SEGMENTS = 16,           /* chunks in a message */
+    MIN_MESSAGES = 8,            /* in a window, or the links' ends wait for each other */
     MAX_ELEMENTS = 2048,
-    MAX_MESSAGE_BYTES = 65507,
-    MAX_DATAGRAM_BYTES = HEADER_BYTES + 4 * MAX_ELEMENTS,
+    MAX_MESSAGE_BYTES = 1 << 15, /* which the switch's kernel has to find in one piece */
+    BUFFER_BYTES = 1 << 16,      /* a message may have been put together on the way (UDP_GRO) */
     REORDERING = 3,
     MAX_LATE_ATTEMPTS = 2,
     NONE = -1,
@@ -46,7 +48,7 @@ enum outcome { DONE, EPOCH_ENDED, LOST, CANCELLED, FAILED };
 enum policy { FIXED, AIMD, DELAY };
 static const double MAX_TIMEOUT_S = 1.0, GRANULARITY_S = 1e-3, MAX_ROUND_TRIPS = 2, MAX_BACKOFF = 16;
 static const double MIN_PATIENCE = 1.25, MAX_PATIENCE = 8, PATIENCE_STEP = 0.5, PATIENCE_DECAY = 1.0 / 16;
-static const double MESSAGE_S = 2e-3;            /* of chunks in one message, at the rate they come back */
+static const double MESSAGE_S = 1e-3;            /* of chunks in one message, at the rate they come back */
 static const double MIN_REST_S = 1e-4, MAX_REST_S = 3e-3;
 static const double SHORT_QUEUE_S = 1e-3, SHORT_SHARE = 0.125, LONG_SHARE = 0.4;
 
@@ -70,7 +72,7 @@ struct reduction {
     uint32_t num_chunks, num_elements, first_chunk, num_slots;
     uint32_t num_workers, job, epoch, generation;
     int32_t socket, policy;
-    int32_t cut; /* whether interfaces cut messages of several datagrams up before anything sees them (UDP_SEGMENT) */
+    uint32_t max_segments; /* that the interface lets pass as one message (UDP_SEGMENT) */
     int32_t lanes; /* integers in an element: 1 of 32 bits, 2 of 16, 4 of 8 (switch_agg/payload.py) */
     double max_silence_s, min_timeout_s, target_s;
     double dilation; /* seconds of the machine in one of the protocol's, which every time here is in (clock.py) */
@@ -400,8 +402,9 @@ static void mark_lost(struct state *s, uint32_t at) {
     s->num_lost++;
 }
 
-/* Fills up to BATCH rows that may go now: what is lost first, then new chunks. */
-static int choose(struct state *s, uint32_t *rows) {
+/* Fills up to BATCH rows that may go now, what is lost first, then new chunks, and those that complete a block of
+ * `most`. */
+static int choose(struct state *s, uint32_t *rows, uint32_t most) {
     struct reduction *r = s->r;
     int count = 0;
     for (int32_t at = s->oldest; at != NONE && s->num_lost && count < BATCH; at = s->flights[at].next) {
@@ -413,7 +416,8 @@ static int choose(struct state *s, uint32_t *rows) {
     uint32_t room = window_of(r) > s->num_flights ? window_of(r) - s->num_flights : 0;
     /* What is under way may wait for workers that wait for a chunk older than all of it: that one needs no room. */
     if (!room && s->num_sendable && s->sendable[0] < first_in_flight(s)) room = 1;
-    while (room-- > 0 && count < BATCH && s->num_sendable) {
+    while (room-- > 0 && s->num_sendable) {
+        if (count >= BATCH && s->sendable[0] / most != rows[count - 1] / most) break;
         uint32_t at = next_sendable(s);
         if (r->with_floats)
             stage_row(r->values, r->count, num_values(r), r->blocks[at], r->staged[at], r->shift_base, r->lanes,
@@ -423,16 +427,20 @@ static int choose(struct state *s, uint32_t *rows) {
     return count;
 }
 
-/* How many chunks one message may have: a millisecond's at the rate they come back (TCP sizes its super-frames so,
- * tcp_tso_autosize()), one where nothing on the way cuts messages up. */
+/* How many chunks one message may have, a power of two: a millisecond's at the rate they come back (TCP sizes its
+ * super-frames so, tcp_tso_autosize()), and what the interface lets pass as one. The same on all workers, mostly, so that
+ * their messages have the same chunks and the switch's answers are whole messages, too. */
 static uint32_t max_segments(const struct state *s, size_t row_bytes) {
     const struct reduction *r = s->r;
-    if (!r->cut || r->smoothed_s <= 0) return 1;
-    double chunks = window_of(r) * MESSAGE_S / r->smoothed_s, most = MAX_MESSAGE_BYTES / row_bytes;
-    return chunks < 1 ? 1 : chunks > most ? (uint32_t)most : (uint32_t)chunks;
+    if (r->smoothed_s <= 0) return 1;
+    double most = fmin(fmin(MAX_SEGMENTS, r->max_segments), fmin(window_of(r) / MIN_MESSAGES, MAX_MESSAGE_BYTES / row_bytes));
+    double chunks = fmin(window_of(r) * MESSAGE_S / r->smoothed_s, most);
+    uint32_t power = 1;
+    while (2 * power <= chunks) power *= 2;
+    return power;
 }
 
-/* One message becomes datagrams of that size on its way out of the interface: UDP_SEGMENT in udp(7). */
+/* One message is that many bytes of each datagram: UDP_SEGMENT in udp(7). */
 static void cut_into(struct msghdr *message, char *control, uint16_t datagram_bytes) {
     message->msg_control = control;
     message->msg_controllen = CMSG_SPACE(sizeof datagram_bytes);
@@ -447,17 +455,17 @@ static int transmit(struct state *s) {
     struct reduction *r = s->r;
     size_t row_bytes = HEADER_BYTES + 4 * (size_t)r->num_elements;
     uint32_t most = max_segments(s, row_bytes);
-    uint32_t rows[BATCH];
+    uint32_t rows[BATCH + MAX_SEGMENTS];
     for (;;) {
-        int count = choose(s, rows);
+        int count = choose(s, rows, most);
         if (count == 0) return 0;
-        struct iovec vectors[BATCH];
-        struct mmsghdr messages[BATCH];
-        char controls[BATCH][CMSG_SPACE(sizeof(uint16_t))];
+        struct iovec vectors[BATCH + MAX_SEGMENTS];
+        struct mmsghdr messages[BATCH + MAX_SEGMENTS];
+        char controls[BATCH + MAX_SEGMENTS][CMSG_SPACE(sizeof(uint16_t))];
         int num_messages = 0;
         memset(messages, 0, count * sizeof *messages);
         for (int i = 0, run; i < count; i += run, num_messages++) {
-            run = count - i < (int)most ? count - i : (int)most;
+            for (run = 1; i + run < count && rows[i + run] / most == rows[i] / most;) run++;
             struct msghdr *message = &messages[num_messages].msg_hdr;
             message->msg_iov = &vectors[i];
             message->msg_iovlen = run;
@@ -470,7 +478,9 @@ static int transmit(struct state *s) {
             int sent = sendmmsg(r->socket, messages + done, num_messages - done, 0);
             if (sent < 0 && errno == EINTR) continue;
             /* What the machine cannot send now counts as sent and lost: the timer repeats it. */
-            if (sent < 0 && errno != ECONNREFUSED && errno != ENOBUFS && errno != EAGAIN) return -1;
+            int no_messages = sent < 0 && (errno == EIO || errno == EINVAL) && r->max_segments > 1;
+            if (no_messages) r->max_segments = 1; /* a way without checksum offload, or of a smaller MTU */
+            else if (sent < 0 && errno != ECONNREFUSED && errno != ENOBUFS && errno != EAGAIN) return -1;
             done += sent < 0 ? 1 : sent;
         }
         for (int i = 0; i < count; i++) on_transmission(s, rows[i], now);
@@ -573,10 +583,11 @@ static int handle(struct state *s, const uint8_t *data, size_t size, int marked,
     return 0;
 }
 
-/* Reads what has come. Returns an outcome, or NONE to go on. */
+/* Reads what has come: single datagrams, and messages of several of one size (UDP_GRO in udp(7)). Returns an outcome, or
+ * NONE to go on. */
 static int receive(struct state *s) {
-    static __thread uint8_t buffers[BATCH][MAX_DATAGRAM_BYTES + 1];
-    char controls[BATCH][CMSG_SPACE(sizeof(int))];
+    static __thread uint8_t buffers[BATCH][BUFFER_BYTES];
+    char controls[BATCH][2 * CMSG_SPACE(sizeof(int))];
     struct iovec vectors[BATCH];
     struct mmsghdr messages[BATCH];
     for (;;) {
@@ -597,10 +608,18 @@ static int receive(struct state *s) {
         }
         double now = now_s(s->r);
         for (int i = 0; i < count; i++) {
-            int marked = 0;
-            for (struct cmsghdr *c = CMSG_FIRSTHDR(&messages[i].msg_hdr); c; c = CMSG_NXTHDR(&messages[i].msg_hdr, c))
+            int marked = 0, each = messages[i].msg_len, left = messages[i].msg_len;
+            for (struct cmsghdr *c = CMSG_FIRSTHDR(&messages[i].msg_hdr); c; c = CMSG_NXTHDR(&messages[i].msg_hdr, c)) {
                 if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) marked = (*CMSG_DATA(c) & 3) == 3;
-            if (handle(s, buffers[i], messages[i].msg_len, marked, now)) return EPOCH_ENDED;
+                if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) memcpy(&each, CMSG_DATA(c), sizeof each);
+            }
+            const uint8_t *data = buffers[i];
+            do { /* one without contents is one, too */
+                int here = each < left ? each : left;
+                if (handle(s, data, here, marked, now)) return EPOCH_ENDED;
+                data += here;
+                left -= here;
+            } while (left > 0);
         }
         if (count < BATCH) return NONE;
     }

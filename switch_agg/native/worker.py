@@ -50,7 +50,7 @@ class NativeReduction(ctypes.Structure):
         ("generation", ctypes.c_uint32),
         ("socket", ctypes.c_int32),
         ("policy", ctypes.c_int32),
-        ("cut", ctypes.c_int32),
+        ("max_segments", ctypes.c_uint32),
         ("lanes", ctypes.c_int32),
         ("max_silence_s", ctypes.c_double),
         ("min_timeout_s", ctypes.c_double),

@@ -28,38 +28,50 @@ local truncated = ProtoExpert.new("switch_agg.truncated", "Fewer bytes than the 
 protocol.fields = fields
 protocol.experts = { truncated }
 
-function protocol.dissector(buffer, packet, tree)
-  if buffer:len() < HEADER_BYTES then return 0 end
-  packet.cols.protocol = "SwitchAgg"
-  local root = tree:add(protocol, buffer())
-  local kind, size = bit32.rshift(buffer(0, 1):uint(), 4), bit32.band(buffer(0, 1):uint(), 7)
+-- The datagram at that byte of a message; returns its length and a line for the list of packets.
+local function dissect(buffer, at, packet, tree)
+  local kind, size = bit32.rshift(buffer(at, 1):uint(), 4), bit32.band(buffer(at, 1):uint(), 7)
   local header = kind == 1 and ORIGINAL_HEADER_BYTES or HEADER_BYTES -- p4app-switchML's own has no epoch
-  root:add(fields.kind, buffer(0, 1))
-  root:add(fields.partial, buffer(0, 1))
-  root:add(fields.size, buffer(0, 1))
-  root:add(fields.job, buffer(1, 1))
-  root:add(fields.format, buffer(1, 1))
-  root:add(fields.chunk, buffer(2, 4))
-  root:add(fields.version, buffer(6, 2))
-  root:add(fields.slot, buffer(6, 2))
-  root:add(fields.exponent, buffer(8, 1))
-  root:add(fields.contributions, buffer(9, 1))
-  if kind ~= 1 then root:add(fields.epoch, buffer(10, 4)) end
+  local carries = kind == 1 or (kind >= 6 and kind <= 9)
+  local bytes = carries and 4 * bit32.lshift(32, size) or buffer:len() - at - header
+  local here = math.min(bytes, buffer:len() - at - header)
+  local root = tree:add(protocol, buffer(at, header + here))
+  root:add(fields.kind, buffer(at, 1))
+  root:add(fields.partial, buffer(at, 1))
+  root:add(fields.size, buffer(at, 1))
+  root:add(fields.job, buffer(at + 1, 1))
+  root:add(fields.format, buffer(at + 1, 1))
+  root:add(fields.chunk, buffer(at + 2, 4))
+  root:add(fields.version, buffer(at + 6, 2))
+  root:add(fields.slot, buffer(at + 6, 2))
+  root:add(fields.exponent, buffer(at + 8, 1))
+  root:add(fields.contributions, buffer(at + 9, 1))
+  if kind ~= 1 then root:add(fields.epoch, buffer(at + 10, 4)) end
   local up = packet.dst_port >= FIRST_PORT and packet.dst_port <= LAST_PORT
   root:add(fields.to_aggregator, up):set_generated()
   local what = kinds[kind] or ("kind " .. kind)
   if (kind == 1 or kind >= 7) and not up then what = "result" end
-  packet.cols.info = string.format("%s job %d%s chunk %u slot %d.%d", what, bit32.rshift(buffer(1, 1):uint(), 4),
-    kind == 1 and "" or string.format(" epoch %u", buffer(10, 4):uint()), buffer(2, 4):uint(),
-    bit32.band(buffer(6, 2):uint(), 0x3fff), bit32.rshift(buffer(6, 2):uint(), 15))
-  if kind == 1 or (kind >= 6 and kind <= 9) then
-    local bytes = 4 * bit32.lshift(32, size)
-    local here = math.min(bytes, buffer:len() - header)
-    local shown = root:add(fields.elements, buffer(header, here))
+  if carries then
+    local shown = root:add(fields.elements, buffer(at + header, here))
     local width = kind == 7 and 2 or kind == 8 and 1 or 4
-    for at = header, header + here - width, width do shown:add(fields.element, buffer(at, width)) end
-    if here < bytes and buffer:reported_len() < header + bytes then root:add_proto_expert_info(truncated) end
+    for place = at + header, at + header + here - width, width do shown:add(fields.element, buffer(place, width)) end
+    if here < bytes and buffer:reported_len() < at + header + bytes then root:add_proto_expert_info(truncated) end
   end
+  return header + bytes, string.format("%s job %d%s chunk %u slot %d.%d", what,
+    bit32.rshift(buffer(at + 1, 1):uint(), 4), kind == 1 and "" or string.format(" epoch %u", buffer(at + 10, 4):uint()),
+    buffer(at + 2, 4):uint(), bit32.band(buffer(at + 6, 2):uint(), 0x3fff), bit32.rshift(buffer(at + 6, 2):uint(), 15))
+end
+
+-- One datagram, or a message of several that was captured before anything cut it up.
+function protocol.dissector(buffer, packet, tree)
+  if buffer:len() < HEADER_BYTES then return 0 end
+  packet.cols.protocol = "SwitchAgg"
+  local at, count, first = 0, 0, nil
+  while buffer:len() - at >= HEADER_BYTES do
+    local length, line = dissect(buffer, at, packet, tree)
+    at, count, first = at + length, count + 1, first or line
+  end
+  packet.cols.info = count == 1 and first or string.format("%s, first of %d", first, count)
   return buffer:len()
 end
 

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from switch_agg.offloads import UDP_SEGMENTATION, switch_off
 from switch_agg.status import Status
 from testbed.deployment.aggregator_control import controlled
 from testbed.deployment.aggregators import AggregatorReport, RunningAggregator
@@ -345,12 +344,6 @@ class Deployment:
                 except OSError as error:
                     raise MissingRequirementError(f"sysctl {key}={value} (in {node.name}): {error.strerror}") from error
         host.execute(["ip", "-batch", "-"], stdin="\n".join(node.ip_commands) + "\n")
-        with host.entered():
-            for interface in node.cut_messages:
-                try:
-                    switch_off(interface, UDP_SEGMENTATION)
-                except OSError as error:
-                    raise MissingRequirementError(f"{interface} (in {node.name}): {error}") from error
         if node.bridge_commands:
             host.execute(["bridge", "-batch", "-"], stdin="\n".join(node.bridge_commands) + "\n")
         host.execute(["tc", "-batch", "-"], stdin="\n".join(node.tc_commands) + "\n")

@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from switch_agg.offloads import UDP_SEGMENTATION, is_on
 from testbed.deployment.delay_daemon import queues_of
 from testbed.deployment.link_control import LinkController
 from testbed.experiment.delay_backends.netem import redirects
@@ -24,7 +23,6 @@ def read_node(node: NodePlan, host: Host) -> dict[str, Any]:
         disconnected = [name for name, index in indices.items() if monitor.is_down(index)]
         classes = {name: monitor.htb_classes(index) for name, index in indices.items() if name != "lo"}
         sysctls = {key: read_sysctl(key) for key in sysctls_on_this_kernel(node)}
-        whole = [interface for interface in node.cut_messages if is_on(interface, UDP_SEGMENTATION)]
     firewall: list[str] = []
     if node.firewall_rules:
         saved = host.execute(["iptables-save", "-t", "mangle"]).splitlines()
@@ -37,7 +35,6 @@ def read_node(node: NodePlan, host: Host) -> dict[str, Any]:
         "qdiscs": qdiscs,
         "redirects": {name: redirects(found) for name, found in zip(entrances, filters, strict=True)},
         "disconnected": disconnected,
-        "whole": whole,
         "classes": classes,
         "addresses": addresses,
         "routes": routes,
@@ -83,7 +80,6 @@ def node_differences(
         for key, value in {**node.sysctls, **known}.items()
         if state["sysctls"].get(key) != value
     ]
-    found += [f"{interface}: {UDP_SEGMENTATION} is on, requested off" for interface in state["whole"]]
     for direction in directions:
         if direction.receiver.node == node.name:
             disconnected = direction.receiver.interface in state["disconnected"]

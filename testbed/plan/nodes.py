@@ -39,8 +39,6 @@ class NodePlan:
     """On the routes: TCP repeats nothing sooner; None: the kernel's own."""
     daemon_arguments: tuple[str, ...]
     """One for each port whose delay line the node's delay daemon serves; none: no daemon."""
-    cut_messages: tuple[str, ...]
-    """Interfaces that cut messages of several UDP datagrams up as they leave, for an aggregating switch on the path."""
     path_manager: PathManager | None
     """Of Multipath TCP, where connections have several subflows."""
     bridge_commands: tuple[str, ...]
@@ -60,14 +58,12 @@ def node_plan(
     seed: int,
     mtu: int,
     marks: bool,
-    cuts_messages: bool,
     buffer_sysctls: Mapping[str, str],
     num_subflows: int,
 ) -> NodePlan:
     """The node's ports, addresses, shapers and delay stages; `directions` are the whole plan's in real time.
 
-    `marks` says whether any link ever marks packets, `cuts_messages` whether workers' interfaces are to;
-    `num_subflows` is that of each connection between participants.
+    `marks` says whether any link ever marks packets; `num_subflows` is that of each connection between participants.
     """
     bridge = addresses.bridge
     ip_commands = ["link set lo up", *(bridge.ip_commands() if bridge else ())]
@@ -120,7 +116,6 @@ def node_plan(
         firewall_rules=tuple(firewall_rules),
         rto_min_ms=rto_min_ms,
         daemon_arguments=tuple(daemon_arguments),
-        cut_messages=tuple(port.interface for port in ports) if cuts_messages and node.role == "worker" else (),
         path_manager=path_manager,
         bridge_commands=tuple(bridge.bridge_commands()) if bridge else (),
         addresses=addresses,

@@ -394,7 +394,6 @@ def make_plan(
                 rto_min_ms=None if clock.dilation == 1 else round(1e3 * clock.real_s(TCP_RTO_MIN_S)),
                 seed=experiment.seed,
                 mtu=experiment.mtu,
-                cuts_messages=bool(aggregators) and experiment.packet_bytes > experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in all_configured),
                 num_subflows=channel.num_subflows,
                 buffer_sysctls=buffer_sysctls(

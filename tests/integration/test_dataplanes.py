@@ -2,11 +2,13 @@
 
 import json
 import select
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from sys import byteorder
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from tests.rack import AGGREGATOR, PORT, Rack, everybody, rack, run
 
 pytestmark = pytest.mark.privileged
 PLANES = ["reference", "ebpf"]
+UDP_SEGMENT = 103
 
 
 class Bench:
@@ -78,22 +81,88 @@ def bench(kind: str, num_workers: int = 3, **keys: Any) -> Iterator[Bench]:
 @pytest.mark.parametrize("kind", PLANES)
 @pytest.mark.parametrize(("num_workers", "num_elements"), [(2, 64), (3, 256), (8, 256), (32, 64), (2, 2048)])
 def test_sums_are_exact_and_bytes_are_what_they_must_be(kind: str, num_workers: int, num_elements: int) -> None:
-    with bench(kind, num_workers, num_elements=num_elements, mtu=9000 if num_elements > 256 else 1500) as b:
-        with in_network_of(b.rack.workers[0]):
-            before = _bytes("eth0")
+    mtu = 9000 if num_elements > 256 else 1500
+    with bench(kind, num_workers, num_elements=num_elements, num_slots=64, mtu=mtu) as b:
+        ends = ((b.rack.workers[0], "eth0"), (b.rack.switch, "p0"))
+        for pid, device in ends:  # its counter has the headers of each chunk in a message; an interface's has not
+            run(pid, f"tc qdisc add dev {device} root pfifo limit 10000")
         b.reduce(40)
-        b.reduce(7, seed=2)
+        b.reduce(67, seed=2)  # in messages of several chunks, since the round trip is known
         counters = b.plane.counters()
-        repeated = sum(client.counters.sent for client in b.clients) - 47 * num_workers
-        assert counters.done == 47
-        assert counters.fresh == 47 * num_workers
+        repeated = sum(client.counters.sent for client in b.clients) - 107 * num_workers
+        assert counters.done == 107
+        assert counters.fresh == 107 * num_workers
         assert counters.bad == counters.stale == 0
         if repeated == 0:  # a machine that was busy elsewhere for 5 ms makes workers repeat
-            with in_network_of(b.rack.workers[0]):
-                after = _bytes("eth0")
-            exactly = 47 * frame_bytes(num_elements)
-            assert (after[0] - before[0], after[1] - before[1]) == (exactly, exactly)
-        assert sum(b.plane.stragglers(0).last) == sum(b.plane.stragglers(0).gaps) == 47
+            assert [_bytes(*end) for end in ends] == [107 * frame_bytes(num_elements)] * 2
+        assert sum(b.plane.stragglers(0).last) == sum(b.plane.stragglers(0).gaps) == 107
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_workers_cut_the_same_chunks_into_different_messages(kind: str) -> None:
+    """Answers leave as messages where all of their chunks are complete, and one by one where not."""
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(3))
+        job = r.job(num_slots=128)
+        plane = r.plane(kind, num_slots=128)
+        stack.callback(plane.close)
+        plane.configure(job)
+        clients = [stack.enter_context(r.client(job, index, max_segments=1 << 2 * index)) for index in range(3)]
+        assert everybody(clients, lambda _, client: client.join()) == [None] * 3
+        values = np.random.default_rng(4).integers(-(2**28), 2**28, (3, 999, 256), dtype=np.int32)
+        rates = FaultRates(loss=0.01, duplicate=0.01, reorder=0.01)
+        for faults in (Faults(), Faults(seed=5, up=rates, down=rates), Faults()):
+            plane.inject(faults)
+            for _ in range(3):
+                for found in everybody(
+                    clients, lambda index, client: client.reduce(values[index], np.zeros(999, np.int8))
+                ):
+                    np.testing.assert_array_equal(found.elements, values.sum(axis=0))
+        for _ in range(20):
+            if not (violations := plane.counters().violations(plane.in_flight())):
+                break
+            time.sleep(0.05)
+        assert violations == []
+        assert plane.counters().done == 9 * 999
+        assert plane.counters().bad == 0
+
+
+@pytest.mark.parametrize("kind", PLANES)
+def test_of_a_message_some_chunks_may_be_complete(kind: str) -> None:
+    with ExitStack() as stack:
+        r = stack.enter_context(rack(2))
+        job = r.job(num_elements=64)
+        plane = r.plane(kind, num_elements=64)
+        stack.callback(plane.close)
+        plane.configure(job)
+        sockets = [stack.enter_context(r.socket(index)) for index in range(2)]
+        for worker, opened in enumerate(sockets):
+            opened.connect((AGGREGATOR, PORT))
+            opened.send(Packet(Kind.JOIN, 0, 0, 100 + worker, slot=worker).encode())
+            assert decode(opened.recv(4000)).kind == Kind.JOIN
+
+        def send(worker: int, *chunks: int) -> None:
+            elements = np.full(64, 10 + worker, np.int32)
+            datagrams = [Packet(Kind.DATA_32, 0, 0, at, slot=at, elements=elements * at).encode() for at in chunks]
+            segments = (socket.SOL_UDP, UDP_SEGMENT, len(datagrams[0]).to_bytes(2, byteorder))
+            sockets[worker].sendmsg([b"".join(datagrams)], [segments])
+
+        def results(worker: int, count: int) -> list[tuple[int, set[int]]]:
+            found = [decode(sockets[worker].recv(4000)) for _ in range(count)]
+            return [(each.chunk, set((each.elements // max(1, each.chunk)).tolist())) for each in found]
+
+        send(0, 1, 2, 3, 4)
+        send(1, 1)
+        assert results(0, 1) == results(1, 1) == [(1, {21})]
+        send(1, 1, 2, 3, 4, 5)  # requested again; complete; the first of two
+        assert results(1, 4) == [(chunk, {21}) for chunk in (1, 2, 3, 4)]
+        assert results(0, 3) == [(chunk, {21}) for chunk in (2, 3, 4)]
+        send(0, 5, 2)
+        assert results(0, 2) == [(5, {21}), (2, {21})]
+        assert results(1, 1) == [(5, {21})]
+        counters = plane.counters()
+        assert (counters.rx, counters.fresh, counters.done, counters.duplicate_done) == (12, 10, 5, 2)
+        assert counters.violations(plane.in_flight()) == []
 
 
 @pytest.mark.parametrize("kind", PLANES)
@@ -437,11 +506,13 @@ def test_an_interface_has_one_program_and_is_left_as_it_was() -> None:
         assert tc("qdisc", "show") == theirs
 
 
-def _bytes(device: str) -> tuple[int, int]:
-    """(sent, received) of an interface of the calling thread's namespace."""
-    shown = subprocess.run(["ip", "-s", "-j", "link", "show", device], check=True, capture_output=True, text=True)
-    stats = json.loads(shown.stdout)[0]["stats64"]
-    return stats["tx"]["bytes"], stats["rx"]["bytes"]
+def _bytes(pid: int, device: str) -> int:
+    """What a device of a namespace has sent, by its queue."""
+    with in_network_of(pid):
+        argv = ["tc", "-s", "-j", "qdisc", "show", "dev", device]
+        shown = subprocess.run(argv, check=True, capture_output=True, text=True)
+    (queue,) = [each for each in json.loads(shown.stdout) if each.get("root")]
+    return int(queue["bytes"])
 
 
 @pytest.mark.parametrize("kind", PLANES)

@@ -58,6 +58,32 @@ class Twins:
         assert decode(after)._replace(elements=None) == results[0]._replace(elements=None)
         return results[0]
 
+    def send_message(self, worker: int, chunks: list[bytes]) -> int:
+        """The core gets them one by one, the program as one message. How many were answered in one message."""
+        host, before = self.job.workers[worker], asdict(self.core.counters)
+        self.core.receive([Datagram((host, 4000), data) for data in chunks], 0.0)
+        answers = [decode(each.data) for each in self.core.transmit(0.0) if each.peer[0] == host]
+        results = [each for each in answers if each.elements is not None]
+        each_bytes = len(chunks[0])
+        _, after, _ = self.trial.send(host, b"".join(chunks), segment_bytes=each_bytes)
+        differences = {name: value - before[name] for name, value in asdict(self.core.counters).items()}
+        whole = len(chunks) in {differences["done"], differences["duplicate_done"]}
+        if whole:
+            assert len(after) == len(chunks) * each_bytes
+            found = [decode(after[at : at + each_bytes]) for at in range(0, len(after), each_bytes)]
+        elif results:  # one by one, of which the last is what the packet was then
+            assert len(after) == each_bytes
+            found, results = [decode(after)], results[-1:]
+        else:
+            found = []
+            assert after == b"".join(chunks)
+        assert len(found) == len(results)
+        for ours, theirs in zip(found, results, strict=True):
+            np.testing.assert_array_equal(ours.elements, theirs.elements)
+            assert ours._replace(elements=None) == theirs._replace(elements=None)
+        self.agree()
+        return len(chunks) if whole else 0
+
     def agree(self) -> None:
         ours, theirs = asdict(self.trial.counters()), asdict(self.core.counters)
         differing = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
@@ -102,6 +128,62 @@ def test_they_agree_whatever_is_lost_doubled_or_late(num_workers: int, num_eleme
         assert counters.stale > 0
         assert counters.duplicate_done > 0
         assert counters.duplicate_pending > 0
+
+
+@pytest.mark.parametrize(("payload", "num_workers"), [("int32", 2), ("int32", 5), ("fp16", 3), ("int8", 3)])
+def test_a_message_of_several_chunks_is_these_chunks(payload: str, num_workers: int) -> None:
+    """Workers cut the same chunks into messages as they like, and repeat what they like."""
+    rng = random.Random(num_workers)
+    with twins(num_workers, 64, num_slots=16, first_slot=16, payload=payload) as both:
+        whole = 0
+        for first in range(0, 160, 8):
+            messages: list[tuple[int, list[bytes]]] = []
+            for worker in range(num_workers):
+                own = [both.contribution(chunk, 100 * chunk + worker) for chunk in range(first, first + 8)]
+                at = 0
+                while at < len(own):
+                    count = rng.choice([1, 2, 4, 8])
+                    messages.append((worker, own[at : at + count]))
+                    at += count
+                if first and rng.random() < 0.5:  # of this time and earlier ones, in one message
+                    earlier = range(max(0, first - 32), first)
+                    late = [both.contribution(chunk, 100 * chunk + worker) for chunk in earlier]
+                    messages.append((worker, rng.sample(late + own, rng.randint(1, 12))))
+                messages.append((worker, own))
+            rng.shuffle(messages)
+            whole += sum(both.send_message(*message) for message in messages)
+        counters = both.trial.counters()
+        assert counters.done == 160
+        assert min(counters.stale, counters.duplicate_pending, counters.duplicate_done) > 0
+        assert whole > 160
+
+
+def test_messages_whose_chunks_differ_are_counted_and_change_nothing() -> None:
+    with twins(2, 64, num_slots=16) as both:
+        own = [both.contribution(chunk, chunk) for chunk in range(4)]
+        both.send_message(0, [*own[:2], own[2][:100]])  # the last one is short
+        assert both.trial.counters().bad == 1
+        other = bytearray(own[3])
+        for at, value in ((1, 0x23), (1, 0x31), (0, 0x94), (7, 99), (6, 0x40)):
+            changed = bytearray(other)
+            changed[at] = value
+            both.trial.send(both.job.workers[0], b"".join([*own[:3], changed]), segment_bytes=len(changed))
+        counters = both.trial.counters()
+        assert (counters.bad, counters.fresh) == (6, 3)
+        for each_bytes in (1, 14, 100, 269, 271):  # none is a chunk's
+            both.trial.send(both.job.workers[1], b"".join(own), segment_bytes=each_bytes)
+        assert both.trial.counters().fresh == 3
+        assert both.trial.counters().violations(both.trial.in_flight()) == []
+        results = [both.send(1, data) for data in own[:2]]  # of the third the core has had less
+        assert all(result is not None for result in results)
+
+
+def test_a_message_of_an_epoch_that_is_over_goes_to_the_address_whole() -> None:
+    with twins(2, 64, num_slots=16) as both:
+        data = b"".join(both.contribution(chunk, 1) for chunk in range(4))
+        both.trial.begin_epoch(1, both.job.everybody)
+        assert both.trial.send(both.job.workers[0], data, segment_bytes=len(data) // 4)[:2] == (False, data)
+        assert (both.trial.counters().rx, both.trial.counters().stale) == (4, 4)
 
 
 def test_chunk_numbers_and_pools_wrap() -> None:

@@ -10,6 +10,10 @@
  * In a tree, the last of a chunk goes up to the aggregator above instead, which takes it for a worker's contribution;
  * what comes down from there is the result.
  *
+ * What comes may be one datagram, or a message of several that nothing on the way has cut up (UDP_SEGMENT in udp(7)). Its
+ * chunks are added one by one, and where all of them have become results, or all are requested again, the message leaves
+ * as one, too. Where only some have, these leave one by one, from what the versions keep.
+ *
  * The rules are those of switch_agg/aggregator.py; one conformance suite runs both. What is missing in this one: partial sums
  * and compatibility with p4app-switchML's clients. Compiled once for each NUM_ELEMENTS, because the verifier
  * wants to see the end of every loop, and for each number of LANES: integers in an element, of which the sums of
@@ -77,6 +81,15 @@ struct frame {
     struct udphdr udp;
     struct chunk_header chunk;
 } __attribute__((packed));
+
+enum {
+    DATAGRAM_BYTES = sizeof(struct chunk_header) + 4 * NUM_ELEMENTS,
+    HEADERS_BYTES = offsetof(struct frame, chunk),
+    FRAME_BYTES = HEADERS_BYTES + DATAGRAM_BYTES,
+    /* The verifier takes no pointer more than 65535 bytes into a packet. */
+    MOST_CHUNKS = (0xffff - FRAME_BYTES) / DATAGRAM_BYTES,
+    MAX_CHUNKS = MOST_CHUNKS < 64 ? MOST_CHUNKS : 64, /* of a message */
+};
 
 struct job {
     __u32 num_workers; /* 0: nobody configured it */
@@ -178,7 +191,7 @@ struct {
 /* By direction and worker: a packet that is held back until the next of its kind has passed. */
 struct held_packet {
     __u32 state, interface;
-    __u8 bytes[sizeof(struct frame) + 4 * NUM_ELEMENTS];
+    __u8 bytes[FRAME_BYTES];
 };
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
@@ -198,6 +211,33 @@ struct {
     __type(key, __u32);
     __type(value, struct job_counters);
 } job_counts SEC(".maps");
+
+/* What this CPU is at: one message. */
+struct chunk_state {
+    __u32 at, chunk, what, again; /* its version, its number; enum what; whether a fault doubled the contribution */
+};
+struct message {
+    __u64 now_ns;
+    __u32 job, worker;  /* numbers */
+    __u32 who;          /* the worker with HAS_PARENT and DOUBLINGS, for contribute() */
+    __u32 everybody, epoch, generation, first_slot, num_slots, num_workers;
+    __u32 from_parent, has_joined, was_held, length_differs, interface;
+    __u32 num_chunks; /* that leave with each packet */
+    struct frame headers; /* of what leaves */
+    __u8 kind_size, job_format;
+    struct chunk_state chunks[MAX_CHUNKS];
+};
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct message);
+} messages SEC(".maps");
+
+static __always_inline struct message *current_message(void) {
+    __u32 zero = 0;
+    return bpf_map_lookup_elem(&messages, &zero);
+}
 
 #define barrier() asm volatile("" ::: "memory")
 #define ADD(what, amount) \
@@ -249,12 +289,43 @@ static __noinline enum fault fate(__u32 direction, __u32 worker, __u32 chunk) {
     return fault;
 }
 
-/* Keeps a copy of the packet until the next one has passed. */
-__noinline int hold(struct __sk_buff *skb, __u32 direction, __u32 worker, __u32 interface) {
+static __always_inline __u16 folded(__u32 sum) {
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (sum & 0xffff) + (sum >> 16);
+}
+
+/* The sums over what the frame's headers say. UDP's checksum field holds the sum of the pseudo header, which is what a
+ * device or the receiver completes (CHECKSUM_PARTIAL, as every packet that never left this machine), or nothing. */
+static __always_inline void seal(struct frame *frame) {
+    frame->ip.check = 0;
+    __u32 sum = 0;
+    __u16 *word = (void *)&frame->ip;
+#pragma unroll
+    for (int i = 0; i < 10; i++) sum += word[i];
+    frame->ip.check = ~folded(sum);
+    if (frame->udp.check) {
+        __be32 from = frame->ip.saddr, to = frame->ip.daddr;
+        sum = (from & 0xffff) + (from >> 16) + (to & 0xffff) + (to >> 16);
+        frame->udp.check = folded(sum + bpf_htons(IPPROTO_UDP) + frame->udp.len);
+    }
+}
+
+/* One chunk's lengths. */
+static __always_inline void shorten(struct frame *frame) {
+    frame->ip.tot_len = bpf_htons(FRAME_BYTES - sizeof(struct ethhdr));
+    frame->udp.len = bpf_htons(sizeof(struct udphdr) + DATAGRAM_BYTES);
+}
+
+/* Keeps a copy of the chunk, with headers of its own, until the next packet has passed. */
+__noinline int hold(struct __sk_buff *skb, __u32 direction, __u32 worker, __u32 interface, __u32 index) {
     __u32 at = direction * MAX_WORKERS + (worker & (MAX_WORKERS - 1));
     struct held_packet *held = bpf_map_lookup_elem(&held_packets, &at);
     if (!held || __sync_val_compare_and_swap(&held->state, NOTHING, MOVING) != NOTHING) return 0;
-    int whole = !bpf_skb_load_bytes(skb, 0, held->bytes, sizeof held->bytes);
+    __u32 from = HEADERS_BYTES + (index < MAX_CHUNKS ? index : 0) * DATAGRAM_BYTES;
+    int whole = !bpf_skb_load_bytes(skb, 0, held->bytes, HEADERS_BYTES) &&
+                !bpf_skb_load_bytes(skb, from, held->bytes + HEADERS_BYTES, DATAGRAM_BYTES);
+    shorten((struct frame *)held->bytes);
+    seal((struct frame *)held->bytes);
     held->interface = interface;
     held->state = whole ? HELD_BACK : NOTHING;
     return whole;
@@ -263,6 +334,7 @@ __noinline int hold(struct __sk_buff *skb, __u32 direction, __u32 worker, __u32 
 /* Sends what has been overtaken, in the place of a packet that has done its work: results to their workers, and
  * contributions once more to this program. */
 __noinline int release(struct __sk_buff *skb) {
+    if (skb->len != FRAME_BYTES && bpf_skb_change_tail(skb, FRAME_BYTES, 0)) return 0;
     for (__u32 i = 0; i < 2 * MAX_WORKERS; i++) {
         __u32 at = i;
         struct held_packet *held = bpf_map_lookup_elem(&held_packets, &at);
@@ -276,70 +348,57 @@ __noinline int release(struct __sk_buff *skb) {
     return 0;
 }
 
-static __always_inline __u16 folded(__u32 sum) {
-    sum = (sum & 0xffff) + (sum >> 16);
-    return (sum & 0xffff) + (sum >> 16);
-}
-
-/* The frame's headers towards a worker, or the aggregator above. UDP's checksum field holds the sum of the pseudo
- * header, which is what a device or the receiver completes (CHECKSUM_PARTIAL, as every packet that never left this machine), or nothing. */
-static __always_inline void address_to(struct frame *frame, const struct worker *worker, __be32 from, __be16 port) {
+/* The headers towards a worker, or the aggregator above. */
+static __always_inline void address_to(struct frame *frame, const struct worker *worker) {
     __builtin_memcpy(frame->ethernet.h_source, worker->source_mac, ETH_ALEN);
     __builtin_memcpy(frame->ethernet.h_dest, worker->mac, ETH_ALEN);
-    frame->ip.saddr = from;
     frame->ip.daddr = worker->address;
     frame->ip.ttl = 64;
-    frame->ip.check = 0;
-    __u32 sum = 0;
-    __u16 *word = (void *)&frame->ip;
-#pragma unroll
-    for (int i = 0; i < 10; i++) sum += word[i];
-    frame->ip.check = ~folded(sum);
-    frame->udp.source = port;
     frame->udp.dest = worker->port;
-    if (frame->udp.check) {
-        sum = (from & 0xffff) + (from >> 16) + (worker->address & 0xffff) + (worker->address >> 16);
-        frame->udp.check = folded(sum + bpf_htons(IPPROTO_UDP) + frame->udp.len);
-    }
+    seal(frame);
 }
 
 /* Sends the packet out of an interface. `whom`: the worker's number, MAX_WORKERS for the aggregator above. */
-static __noinline int leave_by(struct __sk_buff *skb, __u32 interface, __u32 job, __u32 whom) {
+static __noinline int leave_by(struct __sk_buff *skb, struct message *message, __u32 interface, __u32 whom) {
+    if (!message) return 0;
+    __u32 job = message->job, num_chunks = message->num_chunks;
     long sent = bpf_clone_redirect(skb, interface, 0);
     /* What a full queue drops (NET_XMIT_DROP) is lost, as on any network. An interface that is down has no queue, and
      * its stand-in says NET_XMIT_CN: noop_enqueue(). */
     if (sent >= 0 && sent != XMIT_CN) {
-        COUNT(tx);
+        ADD(tx, num_chunks);
         return 1;
     }
     struct job_counters *counts_ = bpf_map_lookup_elem(&job_counts, &job);
-    if (counts_ && whom <= MAX_WORKERS) counts_->unsent[whom]++;
+    if (counts_ && whom <= MAX_WORKERS) counts_->unsent[whom] += num_chunks;
     return 0;
 }
 
-/* Sends the frame that the packet has become to a worker, by its port. */
-static __noinline int send(struct __sk_buff *skb, struct frame *frame, __u32 job, __u32 index) {
-    if (!frame) return 0;
-    __u32 at = job * MAX_WORKERS + index;
+/* Sends what the packet has become to a worker, by its port. Messages of several chunks meet no faults: they leave one
+ * by one where there are any. */
+static __noinline int send(struct __sk_buff *skb, struct message *message, __u32 index, __u32 chunk) {
+    if (!message) return 0;
+    __u32 at = message->job * MAX_WORKERS + index;
     struct worker *worker = bpf_map_lookup_elem(&workers, &at);
     if (!worker || !worker->interface) return 0;
-    enum fault fault = fate(DOWN, index, bpf_ntohl(frame->chunk.chunk));
+    enum fault fault = message->num_chunks == 1 ? fate(DOWN, index, chunk) : NO_FAULT;
     if (fault == LOSS || fault == CORRUPT) return 0;
-    address_to(frame, worker, frame->ip.saddr, frame->udp.source);
-    if (bpf_skb_store_bytes(skb, 0, frame, sizeof *frame, 0)) return 0;
-    if (fault == REORDER && hold(skb, DOWN, index, worker->interface)) return 0;
+    address_to(&message->headers, worker);
+    if (bpf_skb_store_bytes(skb, 0, &message->headers, HEADERS_BYTES, 0)) return 0;
+    if (fault == REORDER && hold(skb, DOWN, index, worker->interface, 0)) return 0;
     if (fault == DUPLICATE) bpf_clone_redirect(skb, worker->interface, 0);
-    return leave_by(skb, worker->interface, job, index);
+    return leave_by(skb, message, worker->interface, index);
 }
 
 /* Sends the sum that the packet has become to the aggregator above. */
-static __noinline int send_up(struct __sk_buff *skb, struct frame *frame, __u32 job) {
-    if (!frame) return 0;
+static __noinline int send_up(struct __sk_buff *skb, struct message *message) {
+    if (!message) return 0;
+    __u32 job = message->job;
     struct worker *parent = bpf_map_lookup_elem(&parents, &job);
     if (!parent || !parent->interface) return 0;
-    address_to(frame, parent, frame->ip.saddr, frame->udp.source);
-    if (bpf_skb_store_bytes(skb, 0, frame, sizeof *frame, 0)) return 0;
-    return leave_by(skb, parent->interface, job, MAX_WORKERS);
+    address_to(&message->headers, parent);
+    if (bpf_skb_store_bytes(skb, 0, &message->headers, HEADERS_BYTES, 0)) return 0;
+    return leave_by(skb, message, parent->interface, MAX_WORKERS);
 }
 
 static __always_inline __u32 bits_in(__u32 word) {
@@ -385,16 +444,42 @@ static __always_inline __s32 divided(__s32 sum, __u32 power) {
 }
 #endif
 
+/* Writes a version's sums into the packet, at the chunk whose header that is. The lock is held. */
+static __always_inline void write_sums(struct version *version, struct chunk_header *header, __u32 who) {
+    integer *elements = (void *)(header + 1);
+#if LANES == 1
+    (void)who; /* has what narrow sums are divided by */
+    __u64 left = 0;
+    for (int i = 0; i < NUM_VALUES; i++) elements[i] = TO_WIRE(clipped(version->sums[i], &left));
+    if (left) version->saturated = 1;
+    __u32 kind = version->saturated ? KIND_SATURATED : KIND_DATA_32;
+    header->kind_size = kind << 4 | (header->kind_size & 7);
+#else
+    for (int i = 0; i < NUM_VALUES; i++) elements[i] = TO_WIRE(divided(version->sums[i], who >> DOUBLINGS));
+#endif
+    header->exponent = version->exponent;
+}
+
+/* A chunk of the message, by its place; NULL where the packet has no such chunk. */
+static __always_inline struct chunk_header *chunk_at(struct __sk_buff *skb, __u32 index) {
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    struct chunk_header *header = data + HEADERS_BYTES + index * DATAGRAM_BYTES;
+    return (void *)header + DATAGRAM_BYTES > end ? NULL : header;
+}
+
 /* One contribution, under the version's lock. After what comes behind FRESH the packet carries the sum.
  * A global function, so that the verifier walks its loops once and not once for every way that leads here. */
-__noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 who, __u32 everybody, __u32 generation) {
+__noinline int contribute(struct __sk_buff *skb, __u32 index) {
+    struct message *message = current_message();
+    if (!message || index >= MAX_CHUNKS) return STALE;
+    __u32 at = message->chunks[index].at, chunk = message->chunks[index].chunk;
     struct version *version = bpf_map_lookup_elem(&versions, &at);
-    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-    struct frame *frame = data;
-    integer *elements = (void *)(frame + 1);
-    if (!version || (void *)(elements + NUM_VALUES) > end) return STALE; /* the caller has looked */
-    __u32 chunk = bpf_ntohl(frame->chunk.chunk), worker = who & (MAX_WORKERS - 1), bit = 1u << worker;
-    __u64 now_ns = bpf_ktime_get_ns();
+    struct chunk_header *header = chunk_at(skb, index);
+    if (!version || !header) return STALE; /* the caller has looked */
+    integer *elements = (void *)(header + 1);
+    __u32 who = message->who, worker = who & (MAX_WORKERS - 1), bit = 1u << worker;
+    __u32 generation = message->generation, everybody = message->everybody;
+    __u64 now_ns = message->now_ns;
     enum what what = FRESH;
     __u32 abandoned = 0;
     __u64 first_ns;
@@ -422,8 +507,8 @@ __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 who, __u32 ever
     if (what == FRESH) {
         int first = !version->seen;
         version->seen |= bit;
-        if (frame->chunk.exponent > version->exponent) version->exponent = frame->chunk.exponent;
-        if (frame->chunk.kind_size >> 4 == KIND_SATURATED) version->saturated = 1;
+        if (header->exponent > version->exponent) version->exponent = header->exponent;
+        if (header->kind_size >> 4 == KIND_SATURATED) version->saturated = 1;
         if (version->seen == everybody) {
             what = who & HAS_PARENT ? UPWARD : COMPLETE;
             version->upward = what == UPWARD;
@@ -438,43 +523,32 @@ __noinline int contribute(struct __sk_buff *skb, __u32 at, __u32 who, __u32 ever
     version->what = what;
     barrier();
     what = version->what; /* the verifier knows nothing of it now, and walks the loop below once, not for each */
-    if (what > FRESH) {
-#if LANES == 1
-        __u64 left = 0;
-        for (int i = 0; i < NUM_VALUES; i++) elements[i] = TO_WIRE(clipped(version->sums[i], &left));
-        if (left) version->saturated = 1;
-#else
-        for (int i = 0; i < NUM_VALUES; i++) elements[i] = TO_WIRE(divided(version->sums[i], who >> DOUBLINGS));
-#endif
-        frame->chunk.exponent = version->exponent;
-#if LANES == 1
-        __u32 kind = version->saturated ? KIND_SATURATED : KIND_DATA_32;
-        frame->chunk.kind_size = kind << 4 | (frame->chunk.kind_size & 7);
-#endif
-    }
+    if (what > FRESH) write_sums(version, header, who);
     if (what == COMPLETE && version->saturated) what = COMPLETE_SATURATED;
     bpf_spin_unlock(&version->lock);
 
-    if (what >= UPWARD) wait_of(frame->chunk.job_format >> 4, worker, now_ns - first_ns);
+    if (what >= UPWARD) wait_of(message->job, worker, now_ns - first_ns);
     if (abandoned) ADD(discarded, bits_in(abandoned));
     return what;
 }
 
 /* The result of the aggregator above, under the version's lock: COMPLETE when it was awaited, STALE otherwise. */
-__noinline int take(struct __sk_buff *skb, __u32 at, __u32 generation) {
+__noinline int take(struct __sk_buff *skb, __u32 index) {
+    struct message *message = current_message();
+    if (!message || index >= MAX_CHUNKS) return STALE;
+    __u32 at = message->chunks[index].at, chunk = message->chunks[index].chunk;
     struct version *version = bpf_map_lookup_elem(&versions, &at);
-    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-    struct frame *frame = data;
-    integer *elements = (void *)(frame + 1);
-    if (!version || (void *)(elements + NUM_VALUES) > end) return STALE; /* the caller has looked */
+    struct chunk_header *header = chunk_at(skb, index);
+    if (!version || !header) return STALE; /* the caller has looked */
+    integer *elements = (void *)(header + 1);
+    __u32 generation = message->generation;
     enum what what = STALE;
 
     bpf_spin_lock(&version->lock);
-    if (version->generation == generation && version->chunk == bpf_ntohl(frame->chunk.chunk) && version->upward &&
-        !version->done) {
+    if (version->generation == generation && version->chunk == chunk && version->upward && !version->done) {
         for (int i = 0; i < NUM_VALUES; i++) version->sums[i] = TO_HOST(elements[i]);
-        version->exponent = frame->chunk.exponent;
-        version->saturated = frame->chunk.kind_size >> 4 == KIND_SATURATED;
+        version->exponent = header->exponent;
+        version->saturated = header->kind_size >> 4 == KIND_SATURATED;
         version->done = 1;
         what = version->saturated ? COMPLETE_SATURATED : COMPLETE;
     }
@@ -482,11 +556,163 @@ __noinline int take(struct __sk_buff *skb, __u32 at, __u32 generation) {
     return what;
 }
 
+/* Makes the packet, which has room for one chunk, the answer to one of the message's, from what its version keeps. 0 where
+ * that has become something else meanwhile: then whoever misses the answer repeats. */
+__noinline int recall(struct __sk_buff *skb, __u32 index) {
+    struct message *message = current_message();
+    if (!message || index >= MAX_CHUNKS) return 0;
+    __u32 at = message->chunks[index].at, chunk = message->chunks[index].chunk, what = message->chunks[index].what;
+    struct version *version = bpf_map_lookup_elem(&versions, &at);
+    struct chunk_header *header = chunk_at(skb, 0);
+    if (!version || !header) return 0;
+    header->kind_size = message->kind_size;
+    header->job_format = message->job_format;
+    header->chunk = bpf_htonl(chunk);
+    header->pool = bpf_htons((at >> 1) | (at & 1) << 15);
+    header->contributions = 0;
+    header->epoch = bpf_htonl(message->epoch);
+    __u32 who = message->who, generation = message->generation;
+    __u32 done = what == REPEATED || what >= COMPLETE;
+    int same = 0;
+
+    bpf_spin_lock(&version->lock);
+    if (version->generation == generation && version->chunk == chunk && version->done == done &&
+        (done || version->upward)) {
+        write_sums(version, header, who);
+        same = 1;
+    }
+    bpf_spin_unlock(&version->lock);
+    return same;
+}
+
+/* What is to be done with a chunk of a message: one bit, so that those of all chunks can be put together. */
+enum outcome { KEPT = 1, TO_EVERYBODY = 2, TO_SENDER = 4, TO_PARENT = 8, PASSED_ON = 16 };
+enum { ANSWERS = TO_EVERYBODY | TO_SENDER | TO_PARENT };
+
+static __always_inline enum outcome outcome_of(enum what what) {
+    if (what >= COMPLETE) return TO_EVERYBODY;
+    if (what == REPEATED) return TO_SENDER;
+    return what == UPWARD || what == UPWARD_AGAIN ? TO_PARENT : KEPT;
+}
+
+/* One chunk of the message: looks at its header, adds it, counts what it was. Returns an enum outcome. */
+__noinline int meet_chunk(struct __sk_buff *skb, __u32 index) {
+    struct message *message = current_message();
+    if (!message || index >= MAX_CHUNKS) return KEPT;
+    struct chunk_state *state = &message->chunks[index];
+    state->what = STALE;
+    state->again = 0;
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    struct chunk_header *header = data + HEADERS_BYTES + index * DATAGRAM_BYTES;
+    if ((void *)(header + 1) > end) {
+        COUNT(bad_length);
+        return KEPT;
+    }
+    if (header->job_format != message->job_format) { /* of the message's first */
+        COUNT(bad_format);
+        return KEPT;
+    }
+    __u32 chunk = state->chunk = bpf_ntohl(header->chunk), kind = header->kind_size >> 4, worker = message->worker;
+    enum fault fault = message->from_parent || message->was_held ? NO_FAULT : fate(UP, worker, chunk);
+    if (fault == REORDER && !message->length_differs && hold(skb, UP, worker, message->interface, index)) {
+        ADD(rx, -1ULL); /* it is counted when it passes */
+        return KEPT;
+    }
+    if (fault == LOSS || fault == CORRUPT) { /* a receiver's checksum drops what is corrupted */
+        COUNT(injected);
+        return KEPT;
+    }
+    data = (void *)(long)skb->data; /* hold() may have moved it, for what the verifier knows */
+    end = (void *)(long)skb->data_end;
+    header = data + HEADERS_BYTES + index * DATAGRAM_BYTES;
+    if ((void *)(header + 1) > end) return KEPT;
+    __u32 code = header->kind_size & 7;
+    if (!CARRIES(kind) || (32u << code) != NUM_ELEMENTS || code > 6) {
+        COUNT(bad_size);
+        return KEPT;
+    }
+    if ((void *)header + DATAGRAM_BYTES > end || message->length_differs) {
+        COUNT(bad_length);
+        return KEPT;
+    }
+    __u32 pool = bpf_ntohs(header->pool), slot = (pool & 0x3fff) - message->first_slot, half = pool >> 15;
+    __u32 num_slots = message->num_slots;
+    if (pool & 0x4000 || slot >= num_slots || slot != (chunk & (num_slots - 1)) ||
+        half != ((chunk / num_slots) & 1)) {
+        COUNT(bad_slot);
+        return KEPT;
+    }
+    state->at = 2 * (pool & 0x3fff) + half;
+    int of_epoch = bpf_ntohl(header->epoch) == message->epoch;
+    if (!message->from_parent && (!of_epoch || !message->has_joined)) {
+        COUNT(stale);
+        return PASSED_ON; /* the program at the address answers with the epoch */
+    }
+    enum what what = STALE;
+    if (!message->from_parent) what = contribute(skb, index);
+    else if (of_epoch) what = take(skb, index);
+    state->what = what;
+    if (message->from_parent) COUNT(from_parent);
+    else if (what == STALE) COUNT(stale);
+    else if (what == HELD) COUNT(held);
+    else if (what == PENDING || what == UPWARD_AGAIN) COUNT(duplicate_pending);
+    else if (what == REPEATED) COUNT(duplicate_done);
+    else COUNT(fresh);
+    if (what >= COMPLETE) COUNT(done);
+    if (what >= COMPLETE) ADD(contributions_done, message->num_workers);
+    if (what == COMPLETE_SATURATED) COUNT(saturated);
+    if (fault == DUPLICATE) { /* a second one came, and found the first */
+        state->again = 1;
+        COUNT(rx);
+        if (what == STALE) COUNT(stale);
+        else if (what == HELD) COUNT(held);
+        else if (what == PENDING || what == FRESH || what == UPWARD || what == UPWARD_AGAIN) COUNT(duplicate_pending);
+        else COUNT(duplicate_done);
+    }
+    return outcome_of(what);
+}
+
+/* Sends what the packet has become where that chunk's outcome sends it. */
+__noinline int answer(struct __sk_buff *skb, __u32 index) {
+    struct message *message = current_message();
+    if (!message || index >= MAX_CHUNKS) return 0;
+    __u32 chunk = message->chunks[index].chunk, worker = message->worker;
+    enum outcome outcome = outcome_of(message->chunks[index].what);
+    if (outcome == TO_EVERYBODY)
+        for (__u32 i = 0; i < MAX_WORKERS && i < message->num_workers; i++) send(skb, message, i, chunk);
+    else if (outcome == TO_SENDER)
+        send(skb, message, worker, chunk);
+    else if (outcome == TO_PARENT)
+        send_up(skb, message);
+    if (message->chunks[index].again && outcome & (TO_EVERYBODY | TO_SENDER)) send(skb, message, worker, chunk);
+    return 0;
+}
+
+/* Whether any fault may meet a packet. */
+static __always_inline int has_faults(void) {
+    __u32 up = UP, down = DOWN;
+    struct faults *ups = bpf_map_lookup_elem(&fault_rates, &up), *downs = bpf_map_lookup_elem(&fault_rates, &down);
+    return !ups || !downs || ups->corrupt_below || ups->listed || downs->corrupt_below || downs->listed;
+}
+
+/* Sends the answers to a message's chunks one by one, in its place. */
+static __noinline int answer_one_by_one(struct __sk_buff *skb, struct message *message, __u32 num_chunks) {
+    if (!message || bpf_skb_change_tail(skb, FRAME_BYTES, 0)) return 0; /* lost, and repeated */
+    if (bpf_skb_pull_data(skb, FRAME_BYTES)) return 0;
+    shorten(&message->headers);
+    message->num_chunks = 1;
+    for (__u32 i = 0; i < MAX_CHUNKS; i++) {
+        if (i >= num_chunks) break;
+        if (outcome_of(message->chunks[i].what) & ANSWERS && recall(skb, i)) answer(skb, i);
+    }
+    return 0;
+}
+
 __noinline int meet(struct __sk_buff *skb) {
-    int was_held = skb->mark == WAS_HELD;
-    __u32 wanted = sizeof(struct frame) + 4 * NUM_ELEMENTS;
+    struct message *message = current_message();
+    if (!message) return TC_ACT_OK;
     /* Enough to know whose it is; short control packets are not ours. */
-    if (bpf_skb_pull_data(skb, skb->len < wanted ? skb->len : wanted)) return TC_ACT_OK;
+    if (bpf_skb_pull_data(skb, skb->len < FRAME_BYTES ? skb->len : FRAME_BYTES)) return TC_ACT_OK;
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
     struct frame *frame = data;
     if ((void *)&frame->chunk > end || frame->ethernet.h_proto != bpf_htons(ETH_P_IP)) return TC_ACT_OK;
@@ -501,15 +727,20 @@ __noinline int meet(struct __sk_buff *skb) {
     __u32 kind = frame->chunk.kind_size >> 4;
     if (kind < KIND_SATURATED || kind > KIND_DATA_32) return TC_ACT_OK;
 
-    COUNT(rx);
+    __u32 udp_bytes = bpf_ntohs(frame->udp.len), each_bytes = skb->gso_size, num_chunks = 1;
+    if (each_bytes && udp_bytes > sizeof(struct udphdr))
+        num_chunks = (udp_bytes - sizeof(struct udphdr) + each_bytes - 1) / each_bytes;
+    message->length_differs = each_bytes ? each_bytes != DATAGRAM_BYTES || num_chunks > MAX_CHUNKS
+                                         : udp_bytes != sizeof(struct udphdr) + DATAGRAM_BYTES;
+    ADD(rx, num_chunks);
     if ((frame->chunk.job_format & 15) != FORMAT) {
-        COUNT(bad_format);
+        ADD(bad_format, num_chunks);
         return TC_ACT_SHOT;
     }
-    __u32 number = frame->chunk.job_format >> 4, chunk = bpf_ntohl(frame->chunk.chunk);
+    __u32 number = frame->chunk.job_format >> 4;
     struct job *job = bpf_map_lookup_elem(&jobs, &number);
     if (!job || !job->num_workers) {
-        COUNT(bad_job);
+        ADD(bad_job, num_chunks);
         return TC_ACT_SHOT;
     }
     __u64 who = (__u64)number << 32 | frame->ip.saddr;
@@ -518,80 +749,51 @@ __noinline int meet(struct __sk_buff *skb) {
     int has_parent = parent && parent->interface;
     int from_parent = has_parent && parent->address == frame->ip.saddr && parent->port == frame->udp.source;
     if (!index && !from_parent) {
-        COUNT(bad_worker);
+        ADD(bad_worker, num_chunks);
         return TC_ACT_SHOT;
     }
-    __u32 worker = index ? *index & (MAX_WORKERS - 1) : 0;
-    enum fault fault = from_parent || was_held ? NO_FAULT : fate(UP, worker, chunk);
-    if (fault == REORDER && hold(skb, UP, worker, skb->ifindex)) {
-        ADD(rx, -1ULL); /* it is counted when it passes */
+    if (message->length_differs && num_chunks > 1) {
+        ADD(bad_length, num_chunks);
         return TC_ACT_SHOT;
     }
-    if (fault == LOSS || fault == CORRUPT) { /* a receiver's checksum drops what is corrupted */
-        COUNT(injected);
-        return TC_ACT_SHOT;
-    }
-    if (!CARRIES(kind) || (32u << (frame->chunk.kind_size & 7)) != NUM_ELEMENTS || (frame->chunk.kind_size & 7) > 6) {
-        COUNT(bad_size);
-        return TC_ACT_SHOT;
-    }
-    integer *elements = (void *)(frame + 1);
-    if ((void *)(elements + NUM_VALUES) > end ||
-        frame->udp.len != bpf_htons(sizeof(struct udphdr) + sizeof(struct chunk_header) + 4 * NUM_ELEMENTS)) {
-        COUNT(bad_length);
-        return TC_ACT_SHOT;
-    }
-    __u32 pool = bpf_ntohs(frame->chunk.pool), slot = (pool & 0x3fff) - job->first_slot;
-    __u32 half = pool >> 15;
-    if (pool & 0x4000 || slot >= job->num_slots || slot != (chunk & (job->num_slots - 1)) ||
-        half != ((chunk / job->num_slots) & 1)) {
-        COUNT(bad_slot);
-        return TC_ACT_SHOT;
-    }
-    int of_epoch = bpf_ntohl(frame->chunk.epoch) == job->epoch;
-    __u32 key = number * MAX_WORKERS + worker;
+    __u32 worker = index ? *index & (MAX_WORKERS - 1) : 0, key = number * MAX_WORKERS + worker;
     struct worker *sender = bpf_map_lookup_elem(&workers, &key);
-    int has_joined = job->joined >> worker & 1 && sender && sender->port == frame->udp.source;
-    if (!from_parent && (!of_epoch || !has_joined)) {
-        COUNT(stale);
-        return TC_ACT_OK; /* the program at the address answers with the epoch */
+    message->now_ns = bpf_ktime_get_ns();
+    message->job = number;
+    message->worker = worker;
+    message->who = (has_parent ? worker | HAS_PARENT : worker) | job->doublings << DOUBLINGS;
+    message->everybody = job->num_workers >= 32 ? ~0u : (1u << job->num_workers) - 1;
+    message->epoch = job->epoch;
+    message->generation = job->generation;
+    message->first_slot = job->first_slot;
+    message->num_slots = job->num_slots;
+    message->num_workers = job->num_workers;
+    message->from_parent = from_parent;
+    message->has_joined = job->joined >> worker & 1 && sender && sender->port == frame->udp.source;
+    message->was_held = skb->mark == WAS_HELD;
+    message->interface = skb->ifindex;
+    message->num_chunks = num_chunks;
+    message->kind_size = frame->chunk.kind_size;
+    message->job_format = frame->chunk.job_format;
+    message->headers = *frame;
+    message->headers.ip.saddr = frame->ip.daddr; /* results come from the aggregator's address and port */
+    message->headers.udp.source = frame->udp.dest;
+    if (num_chunks > 1 && bpf_skb_pull_data(skb, skb->len)) { /* no memory: lost, and repeated */
+        ADD(rx, -(__u64)num_chunks);
+        return TC_ACT_SHOT;
     }
-    __u32 at = 2 * (pool & 0x3fff) + half;
-    struct frame headers = *frame;
-    headers.ip.saddr = frame->ip.daddr; /* results come from the aggregator's address and port */
-    headers.udp.source = frame->udp.dest;
-    __u32 num_workers = job->num_workers;
-    enum what what = STALE;
-    if (!from_parent)
-        what = contribute(skb, at, (has_parent ? worker | HAS_PARENT : worker) | job->doublings << DOUBLINGS,
-                          num_workers >= 32 ? ~0u : (1u << num_workers) - 1, job->generation);
-    else if (of_epoch)
-        what = take(skb, at, job->generation);
-    if (from_parent) COUNT(from_parent);
-    else if (what == STALE) COUNT(stale);
-    else if (what == HELD) COUNT(held);
-    else if (what == PENDING || what == UPWARD_AGAIN) COUNT(duplicate_pending);
-    else if (what == REPEATED) COUNT(duplicate_done);
-    else COUNT(fresh);
-    if (what >= COMPLETE) COUNT(done);
-    if (what >= COMPLETE) ADD(contributions_done, num_workers);
-    if (what == COMPLETE_SATURATED) COUNT(saturated);
-    /* contribute() wrote the chunk's header into the packet, too: the kind and the exponent. */
-    if (bpf_skb_load_bytes(skb, offsetof(struct frame, chunk), &headers.chunk, sizeof headers.chunk)) return TC_ACT_SHOT;
-    if (what >= COMPLETE)
-        for (__u32 i = 0; i < MAX_WORKERS && i < num_workers; i++) send(skb, &headers, number, i);
-    else if (what == REPEATED)
-        send(skb, &headers, number, worker);
-    else if (what == UPWARD || what == UPWARD_AGAIN)
-        send_up(skb, &headers, number);
-    if (fault == DUPLICATE) { /* a second one came, and found the first */
-        COUNT(rx);
-        if (what == STALE) COUNT(stale);
-        else if (what == HELD) COUNT(held);
-        else if (what == PENDING || what == FRESH || what == UPWARD || what == UPWARD_AGAIN) COUNT(duplicate_pending);
-        else COUNT(duplicate_done);
-        if (what >= COMPLETE || what == REPEATED) send(skb, &headers, number, worker);
+
+    __u32 outcomes = 0;
+    for (__u32 i = 0; i < MAX_CHUNKS; i++) {
+        if (i >= num_chunks) break;
+        outcomes |= meet_chunk(skb, i);
     }
+    if (outcomes == PASSED_ON) return TC_ACT_OK;
+    if (!(outcomes & ANSWERS)) return TC_ACT_SHOT;
+    if (num_chunks == 1 || (!has_faults() && (outcomes == TO_EVERYBODY || outcomes == TO_SENDER || outcomes == TO_PARENT)))
+        answer(skb, 0);
+    else
+        answer_one_by_one(skb, message, num_chunks);
     return TC_ACT_SHOT;
 }
 

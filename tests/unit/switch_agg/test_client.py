@@ -158,8 +158,9 @@ def test_partial_sums_are_scaled_up_and_the_same_for_whoever_comes_late(native: 
         assert r.aggregator.counters.violations(r.aggregator.in_flight) == []
 
 
-def test_messages_of_several_chunks_are_cut_up_on_the_way() -> None:
-    with rack(2, natives=(True,), cut=True) as bench:
+@pytest.mark.parametrize("max_segments", [None, 1])
+def test_messages_may_have_several_chunks(max_segments: int | None) -> None:
+    with rack(2, natives=(True,), max_segments=max_segments) as bench:
         bench.everybody(lambda _, client: client.join())
         values = np.arange(2 * 300 * 64, dtype=np.int32).reshape(2, 300, 64)
         for _ in range(3):

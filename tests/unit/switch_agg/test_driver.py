@@ -1,6 +1,7 @@
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from sys import byteorder
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_datagrams_go_to_the_core_and_back_with_their_marks() -> None:
         assert driver.run(lambda: len(core.marks) == 2, deadline_s=time.monotonic() + 5)
         assert core.marks == [False, True]
         assert [peer.recv(10), peer.recv(10)] == [b"one", b"two"]
+
+
+def test_a_message_of_several_datagrams_is_these_datagrams() -> None:
+    """Loopback passes it on whole, as a veth pair does; the last one may be shorter."""
+    core = Echo()
+    with open_socket(("127.0.0.1", 0)) as opened, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 3)
+        peer.connect(opened.getsockname())
+        peer.sendmsg([b"onetwothx"], [(socket.SOL_UDP, 103, (4).to_bytes(2, byteorder))])
+        peer.send(b"")
+        assert Driver(core, opened).run(lambda: len(core.marks) == 4, deadline_s=time.monotonic() + 5)
+        peer.settimeout(5)
+        assert [peer.recv(10) for _ in range(4)] == [b"onet", b"woth", b"x", b""]
+        assert core.marks == [True] * 4
 
 
 def test_deadlines_are_kept_and_a_run_ends_at_its_own() -> None:

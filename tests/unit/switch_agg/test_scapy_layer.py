@@ -103,3 +103,20 @@ def test_wireshark_reads_narrow_integers_one_by_one(payload: PayloadName, tmp_pa
         assert kind == str(int(form.kind))
         assert [int(each) for each in elements.split(",")] == integers.tolist()
         assert info.startswith(f"{what} job 0")
+
+
+def test_of_a_message_every_chunk_is_shown(tmp_path: Path) -> None:
+    """As on a veth pair, where nothing cuts messages of several datagrams up."""
+    chunks = [
+        Packet(Kind.DATA_32, 1, 3, chunk, slot=chunk, elements=np.full(32, chunk, np.int32)).encode()
+        for chunk in (5, 6, 8)
+    ]
+    frame = Ether() / IP(src="10.0.0.1", dst="10.0.0.9") / UDP(sport=4000, dport=0xBEE0) / b"".join(chunks)
+    wrpcap(str(tmp_path / "message.pcap"), [frame])
+    argv = ["tshark", "-r", str(tmp_path / "message.pcap"), "-X", f"lua_script:{LUA}", "-T", "fields"]
+    wanted = [word for field in ("switch_agg.chunk", "switch_agg.epoch", "_ws.malformed") for word in ("-e", field)]
+    shown = subprocess.run([*argv, *wanted], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout.splitlines() == ["5,6,8\t3,3,3\t"]
+    layer = Ether(bytes(frame))[SwitchAgg]
+    assert [layer.getlayer(SwitchAgg, number).chunk for number in (1, 2, 3)] == [5, 6, 8]
+    assert layer.getlayer(SwitchAgg, 4) is None

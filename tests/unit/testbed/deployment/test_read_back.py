@@ -25,7 +25,6 @@ def as_requested(node: NodePlan) -> dict[str, Any]:
     table = {"metrics": [{"congestion": PLAN.congestion}]}
     return {
         "sysctls": {**node.sysctls, **node.sysctls_if_known},
-        "whole": [],
         "disconnected": [],
         "qdiscs": [],
         "classes": {},
@@ -78,7 +77,6 @@ def test_what_was_taken_is_not_mentioned() -> None:
         ),
         (lambda state: state["sysctls"].update({next(iter(WORKER.sysctls)): "77"}), "is 77, requested"),
         (lambda state: state["disconnected"].append("w0-eth0"), "s0 -> w0: is down, requested the other"),
-        (lambda state: state["whole"].append("w0-eth0"), "is on, requested off"),
     ],
 )  # fmt: skip
 def test_each_setting_that_is_not_as_requested_is_named(change: Callable[[dict[str, Any]], None], said: str) -> None:

@@ -101,13 +101,6 @@ def test_fewer_bits_are_fewer_chunks_on_every_link(payload: str, num_values: int
     assert made.aggregators[0].text == f"aggregator a0 at s0 (ebpf) adds w0, w1 in {payload}"
 
 
-def test_workers_hand_over_several_chunks_at_once_where_super_frames_are_allowed() -> None:
-    for keys, cut in (({}, ("w0-eth0",)), ({"packet_mode": "mtu"}, ()), ({"collective": "ring"}, ())):
-        made = plan(workers=2, **keys)
-        assert made.node("w0").cut_messages == cut
-        assert made.node("s0").cut_messages == ()
-
-
 def test_every_stack_of_the_benchmark_has_an_aggregator_of_its_own() -> None:
     stacks = ["ring/tcp", "in_network/ebpf", "in_network:num_elements=64/reference"]
     made = make_plan(validate({"name": "x", "workload": {"kind": "allreduce", "stacks": stacks}}))
