@@ -130,8 +130,10 @@ int connection_post(struct connection *c, const uint8_t *frame, const uint8_t *p
     return copied;
 }
 
-/* Begin a graceful close: messages whose token is still out are given up, those before them are delivered. */
+/* Begin a graceful close: messages whose token is still out are given up, those before them are delivered. An
+ * acknowledgement that may wait goes before it: a peer that hears of the end before it takes its message for lost. */
 void connection_leave(struct connection *c, uint32_t after, uint32_t lost, double now_s) {
+    if (isfinite(c->incoming.acknowledge_s)) c->incoming.acknowledge_s = 0.0;
     c->leaves = 1, c->our_after = after, c->our_lost = lost, c->leave_s = now_s;
     c->our_end = outgoing_give_up(&c->outgoing);
 }
@@ -214,10 +216,15 @@ static void arm(struct connection *c, double now_s) {
     c->armed_s = outgoing_unfinished(&c->outgoing) ? now_s : INFINITY;
 }
 
+/* An adaptive window is told. It is at least 1; an answer of 0 would come from a policy that has failed, and left word. */
+static void adapt(struct connection *c, double round_trip_s, uint32_t num_packets, uint32_t marked, double now_s) {
+    uint32_t window = c->policy ? c->policy(round_trip_s, num_packets, marked, now_s) : 0;
+    if (window > 0) c->window = window;
+}
+
 static void detect_loss(struct connection *c, double now_s) {
-    double round_trip_s = fmax(c->round_trip.smoothed_s, c->latest_s);
-    if (outgoing_detect_loss(&c->outgoing, fmax(TIME_THRESHOLD * round_trip_s, GRANULARITY_S), now_s) && c->policy)
-        c->window = c->policy(-1.0, 0, 0, now_s);
+    double patience_s = fmax(TIME_THRESHOLD * fmax(c->round_trip.smoothed_s, c->latest_s), GRANULARITY_S);
+    if (outgoing_detect_loss(&c->outgoing, patience_s, now_s)) adapt(c, -1.0, 0, 0, now_s);
 }
 
 /* How packets came through, whole ones on the wire. */
@@ -257,7 +264,7 @@ static void on_acknowledgement(struct connection *c, const struct header *header
     if (taken.num_packets > 0) {
         c->probes_unanswered = 0;
         double round_trip_s = taken.holds_largest ? measure(c, &taken, &said, now_s) : -1.0;
-        if (c->policy) c->window = c->policy(round_trip_s, taken.num_packets, marked, now_s);
+        adapt(c, round_trip_s, taken.num_packets, marked, now_s);
     }
     detect_loss(c, now_s);
     arm(c, now_s);

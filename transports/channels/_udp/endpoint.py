@@ -13,7 +13,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 from weakref import WeakSet
 
 from switch_agg import clock
@@ -48,7 +49,8 @@ _FOREVER_S: Final = 3600.0
 ResultT = TypeVar("ResultT")
 
 
-class Peer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Peer:
     """One connection and its socket, which is connected to the peer's."""
 
     rank: int
@@ -82,6 +84,7 @@ class UdpEndpoint:
         self._in_order = list(self._peers.values())
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._keeper_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._alarm = Alarm()
         self._buffers = (ctypes.c_uint8 * native.BUFFERS_BYTES)()
         self._state = native.EndpointState(
             peers=ctypes.addressof(self._states),
@@ -90,10 +93,11 @@ class UdpEndpoint:
             dilation=clock.dilation(),
             num_peers=len(self._in_order),
             wake=self._wake_descriptor,
+            alarm=self._alarm.descriptor,
+            away=1,
         )
         self._address = ctypes.addressof(self._state)
         self._keepers_waiter = Waiter([*(peer.socket.fileno() for peer in self._in_order), self._keeper_descriptor])
-        self._alarm = Alarm()
         self._alarm_waiter = Waiter([self._alarm.descriptor, self._keeper_descriptor])
         self._num_tokens = 0
         self._error: TransportError | None = None
@@ -101,7 +105,6 @@ class UdpEndpoint:
         self._closed = False
         self._driving = threading.Lock()  # guards the connections; held inside progress() and by a working keeper
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
-        self._away = True  # the driver is not inside progress()
         self._alarm.set(_AWAY_S)
         self._keeper = threading.Thread(target=self._keep, name="udp keeper", daemon=True)
         self._keeper.start()
@@ -136,26 +139,12 @@ class UdpEndpoint:
         return self._drive(lambda: self._peek(self._peers[peer], clock.protocol_s(deadline_s)))
 
     def _drive(self, work: Callable[[], ResultT]) -> ResultT:
-        self._set_away(away=False)
         try:
             with self._driving:
                 return work()
         except TransportError as error:
             self._error = error
             raise
-        finally:
-            self._set_away(away=True)
-
-    def _set_away(self, *, away: bool) -> None:
-        """The driver has left progress(), or is there, which the keeper need not wake up to learn."""
-        self._away = away
-        with self._descriptors:
-            if self._closed:
-                return
-            if away:
-                self._alarm.set(_AWAY_S)
-            else:
-                self._alarm.clear()
 
     def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         while True:
@@ -236,7 +225,7 @@ class UdpEndpoint:
         while not self._closing:
             self._alarm_waiter.wait(_FOREVER_S)
             wait_s = 0.0
-            while self._away and not self._closing:
+            while self._state.away and not self._closing:
                 self._keepers_waiter.wait(wait_s)
                 if not self._driving.acquire(blocking=False):
                     time.sleep(clock.machine_s(_AWAY_S))  # the driver is back, or somebody posts
@@ -330,7 +319,8 @@ class UdpEndpoint:
         for peer in self._in_order:
             peer.connection.leave(Farewell.because(finished, self._error), clock.now_s())
             peer.state.due_s = 0.0
-        self._library.endpoint_linger(self._address, deadline_s)
+        while not self._library.endpoint_linger(self._address, deadline_s):
+            pass  # signals are handled here
 
 
 _OPEN: Final[WeakSet[UdpEndpoint]] = WeakSet()

@@ -218,8 +218,8 @@ class EndpointState(ctypes.Structure):
 
     _fields_ = (
         ("peers", _pointer), ("buffers", _pointer), ("completions", _pointer), ("dilation", _double),
-        ("sequence", _u64), ("num_peers", _u32), ("wake", _i32), ("woken", _u32), ("failed_peer", _u32),
-        ("error", _i32),
+        ("sequence", _u64), ("num_peers", _u32), ("wake", _i32), ("alarm", _i32), ("away", _u32), ("woken", _u32),
+        ("failed_peer", _u32), ("error", _i32),
     )  # fmt: skip
 
 
@@ -286,7 +286,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "endpoint_peek": (_i32, (_pointer, _u32, _double, _pointer)),
     "endpoint_rest_s": (_double, (_pointer, _double)),
     "endpoint_look": (_i32, (_pointer, _pointer)),
-    "endpoint_linger": (None, (_pointer, _double)),
+    "endpoint_linger": (_i32, (_pointer, _double)),
     "endpoint_send": (None, (_pointer, _u32, _pointer, _pointer, _u64, _i64)),
     "endpoint_expect": (None, (_pointer, _u32, _pointer, _pointer, _u64, _i64)),
     "wait_readable": (_i32, (_pointer, _u32, _double, _pointer)),
@@ -369,8 +369,8 @@ class Waiter:
 
 
 class Alarm:
-    """A descriptor that can be read once a time is over (timerfd_create(2)): setting it wakes nobody, as an event would
-    whom it is meant for."""
+    """A descriptor that can be read once a time is over (timerfd_create(2)): setting it, which the engine does, too,
+    wakes nobody, as an event would whom it is meant for."""
 
     def __init__(self) -> None:
         """Raises TransportError where there are no more descriptors."""
@@ -380,9 +380,5 @@ class Alarm:
             raise TransportError(f"cannot set an alarm: {errno.errorcode.get(-self.descriptor)}")
 
     def set(self, after_s: float) -> None:
-        """Once, in so long."""
-        self._library.set_alarm(self.descriptor, max(1e-9, clock.machine_s(after_s)))
-
-    def clear(self) -> None:
-        """It does not go off, or has not."""
-        self._library.set_alarm(self.descriptor, 0.0)
+        """Once, in so long; 0: not at all, and what has gone off is forgotten."""
+        self._library.set_alarm(self.descriptor, clock.machine_s(after_s))

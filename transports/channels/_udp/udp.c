@@ -24,6 +24,8 @@ static const double REST_S = 1e-3;
 static const double LONGEST_REST_S = 2e-3;
 /* ...and begins to look at once when, at the rate of late, less than this is missing of one. */
 static const double LATE_BYTES = 64 * 1024;
+/* Whoever looks after connections that nobody drives steps in after so long. */
+static const double AWAY_S = 2e-3;
 /* So often the interpreter sees to its signals. */
 static const double LONGEST_CALL_S = 0.1;
 
@@ -47,6 +49,8 @@ struct endpoint {
     uint64_t sequence; /* of the latest operation */
     uint32_t num_peers;
     int32_t wake;  /* an eventfd: read, it makes the call return */
+    int32_t alarm; /* a timerfd that goes off when nobody has driven for AWAY_S... */
+    uint32_t away; /* ...which that is */
     uint32_t woken;
     uint32_t failed_peer; /* the first that the outcome is about */
     int32_t error;        /* its errno */
@@ -110,7 +114,7 @@ static int send_batch(const struct peer *peer, const struct run *run, uint32_t f
 /* A run of one message's bytes. Returns how many of its packets the kernel took; if none, a negative errno. */
 static int send_run(const struct peer *peer, const struct run *run) {
     uint32_t most = MAX_DATAGRAM_BYTES / (peer->connection->outgoing.packet_bytes + sizeof(struct header)), sent = 0;
-    if (most > MAX_PACKETS) most = MAX_PACKETS;
+    most = most > MAX_PACKETS ? MAX_PACKETS : most > 0 ? most : 1;
     while (sent < run->num_packets) {
         uint32_t part = run->num_packets - sent < most ? run->num_packets - sent : most;
         int error = send_batch(peer, run, sent, part);
@@ -374,9 +378,7 @@ static enum outcome check_all(struct endpoint *e) {
     return outcome;
 }
 
-/* Move bytes until something has completed or somebody woke it (MOVED), the time `until_s` is over (ONGOING; it may also be
- * sooner), or the deadline (LATE). */
-enum outcome endpoint_drive(struct endpoint *e, double deadline_s, double until_s) {
+static enum outcome drive(struct endpoint *e, double deadline_s, double until_s) {
     double wait_s = 0.0, quiet_s = 0.0, due_s, ends_s = now_s_of(e) + LONGEST_CALL_S / e->dilation;
     for (;;) {
         enum outcome outcome = step(e, wait_s, quiet_s, &due_s);
@@ -392,10 +394,7 @@ enum outcome endpoint_drive(struct endpoint *e, double deadline_s, double until_
     }
 }
 
-/* Move bytes until a message has come that nobody expects yet, whose frame header is put there (MOVED), its sender has left
- * (GONE), or the deadline (LATE); ONGOING: not yet. */
-enum outcome endpoint_peek(struct endpoint *e, uint32_t index, double deadline_s, uint8_t *frame) {
-    struct peer *peer = &e->peers[index];
+static enum outcome peek(struct endpoint *e, struct peer *peer, double deadline_s, uint8_t *frame) {
     double wait_s = 0.0, due_s, ends_s = now_s_of(e) + LONGEST_CALL_S / e->dilation;
     for (;;) {
         enum outcome outcome = step(e, wait_s, 0.0, &due_s);
@@ -409,6 +408,30 @@ enum outcome endpoint_peek(struct endpoint *e, uint32_t index, double deadline_s
         if (now_s >= ends_s) return ONGOING;
         wait_s = fmin(fmin(deadline_s, due_s), ends_s) - now_s;
     }
+}
+
+/* Somebody drives, or nobody does any more. Setting the alarm wakes nobody. */
+static void set_away(struct endpoint *e, int away) {
+    e->away = away;
+    set_alarm(e->alarm, away ? AWAY_S * e->dilation : 0.0);
+}
+
+/* Move bytes until something has completed or somebody woke it (MOVED), the time `until_s` is over (ONGOING; it may also be
+ * sooner), or the deadline (LATE). */
+enum outcome endpoint_drive(struct endpoint *e, double deadline_s, double until_s) {
+    set_away(e, 0);
+    enum outcome outcome = drive(e, deadline_s, until_s);
+    set_away(e, 1);
+    return outcome;
+}
+
+/* Move bytes until a message has come that nobody expects yet, whose frame header is put there (MOVED), its sender has left
+ * (GONE), or the deadline (LATE); ONGOING: not yet. */
+enum outcome endpoint_peek(struct endpoint *e, uint32_t index, double deadline_s, uint8_t *frame) {
+    set_away(e, 0);
+    enum outcome outcome = peek(e, &e->peers[index], deadline_s, frame);
+    set_away(e, 1);
+    return outcome;
 }
 
 /* One look at what has come and what is due, while nobody drives. *wait_s: for how long there is nothing more to do. */
@@ -425,10 +448,10 @@ static int lingers(const struct peer *peer) {
 }
 
 /* Once every connection leaves: until all that was sent, and that, has arrived, or the time is over. Whoever cannot be
- * reached is not waited for. */
-void endpoint_linger(struct endpoint *e, double deadline_s) {
-    double wait_s = 0.0, due_s = 0.0;
-    while (now_s_of(e) < deadline_s) {
+ * reached is not waited for. Returns whether that is so; else there is more to wait for. */
+int endpoint_linger(struct endpoint *e, double deadline_s) {
+    double wait_s = 0.0, due_s = 0.0, ends_s = fmin(deadline_s, now_s_of(e) + LONGEST_CALL_S / e->dilation);
+    while (now_s_of(e) < ends_s) {
         if (step(e, wait_s, 0.0, &due_s) != ONGOING) {
             e->peers[e->failed_peer].refused = 1;
             wait_s = 0.0;
@@ -436,9 +459,10 @@ void endpoint_linger(struct endpoint *e, double deadline_s) {
         }
         int num_lingering = 0;
         for (uint32_t index = 0; index < e->num_peers; index++) num_lingering += lingers(&e->peers[index]);
-        if (num_lingering == 0) return;
-        wait_s = fmin(due_s, deadline_s) - now_s_of(e);
+        if (num_lingering == 0) return 1;
+        wait_s = fmin(due_s, ends_s) - now_s_of(e);
     }
+    return ends_s >= deadline_s;
 }
 
 /* A message to send; see connection_post(). */

@@ -165,6 +165,19 @@ def test_a_close_that_is_no_close_is_refused() -> None:
     assert receiver.farewell == Farewell(5, 2)
 
 
+def test_who_leaves_acknowledges_first_what_it_has() -> None:
+    """Also where that could have waited, since it came before anybody expected it."""
+    sender, receiver = connection(WINDOW_PACE, 100, 10), connection(WINDOW_PACE, 100, 10)
+    sender.post(FRAME, memoryview(bytes(200)), 1)
+    sent = [pack(1, number, *unpack(datagram.data)[2:]) for number, datagram in enumerate(sender.transmit(0.0))]
+    receiver.receive([Datagram(receiver.peer, datagram) for datagram in sent], 1e-3)
+    receiver.expect(FRAME, memoryview(bytearray(200)), 2)
+    assert receiver.completions.take() == [2]
+    assert receiver.transmit(1.1e-3) == []
+    receiver.leave(Farewell(1), 1.2e-3)
+    assert [unpack(each.data).kind for each in receiver.transmit(1.2e-3)] == [Kind.ACKNOWLEDGEMENT, Kind.CLOSE]
+
+
 @given(st.lists(st.floats(1e-6, 2.0), max_size=50), st.integers(1, 40))
 def test_round_trips_are_reckoned_as_everywhere_else(round_trips_s: list[float], attempts: int) -> None:
     timer = RoundTrip(timeout_s=INITIAL_TIMEOUT_S, min_timeout_s=MIN_TIMEOUT_S, max_timeout_s=MAX_TIMEOUT_S)

@@ -45,7 +45,8 @@ class Incoming:
 
     def acknowledgement(self, connection: int, now_s: float) -> bytes:
         room = ctypes.create_string_buffer(200)
-        return room.raw[: self._call("acknowledge", connection, now_s, room)]
+        length = self._call("acknowledge", connection, now_s, room)
+        return room.raw[:length]
 
 
 def come(

@@ -51,6 +51,7 @@ class Engine:
         self._buffers = (ctypes.c_uint8 * native.BUFFERS_BYTES)()
         self.peer = native.PeerState(connection=driven.address, socket=opened.fileno())
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self.alarm = Alarm()
         self.state = native.EndpointState(
             peers=ctypes.addressof(self.peer),
             buffers=ctypes.addressof(self._buffers),
@@ -58,6 +59,7 @@ class Engine:
             dilation=1.0,
             num_peers=1,
             wake=self.wake,
+            alarm=self.alarm.descriptor,
         )
 
     def look(self) -> int:
@@ -200,6 +202,20 @@ def test_waiting_ends_with_the_time_or_a_waking(pair: tuple[socket.socket, socke
     assert library().endpoint_drive(ctypes.byref(engine.state), math.inf, math.inf) == native.ONGOING
 
 
+def test_who_looks_after_connections_that_nobody_drives_is_woken_once_that_is_so(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    engine = resting(10**6, 1e8, pair)
+    keeper = Waiter([engine.alarm.descriptor])
+    engine.alarm.set(1e-6)
+    assert keeper.wait(10) == [0]
+    driven_until_s = time.monotonic() + 0.05
+    assert library().endpoint_drive(ctypes.byref(engine.state), math.inf, driven_until_s) == native.ONGOING
+    assert engine.state.away
+    assert keeper.wait(10) == [0]
+    assert time.monotonic() > driven_until_s + 1e-3
+
+
 def test_descriptors_are_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
     waiter = Waiter([opened.fileno() for opened in pair])
     started_s = time.monotonic()
@@ -254,10 +270,10 @@ def test_an_alarm_goes_off_once_its_time_is_over_unless_it_is_cleared() -> None:
         set_s = time.monotonic()
         assert waiter.wait(10) == [0]
         assert time.monotonic() - set_s >= 0.02
-        alarm.clear()  # it has gone off, which is forgotten
+        alarm.set(0.0)  # it has gone off, which is forgotten
         assert waiter.wait(0) == []
         alarm.set(0.02)
-        alarm.clear()
+        alarm.set(0.0)
         assert waiter.wait(0.05) == []
     finally:
         os.close(alarm.descriptor)
