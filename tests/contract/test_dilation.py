@@ -418,14 +418,24 @@ def test_protocols_read_no_clock_but_theirs() -> None:
     assert native.count("nanosleep(") + native.count("ppoll(") == 2
 
 
-def test_what_the_udp_channels_c_has_stamped_becomes_the_protocols_time() -> None:
-    """Its clock is the machine's, in nanoseconds."""
-    text = (ROOT / "transports/channels/_udp/native.py").read_text()
-    read, written = re.findall(r".*\* 1e-9.*", text), re.findall(r".*\* 1e9.*", text)
-    assert read
-    assert written
-    assert all("protocol_s(" in line for line in read), read
-    assert all("machine_s(" in line for line in written), written
+def test_the_udp_channels_engine_goes_by_the_protocols_time() -> None:
+    """Its parts are told it; the driver reads the machine's clock in one place and waits in one."""
+    folder = ROOT / "transports/channels/_udp"
+    for part in folder.glob("*.h"):
+        assert "clock_gettime" not in part.read_text(), part
+    engine = (folder / "udp.c").read_text()
+    assert engine.count("clock_gettime(") == engine.count("* 1e-9") == engine.count("* 1e9") == 1
+    assert "machine_ns * 1e-9 / e->dilation" in engine
+    assert engine.count("ppoll(") - engine.count("/* ppoll(2)") == 1
+    awaits = re.findall(r"await\(polled.*", engine)
+    assert len(awaits) == 3
+    assert all("* e->dilation" in line or "machine_s" in line for line in awaits), awaits
+    assert all("e->dilation" in line or "0.0" in line for line in re.findall(r" set_alarm\(e->.*", engine))
+    called = re.findall(
+        r"self\._library\.(?:wait_readable|set_alarm)\(.*?\)\n", (folder / "native.py").read_text(), re.DOTALL
+    )
+    assert len(called) == 2
+    assert all("clock.machine_s(" in call for call in called), called
 
 
 def test_how_slow_time_runs_is_read_from_the_plan() -> None:

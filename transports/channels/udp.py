@@ -18,12 +18,18 @@ from pydantic import Field
 from switch_agg import clock
 from switch_agg.driver import open_socket
 from switch_agg.window import AimdWindow, FixedWindow, Window
-from transports.channels._udp.connection import Connection
+from transports.channels._udp.connection import PROBED_PACE, WINDOW_PACE, Connection, Pace
 from transports.channels._udp.endpoint import UdpEndpoint
-from transports.channels._udp.native import build_library, library
-from transports.channels._udp.pacing import FixedPace, Pace, Pacer, ProbedPace, WindowPace
+from transports.channels._udp.native import Completions, Pacer, build_library, library
 from transports.channels._udp.window import CompetingDelayWindow
-from transports.channels._udp.wire import ACKNOWLEDGEMENT, HEADER, IP_UDP_BYTES, MAX_LENGTH, OVERHEAD_BYTES, RANGE
+from transports.channels._udp.wire import (
+    ACKNOWLEDGEMENT_BYTES,
+    IP_UDP_BYTES,
+    MAX_LENGTH,
+    OVERHEAD_BYTES,
+    RANGE_BYTES,
+)
+from transports.channels._udp.wire import HEADER_BYTES as DATAGRAM_HEADER_BYTES
 from transports.channels.base import CHANNELS, Channel, ForwardReverse
 from transports.channels.framing import HEADER_BYTES
 from transports.channels.ports import port_range, ports
@@ -74,7 +80,7 @@ class Udp(Channel):
                 host, port = sockets[peer].getsockname()
                 group.store.set(f"{group.name}/{group.rank}/{peer}", f"{host}:{port}:{numbers[peer]}")
             connections = {}
-            pacer = Pacer()
+            pacer, completions = Pacer(), Completions()
             for peer in peers:
                 key = f"{group.name}/{peer}/{group.rank}"
                 host, port, number = published(group, key, peer, "its address in the store", deadline_s).split(":")
@@ -90,9 +96,10 @@ class Udp(Channel):
                     window=self._window(),
                     pace=self._pace(),
                     pacer=Pacer() if self.rate is None else pacer,
+                    completions=completions,
                     now_s=clock.now_s(),
                 )
-            endpoint = UdpEndpoint(group, sockets, connections)
+            endpoint = UdpEndpoint(group, sockets, connections, completions)
             undo.pop_all()
         return endpoint
 
@@ -105,14 +112,14 @@ class Udp(Channel):
 
     def _pace(self) -> Pace:
         if self.rate is not None:
-            return FixedPace(self.rate)
-        return ProbedPace() if self.window == "fixed" else WindowPace()
+            return Pace.fixed(self.rate)
+        return PROBED_PACE if self.window == "fixed" else WINDOW_PACE
 
     def wire_bytes(self, payload_bytes: int, mtu: int) -> ForwardReverse:
         """Forward: full packets and a last one, exact for one message. Reverse: an estimate, one acknowledgement with
         one range for every 16 packets; receive offloads make it fewer."""
         packets = -(-payload_bytes // self._packet_bytes(mtu))
-        acknowledgement_bytes = OVERHEAD_BYTES + ACKNOWLEDGEMENT.size + RANGE.size
+        acknowledgement_bytes = OVERHEAD_BYTES + ACKNOWLEDGEMENT_BYTES + RANGE_BYTES
         return ForwardReverse(payload_bytes + packets * OVERHEAD_BYTES, -(-packets // 16) * acknowledgement_bytes)
 
     def goodput_fraction(self, mtu: int) -> float:
@@ -122,7 +129,7 @@ class Udp(Channel):
 
     def _packet_bytes(self, mtu: int) -> int:
         """What a packet carries at this MTU. Raises OptionError when it does not fit."""
-        most = mtu - IP_UDP_BYTES - HEADER.size
+        most = mtu - IP_UDP_BYTES - DATAGRAM_HEADER_BYTES
         if self.payload > most:
             raise OptionError(f"channel.payload: {self.payload} B do not fit an MTU of {mtu}; at most {most}")
         return self.payload

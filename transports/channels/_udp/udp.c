@@ -1,72 +1,64 @@
 /*
- * Moves runs of packets between the UDP channel's memory and the kernel, many in one call: UDP_SEGMENT out, recvmmsg(2)
- * and UDP_GRO in (udp(7)). What a packet looks like is said in wire.py, what is sent when is decided in
- * connection.py; nothing here outlives a call. Little-endian machines only, as the wire is.
+ * One member's UDP connections and their sockets: what comes is read (recvmmsg(2) and UDP_GRO, many packets in one call),
+ * what is due is sent (UDP_SEGMENT in udp(7), likewise), and in between it waits, until a message is complete or something
+ * is out of the ordinary, which is left to the caller. What happens when is decided in connection.h, without sockets and
+ * clocks; Python opens and closes (native.py, endpoint.py). Nobody may call while somebody else does.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <time.h>
 
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the wire format is little-endian"
-#endif
+#include "connection.h"
 
-enum { MAX_PACKETS = 44, MAX_DATAGRAM_BYTES = 64000, BATCH = 32, BUFFER_BYTES = 65536, KIND_DATA = 1, CONGESTION_EXPERIENCED = 3, MAX_POLLED = 1024 };
+enum { MAX_PACKETS = 44, MAX_DATAGRAM_BYTES = 64000, BATCH = 32, BUFFER_BYTES = 65536, CONGESTION_EXPERIENCED = 3,
+       MAX_PEERS = 1023, RUNS_PER_STEP = 8, BATCHES_PER_STEP = 4 };
+/* A member in the middle of long messages looks after them this seldom, as an interrupt controller would... */
+static const double REST_S = 1e-3;
+/* ...or when the next packets may leave, if that is not much later, so that it wakes up once for both... */
+static const double LONGEST_REST_S = 2e-3;
+/* ...and begins to look at once when, at the rate of late, less than this is missing of one. */
+static const double LATE_BYTES = 64 * 1024;
+/* Whoever looks after connections that nobody drives steps in after so long. */
+static const double AWAY_S = 2e-3;
+/* So often the interpreter sees to its signals. */
+static const double LONGEST_CALL_S = 0.1;
 
-struct header {
-    uint32_t check, connection, number;
-    uint8_t kind, zero;
-    uint16_t length;
-    uint64_t offset;
-};
-_Static_assert(sizeof(struct header) == 24, "as on the wire");
-
-struct target {
-    uint64_t start, end; /* of the stream */
-    uint8_t *to;
-};
-
-struct run {
-    uint64_t offset;
-    uint64_t num_bytes;
-    uint32_t number, num_packets;
-    uint32_t marked;
-    uint32_t train_bytes; /* of the last datagram of the kernel's, which has one time of arrival */
-    int64_t arrived_ns;   /* CLOCK_MONOTONIC, of that */
-};
-_Static_assert(sizeof(struct run) == 40, "as native.py reads it");
-
-struct reception {
-    /* What is requested. */
-    const struct target *targets; /* rising, without gaps; what lies behind them may not be sent */
-    struct run *runs;
-    uint8_t *controls; /* datagrams without data, each behind its length in two bytes */
-    uint8_t *buffers;  /* BATCH of BUFFER_BYTES */
-    uint64_t prefix;   /* of the stream: received without a gap, and not to be written again */
-    uint32_t num_targets, max_runs, controls_bytes;
-    uint32_t connection;
+/* One connection and its socket, which is connected to the peer's. */
+struct peer {
+    struct connection *connection;
     int32_t socket;
-    /* What came of it. */
-    uint32_t num_runs, num_controls_bytes, num_rejected;
-    int32_t more;  /* whether the socket may hold more */
-    int32_t error; /* errno, or 0 */
-    int64_t now_ns; /* CLOCK_MONOTONIC, after the last was taken out */
+    uint32_t refused; /* whether the peer's host has said that nobody listens there any more */
+    double due_s;     /* when the connection wants to be looked after, whatever comes */
+    double moved_s;   /* when anything arrived last, here or there... */
+    uint64_t moved_bytes; /* ...which grows then */
+    uint64_t arrived_bytes;
+    double arrived_s, arrival_rate; /* bytes per second that arrived of late, smoothed */
 };
 
-/* What the kernel says of a datagram of its own, which may hold many of ours. */
-struct arrival {
-    uint32_t segment_bytes;
-    uint32_t marked;
-    int64_t arrived_ns;
+struct endpoint {
+    struct peer *peers;
+    uint8_t *buffers; /* BATCH of BUFFER_BYTES */
+    struct tokens *completions;
+    double dilation;   /* seconds of the machine in one of the protocol's */
+    uint64_t sequence; /* of the latest operation */
+    uint32_t num_peers;
+    int32_t wake;  /* an eventfd: read, it makes the call return */
+    int32_t alarm; /* a timerfd that goes off when nobody has driven for AWAY_S... */
+    uint32_t away; /* ...which that is */
+    uint32_t woken;
+    uint32_t failed_peer; /* the first that the outcome is about */
+    int32_t error;        /* its errno */
 };
+
+/* Why a call returned: nothing more than that (ONGOING), something has moved, the deadline, something of the failed peer that
+ * the caller finds in it, the kernel's error, a packet that is too long for the path, the peer has left and sent no more. */
+enum outcome { ONGOING, MOVED, LATE, ENDED, FAILED, TOO_LONG, GONE };
 
 /* One moment by two clocks: the kernel stamps by the first, and everything here goes by the second. */
 struct moment {
@@ -75,54 +67,31 @@ struct moment {
 
 static int64_t nanoseconds(const struct timespec *time) { return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec; }
 
-/* The sum of 32-bit words; an end that is no whole word counts with zeros behind it. */
-static uint32_t sum(const uint8_t *bytes, size_t num_bytes) {
-    uint32_t total = 0, word;
-    size_t whole = num_bytes & ~(size_t)3;
-    for (size_t at = 0; at < whole; at += 4) {
-        memcpy(&word, bytes + at, 4);
-        total += word;
-    }
-    word = 0;
-    memcpy(&word, bytes + whole, num_bytes - whole);
-    return total + word;
+static int64_t read_clock(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return nanoseconds(&now);
 }
 
-/* The sum of a piece that does not begin at a whole word. */
-static uint32_t sum_at(const uint8_t *bytes, size_t num_bytes, unsigned phase) {
-    if (phase == 0) return sum(bytes, num_bytes);
-    uint32_t word = 0;
-    size_t first = 4 - phase < num_bytes ? 4 - phase : num_bytes;
-    memcpy((uint8_t *)&word + phase, bytes, first);
-    return word + sum(bytes + first, num_bytes - first);
-}
+static double protocol_s(const struct endpoint *e, int64_t machine_ns) { return machine_ns * 1e-9 / e->dilation; }
 
-/* As many packets of one message's bytes as one system call takes. Returns 0, or an errno. */
-static int send_batch(int socket_, uint32_t connection, uint32_t number, const uint8_t *frame, uint32_t frame_bytes,
-                      const uint8_t *payload, uint64_t start, uint64_t offset, uint32_t num_bytes,
-                      uint32_t packet_bytes) {
-    struct header headers[MAX_PACKETS];
+static double now_s_of(const struct endpoint *e) { return protocol_s(e, read_clock(CLOCK_MONOTONIC)); }
+
+/* --- out ---------------------------------------------------------------------------------------------------------- */
+
+/* Packets of a run, as many as one system call takes. Returns 0, or an errno. */
+static int send_batch(const struct peer *peer, const struct run *run, uint32_t first, uint32_t num_packets) {
+    struct packet packets[MAX_PACKETS];
     struct iovec pieces[3 * MAX_PACKETS];
-    size_t num_pieces = 0, num_packets = 0;
-    for (uint32_t at = 0; at < num_bytes; at += packet_bytes, num_packets++) {
-        uint32_t length = num_bytes - at < packet_bytes ? num_bytes - at : packet_bytes;
-        uint64_t in_message = offset + at - start;
-        uint32_t of_frame = in_message < frame_bytes ? frame_bytes - in_message : 0;
-        if (of_frame > length) of_frame = length;
-        struct header *header = &headers[num_packets];
-        *header = (struct header){0, connection, number + num_packets, KIND_DATA, 0, length, offset + at};
-        pieces[num_pieces++] = (struct iovec){header, sizeof *header};
-        uint32_t check = sum((const uint8_t *)header, sizeof *header);
-        if (of_frame > 0) {
-            pieces[num_pieces++] = (struct iovec){(void *)(frame + in_message), of_frame};
-            check += sum(frame + in_message, of_frame);
-        }
-        if (length > of_frame) {
-            const uint8_t *from = payload + (in_message + of_frame - frame_bytes);
-            pieces[num_pieces++] = (struct iovec){(void *)from, length - of_frame};
-            check += sum_at(from, length - of_frame, of_frame & 3);
-        }
-        header->check = check;
+    size_t num_pieces = 0;
+    for (uint32_t index = 0; index < num_packets; index++) {
+        struct packet *packet = &packets[index];
+        find_packet(peer->connection, run, first + index, packet);
+        pieces[num_pieces++] = (struct iovec){&packet->header, sizeof packet->header};
+        if (packet->num_frame_bytes > 0)
+            pieces[num_pieces++] = (struct iovec){(void *)packet->frame, packet->num_frame_bytes};
+        if (packet->num_payload_bytes > 0)
+            pieces[num_pieces++] = (struct iovec){(void *)packet->payload, packet->num_payload_bytes};
     }
     union {
         char bytes[CMSG_SPACE(sizeof(uint16_t))];
@@ -136,106 +105,105 @@ static int send_batch(int socket_, uint32_t connection, uint32_t number, const u
         segment->cmsg_level = IPPROTO_UDP;
         segment->cmsg_type = UDP_SEGMENT;
         segment->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-        uint16_t segment_bytes = packet_bytes + sizeof(struct header);
+        uint16_t segment_bytes = peer->connection->outgoing.packet_bytes + sizeof(struct header);
         memcpy(CMSG_DATA(segment), &segment_bytes, sizeof segment_bytes);
     }
-    return sendmsg(socket_, &message, MSG_DONTWAIT) < 0 ? errno : 0;
+    return sendmsg(peer->socket, &message, MSG_DONTWAIT) < 0 ? errno : 0;
 }
 
-/* A run of one message's bytes, as packets of at most packet_bytes. Returns how many of them the kernel took; if none, a
- * negative errno. */
-int send_run(int socket_, uint32_t connection, uint32_t number, const uint8_t *frame, uint32_t frame_bytes,
-             const uint8_t *payload, uint64_t start, uint64_t offset, uint32_t num_bytes, uint32_t packet_bytes) {
-    uint32_t most = MAX_DATAGRAM_BYTES / (packet_bytes + sizeof(struct header));
-    if (most > MAX_PACKETS) most = MAX_PACKETS;
-    uint32_t sent = 0;
-    for (uint32_t at = 0; at < num_bytes; at += most * packet_bytes) {
-        uint32_t part = num_bytes - at < most * packet_bytes ? num_bytes - at : most * packet_bytes;
-        int error = send_batch(socket_, connection, number + sent, frame, frame_bytes, payload, start, offset + at, part,
-                               packet_bytes);
-        if (error) return sent ? (int)sent : -error;
-        sent += (part + packet_bytes - 1) / packet_bytes;
+/* A run of one message's bytes. Returns how many of its packets the kernel took; if none, a negative errno. */
+static int send_run(const struct peer *peer, const struct run *run) {
+    uint32_t most = MAX_DATAGRAM_BYTES / (peer->connection->outgoing.packet_bytes + sizeof(struct header)), sent = 0;
+    most = most > MAX_PACKETS ? MAX_PACKETS : most > 0 ? most : 1;
+    while (sent < run->num_packets) {
+        uint32_t part = run->num_packets - sent < most ? run->num_packets - sent : most;
+        int error = send_batch(peer, run, sent, part);
+        if (error) return sent > 0 ? (int)sent : -error;
+        sent += part;
     }
     return (int)sent;
 }
 
-static void place(const struct reception *r, uint64_t offset, const uint8_t *from, uint32_t length) {
-    for (uint32_t index = 0; index < r->num_targets && length > 0; index++) {
-        const struct target *target = &r->targets[index];
-        if (offset >= target->end || offset < target->start) continue;
-        uint64_t room = target->end - offset;
-        uint32_t part = room < length ? room : length;
-        memcpy(target->to + (offset - target->start), from, part);
-        offset += part;
-        from += part;
-        length -= part;
-    }
+static int is_passing(int error) { return error == EAGAIN || error == ENOBUFS || error == EINTR; }
+
+static enum outcome failed(struct endpoint *e, const struct peer *peer, int error) {
+    e->failed_peer = peer - e->peers, e->error = error;
+    return error == EMSGSIZE ? TOO_LONG : FAILED;
 }
 
-static void take_control(struct reception *r, const uint8_t *datagram, uint16_t length) {
-    memcpy(r->controls + r->num_controls_bytes, &length, sizeof length);
-    memcpy(r->controls + r->num_controls_bytes + sizeof length, datagram, length);
-    r->num_controls_bytes += sizeof length + length;
+/* Datagrams without data. What the kernel has no room for is as if the network had lost it. */
+static enum outcome send_controls(struct endpoint *e, struct peer *peer, double now_s) {
+    struct connection *c = peer->connection;
+    const uint8_t *datagram;
+    uint32_t at = 0;
+    uint16_t length;
+    int error = 0;
+    queue_due_controls(c, now_s);
+    while (!error && (datagram = next_control(c, &at, &length)))
+        if (send(peer->socket, datagram, length, MSG_DONTWAIT) < 0) {
+            if (errno == ECONNREFUSED) peer->refused = 1;
+            else error = errno;
+        }
+    c->num_waiting_bytes = 0;
+    return error && !is_passing(error) ? failed(e, peer, error) : ONGOING;
 }
 
-static void take(struct reception *r, const uint8_t *datagram, uint32_t length, const struct arrival *arrival, int first) {
-    struct header header;
-    if (length < sizeof header) {
-        r->num_rejected++;
-        return;
+static enum outcome transmit(struct endpoint *e, struct peer *peer, double now_s) {
+    struct connection *c = peer->connection;
+    struct run run;
+    enum outcome outcome = send_controls(e, peer, now_s);
+    for (int index = 0; outcome == ONGOING && index < RUNS_PER_STEP && connection_next_run(c, now_s, &run); index++) {
+        int sent = send_run(peer, &run);
+        if (sent == (int)run.num_packets) continue;
+        connection_take_back(c, &run, sent > 0 ? sent : 0, now_s);
+        if (sent == -ECONNREFUSED) peer->refused = 1;
+        else if (sent < 0 && !is_passing(-sent)) return failed(e, peer, -sent);
+        break;
     }
-    memcpy(&header, datagram, sizeof header);
-    if (header.length != length - sizeof header || header.zero || header.check != sum(datagram + 4, length - 4)) {
-        r->num_rejected++;
-        return;
-    }
-    if (header.kind != KIND_DATA || header.connection != r->connection) {
-        /* Of an unknown connection's packet only the header matters, but it must stay a whole one. */
-        if (r->num_controls_bytes + 2 + length <= r->controls_bytes) take_control(r, datagram, length);
-        return;
-    }
-    uint64_t allowed = r->num_targets ? r->targets[r->num_targets - 1].end : 0;
-    if (header.length == 0 || header.offset > allowed || header.length > allowed - header.offset) {
-        r->num_rejected++;
-        return;
-    }
-    struct run *last = r->num_runs ? &r->runs[r->num_runs - 1] : NULL;
-    int follows = last && last->number + last->num_packets == header.number &&
-                  last->offset + last->num_bytes == header.offset && last->marked == arrival->marked;
-    if (!follows && r->num_runs == r->max_runs) return; /* as if it had been lost */
-    if (header.offset >= r->prefix) place(r, header.offset, datagram + sizeof header, header.length);
-    if (follows) {
-        last->num_packets++;
-        last->num_bytes += header.length;
-        last->train_bytes = header.length + (first ? 0 : last->train_bytes);
-        last->arrived_ns = arrival->arrived_ns;
-    } else {
-        r->runs[r->num_runs++] = (struct run){header.offset, header.length, header.number, 1,
-                                              arrival->marked, header.length, arrival->arrived_ns};
-    }
+    return outcome;
 }
 
-static struct arrival read_arrival(struct msghdr *message, uint32_t length, const struct moment *now) {
-    struct arrival arrival = {length, 0, now->monotonic_ns};
+/* --- in ----------------------------------------------------------------------------------------------------------- */
+
+/* What the kernel says of a datagram of its own, which may hold many of ours. */
+struct envelope {
+    uint32_t segment_bytes;
+    uint32_t marked;
+    int64_t arrived_ns;
+};
+
+static struct envelope read_envelope(struct msghdr *message, uint32_t length, const struct moment *now) {
+    struct envelope envelope = {length, 0, now->monotonic_ns};
     for (struct cmsghdr *each = CMSG_FIRSTHDR(message); each; each = CMSG_NXTHDR(message, each)) {
         if (each->cmsg_level == IPPROTO_UDP && each->cmsg_type == UDP_GRO) {
             int segment_bytes;
             memcpy(&segment_bytes, CMSG_DATA(each), sizeof segment_bytes);
-            if (segment_bytes > 0) arrival.segment_bytes = segment_bytes;
+            if (segment_bytes > 0) envelope.segment_bytes = segment_bytes;
         } else if (each->cmsg_level == IPPROTO_IP && each->cmsg_type == IP_TOS) {
-            arrival.marked = (*CMSG_DATA(each) & 3) == CONGESTION_EXPERIENCED;
+            envelope.marked = (*CMSG_DATA(each) & 3) == CONGESTION_EXPERIENCED;
         } else if (each->cmsg_level == SOL_SOCKET && each->cmsg_type == SCM_TIMESTAMPNS) {
             struct timespec came;
             memcpy(&came, CMSG_DATA(each), sizeof came);
             int64_t age_ns = now->real_ns - nanoseconds(&came);
-            if (age_ns > 0) arrival.arrived_ns -= age_ns; /* a clock that was set back says nothing */
+            if (age_ns > 0) envelope.arrived_ns -= age_ns; /* a clock that was set back says nothing */
         }
     }
-    return arrival;
+    return envelope;
 }
 
-/* What the socket holds, at most one batch. */
-void receive_runs(struct reception *r) {
+static void take(const struct endpoint *e, struct connection *c, const uint8_t *bytes, uint32_t length,
+                 const struct envelope *envelope, double now_s) {
+    double arrived_s = protocol_s(e, envelope->arrived_ns);
+    if (length == 0) c->num_rejected++;
+    for (uint32_t at = 0; at < length; at += envelope->segment_bytes) {
+        uint32_t rest = length - at;
+        connection_receive(c, bytes + at, rest < envelope->segment_bytes ? rest : envelope->segment_bytes,
+                           envelope->marked, at > 0, arrived_s, now_s);
+    }
+}
+
+/* What the socket holds, at most one batch. Returns whether it may hold more, or a negative errno. */
+static int receive_batch(const struct endpoint *e, struct peer *peer) {
     struct mmsghdr messages[BATCH];
     struct iovec pieces[BATCH];
     union {
@@ -244,50 +212,70 @@ void receive_runs(struct reception *r) {
     } controls[BATCH];
     memset(messages, 0, sizeof messages);
     for (size_t index = 0; index < BATCH; index++) {
-        pieces[index] = (struct iovec){r->buffers + index * BUFFER_BYTES, BUFFER_BYTES};
+        pieces[index] = (struct iovec){e->buffers + index * BUFFER_BYTES, BUFFER_BYTES};
         messages[index].msg_hdr = (struct msghdr){.msg_iov = &pieces[index], .msg_iovlen = 1,
                                                   .msg_control = controls[index].bytes,
                                                   .msg_controllen = sizeof controls[index].bytes};
     }
-    r->num_runs = r->num_controls_bytes = r->num_rejected = 0;
-    int received = recvmmsg(r->socket, messages, BATCH, MSG_DONTWAIT, NULL);
-    r->error = received >= 0 || errno == EAGAIN || errno == EINTR ? 0 : errno;
-    r->more = received == BATCH;
-    struct timespec real, monotonic;
-    clock_gettime(CLOCK_REALTIME, &real);
-    clock_gettime(CLOCK_MONOTONIC, &monotonic);
-    struct moment now = {nanoseconds(&real), nanoseconds(&monotonic)};
-    r->now_ns = now.monotonic_ns;
+    int received = recvmmsg(peer->socket, messages, BATCH, MSG_DONTWAIT, NULL);
+    if (received < 0) return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+    struct moment now = {read_clock(CLOCK_REALTIME), read_clock(CLOCK_MONOTONIC)};
+    double now_s = protocol_s(e, now.monotonic_ns);
     for (int index = 0; index < received; index++) {
-        struct msghdr *message = &messages[index].msg_hdr;
-        uint32_t length = messages[index].msg_len;
-        struct arrival arrival = read_arrival(message, length, &now);
-        const uint8_t *bytes = r->buffers + (size_t)index * BUFFER_BYTES;
-        if (length == 0) r->num_rejected++;
-        for (uint32_t at = 0; at < length; at += arrival.segment_bytes) {
-            uint32_t rest = length - at;
-            take(r, bytes + at, rest < arrival.segment_bytes ? rest : arrival.segment_bytes, &arrival, at == 0);
-        }
+        struct envelope envelope = read_envelope(&messages[index].msg_hdr, messages[index].msg_len, &now);
+        take(e, peer->connection, e->buffers + (size_t)index * BUFFER_BYTES, messages[index].msg_len, &envelope, now_s);
     }
+    connection_settle(peer->connection, now_s);
+    return received == BATCH;
 }
 
-/* Waits until one of the descriptors can be read, but looks at none except the last one before quiet_ns have passed.
- * Returns how many can, or a negative errno; ready says which. */
-int wait_readable(const int32_t *descriptors, uint32_t num_descriptors, int64_t quiet_ns, int64_t timeout_ns,
-                  uint8_t *ready) {
-    struct pollfd polled[MAX_POLLED];
-    if (num_descriptors > MAX_POLLED) return -EINVAL;
+/* How fast it arrives, and whether anything moves. */
+static void note_arrival(struct peer *peer, double now_s) {
+    const struct connection *c = peer->connection;
+    uint64_t arrived_bytes = c->incoming.payload_bytes, moved_bytes = arrived_bytes + c->outgoing.delivered_bytes;
+    if (arrived_bytes != peer->arrived_bytes) {
+        double rate = (arrived_bytes - peer->arrived_bytes) / fmax(now_s - peer->arrived_s, 1e-6);
+        peer->arrival_rate += (rate - peer->arrival_rate) / 4;
+        peer->arrived_bytes = arrived_bytes, peer->arrived_s = now_s;
+    }
+    if (moved_bytes != peer->moved_bytes) peer->moved_bytes = moved_bytes, peer->moved_s = now_s;
+}
+
+static enum outcome receive(struct endpoint *e, struct peer *peer) {
+    peer->due_s = 0.0;
+    for (int batch = 0; batch < BATCHES_PER_STEP; batch++) {
+        int more = receive_batch(e, peer);
+        if (more == -ECONNREFUSED) peer->refused = 1; /* what it said before lies behind the error */
+        else if (more < 0) return failed(e, peer, -more);
+        else if (!more) break;
+    }
+    note_arrival(peer, now_s_of(e));
+    return ONGOING;
+}
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+static struct timespec duration(double seconds) {
+    int64_t ns = seconds <= 0.0 ? 0 : seconds >= 3600.0 ? 3600 * INT64_C(1000000000) : (int64_t)(seconds * 1e9);
+    return (struct timespec){ns / 1000000000, ns % 1000000000};
+}
+
+/* ppoll(2) for so long of the machine's time. Returns how many can be read: none when a signal came. */
+static int await(struct pollfd *polled, uint32_t num, double machine_s) {
+    struct timespec timeout = duration(machine_s);
+    int num_ready = ppoll(polled, num, &timeout, NULL);
+    return num_ready >= 0 ? num_ready : errno == EINTR ? 0 : -errno;
+}
+
+/* Until one of the descriptors can be read, at most so long. Returns how many can, or a negative errno; `ready` says
+ * which. */
+int wait_readable(const int32_t *descriptors, uint32_t num_descriptors, double machine_s, uint8_t *ready) {
+    struct pollfd polled[MAX_PEERS + 1];
+    if (num_descriptors > MAX_PEERS + 1) return -EINVAL;
     for (uint32_t index = 0; index < num_descriptors; index++)
         polled[index] = (struct pollfd){.fd = descriptors[index], .events = POLLIN};
-    if (quiet_ns > 0 && num_descriptors > 0) {
-        struct timespec quiet = {quiet_ns / 1000000000, quiet_ns % 1000000000};
-        if (ppoll(polled + num_descriptors - 1, 1, &quiet, NULL) < 0 && errno != EINTR) return -errno;
-        timeout_ns = timeout_ns > quiet_ns ? timeout_ns - quiet_ns : 0;
-    }
-    struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
-    int num_ready = ppoll(polled, num_descriptors, &timeout, NULL);
-    if (num_ready < 0) return errno == EINTR ? 0 : -errno;
-    for (uint32_t index = 0; index < num_descriptors; index++) ready[index] = polled[index].revents != 0;
+    int num_ready = await(polled, num_descriptors, machine_s);
+    for (uint32_t index = 0; index < num_descriptors; index++) ready[index] = num_ready > 0 && polled[index].revents != 0;
     return num_ready;
 }
 
@@ -297,8 +285,200 @@ int open_alarm(void) {
     return descriptor < 0 ? -errno : descriptor;
 }
 
-/* In so many nanoseconds, once; 0: not at all, and what has gone off is forgotten. */
-void set_alarm(int descriptor, int64_t after_ns) {
-    struct itimerspec when = {.it_value = {after_ns / 1000000000, after_ns % 1000000000}};
+/* In so long, once; 0: not at all, and what has gone off is forgotten. */
+void set_alarm(int descriptor, double machine_s) {
+    struct itimerspec when = {.it_value = duration(machine_s)};
+    if (machine_s > 0.0 && when.it_value.tv_sec == 0 && when.it_value.tv_nsec == 0) when.it_value.tv_nsec = 1;
     timerfd_settime(descriptor, 0, &when, NULL);
+}
+
+/* How long nobody needs to know what arrives at one; infinity: it has no say in it. */
+static double patience_s(const struct peer *peer) {
+    const struct connection *c = peer->connection;
+    double missing = (double)missing_bytes(&c->incoming), spare_s = connection_spare_s(c) / 2;
+    if (missing == 0.0) return c->outgoing.num_pending > 0 && spare_s < REST_S ? spare_s : INFINITY;
+    if (peer->arrival_rate == 0.0) return 0.0;
+    return fmin(spare_s, fmax(0.0, (missing - LATE_BYTES) / peer->arrival_rate));
+}
+
+/* How long arrivals can wait: not at all unless something long is awaited and nothing that may be short. With something to
+ * send soon after that, until then. */
+double endpoint_rest_s(const struct endpoint *e, double due_in_s) {
+    double least_s = INFINITY;
+    for (uint32_t index = 0; index < e->num_peers; index++) least_s = fmin(least_s, patience_s(&e->peers[index]));
+    if (!isfinite(least_s)) return 0.0;
+    return due_in_s > REST_S && due_in_s <= fmin(least_s, LONGEST_REST_S) ? due_in_s : fmin(least_s, REST_S);
+}
+
+/* --- driving ------------------------------------------------------------------------------------------------------ */
+
+/* Look after the connections whose time has come. *due_s: when to come back at the latest. */
+static enum outcome serve(struct endpoint *e, double *due_s) {
+    double now_s = now_s_of(e);
+    *due_s = INFINITY;
+    for (uint32_t index = 0; index < e->num_peers; index++) {
+        struct peer *peer = &e->peers[index];
+        if (peer->due_s <= now_s) {
+            connection_expire(peer->connection, now_s);
+            enum outcome outcome = peer->refused ? ONGOING : transmit(e, peer, now_s);
+            if (outcome != ONGOING) return outcome;
+            peer->due_s = peer->refused ? INFINITY : connection_deadline_s(peer->connection);
+        }
+        *due_s = fmin(*due_s, peer->due_s);
+    }
+    return ONGOING;
+}
+
+/* Wait so long for something to come, the first quiet_s of it for a waking only, read what has, and send what is due. */
+static enum outcome step(struct endpoint *e, double wait_s, double quiet_s, double *due_s) {
+    struct pollfd polled[MAX_PEERS + 1];
+    uint32_t num = e->num_peers;
+    if (num > MAX_PEERS) return failed(e, e->peers, EINVAL);
+    for (uint32_t index = 0; index < num; index++)
+        polled[index] = (struct pollfd){.fd = e->peers[index].socket, .events = POLLIN};
+    polled[num] = (struct pollfd){.fd = e->wake, .events = POLLIN};
+    if (quiet_s > wait_s) quiet_s = wait_s;
+    int found = quiet_s > 0.0 ? await(polled + num, 1, quiet_s * e->dilation) : 0;
+    if (found >= 0) found = await(polled, num + 1, (found > 0 ? 0.0 : wait_s - quiet_s) * e->dilation);
+    if (found < 0) return failed(e, e->peers, -found);
+    if (polled[num].revents & POLLIN) {
+        eventfd_t value;
+        eventfd_read(e->wake, &value);
+        e->woken = 1;
+    }
+    for (uint32_t index = 0; index < num; index++)
+        if (polled[index].revents) {
+            enum outcome outcome = receive(e, &e->peers[index]);
+            if (outcome != ONGOING) return outcome;
+        }
+    return serve(e, due_s);
+}
+
+/* Whether something of this peer stands in the way of going on, which the caller then finds in it. */
+static enum outcome check(struct endpoint *e, struct peer *peer) {
+    struct connection *c = peer->connection;
+    int ended = c->incoming.disagreement || c->restarted;
+    if (!ended && peer->refused && !has_farewell(c)) {
+        enum outcome outcome = receive(e, peer); /* its CLOSE may lie behind the ICMP error */
+        if (outcome != ONGOING) return outcome;
+        ended = !has_farewell(c) || c->incoming.disagreement || c->restarted;
+    }
+    if (has_farewell(c)) ended |= e->sequence > c->farewell_after || connection_first_pending(c) != NULL;
+    e->failed_peer = peer - e->peers;
+    return ended ? ENDED : ONGOING;
+}
+
+static enum outcome check_all(struct endpoint *e) {
+    enum outcome outcome = ONGOING;
+    for (uint32_t index = 0; outcome == ONGOING && index < e->num_peers; index++) {
+        const struct connection *c = e->peers[index].connection;
+        if (e->peers[index].refused || c->restarted || c->peer_leaves || c->incoming.disagreement)
+            outcome = check(e, &e->peers[index]);
+    }
+    return outcome;
+}
+
+static enum outcome drive(struct endpoint *e, double deadline_s, double until_s) {
+    double wait_s = 0.0, quiet_s = 0.0, due_s, ends_s = now_s_of(e) + LONGEST_CALL_S / e->dilation;
+    for (;;) {
+        enum outcome outcome = step(e, wait_s, quiet_s, &due_s);
+        if (outcome == ONGOING) outcome = check_all(e);
+        if (outcome != ONGOING) return outcome;
+        if (e->completions->num > 0 || e->woken) return MOVED;
+        double now_s = now_s_of(e);
+        if (now_s >= until_s) return ONGOING;
+        if (now_s >= deadline_s) return LATE;
+        if (now_s >= ends_s) return ONGOING;
+        wait_s = fmin(fmin(deadline_s, until_s), fmin(due_s, ends_s)) - now_s;
+        quiet_s = endpoint_rest_s(e, due_s - now_s);
+    }
+}
+
+static enum outcome peek(struct endpoint *e, struct peer *peer, double deadline_s, uint8_t *frame) {
+    double wait_s = 0.0, due_s, ends_s = now_s_of(e) + LONGEST_CALL_S / e->dilation;
+    for (;;) {
+        enum outcome outcome = step(e, wait_s, 0.0, &due_s);
+        if (outcome != ONGOING) return outcome;
+        if (incoming_peek(&peer->connection->incoming, frame)) return MOVED;
+        if (has_farewell(peer->connection)) return GONE;
+        outcome = check(e, peer);
+        if (outcome != ONGOING) return outcome;
+        double now_s = now_s_of(e);
+        if (now_s >= deadline_s) return LATE;
+        if (now_s >= ends_s) return ONGOING;
+        wait_s = fmin(fmin(deadline_s, due_s), ends_s) - now_s;
+    }
+}
+
+/* Somebody drives, or nobody does any more. Setting the alarm wakes nobody. */
+static void set_away(struct endpoint *e, int away) {
+    e->away = away;
+    set_alarm(e->alarm, away ? AWAY_S * e->dilation : 0.0);
+}
+
+/* Move bytes until something has completed or somebody woke it (MOVED), the time `until_s` is over (ONGOING; it may also be
+ * sooner), or the deadline (LATE). */
+enum outcome endpoint_drive(struct endpoint *e, double deadline_s, double until_s) {
+    set_away(e, 0);
+    enum outcome outcome = drive(e, deadline_s, until_s);
+    set_away(e, 1);
+    return outcome;
+}
+
+/* Move bytes until a message has come that nobody expects yet, whose frame header is put there (MOVED), its sender has left
+ * (GONE), or the deadline (LATE); ONGOING: not yet. */
+enum outcome endpoint_peek(struct endpoint *e, uint32_t index, double deadline_s, uint8_t *frame) {
+    set_away(e, 0);
+    enum outcome outcome = peek(e, &e->peers[index], deadline_s, frame);
+    set_away(e, 1);
+    return outcome;
+}
+
+/* One look at what has come and what is due, while nobody drives. *wait_s: for how long there is nothing more to do. */
+enum outcome endpoint_look(struct endpoint *e, double *wait_s) {
+    double due_s = INFINITY;
+    enum outcome outcome = step(e, 0.0, 0.0, &due_s);
+    *wait_s = fmax(due_s - now_s_of(e), 0.0);
+    return outcome;
+}
+
+static int lingers(const struct peer *peer) {
+    const struct connection *c = peer->connection;
+    return !peer->refused && !(outgoing_delivered(&c->outgoing) && c->leave_answered);
+}
+
+/* Once every connection leaves: until all that was sent, and that, has arrived, or the time is over. Whoever cannot be
+ * reached is not waited for. Returns whether that is so; else there is more to wait for. */
+int endpoint_linger(struct endpoint *e, double deadline_s) {
+    double wait_s = 0.0, due_s = 0.0, ends_s = fmin(deadline_s, now_s_of(e) + LONGEST_CALL_S / e->dilation);
+    while (now_s_of(e) < ends_s) {
+        if (step(e, wait_s, 0.0, &due_s) != ONGOING) {
+            e->peers[e->failed_peer].refused = 1;
+            wait_s = 0.0;
+            continue;
+        }
+        int num_lingering = 0;
+        for (uint32_t index = 0; index < e->num_peers; index++) num_lingering += lingers(&e->peers[index]);
+        if (num_lingering == 0) return 1;
+        wait_s = fmin(due_s, ends_s) - now_s_of(e);
+    }
+    return ends_s >= deadline_s;
+}
+
+/* A message to send; see connection_post(). */
+void endpoint_send(struct endpoint *e, uint32_t index, const uint8_t *frame, const uint8_t *payload, uint64_t num_bytes,
+                   int64_t token) {
+    struct peer *peer = &e->peers[index];
+    if (connection_first_pending(peer->connection) == NULL) peer->moved_s = now_s_of(e);
+    connection_post(peer->connection, frame, payload, num_bytes, token);
+    peer->due_s = 0.0;
+}
+
+/* A message to expect; see incoming_expect(). */
+void endpoint_expect(struct endpoint *e, uint32_t index, const uint8_t *frame, uint8_t *payload, uint64_t num_bytes,
+                     int64_t token) {
+    struct peer *peer = &e->peers[index];
+    if (connection_first_pending(peer->connection) == NULL) peer->moved_s = now_s_of(e);
+    incoming_expect(&peer->connection->incoming, frame, payload, num_bytes, token);
+    peer->due_s = 0.0;
 }

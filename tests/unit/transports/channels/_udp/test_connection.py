@@ -1,104 +1,191 @@
 """What the two streams have to do with each other; whole connections are in tests/simulation/test_udp.py."""
 
+import ctypes
+import gc
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from switch_agg.window import FixedWindow
-from transports.channels._udp.connection import MAX_RUN_PACKETS, Connection
-from transports.channels._udp.delivery import UNMEASURED
-from transports.channels._udp.pacing import FixedPace, Pace, Pacer, WindowPace
-from transports.channels._udp.wire import OVERHEAD_BYTES, Kind, pack, pack_acknowledged, unpack
-from transports.channels.framing import HEADER_BYTES
+from switch_agg.core import Datagram
+from switch_agg.round_trip import INITIAL_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, RoundTripEstimator
+from switch_agg.window import AimdWindow, FixedWindow, Window
+from tests.udp_twin import Kind, pack, pack_acknowledged, unpack
+from transports.channels._udp import native
+from transports.channels._udp.connection import WINDOW_PACE, Connection, Pace
+from transports.channels._udp.native import Completions, Pacer, RoundTrip, Run, library
+from transports.channels._udp.wire import OVERHEAD_BYTES
+from transports.channels.framing import HEADER_BYTES, Farewell
+
+MAX_RUN_PACKETS = 176
+FRAME = bytes(HEADER_BYTES)
 
 
-def connection(pace: Pace, packet_bytes: int, window_packets: int) -> Connection:
+def connection(pace: Pace, packet_bytes: int, window: int | Window) -> Connection:
     return Connection(
         peer=("127.0.0.1", 0),
         local=1,
         remote=2,
         packet_bytes=packet_bytes,
-        window=FixedWindow(window_packets),
+        window=FixedWindow(window) if isinstance(window, int) else window,
         pace=pace,
         pacer=Pacer(),
+        completions=Completions(),
         now_s=0.0,
     )
 
 
-def given(rate_bps: float) -> Connection:
+def next_run(sender: Connection, now_s: float) -> Run | None:
+    run = Run()
+    return run if library().connection_next_run(sender.address, now_s, ctypes.byref(run)) else None
+
+
+def spare_s(sender: Connection) -> float:
+    return float(library().connection_spare_s(sender.address))
+
+
+def given_rate(rate_bps: float) -> Connection:
     """A sender of that rate, one of whose packets has taken a millisecond of round-trip time."""
-    sender = connection(FixedPace(rate_bps), 1448, 8192)
-    sender.outgoing.post(bytes(HEADER_BYTES), memoryview(bytes(100)), None)
-    assert sender.next_run(0.0) is not None
+    sender = connection(Pace.fixed(rate_bps), 1448, 8192)
+    sender.post(FRAME, memoryview(bytes(100)), None)
+    assert next_run(sender, 0.0) is not None
     acknowledge(sender, 0, 1e-3)
     return sender
 
 
-def acknowledge(sender: Connection, last: int, now_s: float) -> None:
-    body = pack_acknowledged(delay_s=0.0, arrived_s=now_s, train_bytes=1500, marks=0, ranges=[(0, last)])
-    sender.on_control(unpack(pack(1, last, Kind.ACKNOWLEDGEMENT, 2**40, body)), now_s)
+def said(last: int, now_s: float, *, marks: int = 0) -> bytes:
+    body = pack_acknowledged(delay_s=0.0, arrived_s=now_s, train_bytes=1500, marks=marks, ranges=[(0, last)])
+    return pack(1, last, Kind.ACKNOWLEDGEMENT, 2**40, body)
+
+
+def acknowledge(sender: Connection, last: int, now_s: float, *, marks: int = 0) -> None:
+    sender.receive([Datagram(sender.peer, said(last, now_s, marks=marks))], now_s)
 
 
 def test_a_sender_says_how_long_it_can_do_without_acknowledgements() -> None:
     rate_bps = 1e9
-    sender = given(rate_bps)
+    sender = given_rate(rate_bps)
     wire_bytes = 1448 + OVERHEAD_BYTES
-    pace = FixedPace(rate_bps)
-    pace.on_acknowledged(UNMEASURED, 1e-3, 0, 0.0)
-    assert pace.flight_bytes is not None
-    num_allowed = int(pace.flight_bytes) // wire_bytes
-    assert sender.spare_s == math.inf  # with nothing under way
-    sender.outgoing.post(bytes(HEADER_BYTES), memoryview(bytes(4_000_000)), None)
+    pace_address = sender.address + native.ConnectionState.pace.offset
+    num_allowed = int(library().pace_flight_bytes(pace_address)) // wire_bytes
+    assert num_allowed > 100
+    assert spare_s(sender) == math.inf  # with nothing under way
+    sender.post(FRAME, memoryview(bytes(4_000_000)), 1)
     now_s, num_sent = 1e-3, 0
     while num_sent < num_allowed:
         now_s += 1e-3
-        while (run := sender.next_run(now_s)) is not None:
+        while (run := next_run(sender, now_s)) is not None:
             num_sent += run.num_packets
-            assert sender.spare_s == pytest.approx((num_allowed - num_sent) * wire_bytes * 8 / rate_bps)
-    assert sender.spare_s == 0.0
+            assert spare_s(sender) == pytest.approx((num_allowed - num_sent) * wire_bytes * 8 / rate_bps)
+    assert spare_s(sender) == 0.0
     # More than half of what may be under way, and still some milliseconds left.
     acknowledge(sender, num_sent * 2 // 5, now_s)
-    assert sender.outgoing.num_under_way > num_allowed / 2
-    assert sender.spare_s > 2e-3
+    assert sender.state.outgoing.num_under_way > num_allowed / 2
+    assert spare_s(sender) > 2e-3
 
 
 def test_before_the_first_round_trip_half_of_what_may_be_under_way_is_spare() -> None:
-    sender = Connection(
-        peer=("127.0.0.1", 0),
-        local=1,
-        remote=2,
-        packet_bytes=1448,
-        window=FixedWindow(2 * MAX_RUN_PACKETS),
-        pace=WindowPace(),
-        pacer=Pacer(),
-        now_s=0.0,
-    )
-    sender.outgoing.post(bytes(HEADER_BYTES), memoryview(bytes(900_000)), None)
-    assert sender.next_run(0.0) is not None
-    assert sender.spare_s == math.inf
-    assert sender.next_run(0.0) is not None
-    assert sender.spare_s == 0.0
+    sender = connection(WINDOW_PACE, 1448, 2 * MAX_RUN_PACKETS)
+    sender.post(FRAME, memoryview(bytes(900_000)), 1)
+    assert next_run(sender, 0.0) is not None
+    assert spare_s(sender) == math.inf
+    assert next_run(sender, 0.0) is not None
+    assert spare_s(sender) == 0.0
 
 
 def test_looking_before_anything_is_due_changes_nothing() -> None:
-    sender = given(1e9)
-    sender.outgoing.post(bytes(HEADER_BYTES), memoryview(bytes(100_000)), None)
-    assert sender.next_run(2e-3) is not None
+    sender = given_rate(1e9)
+    sender.post(FRAME, memoryview(bytes(100_000)), 1)
+    assert next_run(sender, 2e-3) is not None
     due_s = sender.deadline_s()
     sender.expire(2.1e-3)
     assert sender.deadline_s() == due_s
-    assert not sender.controls(2.1e-3)
+    assert not sender.state.num_waiting_bytes
 
 
 def test_what_the_machine_did_not_take_of_a_run_is_sent_again() -> None:
-    sender = connection(WindowPace(), 100, 1000)
-    sender.outgoing.post(bytes(HEADER_BYTES), memoryview(bytes(950 - HEADER_BYTES)), 1)
-    run = sender.next_run(0.0)
+    sender = connection(WINDOW_PACE, 100, 1000)
+    sender.post(FRAME, memoryview(bytes(950 - HEADER_BYTES)), 1)
+    run = next_run(sender, 0.0)
     assert run is not None
     assert (run.num_packets, run.num_bytes) == (10, 950)
-    sender.take_back(run, 4, 0.0)
-    assert sender.next_run(0.0) is None
-    again = sender.next_run(1.0)
+    library().connection_take_back(sender.address, ctypes.byref(run), 4, 0.0)
+    assert next_run(sender, 0.0) is None
+    again = next_run(sender, 1.0)
     assert again is not None
     assert (again.first, again.num_packets, again.offset, again.num_bytes) == (10, 6, 400, 550)
-    assert sender.outgoing.retransmitted_bytes == 0
+    assert sender.state.outgoing.retransmitted_bytes == 0
+
+
+def test_a_window_that_adapts_learns_of_every_packet_of_marks_and_of_loss() -> None:
+    window = AimdWindow(4, 64)
+    sender = connection(WINDOW_PACE, 100, window)
+    sender.post(FRAME, memoryview(bytes(100_000)), 1)
+    assert (run := next_run(sender, 0.0)) is not None
+    assert run.num_packets == 4
+    acknowledge(sender, 3, 1e-3)
+    assert sender.state.window == window.size == 8  # slow start: one for each packet
+    while next_run(sender, 1.0) is not None:
+        pass
+    assert sender.state.outgoing.num_under_way == 8
+    acknowledge(sender, 11, 1.001, marks=1)
+    assert sender.state.window == window.size
+    assert 4 <= window.size < 8
+    sender.state.round_trip.smoothed_s, before = 0.0, window.size
+    while next_run(sender, 2.0) is not None:
+        pass
+    largest = sender.state.outgoing.next_number - 1
+    body = pack_acknowledged(delay_s=0.0, arrived_s=3.0, train_bytes=100, marks=1, ranges=[(largest, largest)])
+    sender.receive([Datagram(sender.peer, pack(1, largest, Kind.ACKNOWLEDGEMENT, 2**40, body))], 3.0)
+    assert sender.state.window == window.size < before
+
+
+@pytest.mark.parametrize("token", [None, 7])
+def test_memory_is_the_owners_once_the_engine_needs_it_no_more(token: int | None) -> None:
+    """A message without a token is copied; one with a token is kept until that completes, whatever its owner does."""
+    sender = connection(WINDOW_PACE, 100, 1000)
+    data = bytearray(b"x" * 500)
+    sender.post(FRAME, memoryview(bytes(data)) if token else memoryview(data), token)
+    data[:] = b"y" * 500
+    gc.collect()
+    sent = b"".join(bytes(unpack(datagram.data).body) for datagram in sender.transmit(0.0))
+    assert sent == FRAME + b"x" * 500
+    acknowledge(sender, 5, 1e-3)
+    assert sender.delivered
+    assert sender.completions.take() == ([] if token is None else [token])
+
+
+def test_a_close_that_is_no_close_is_refused() -> None:
+    receiver = connection(WINDOW_PACE, 100, 10)
+    receiver.receive([Datagram(receiver.peer, pack(1, 5, Kind.CLOSE, 0, b"long as a word"))], 0.0)
+    assert not receiver.peer_leaves
+    assert receiver.num_rejected == 1
+    receiver.receive([Datagram(receiver.peer, pack(1, 5, Kind.CLOSE, 0, (3).to_bytes(4, "little")))], 0.0)
+    assert receiver.farewell == Farewell(5, 2)
+
+
+def test_who_leaves_acknowledges_first_what_it_has() -> None:
+    """Also where that could have waited, since it came before anybody expected it."""
+    sender, receiver = connection(WINDOW_PACE, 100, 10), connection(WINDOW_PACE, 100, 10)
+    sender.post(FRAME, memoryview(bytes(200)), 1)
+    sent = [pack(1, number, *unpack(datagram.data)[2:]) for number, datagram in enumerate(sender.transmit(0.0))]
+    receiver.receive([Datagram(receiver.peer, datagram) for datagram in sent], 1e-3)
+    receiver.expect(FRAME, memoryview(bytearray(200)), 2)
+    assert receiver.completions.take() == [2]
+    assert receiver.transmit(1.1e-3) == []
+    receiver.leave(Farewell(1), 1.2e-3)
+    assert [unpack(each.data).kind for each in receiver.transmit(1.2e-3)] == [Kind.ACKNOWLEDGEMENT, Kind.CLOSE]
+
+
+@given(st.lists(st.floats(1e-6, 2.0), max_size=50), st.integers(1, 40))
+def test_round_trips_are_reckoned_as_everywhere_else(round_trips_s: list[float], attempts: int) -> None:
+    timer = RoundTrip(timeout_s=INITIAL_TIMEOUT_S, min_timeout_s=MIN_TIMEOUT_S, max_timeout_s=MAX_TIMEOUT_S)
+    twin = RoundTripEstimator()
+    for each in round_trips_s:
+        library().round_trip_sample(ctypes.byref(timer), each)
+        twin.sample(each)
+    assert timer.timeout_s == pytest.approx(twin.timeout_s)
+    assert timer.least_s == pytest.approx(twin.least_s)
+    after_s = library().round_trip_after_attempts_s(ctypes.byref(timer), attempts)
+    assert after_s == pytest.approx(twin.after_attempts_s(attempts))

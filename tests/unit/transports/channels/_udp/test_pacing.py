@@ -1,18 +1,51 @@
 """A given rate is kept, an unknown one is found."""
 
+import ctypes
+import math
+
 import pytest
 
-from transports.channels._udp.delivery import MIN_INTERVAL_S, QUEUE_S, Delivery
-from transports.channels._udp.pacing import (
-    BURST_S,
-    CATCH_UP_BYTES,
-    CATCH_UP_S,
-    LONGEST_CATCH_UP_S,
-    MIN_FLIGHT_BYTES,
-    FixedPace,
-    Pacer,
-    ProbedPace,
-)
+from transports.channels._udp import native
+from transports.channels._udp.connection import PaceKind
+from transports.channels._udp.native import Delivery, library
+
+
+def constant(name: str) -> float:
+    return ctypes.c_double.in_dll(library(), name).value
+
+
+BURST_S, CATCH_UP_BYTES, CATCH_UP_S = constant("BURST_S"), constant("CATCH_UP_BYTES"), constant("CATCH_UP_S")
+LONGEST_CATCH_UP_S, MIN_FLIGHT_BYTES = constant("LONGEST_CATCH_UP_S"), constant("MIN_FLIGHT_BYTES")
+MIN_INTERVAL_S, QUEUE_S = constant("MIN_INTERVAL_S"), constant("QUEUE_S")
+
+
+class Pacer(native.Pacer):
+    def opens(self, now_s: float) -> bool:
+        return bool(library().pacer_opens(ctypes.byref(self), now_s))
+
+    def pause(self, until_s: float) -> None:
+        library().pacer_pause(ctypes.byref(self), until_s)
+
+    def spend(self, num_bytes: int, rate_bps: float, now_s: float) -> None:
+        library().pacer_spend(ctypes.byref(self), num_bytes, rate_bps, now_s)
+
+
+class Pace:
+    def __init__(self, kind: PaceKind, fixed_bps: float = 0.0) -> None:
+        self._pace = native.Pace(kind=kind, fixed_bps=fixed_bps)
+
+    @property
+    def rate_bps(self) -> float:
+        return float(library().pace_rate_bps(ctypes.byref(self._pace)))
+
+    @property
+    def flight_bytes(self) -> float:
+        return float(library().pace_flight_bytes(ctypes.byref(self._pace)))
+
+    def on_acknowledged(self, delivery: Delivery, round_trip_s: float, flight_bytes: int, now_s: float) -> None:
+        library().pace_on_acknowledged(
+            ctypes.byref(self._pace), ctypes.byref(delivery), round_trip_s, flight_bytes, now_s
+        )
 
 
 def test_a_pacer_keeps_its_rate_and_catches_up_a_little() -> None:
@@ -24,7 +57,7 @@ def test_a_pacer_keeps_its_rate_and_catches_up_a_little() -> None:
     pacer.spend(1514, 1e8, 100.0)
     assert pacer.next_s == pytest.approx(100.0 - LONGEST_CATCH_UP_S + 1514 * 8 / 1e8)
     before_s = pacer.next_s
-    pacer.spend(10**9, None, 101.0)
+    pacer.spend(10**9, 0.0, 101.0)
     assert pacer.next_s == before_s
 
 
@@ -46,23 +79,23 @@ def test_a_burst_goes_on_for_its_time_and_ends_with_a_pause() -> None:
 
 
 def test_a_given_rate_allows_two_round_trips_under_way() -> None:
-    pace = FixedPace(2e8)
-    assert pace.flight_bytes is None
-    pace.on_acknowledged(Delivery(None, 0.0, 0.0), 0.02, 0, 1.0)
+    pace = Pace(PaceKind.FIXED, 2e8)
+    assert pace.flight_bytes == math.inf
+    pace.on_acknowledged(Delivery(-1.0, 0.0, 0.0), 0.02, 0, 1.0)
     assert pace.rate_bps == 2e8
-    assert 2e8 / 8 * 0.04 < (pace.flight_bytes or 0) < 2e8 / 8 * 0.06
+    assert 2e8 / 8 * 0.04 < pace.flight_bytes < 2e8 / 8 * 0.06
 
 
 @pytest.mark.parametrize("bottleneck_bps", [1e7, 2e8, 1e9])
 def test_the_rate_of_a_bottleneck_is_found_and_kept(bottleneck_bps: float) -> None:
     """A fluid model: what is sent faster than the bottleneck waits in its queue."""
-    pace, now_s, base_s, queue_bytes = ProbedPace(), 0.0, 0.01, 0.0
-    assert pace.rate_bps is None
+    pace, now_s, base_s, queue_bytes = Pace(PaceKind.PROBED), 0.0, 0.01, 0.0
+    assert pace.rate_bps == 0.0
     assert pace.flight_bytes == MIN_FLIGHT_BYTES
     rates_bps = []
     for _ in range(4000):
         round_trip_s = base_s + queue_bytes * 8 / bottleneck_bps
-        flight_bytes = pace.flight_bytes or 0.0
+        flight_bytes = pace.flight_bytes
         requested_bps = min(pace.rate_bps or 1e12, flight_bytes * 8 / round_trip_s)
         delivered_bps = min(bottleneck_bps, requested_bps) if queue_bytes == 0 else bottleneck_bps
         queue_bytes = max(0.0, queue_bytes + (requested_bps - bottleneck_bps) / 8 * 1e-3)
@@ -70,26 +103,26 @@ def test_the_rate_of_a_bottleneck_is_found_and_kept(bottleneck_bps: float) -> No
         queue_s = round_trip_s - base_s
         delivery = Delivery(delivered_bps, 1e-3 if queue_s >= QUEUE_S else 0.0, queue_s)
         pace.on_acknowledged(delivery, round_trip_s, int(requested_bps / 8 * round_trip_s), now_s)
-        rates_bps.append(pace.rate_bps or 0.0)
+        rates_bps.append(pace.rate_bps)
     settled = rates_bps[-1000:]
     assert sum(settled) / len(settled) == pytest.approx(bottleneck_bps, rel=0.05)
 
 
-def found(rate_bps: float) -> ProbedPace:
+def found(rate_bps: float) -> Pace:
     """One that has known its bottleneck for a while."""
-    pace = ProbedPace()
+    pace = Pace(PaceKind.PROBED)
     for step in range(1000):
         pace.on_acknowledged(Delivery(rate_bps, 0.0, 0.0), 1e-4, 0, step * 1e-3)
     return pace
 
 
-def rate_after(pace: ProbedPace, delivery: Delivery, duration_s: float, *, start_s: float = 1.0) -> float:
+def rate_after(pace: Pace, delivery: Delivery, duration_s: float, *, start_s: float = 1.0) -> float:
     """The largest rate of a whole cycle that follows on such acknowledgements."""
     rates_bps = []
     for step in range(round((duration_s + 16 * MIN_INTERVAL_S) / 1e-3)):
         pace.on_acknowledged(delivery, 1e-4, 0, start_s + step * 1e-3)
         if step * 1e-3 >= duration_s:
-            rates_bps.append(pace.rate_bps or 0.0)
+            rates_bps.append(pace.rate_bps)
     return max(rates_bps)
 
 
@@ -119,7 +152,7 @@ def test_a_rest_ages_nothing() -> None:
 def test_a_probe_that_finds_more_goes_on() -> None:
     """The network is ten times as fast as it was."""
     pace, now_s = found(1e8), 1.0
-    while (pace.rate_bps or 0.0) < 1e9:
+    while pace.rate_bps < 1e9:
         now_s += 1e-3
         pace.on_acknowledged(Delivery(pace.rate_bps, 0.0, 0.0), 1e-4, 0, now_s)
     assert now_s - 1.0 < 30 * MIN_INTERVAL_S
@@ -130,5 +163,5 @@ def test_a_deep_queue_is_drained_for_longer(queue_s: float, least: float, most: 
     pace, slow = found(1e9), []
     for step in range(4000):
         pace.on_acknowledged(Delivery(1e9, 0.0, queue_s), 1e-4, 10**6, 1.0 + step * 1e-3)
-        slow.append((pace.rate_bps or 0.0) < 1e9)
+        slow.append(pace.rate_bps < 1e9)
     assert least < sum(slow) / len(slow) < most
