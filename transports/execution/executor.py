@@ -54,6 +54,22 @@ _TORCH_REDUCTIONS: Final[dict[Reduction, Callable[..., Any]]] = {
 }
 
 
+class Exchange(NamedTuple):
+    """An operation, but for its number, its buffers and its deadline: what is worked out once, and kept."""
+
+    operation: Operation
+    num_elements: int
+    """Of the larger buffer."""
+    dtype: int
+    """Index in DTYPES of what is exchanged."""
+    reduction: Reduction = "sum"
+    root: int = 0
+    argument: int = 0
+    """Goes into the headers: see `transports.channels.framing.argument`."""
+    splits: Splits | None = None
+    """What this participant of an all_to_all sends to, and receives from, each peer, where these are not all alike."""
+
+
 class _Move(NamedTuple):
     """A message, as posting it wants it."""
 
@@ -81,6 +97,8 @@ class _Program:
 
     runs: "CompiledSchedule | _Messages | None"
     """None where there is nothing to do."""
+    header: Header
+    """Of every message, but for sequence, phase and count."""
     num_output: int
     """Elements of its output."""
     num_scratch: int
@@ -136,52 +154,48 @@ class Executor:
         self._scratch = np.empty(0, np.uint8)
 
     def run(
-        self,
-        operation: Operation,
-        buffers: Mapping[Buffer, torch.Tensor],
-        *,
-        dtype: int,
-        num_elements: int,
-        sequence: int,
-        deadline_s: float,
-        reduction: Reduction = "sum",
-        root: int = 0,
-        argument: int = 0,
-        splits: Splits | None = None,
+        self, exchange: Exchange, buffers: Mapping[Buffer, torch.Tensor], *, sequence: int, deadline_s: float
     ) -> float | None:
         """Run an operation, in place on contiguous tensors (n,); returns when its first message completed, if any did.
-
-        `dtype` is the index in DTYPES of what is exchanged, `argument` goes into the headers. `splits`: what this
-        participant of an all_to_all sends to, and receives from, each peer, where these are not all alike.
-        Raises what `Endpoint.progress` raises.
-        """
-        program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root, splits)
+        Raises what `Endpoint.progress` raises."""
+        program = self._program(exchange)
         runs = program.runs
         if runs is None:
             return None
+        scratch = None
         if program.num_scratch:
-            scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
-            buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
-        total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
-        header = Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
+            scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[exchange.dtype])
         if not isinstance(runs, _Messages):
-            addresses = {name: buffer.data_ptr() for name, buffer in buffers.items()}
-            return runs.run(addresses, header, REDUCTIONS.index(reduction), deadline_s)
-        arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, reduction)
+            given, output = buffers.get("input"), buffers.get("output")
+            return runs.run(
+                sequence,
+                deadline_s,
+                0 if given is None else given.data_ptr(),
+                0 if output is None else output.data_ptr(),
+                0 if scratch is None else scratch.data_ptr(),
+            )
+        if scratch is not None:
+            buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
+        arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, exchange.reduction)
         execution = _Execution(
             program=runs,
             endpoint=self._endpoint,
-            header=header,
-            element_bytes=DTYPE_BYTES[dtype],
+            header=program.header._replace(sequence=sequence),
+            element_bytes=DTYPE_BYTES[exchange.dtype],
             buffers=buffers,
             arithmetic=arithmetic,
-            slots=self._slots_of(runs, DTYPE_BYTES[dtype], arithmetic),
+            slots=self._slots_of(runs, DTYPE_BYTES[exchange.dtype], arithmetic),
         )
         return execution.run(deadline_s)
 
-    def output_elements(self, operation: Operation, num_elements: int, *, dtype: int) -> int:
+    def is_compiled(self, exchange: Exchange) -> bool:
+        """Whether the endpoint runs it by itself, so that one that was left in the middle can be gone on with: see
+        :meth:`transports.channels.base.CompiledSchedule.run`."""
+        return not isinstance(self._program(exchange).runs, _Messages)
+
+    def output_elements(self, exchange: Exchange) -> int:
         """How long this participant's output must be: a server's is its share."""
-        return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
+        return self._program(exchange).num_output
 
     def _slots_of(self, program: _Messages, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
@@ -200,9 +214,8 @@ class Executor:
             self._scratch = np.zeros(num_bytes, np.uint8)
         return torch.from_numpy(self._scratch[:num_bytes])
 
-    def _compile(
-        self, operation: Operation, num_elements: int, element_bytes: int, root: int, splits: Splits | None
-    ) -> _Program:
+    def _compile(self, exchange: Exchange) -> _Program:
+        operation, num_elements, dtype, reduction, root, argument, splits = exchange
         if splits is None:
             steps = schedule(
                 self._collective,
@@ -210,21 +223,24 @@ class Executor:
                 self._world,
                 self._participant,
                 num_elements,
-                element_bytes=element_bytes,
+                element_bytes=DTYPE_BYTES[dtype],
                 root=root,
             )
         else:
             steps = all_to_all(self._participant, *splits)
+        total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
+        header = Header(self._group, 0, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
         return _Program(
-            runs=self._prepared(steps, element_bytes) if steps else None,
+            runs=self._prepared(steps, header, REDUCTIONS.index(reduction)) if steps else None,
+            header=header,
             num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
         )
 
-    def _prepared(self, steps: Sequence[Step], element_bytes: int) -> "CompiledSchedule | _Messages":
+    def _prepared(self, steps: Sequence[Step], header: Header, reduction: int) -> "CompiledSchedule | _Messages":
         order = dependencies(steps)
-        compiled = self._endpoint.compile(steps, order, element_bytes)
-        return _messages(steps, order, element_bytes) if compiled is None else compiled
+        compiled = self._endpoint.compile(steps, order, header, reduction)
+        return _messages(steps, order, DTYPE_BYTES[header.dtype]) if compiled is None else compiled
 
 
 def _messages(steps: Sequence[Step], order: Dependencies, element_bytes: int) -> _Messages:

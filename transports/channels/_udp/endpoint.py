@@ -364,7 +364,7 @@ class UdpEndpoint:
                 finally:
                     self._driving.release()
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+    def compile(self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int) -> None:
         """See :class:`Endpoint`."""
 
     def departure(self, peer: int) -> Departure | None:

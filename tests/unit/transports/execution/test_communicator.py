@@ -6,17 +6,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 import torch
 
-from tests.threads import run_communicators
+from tests.threads import groups, run_communicators, run_threads
+from transports.channels.base import CHANNELS
+from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
 from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
+from transports.execution import communicator
 from transports.execution.communicator import Communicator, Work
 from transports.execution.operations import Transport
 from transports.execution.trace import OperationTrace
+from transports.group import Group
 
 CHANNEL_KINDS = ("memory", "tcp")
 
@@ -571,3 +576,152 @@ def test_what_a_compressor_keeps_it_keeps_by_shape() -> None:
     compression = COMPRESSORS.parse({"kind": "top_k", "ratio": 0.2})
     for shares in run_communicators(body, 2, compression=compression):
         assert max(shares) < 0.2
+
+
+def test_whoever_waits_at_once_carries_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation is reported on the thread that ran it."""
+    monkeypatch.setattr(communicator, "HAND_OVER_S", 20.0)  # however late this thread comes to wait
+
+    def life(group: Group) -> list[bool]:
+        ran_here: list[bool] = []
+        caller = threading.get_ident()
+        tcp = CHANNELS.parse("tcp")
+
+        def on_trace(_: OperationTrace) -> None:
+            ran_here.append(threading.get_ident() == caller)
+
+        with closing(Communicator(COLLECTIVES.parse("auto"), tcp, group, on_trace)) as opened:
+            values = torch.ones(4)
+            opened.all_reduce(values).wait()
+            opened.broadcast(values).wait()
+            opened.barrier().wait()
+            first, second = opened.all_reduce(values), opened.all_reduce(values)
+            second.wait()
+            first.wait()
+            left = opened.all_reduce(values)
+            left.add_done_callback(lambda _: None)
+            left.wait()
+            opened.all_reduce(values).wait(20)
+            opened.all_reduce(values, "avg").wait()
+            assert values.eq(32.0).all(), values
+        return ran_here
+
+    for ran_here in run_threads(life, groups(2)):
+        assert ran_here == [True] * 3 + [False] * 5
+
+
+def test_an_operation_that_nobody_waits_for_is_carried_out() -> None:
+    def life(opened: Communicator) -> None:
+        values = torch.ones(4)
+        work = opened.all_reduce(values)
+        deadline_s = time.monotonic() + 20
+        while not values.eq(2.0).all():
+            assert time.monotonic() < deadline_s
+            time.sleep(1e-3)
+        assert work.done()
+
+    assert run_communicators(life, 2, channel="tcp") == [None] * 2
+
+
+def test_threads_that_wait_side_by_side_keep_the_order() -> None:
+    """Each thread starts an operation, and waits, while another has one under way; all ranks start them alike."""
+    num_rounds = 200
+
+    def life(opened: Communicator) -> None:
+        tensors = [torch.full((number % 7 + 1,), 1.0) for number in range(num_rounds)]
+        works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        failed: list[BaseException] = []
+
+        def wait() -> None:
+            while (work := works.get()) is not None:
+                try:
+                    work.wait(20)
+                except BaseException as error:  # noqa: BLE001 - told below
+                    failed.append(error)
+
+        other = threading.Thread(target=wait)
+        other.start()
+        for number, tensor in enumerate(tensors):
+            work = opened.all_reduce(tensor)
+            works.put(work)
+            if number % 3:
+                work.wait()
+        works.put(None)
+        other.join()
+        assert not failed, failed
+        assert all(tensor.eq(3.0).all() for tensor in tensors)
+
+    assert run_communicators(life, 3, channel="tcp") == [None] * 3
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_tensor_freed_before_its_turn_is_reported_and_breaks_nothing(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicator, "HAND_OVER_S", 20.0)  # its turn comes after that, however late it is freed
+
+    def life(opened: Communicator) -> None:
+        freed, values = torch.ones(4), torch.ones(4)
+        work = opened.all_reduce(freed)
+        freed.untyped_storage().resize_(0)
+        if not waits:
+            work.add_done_callback(lambda _: None)
+        with pytest.raises(OptionError, match="its storage was freed"):
+            work.wait()
+        opened.all_reduce(values).wait(20)
+        assert values.eq(2.0).all()
+
+    assert run_communicators(life, 2, channel="tcp") == [None] * 2
+
+
+INTERRUPTED = """
+import signal, sys, threading, time, torch
+from tests.threads import groups
+from transports.channels.base import CHANNELS
+from transports.collectives.base import COLLECTIVES
+from transports.errors import TransportError
+from transports.execution.communicator import Communicator
+first, second = groups(2)
+opened = {}
+def open(group):
+    opened[group.rank] = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), group)
+thread = threading.Thread(target=open, args=(second,))
+thread.start(); open(first); thread.join()
+class Interrupted(Exception): pass
+def handle(*_):
+    if sys.argv[1] == "close": opened[0].close()
+    else: raise Interrupted
+signal.signal(signal.SIGALRM, handle)
+values, others = torch.ones(4), torch.ones(4)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+work = opened[0].all_reduce(values)
+try:
+    work.wait()
+except (Interrupted, TransportError) as error:
+    print(type(error).__name__, error)
+if sys.argv[1] == "raise":
+    opened[1].all_reduce(others).wait()
+    work.wait()
+    print(values.tolist())
+    done = opened[1].all_reduce(others)
+    done.add_done_callback(lambda _: None)
+    opened[0].all_reduce(values).wait()
+    done.wait()
+    print(values.tolist(), others.tolist())
+"""
+
+
+def interrupted(how: str) -> list[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, how], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert not ended.stderr, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_an_operation_whose_wait_was_interrupted_goes_on() -> None:
+    assert interrupted("raise") == ["Interrupted ", "[2.0, 2.0, 2.0, 2.0]", f"{[4.0] * 4} {[4.0] * 4}"]
+
+
+def test_a_signals_handler_may_close_the_group_that_is_waited_for() -> None:
+    assert interrupted("close") == ["TransportError rank 0 closed the group itself"]
