@@ -19,20 +19,33 @@ def synchronous(tensor: Any) -> None:
 
 
 def bucket(tensor: Any) -> None:
-    """As DistributedDataParallel does: its C++ calls the group's method, and waits for the future."""
+    """As DistributedDataParallel does: its C++ calls the group's method, and waits for the future that C++ finds."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import PythonCallbackWork
+
+    PythonCallbackWork.get_future(dist.group.WORLD.allreduce([tensor], dist.AllreduceOptions())).wait()
+
+
+def future(tensor: Any) -> None:
+    """As a communication hook in Python does."""
     import torch.distributed as dist
 
-    dist.group.WORLD.allreduce([tensor], dist.AllreduceOptions()).get_future().wait()  # type: ignore[union-attr]
+    dist.all_reduce(tensor, async_op=True).get_future().wait()
 
 
 def hooked(tensor: Any) -> None:
     """As a hook of ours does, with a job of its own."""
     import torch.distributed as dist
 
-    dist.group.WORLD.submit("all_reduce", lambda transport: transport.all_reduce(tensor), tensor).wait()  # type: ignore[union-attr]
+    dist.group.WORLD.submit("all_reduce", lambda transport: transport.all_reduce(tensor), tensor).wait()
 
 
-CALLS: dict[str, Callable[[Any], None]] = {"synchronous": synchronous, "bucket": bucket, "hooked": hooked}
+CALLS: dict[str, Callable[[Any], None]] = {
+    "synchronous": synchronous,
+    "bucket": bucket,
+    "future": future,
+    "hooked": hooked,
+}
 
 
 def main(path: str, rank: int, counted: str, call: str, num_calls: int) -> None:
@@ -40,13 +53,14 @@ def main(path: str, rank: int, counted: str, call: str, num_calls: int) -> None:
     count = COUNTERS[counted]() if counted in COUNTERS and rank == 0 else (lambda: 0)
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
     import transports.torch_backend.autoload
     from transports.torch_backend.autoload import BACKEND
 
     del transports
     torch.set_num_threads(1)
-    dist.init_process_group(BACKEND, store=dist.FileStore(path, 2), rank=rank, world_size=2)
+    dist.init_process_group(BACKEND, store=FileStore(path, 2), rank=rank, world_size=2)
     tensor, act = torch.zeros(1), CALLS[call]
     for _ in range(NUM_WARMUP):
         act(tensor)

@@ -25,7 +25,7 @@ from transports.channels.base import Channel, PeerStatistics
 from transports.collectives.base import Collective, Operation
 from transports.compression.base import Compressor
 from transports.errors import OptionError, TransportError
-from transports.execution.executor import Exchange
+from transports.execution.executor import Program
 from transports.execution.gradients import COMPRESSIBLE, GradientCompression
 from transports.execution.operations import (
     ReduceOperation,
@@ -53,7 +53,9 @@ HAND_OVER_S: Final = 2e-3
 
 
 class _Guard:
-    """One lock for what all works of a process note in a few lines: each would have to make one of its own."""
+    """One lock for what all works of a process note, where each would have to make one of its own: for a few lines at a
+    time that make nothing and call nothing, so that neither a finalizer nor a signal's handler, which may wait for an
+    operation, can come between."""
 
     def __init__(self) -> None:
         self.renew()
@@ -70,24 +72,24 @@ os.register_at_fork(after_in_child=_guard.renew)
 class Work:
     """An operation under way."""
 
-    __slots__ = ("_callbacks", "_end_callbacks", "_error", "_over", "_pool", "_waiting", "source")
+    __slots__ = ("_callbacks", "_end_callbacks", "_error", "_pool", "_waiting", "is_over", "source")
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
-        self._over = False
+        self.is_over = False
         self._waiting: threading.Lock | None = None
         """Held until the end; made by the first who has to wait."""
-        self._end_callbacks: list[Callback] = []
-        self._callbacks: list[Callback] = []
+        self._end_callbacks: tuple[Callback, ...] = ()
+        self._callbacks: tuple[Callback, ...] = ()
         self._error: BaseException | None = None
         self.source = -1
         """Of a receive that has ended, the rank that sent."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the end. Raises what went wrong with the operation, or TimeoutError if it is not over by then."""
-        if not self._over:
+        if not self.is_over:
             self.proceed(waiting=timeout_s is None)
-            if not self._comes(timeout_s):
+            if not self.is_over and not self._comes(timeout_s):
                 raise TimeoutError(f"the operation timed out: it was not over within {timeout_s} s")
         if self._error is not None:
             raise self._error
@@ -95,13 +97,14 @@ class Work:
     def _comes(self, timeout_s: float | None) -> bool:
         fresh = threading.Lock()
         fresh.acquire()
-        with _guard.lock:  # nothing is made in here: collecting garbage may run whatever code there is
-            if self._over:
+        with _guard.lock:
+            if self.is_over:
                 return True
             waiting = self._waiting = self._waiting or fresh
         if not waiting.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
             return False
-        waiting.release()
+        with suppress(RuntimeError):  # finish() may have released it once more
+            waiting.release()
         return True
 
     def proceed(self, *, waiting: bool) -> None:
@@ -109,51 +112,69 @@ class Work:
 
     def done(self) -> bool:
         """Whether it is over, well or badly."""
-        if not self._over:
+        if not self.is_over:
             self.proceed(waiting=False)
-        return self._over
+        return self.is_over
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call with the error or None when it is over, on a thread made for that, never on the communication thread.
 
         When the group has been closed by then, here and now."""
-        with _guard.lock:
-            over = self._over
-            if not over:
-                self._callbacks.append(callback)
-        if not over:
-            self.proceed(waiting=False)
-        elif not self._call(callback):
+        while True:
+            before = self._callbacks
+            after = (*before, callback)
+            with _guard.lock:
+                over = self.is_over
+                added = not over and self._callbacks is before
+                if added:
+                    self._callbacks = after
+            if added:
+                self.proceed(waiting=False)
+                return
+            if over:
+                break
+        if not self._call(callback):
             callback(self._error)  # the group is closed and has no threads for it any more; the caller's will do
 
     def add_end_callback(self, callback: Callback) -> None:
         """The same before anybody who waits hears of it, on the thread that ends it: the callback must be quick, and
         must not wait for anything."""
-        with _guard.lock:
-            if not self._over:
-                self._end_callbacks.append(callback)
-                return
+        while True:
+            before = self._end_callbacks
+            after = (*before, callback)
+            with _guard.lock:
+                if self.is_over:
+                    break
+                if self._end_callbacks is before:
+                    self._end_callbacks = after
+                    return
         callback(self._error)
 
     def finish(self, error: BaseException | None) -> None:
-        """Tell everybody. Idempotent."""
-        if self._over:
-            return
+        """Tell everybody. Idempotent: where an exception of a signal's handler has cut it short, another thread goes on
+        with it."""
+        if not self.is_over:
+            self._end(error)
+        if self._waiting is not None:
+            with suppress(RuntimeError):  # it was released before
+                self._waiting.release()
+        self._end_callbacks = ()  # whom they know can be let go
+        while self._callbacks:
+            self._call(self._callbacks[0])
+            self._callbacks = self._callbacks[1:]
+
+    def _end(self, error: BaseException | None) -> None:
         self._error = error
         called = 0
         while True:
-            for callback in self._end_callbacks[called:]:
+            end_callbacks = self._end_callbacks
+            for callback in end_callbacks[called:]:
                 callback(error)
                 called += 1
             with _guard.lock:
-                if called == len(self._end_callbacks):
-                    self._over = True
-                    break
-        if self._waiting is not None:
-            self._waiting.release()
-        callbacks, self._callbacks, self._end_callbacks = self._callbacks, [], []  # whom they know can be let go
-        for callback in callbacks:
-            self._call(callback)
+                if self._end_callbacks is end_callbacks:
+                    self.is_over = True
+                    return
 
     def _call(self, callback: Callback) -> bool:
         """False when there are no threads for it any more: the group is closed, or the interpreter is going."""
@@ -168,8 +189,8 @@ class _Task(Work):
     """A collective in the queue, which has the group's endpoint to itself while it runs."""
 
     __slots__ = (
-        "_communicator", "deferred", "enqueued_s", "exchange", "job", "name", "sequence", "size_bytes", "started_s",
-        "timeout_s", "values",
+        "_communicator", "deferred", "enqueued_s", "is_traced", "job", "name", "program", "sequence", "size_bytes",
+        "started_s", "timeout_s", "values",
     )  # fmt: skip
 
     def __init__(self, communicator: "Communicator", name: str, size_bytes: int, timeout_s: float) -> None:
@@ -179,7 +200,7 @@ class _Task(Work):
         self.size_bytes = size_bytes
         self.timeout_s = timeout_s
         self.job: Job | None = None
-        self.exchange: Exchange | None = None
+        self.program: Program | None = None
         """Instead of a job: one that can be gone on with by another thread."""
         self.values: torch.Tensor | None = None
         """What is exchanged."""
@@ -187,6 +208,7 @@ class _Task(Work):
         """Of an exchange that has begun."""
         self.deferred = False
         """Whether it waits to be waited for."""
+        self.is_traced = False
         self.enqueued_s = time.monotonic()
         self.started_s = self.enqueued_s
 
@@ -194,6 +216,13 @@ class _Task(Work):
         """See :class:`transports.baselines.base.WorkLike`."""
         if self.deferred:
             self._communicator.proceed(self, waiting=waiting)
+        elif waiting:
+            self._communicator.check_may_wait()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Tell everybody. Idempotent."""
+        super().finish(error)
+        self.job = self.program = self.values = None  # whoever keeps the work does not keep the tensors
 
 
 class Communicator:
@@ -418,7 +447,7 @@ class Communicator:
             return None
         size_bytes = 0 if operation == "barrier" else tensor.nbytes
         task = _Task(self, operation, size_bytes, self._timeout_s if timeout_s is None else timeout_s)
-        task.exchange, task.values = found
+        task.program, task.values = found
         self._enqueue(task, deferred=True)
         return task
 
@@ -460,40 +489,57 @@ class Communicator:
 
     def proceed(self, task: _Task, *, waiting: bool) -> None:
         """Carry out a deferred task here, for `waiting`, or have the communication thread do it."""
-        if not waiting or not self._takes(task):
+        if not waiting:
             task.deferred = False
             self._ring()
             return
         try:
-            self._execute(task)
-            task.finish(None)
-        except BaseException as error:
-            # The communication thread goes on with it: after an exception of a signal's handler to the end of it, after
-            # an error of the transport's to the end of the group.
-            with self._lock:
-                self._tasks.appendleft(task)
+            if self._takes(task):
+                self._execute(task)
+                task.finish(None)
                 self._active = self._helper = None
+                # Whoever appended a task before it could see that none is active has left it to us to ring.
+                if not self._tasks and not self._closing:
+                    return
             self._ring()
+        except BaseException as error:
+            self._hand_over(task)
             if not isinstance(error, TransportError):
                 raise
-            return
-        with self._lock:
-            self._active = self._helper = None
-            rings = bool(self._tasks) or self._closing
-        if rings:
-            self._ring()
 
     def _takes(self, task: _Task) -> bool:
-        """Whether this thread is the one to carry out a deferred task."""
+        """Whether this thread is the one to carry out a deferred task. An exception of a signal's handler at any point
+        of it leaves what :meth:`_hand_over` puts right."""
+        helper = threading.get_ident()
         with self._lock:
             if not task.deferred or self._closing or self._active is not None:
                 return False
             task.deferred = False
             if not self._tasks or self._tasks[0] is not task:
                 return False
-            self._helper = threading.get_ident()
-            self._active = self._tasks.popleft()
+            self._active, self._helper = task, helper
+            self._tasks.popleft()
             return True
+
+    def _hand_over(self, task: _Task) -> None:
+        """The communication thread goes on with what this one has taken: after an exception of a signal's handler to
+        the end of it, after an error of the transport's to the end of the group."""
+        with self._lock:
+            task.deferred = False
+            if self._active is task and self._helper == threading.get_ident():
+                if not self._tasks or self._tasks[0] is not task:
+                    self._tasks.appendleft(task)
+                self._active = self._helper = None
+        self._ring()
+
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError in a signal's handler that came upon this thread while it carries out an operation:
+        what the handler waits for would come after that, and so never."""
+        if self._helper == threading.get_ident():
+            raise RuntimeError(
+                "a signal's handler cannot wait for a collective while its thread is carrying one out for this group; "
+                "note the signal, and act on it afterwards"
+            )
 
     def _run(self) -> None:
         """The communication thread."""
@@ -513,18 +559,26 @@ class Communicator:
         for task in unfinished:
             task.finish(error)
         self._point_to_point.close(error if isinstance(error, TransportError) else TransportError(str(error)))
+        if self._closing:
+            self.pool.shutdown(wait=False)
 
     def _take(self) -> _Task | None:
         """The next task, or None when the group is being closed."""
         while True:
-            with self._lock:
-                if self._helper is None:
-                    if self._closing:
-                        return None
-                    if self._tasks and not self._may_be_waited_for(self._tasks[0]):
-                        self._active = self._tasks.popleft()
-                        return self._active
-                self._is_watching, self._has_deferred = self._has_deferred, False
+            if self._tasks or self._closing:
+                with self._lock:
+                    if self._helper is None:
+                        if self._closing:
+                            return None
+                        if self._tasks and not self._may_be_waited_for(self._tasks[0]):
+                            self._active = self._tasks.popleft()
+                            return self._active
+            # Without the lock, in this order: whoever defers a task sets `_has_deferred`, and then looks whether it has
+            # to ring.
+            self._is_watching = False
+            if self._has_deferred:
+                self._has_deferred = False
+                self._is_watching = True
             self._doorbell.acquire(timeout=HAND_OVER_S if self._is_watching else -1)
 
     def _may_be_waited_for(self, task: _Task) -> bool:
@@ -550,6 +604,8 @@ class Communicator:
 
     def _execute(self, task: _Task) -> None:
         """On whatever thread has taken it."""
+        if task.is_over:  # and it remains to tell everybody
+            return
         transport = self._transport
         if not task.sequence:
             task.started_s = time.monotonic()
@@ -557,14 +613,20 @@ class Communicator:
         if task.job is not None:
             task.job(transport)
         else:
-            assert task.exchange is not None, "a task is one or the other"
+            assert task.program is not None, "a task is one or the other"
             assert task.values is not None
             check_memory(task.values)  # since it was posted, it may have been freed
             task.sequence = task.sequence or transport.next_sequence
-            transport.exchange(task.exchange, {"output": task.values}, task.sequence)
-        if self._on_trace is not None:
+            transport.exchange(task.program, {"output": task.values}, task.sequence)
+        if self._on_trace is not None and not task.is_traced:
             self._trace(
-                task.name, task.size_bytes, task.enqueued_s, task.started_s, transport.first_byte_s, transport.codec
+                task.name,
+                task.size_bytes,
+                task.enqueued_s,
+                task.started_s,
+                transport.first_byte_s,
+                transport.codec,
+                task,
             )
 
     def _trace(
@@ -575,27 +637,29 @@ class Communicator:
         started_s: float,
         first_byte_s: float | None = None,
         codec: CodecAccount | None = None,
+        task: _Task | None = None,
     ) -> None:
         """Something has just ended well, on whatever thread."""
         if self._on_trace is None:
             return
         done_s = time.monotonic()
         with self._tracing:
-            self._num_done += 1
-            self._on_trace(
-                OperationTrace(
-                    sequence=self._num_done,
-                    operation=name,
-                    size_bytes=size_bytes,
-                    enqueued_s=enqueued_s,
-                    started_s=started_s,
-                    first_byte_s=done_s if first_byte_s is None else first_byte_s,
-                    done_s=done_s,
-                    payload_bytes=(codec and codec.payload_bytes) or size_bytes,
-                    encode_s=codec.encode_s if codec else 0.0,
-                    decode_s=codec.decode_s if codec else 0.0,
-                )
+            trace = OperationTrace(
+                sequence=self._num_done + 1,
+                operation=name,
+                size_bytes=size_bytes,
+                enqueued_s=enqueued_s,
+                started_s=started_s,
+                first_byte_s=done_s if first_byte_s is None else first_byte_s,
+                done_s=done_s,
+                payload_bytes=(codec and codec.payload_bytes) or size_bytes,
+                encode_s=codec.encode_s if codec else 0.0,
+                decode_s=codec.decode_s if codec else 0.0,
             )
+            self._num_done += 1
+            if task is not None:
+                task.is_traced = True  # and nothing in between where a signal's handler may come
+            self._on_trace(trace)
 
     def close(self) -> None:
         """Leave the group. What is still queued or under way fails; wait for it first. Idempotent."""
@@ -610,7 +674,7 @@ class Communicator:
         self._point_to_point.close(TransportError(f"rank {self.rank} closed the group itself"))
         if threading.current_thread() is not self._thread and not is_helper:
             self._thread.join()
-        self.pool.shutdown(wait=False)
+            self.pool.shutdown(wait=False)
         _OPEN.discard(self)
 
 

@@ -92,17 +92,24 @@ class _Lane:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Program:
+class Program:
     """A schedule, ready to run: by the endpoint itself, or message by message."""
 
+    exchange: Exchange
     runs: "CompiledSchedule | _Messages | None"
     """None where there is nothing to do."""
     header: Header
     """Of every message, but for sequence, phase and count."""
     num_output: int
-    """Elements of its output."""
+    """Elements of its output: a server's is its share."""
     num_scratch: int
     """Elements of the buffer that is the schedule's own."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the endpoint runs it by itself, so that one that was left in the middle can be gone on with: see
+        :meth:`transports.channels.base.CompiledSchedule.run`."""
+        return not isinstance(self.runs, _Messages)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,18 +155,18 @@ class Executor:
         self._world = world
         self._participant = participant
         self._group = group
-        self._program = lru_cache(maxsize=NUM_PROGRAMS)(self._compile)
+        self.program: Final[Callable[[Exchange], Program]] = lru_cache(maxsize=NUM_PROGRAMS)(self._compile)
+        """What carries out an exchange, from any thread: compiled, and kept."""
         self._memory: list[npt.NDArray[np.uint8]] = []
         self._slots: dict[torch.dtype, list[_Slot]] = {}
         self._scratch = np.empty(0, np.uint8)
 
     def run(
-        self, exchange: Exchange, buffers: Mapping[Buffer, torch.Tensor], *, sequence: int, deadline_s: float
+        self, program: Program, buffers: Mapping[Buffer, torch.Tensor], *, sequence: int, deadline_s: float
     ) -> float | None:
         """Run an operation, in place on contiguous tensors (n,); returns when its first message completed, if any did.
         Raises what `Endpoint.progress` raises."""
-        program = self._program(exchange)
-        runs = program.runs
+        runs, exchange = program.runs, program.exchange
         if runs is None:
             return None
         scratch = None
@@ -188,15 +195,6 @@ class Executor:
         )
         return execution.run(deadline_s)
 
-    def is_compiled(self, exchange: Exchange) -> bool:
-        """Whether the endpoint runs it by itself, so that one that was left in the middle can be gone on with: see
-        :meth:`transports.channels.base.CompiledSchedule.run`."""
-        return not isinstance(self._program(exchange).runs, _Messages)
-
-    def output_elements(self, exchange: Exchange) -> int:
-        """How long this participant's output must be: a server's is its share."""
-        return self._program(exchange).num_output
-
     def _slots_of(self, program: _Messages, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
         num_slots = sum(not lane.sends for lane in program.lanes) * WINDOW if program.longest_reduced else 0
@@ -214,7 +212,7 @@ class Executor:
             self._scratch = np.zeros(num_bytes, np.uint8)
         return torch.from_numpy(self._scratch[:num_bytes])
 
-    def _compile(self, exchange: Exchange) -> _Program:
+    def _compile(self, exchange: Exchange) -> Program:
         operation, num_elements, dtype, reduction, root, argument, splits = exchange
         if splits is None:
             steps = schedule(
@@ -230,7 +228,8 @@ class Executor:
             steps = all_to_all(self._participant, *splits)
         total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
         header = Header(self._group, 0, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
-        return _Program(
+        return Program(
+            exchange=exchange,
             runs=self._prepared(steps, header, REDUCTIONS.index(reduction)) if steps else None,
             header=header,
             num_output=reach(steps, "output"),

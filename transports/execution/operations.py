@@ -16,7 +16,7 @@ from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, argument
 from transports.collectives.base import Buffer, Collective, Operation, Reducer
 from transports.collectives.schedules.segments import parts
 from transports.errors import OptionError
-from transports.execution.executor import NUM_PROGRAMS, Exchange, Executor, Reduction, Splits
+from transports.execution.executor import NUM_PROGRAMS, Exchange, Executor, Program, Reduction, Splits
 from transports.execution.tensors import flat, nothing
 from transports.execution.trace import CodecAccount
 from transports.group import Group
@@ -290,16 +290,16 @@ class Transport:
     ) -> None:
         self.has_begun = True
         self._settle()
-        exchange = _exchange(operation, num_elements, dtype, op, root, splits)
-        self.exchange(exchange, buffers, self.next_sequence)
+        program = self._executor.program(_exchange(operation, num_elements, dtype, op, root, splits))
+        self.exchange(program, buffers, self.next_sequence)
 
-    def exchange(self, exchange: Exchange, buffers: Mapping[Buffer, torch.Tensor], sequence: int) -> None:
+    def exchange(self, program: Program, buffers: Mapping[Buffer, torch.Tensor], sequence: int) -> None:
         """The operation of that number; does nothing where it has been done. One that was left in the middle, by an
         exception of a signal's handler, goes on where its schedule is compiled."""
         if sequence == self._sequence:
             return
         self.has_begun = True
-        first_s = self._executor.run(exchange, buffers, sequence=sequence, deadline_s=self.deadline_s)
+        first_s = self._executor.run(program, buffers, sequence=sequence, deadline_s=self.deadline_s)
         if self.first_byte_s is None:
             self.first_byte_s = first_s
         self._sequence = sequence
@@ -311,16 +311,16 @@ class Transport:
 
     def single(
         self, operation: Operation, tensor: torch.Tensor, op: ReduceOperation = "sum", root: int = 0
-    ) -> tuple[Exchange, torch.Tensor] | None:
-        """An operation of one tensor, which :func:`check` has allowed, as one exchange on the tensor's own memory that
+    ) -> tuple[Program, torch.Tensor] | None:
+        """An operation of one tensor, which :func:`check` has allowed, as one program on the tensor's own memory that
         the endpoint runs by itself; None where there is more to do."""
         if self.reducer is not None or op == "avg":
             return None
         values, restore = flat(tensor)
         if restore is not nothing:
             return None
-        exchange = _exchange(operation, values.numel(), tensor.dtype, op, root, None)
-        return (exchange, values) if self._executor.is_compiled(exchange) else None
+        program = self._executor.program(_exchange(operation, values.numel(), tensor.dtype, op, root, None))
+        return (program, values) if program.is_compiled else None
 
 
 @lru_cache(maxsize=NUM_PROGRAMS)

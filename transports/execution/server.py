@@ -47,6 +47,6 @@ def _take_part(executor: Executor, header: Header, *, deadline_s: float) -> None
     exchange = Exchange(
         operation, header.total, header.dtype, reduction_of(dtype, REDUCTIONS[reduction]), root, header.argument
     )
-    length = executor.output_elements(exchange)
-    output = torch.empty(length, dtype=torch.uint8 if dtype == torch.bool else dtype)
-    executor.run(exchange, {"output": output}, sequence=header.sequence, deadline_s=deadline_s)
+    program = executor.program(exchange)
+    output = torch.empty(program.num_output, dtype=torch.uint8 if dtype == torch.bool else dtype)
+    executor.run(program, {"output": output}, sequence=header.sequence, deadline_s=deadline_s)

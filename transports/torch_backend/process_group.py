@@ -94,7 +94,7 @@ class ProcessGroupOptions:
     stack: Stack | None = None
     """A baseline library that does it all instead; groups over one cannot do what CommunicatorLike does not offer."""
     on_trace: OnTrace | None = None
-    """Called for every finished operation of every group, on its communication thread."""
+    """Called for every finished operation of every group, on its communication thread or on that of whoever waits."""
 
     @classmethod
     def from_environment(cls) -> "ProcessGroupOptions":
@@ -479,11 +479,12 @@ def _reduce_operation(opts: Any) -> ReduceOperation:
     """Our word for torch's operation. Raises ValueError for those that cannot be had."""
     if opts is None:
         return "sum"
+    wanted = opts.reduceOp  # an object of its own each time
     for operation, name in _REDUCE_OPERATIONS:
-        if opts.reduceOp == operation:
+        if wanted == operation:
             return name
     allowed = ", ".join(name.upper() for _, name in _REDUCE_OPERATIONS)
-    raise ValueError(f"{BACKEND} cannot reduce with {opts.reduceOp.op.name}; allowed: {allowed}")
+    raise ValueError(f"{BACKEND} cannot reduce with {wanted.op.name}; allowed: {allowed}")
 
 
 def _is_waited_for(opts: Any) -> bool:
@@ -493,7 +494,7 @@ def _is_waited_for(opts: Any) -> bool:
 
 def _factor(opts: Any) -> Any:
     """What PREMUL_SUM multiplies with; None for every other reduction. torch tells it only to pickle."""
-    if opts is None or opts.reduceOp.op != dist.ReduceOp.PREMUL_SUM:
+    if opts is None or opts.reduceOp != dist.ReduceOp.PREMUL_SUM:
         return None
     return opts.reduceOp.__getstate__()[1]
 

@@ -24,8 +24,6 @@ from transports.execution.communicator import Work
 _BUSY_POLL_S: Final = 1e-3
 """Who asks again so soon does nothing else."""
 _GIVE_WAY_S: Final = 100e-6
-_SETTLING_S: Final = 1.0
-"""Completing a future takes microseconds."""
 
 
 class _End:
@@ -37,7 +35,8 @@ class _End:
     __slots__ = ("_held", "_settler", "error", "over")
 
     lock = threading.Lock()
-    """Of all of them, for a few lines at a time."""
+    """Of all of them, for a few lines at a time that make nothing and call nothing: neither a finalizer nor a signal's
+    handler, which may wait for an operation, can come between."""
 
     @classmethod
     def renew(cls) -> None:
@@ -56,22 +55,30 @@ class _End:
         if future.done():  # a wait() in C++ that had a timeout has given up on it
             return
         if self.error is None:
-            future.set_result(value)
+            try:
+                future.set_result(value)
+            except RuntimeError:
+                if not future.done():
+                    raise
             return
         self._settler = threading.get_ident()
         with suppress(RuntimeError):  # which is in the future now
             PythonCallbackWork.wait(work)
 
     def wake(self) -> None:
-        """Let everybody go who waits. Idempotent."""
+        """Let everybody go who waits. Idempotent, from any thread."""
         if not self.over:
             self.over = True
             if self._held is not None:
-                self._held.release()
+                _release(self._held)
 
     def wait_briefly(self, at_most_s: float) -> None:
         """Let other threads have the interpreter for so long, or until the end if that is sooner."""
         self._come(timedelta(seconds=at_most_s))
+
+    def wait_till_settled(self) -> None:
+        """Until it is over, whatever came of it."""
+        self._come(None)
 
     def wait(self, timeout: timedelta | None) -> None:
         """See :meth:`Operation.wait`."""
@@ -96,14 +103,20 @@ class _End:
             return True
         fresh = threading.Lock()
         fresh.acquire()
-        with _End.lock:  # nothing is made in here: collecting garbage may run whatever code there is
+        with _End.lock:
             held = self._held = self._held or fresh
         if self.over:  # wake() may have looked for it just before it was there
             return True
         if not held.acquire(timeout=timeout.total_seconds() if timeout else -1):
             return False
-        held.release()
+        _release(held)
         return True
+
+
+def _release(held: threading.Lock) -> None:
+    """Leave a lock open that is opened once, and nobody closes for good."""
+    with suppress(RuntimeError):  # two threads have found that it is over
+        held.release()
 
 
 os.register_at_fork(after_in_child=_End.renew)
@@ -154,7 +167,9 @@ class Operation(PythonCallbackWork):
         self._value = value
         self._finish = finish
         self._num_missing = len(works)
-        self._future_is_out = self._is_settling = False
+        self._future_is_out = False
+        self._settling = 0
+        """The thread that completes the future."""
         self._polled_s = 0.0
         if not works:
             self._all_ended()
@@ -195,14 +210,13 @@ class Operation(PythonCallbackWork):
         if end.over:
             return future
         self._leave()
-        with _End.lock:
-            is_settling = self._is_settling
-            if not is_settling and not self._future_is_out and not future.done():
-                self._future_is_out = True
-                # Before any other callback: whoever waits must not wait for what those do.
-                future.add_done_callback(lambda _: end.wake())
-        if is_settling:  # a callback that were added now would run on the thread that settles
-            end.wait_briefly(_SETTLING_S)
+        self._future_is_out = True
+        settling = self._settling
+        if not settling and not future.done():
+            # Before any other callback: whoever waits must not wait for what those do.
+            future.add_done_callback(lambda _: end.wake())
+        if settling not in (0, threading.get_ident()):  # a callback that were added now might run on that thread
+            end.wait_till_settled()
         return future
 
     def _leave(self) -> None:
@@ -211,9 +225,12 @@ class Operation(PythonCallbackWork):
             work.proceed(waiting=False)
 
     def _one_ended(self, error: BaseException | None) -> None:
-        self._end.error = self._end.error or error
-        if len(self._works) > 1:  # they may end on several threads
+        end = self._end
+        if len(self._works) == 1:
+            end.error = end.error or error
+        else:  # they may end on several threads
             with _End.lock:
+                end.error = end.error or error
                 self._num_missing -= 1
                 if self._num_missing > 0:
                     return
@@ -227,10 +244,9 @@ class Operation(PythonCallbackWork):
                 self._finish()
             except BaseException as error:  # noqa: BLE001 - not handed on it would leave the waiting side waiting
                 end.error = error
-        with _End.lock:
-            is_out = self._future_is_out
-            self._is_settling = not is_out
-        if not is_out:  # nobody can have added a callback that waits
+        # In this order, as get_future() looks at them in the other: where both come at once, that one waits.
+        self._settling = threading.get_ident()
+        if not self._future_is_out:  # nobody can have added a callback that waits
             self._settle()
             return
         self._works[-1].add_done_callback(lambda _: self._settle())

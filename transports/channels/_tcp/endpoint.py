@@ -247,15 +247,15 @@ class TcpEndpoint:
         self, program: TcpProgram, sequence: int, deadline_s: float, addresses: tuple[int, int, int]
     ) -> float | None:
         """A whole schedule, natively: see :meth:`transports.channels.base.CompiledSchedule.run`."""
-        with self._driving:
-            self._driver = threading.get_ident()
-            try:
+        self._driver = threading.get_ident()  # before it is locked out: a signal's handler may close at any point
+        try:
+            with self._driving:
                 return self._execute(program, sequence, deadline_s, addresses)
-            except TransportError as error:
-                self._error = error
-                raise
-            finally:
-                self._driver = 0
+        except TransportError as error:
+            self._error = error
+            raise
+        finally:
+            self._driver = 0
 
     def _execute(
         self, program: TcpProgram, sequence: int, deadline_s: float, addresses: tuple[int, int, int]
@@ -263,11 +263,11 @@ class TcpEndpoint:
         self._check_alive()
         self._sequence = sequence
         self._is_stale = True
-        if self._num_ending:
-            self._check_departures(program)
-        if program.has_begun(sequence):
+        if program.has_begun(sequence):  # of whom has left since then all may be here
             outcome = program.resume()
         else:
+            if self._num_ending:
+                self._check_departures(program)
             self._assign(program)
             slots = self._memory(program.slots_bytes)
             outcome = program.begin(sequence, int(min(deadline_s, _FOREVER_S) * 1e9), slots, *addresses)

@@ -96,8 +96,8 @@ def step(kind: str, start: int, count: int, peer: int = 1) -> Step:
 
 def run(steps: tuple[Step, ...], endpoint: _Script, output: torch.Tensor) -> float | None:
     executor = Executor(_Given(steps=steps), endpoint, world=World(num_workers=3), participant=0, group=9)
-    exchange = Exchange("all_reduce", len(output), FLOAT32)
-    return executor.run(exchange, {"output": output}, sequence=5, deadline_s=time.monotonic() + 10)
+    program = executor.program(Exchange("all_reduce", len(output), FLOAT32))
+    return executor.run(program, {"output": output}, sequence=5, deadline_s=time.monotonic() + 10)
 
 
 def test_a_send_is_posted_when_its_values_have_been_added() -> None:
