@@ -23,7 +23,8 @@ def bucket(tensor: Any) -> None:
     import torch.distributed as dist
     from torch._C._distributed_c10d import PythonCallbackWork
 
-    PythonCallbackWork.get_future(dist.group.WORLD.allreduce([tensor], dist.AllreduceOptions())).wait()
+    group: Any = dist.group.WORLD
+    PythonCallbackWork.get_future(group.allreduce([tensor], dist.AllreduceOptions())).wait()
 
 
 def future(tensor: Any) -> None:
