@@ -821,7 +821,7 @@ def test_an_error_that_a_waiter_comes_upon_fails_what_other_threads_have_queued(
 
         def queue_another() -> None:
             wait_for(begun)
-            time.sleep(0.05)  # the other waits, or has failed: it is told the same either way
+            time.sleep(0.05)  # the other waits, or has failed: it gets the same error either way
             with pytest.raises(PeerLostError) as raised:
                 opened.all_reduce(torch.ones(4)).wait(20)
             errors.append(str(raised.value))
