@@ -24,6 +24,10 @@ class WorkLike(Protocol):
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when it is done. Raises the operation's error."""
 
+    def proceed(self, *, waiting: bool) -> None:
+        """What whoever has started it does next: wait for it at once, then it may be carried out here and now, on the
+        caller's thread; or something else meanwhile."""
+
     def done(self) -> bool:
         """Whether it has ended, well or not."""
 

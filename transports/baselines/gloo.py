@@ -69,6 +69,9 @@ class _GlooWork:
                 self._finish()
             self._ended = True
 
+    def proceed(self, *, waiting: bool) -> None:
+        """gloo has threads of its own."""
+
     def done(self) -> bool:
         return self._work.is_completed()
 

@@ -7,15 +7,18 @@ posted header differs from the one that arrives raises FrameMismatchError naming
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol, get_args
 
 from transports.collectives.base import Buffer, Step
 from transports.collectives.schedules.dependencies import Dependencies
 from transports.group import Group
 from transports.registry import Options, Registry
+
+BUFFERS: Final[tuple[Buffer, ...]] = get_args(Buffer)
+"""In the order in which compiled schedules take their addresses."""
 
 
 class Header(NamedTuple):
@@ -86,11 +89,11 @@ class Departure(NamedTuple):
 class CompiledSchedule(Protocol):
     """A schedule that an endpoint runs by itself, without the interpreter between its messages."""
 
-    def run(self, addresses: Mapping[Buffer, int], header: Header, reduction: int, deadline_s: float) -> float | None:
-        """All of it, on buffers at those addresses; returns when its first message completed, if any did. `header` is
-        that of every message but for phase and count, `reduction` an index in
-        `transports.channels.framing.REDUCTIONS`. Nothing else may be posted. Raises what :meth:`Endpoint.progress`
-        raises."""
+    def run(self, sequence: int, deadline_s: float, input: int, output: int, scratch: int) -> float | None:  # noqa: A002
+        """All of it, as operation `sequence` of its group, on the BUFFERS at those addresses (0 for one that it does
+        not use); returns when its first message completed, if any did. Nothing else may be posted. One that was left in
+        the middle, by an exception of a signal's handler, goes on when it is called again with the same sequence, from
+        any thread. Raises what :meth:`Endpoint.progress` raises."""
 
 
 class Endpoint(Protocol):
@@ -114,8 +117,12 @@ class Endpoint(Protocol):
         """The header of the next message from a peer for which no receive is posted; None when the peer has taken its
         leave. The message stays where it is. Raises what :meth:`progress` raises."""
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> CompiledSchedule | None:
-        """A schedule made ready to run again and again; None: messages have to be posted one by one."""
+    def compile(
+        self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int
+    ) -> CompiledSchedule | None:
+        """A schedule made ready to run again and again; None: messages have to be posted one by one. `header` is that
+        of every message but for sequence, phase and count, `reduction` an index in
+        `transports.channels.framing.REDUCTIONS`."""
 
     def departure(self, peer: int) -> Departure | None:
         """How a member went away, as far as can be known without reading what it sent before; None while it is there.

@@ -185,7 +185,7 @@ class MemoryEndpoint:
         waited_s = time.monotonic() - self._moved_s[peer]
         return PeerTimeoutError(peer, waited_s, describe(self._receives[peer][0][1]))
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+    def compile(self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int) -> None:
         """See :class:`Endpoint`."""
 
     def departure(self, peer: int) -> Departure | None:

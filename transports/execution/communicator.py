@@ -1,7 +1,9 @@
 """Operations that run in the background: collectives in the order given, on one communication thread per group, and
 point-to-point messages beside them (`transports.execution.pairs`).
 
-The communication thread owns the group's endpoint; nothing else touches it. Results are passed to waiters and, on
+Whoever runs the active collective owns the group's endpoint; nothing else touches it. That is the communication thread,
+or the caller's own: one that waits at once for the only collective there is carries it out, so that a short message
+costs no change of threads (docs/decisions/0082-whoever-waits-carries-it-out.md). Results are passed to waiters and, on
 threads of their own, to callbacks, which may therefore wait for further operations.
 """
 
@@ -13,20 +15,23 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, Literal
 from weakref import WeakSet
 
 import torch
 
 from transports.channels.base import Channel, PeerStatistics
-from transports.collectives.base import Collective
+from transports.collectives.base import Collective, Operation
 from transports.compression.base import Compressor
 from transports.errors import OptionError, TransportError
+from transports.execution.executor import Program
 from transports.execution.gradients import COMPRESSIBLE, GradientCompression
 from transports.execution.operations import (
     ReduceOperation,
     Transport,
     check,
+    check_memory,
     check_parts,
     check_root,
     check_written,
@@ -43,66 +48,133 @@ NUM_CALLBACK_THREADS: Final = 32
 """A callback may wait for operations whose own callbacks must run meanwhile, so one thread is not enough."""
 
 
+HAND_OVER_S: Final = 2e-3
+"""An operation that finds the group idle waits so long, at most, for whoever started it to wait for it."""
+
+
+class _Guard:
+    """One lock for what all works of a process note, where each would have to make one of its own: for a few lines at a
+    time that make nothing and call nothing, so that neither a finalizer nor a signal's handler, which may wait for an
+    operation, can come between."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked child, where whoever holds it is not."""
+        self.lock = threading.Lock()
+
+
+_guard: Final = _Guard()
+os.register_at_fork(after_in_child=_guard.renew)
+
+
 class Work:
     """An operation under way."""
 
+    __slots__ = ("_callbacks", "_end_callbacks", "_error", "_pool", "_waiting", "is_over", "source")
+
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
-        self._finished = threading.Event()
-        self._end_callbacks: list[Callback] = []
-        self._callbacks: list[Callback] = []
-        self._lock = threading.Lock()
+        self.is_over = False
+        self._waiting: threading.Lock | None = None
+        """Held until the end; made by the first who has to wait."""
+        self._end_callbacks: tuple[Callback, ...] = ()
+        self._callbacks: tuple[Callback, ...] = ()
         self._error: BaseException | None = None
         self.source = -1
         """Of a receive that has ended, the rank that sent."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the end. Raises what went wrong with the operation, or TimeoutError if it is not over by then."""
-        if not self._finished.wait(timeout_s):
-            raise TimeoutError(f"the operation timed out: it was not over within {timeout_s} s")
+        if not self.is_over:
+            self.proceed(waiting=timeout_s is None)
+            if not self.is_over and not self._comes(timeout_s):
+                raise TimeoutError(f"the operation timed out: it was not over within {timeout_s} s")
         if self._error is not None:
             raise self._error
 
+    def _comes(self, timeout_s: float | None) -> bool:
+        fresh = threading.Lock()
+        fresh.acquire()
+        with _guard.lock:
+            if self.is_over:
+                return True
+            waiting = self._waiting = self._waiting or fresh
+        if not waiting.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
+            return False
+        with suppress(RuntimeError):  # finish() may have released it once more
+            waiting.release()
+        return True
+
+    def proceed(self, *, waiting: bool) -> None:
+        """See :class:`transports.baselines.base.WorkLike`."""
+
     def done(self) -> bool:
         """Whether it is over, well or badly."""
-        return self._finished.is_set()
+        if not self.is_over:
+            self.proceed(waiting=False)
+        return self.is_over
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call with the error or None when it is over, on a thread made for that, never on the communication thread.
 
         When the group has been closed by then, here and now."""
-        with self._lock:
-            if not self._finished.is_set():
-                self._callbacks.append(callback)
+        while True:
+            before = self._callbacks
+            after = (*before, callback)
+            with _guard.lock:
+                over = self.is_over
+                added = not over and self._callbacks is before
+                if added:
+                    self._callbacks = after
+            if added:
+                self.proceed(waiting=False)
                 return
+            if over:
+                break
         if not self._call(callback):
             callback(self._error)  # the group is closed and has no threads for it any more; the caller's will do
 
     def add_end_callback(self, callback: Callback) -> None:
         """The same before anybody who waits hears of it, on the thread that ends it: the callback must be quick, and
         must not wait for anything."""
-        with self._lock:
-            if not self._finished.is_set():
-                self._end_callbacks.append(callback)
-                return
+        while True:
+            before = self._end_callbacks
+            after = (*before, callback)
+            with _guard.lock:
+                if self.is_over:
+                    break
+                if self._end_callbacks is before:
+                    self._end_callbacks = after
+                    return
         callback(self._error)
 
     def finish(self, error: BaseException | None) -> None:
-        """Tell everybody."""
+        """Tell everybody. Idempotent: where an exception of a signal's handler has cut it short, another thread goes on
+        with it."""
+        if not self.is_over:
+            self._end(error)
+        if self._waiting is not None:
+            with suppress(RuntimeError):  # it was released before
+                self._waiting.release()
+        self._end_callbacks = ()  # whom they know can be let go
+        while self._callbacks:
+            self._call(self._callbacks[0])
+            self._callbacks = self._callbacks[1:]
+
+    def _end(self, error: BaseException | None) -> None:
         self._error = error
         called = 0
         while True:
-            with self._lock:
-                new = self._end_callbacks[called:]
-                if not new:
-                    self._finished.set()
-                    break
-            for callback in new:
+            end_callbacks = self._end_callbacks
+            for callback in end_callbacks[called:]:
                 callback(error)
-            called += len(new)
-        callbacks, self._callbacks, self._end_callbacks = self._callbacks, [], []  # whom they know can be let go
-        for callback in callbacks:
-            self._call(callback)
+                called += 1
+            with _guard.lock:
+                if self._end_callbacks is end_callbacks:
+                    self.is_over = True
+                    return
 
     def _call(self, callback: Callback) -> bool:
         """False when there are no threads for it any more: the group is closed, or the interpreter is going."""
@@ -113,17 +185,44 @@ class Work:
         return True
 
 
-class _Task:
-    """A job in the queue, which has the group's endpoint to itself while it runs."""
+class _Task(Work):
+    """A collective in the queue, which has the group's endpoint to itself while it runs."""
 
-    def __init__(self, name: str, size_bytes: int, work: Work, job: Job, timeout_s: float) -> None:
+    __slots__ = (
+        "_communicator", "deferred", "enqueued_s", "is_traced", "job", "name", "program", "sequence", "size_bytes",
+        "started_s", "timeout_s", "values",
+    )  # fmt: skip
+
+    def __init__(self, communicator: "Communicator", name: str, size_bytes: int, timeout_s: float) -> None:
+        super().__init__(communicator.pool)
+        self._communicator = communicator
         self.name = name
         self.size_bytes = size_bytes
-        self.work = work
-        self.job = job
         self.timeout_s = timeout_s
+        self.job: Job | None = None
+        self.program: Program | None = None
+        """Instead of a job: one that can be gone on with by another thread."""
+        self.values: torch.Tensor | None = None
+        """What is exchanged."""
+        self.sequence = 0
+        """Of an exchange that has begun."""
+        self.deferred = False
+        """Whether it waits to be waited for."""
+        self.is_traced = False
         self.enqueued_s = time.monotonic()
         self.started_s = self.enqueued_s
+
+    def proceed(self, *, waiting: bool) -> None:
+        """See :class:`transports.baselines.base.WorkLike`."""
+        if self.deferred:
+            self._communicator.proceed(self, waiting=waiting)
+        elif waiting:
+            self._communicator.check_may_wait()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Tell everybody. Idempotent."""
+        super().finish(error)
+        self.job = self.program = self.values = None  # whoever keeps the work does not keep the tensors
 
 
 class Communicator:
@@ -139,8 +238,8 @@ class Communicator:
         on_trace: Callable[[OperationTrace], None] | None = None,
         compression: Compressor | None = None,
     ) -> None:
-        """Connect to all members. `on_trace` is called where an operation ends, on the communication thread or one of
-        a pair's, never twice at a time, so it must be quick. `compression`
+        """Connect to all members. `on_trace` is called where an operation ends, on the communication thread, the
+        caller's or one of a pair's, never twice at a time, so it must be quick. `compression`
         changes every all_reduce, by `sum` or `avg`, of a type in `transports.execution.gradients.COMPRESSIBLE`; what it
         keeps, it keeps for tensors of one shape, as if they were one parameter's gradients.
 
@@ -153,11 +252,17 @@ class Communicator:
         self._on_trace = on_trace
         self._transport = Transport(collective, channel, group)
         self._endpoint = self._transport.endpoint
-        self._pool = ThreadPoolExecutor(NUM_CALLBACK_THREADS, f"callback of {group.name}")
+        self.pool = ThreadPoolExecutor(NUM_CALLBACK_THREADS, f"callback of {group.name}")
+        """What works call back on."""
         self._point_to_point = PointToPoint(channel, group, self._endpoint.departure)
         self._tasks: deque[_Task] = deque()
         self._active: _Task | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a signal's handler may close the group
+        self._doorbell = threading.Lock()
+        """Released to wake the communication thread."""
+        self._has_deferred = self._is_watching = False
+        self._helper: int | None = None
+        """The thread of a caller that carries out the active task."""
         self._tracing = threading.Lock()
         self._num_done = 0
         self._error: BaseException | None = None
@@ -197,6 +302,8 @@ class Communicator:
             return self.submit(
                 "all_reduce", lambda transport: compression.all_reduce(transport, tensor, op), tensor.nbytes
             )
+        if (task := self._single("all_reduce", tensor, op)) is not None:
+            return task
         return self.submit("all_reduce", lambda transport: transport.all_reduce(tensor, op), tensor.nbytes)
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> Work:
@@ -204,6 +311,8 @@ class Communicator:
         check(tensor)
         check_written(tensor)
         check_root(root, self.size)
+        if (task := self._single("broadcast", tensor, root=root)) is not None:
+            return task
         return self.submit("broadcast", lambda transport: transport.broadcast(tensor, root), tensor.nbytes)
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Work:  # noqa: A002 (torch's word)
@@ -274,6 +383,8 @@ class Communicator:
 
     def barrier(self, timeout_s: float | None = None) -> Work:
         """Over when every rank has come here, within this timeout or the group's."""
+        if (task := self._single("barrier", torch.zeros(1, dtype=torch.uint8), timeout_s=timeout_s)) is not None:
+            return task
         return self.submit("barrier", lambda transport: transport.barrier(), 0, timeout_s)
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int = 0) -> Work:
@@ -298,7 +409,7 @@ class Communicator:
     def _post(self, kind: Literal["send", "receive"], tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
         if not -(2**63) <= tag < 2**63:
             raise OptionError(f"tag {tag} does not fit 64 bits")
-        work, size_bytes = self._work(), tensor.nbytes
+        work, size_bytes = Work(self.pool), tensor.nbytes
 
         def finish(message: Message, error: BaseException | None) -> None:
             work.source = -1 if message.peer is None else message.peer
@@ -316,8 +427,29 @@ class Communicator:
 
         The timeout (the group's unless one is given) counts for the whole job, from when it starts.
         """
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return self._enqueue(_Task(name, size_bytes, self._work(), job, limit_s))
+        task = _Task(self, name, size_bytes, self._timeout_s if timeout_s is None else timeout_s)
+        task.job = job
+        self._enqueue(task, deferred=False)
+        return task
+
+    def _single(
+        self,
+        operation: Operation,
+        tensor: torch.Tensor,
+        op: ReduceOperation = "sum",
+        root: int = 0,
+        timeout_s: float | None = None,
+    ) -> Work | None:
+        """An operation of one tensor in its own memory, whose schedule the endpoint runs by itself: whoever waits for
+        it at once carries it out. None for any other."""
+        found = self._transport.single(operation, tensor, op, root)
+        if found is None:
+            return None
+        size_bytes = 0 if operation == "barrier" else tensor.nbytes
+        task = _Task(self, operation, size_bytes, self._timeout_s if timeout_s is None else timeout_s)
+        task.program, task.values = found
+        self._enqueue(task, deferred=True)
+        return task
 
     def _check_whole(self, name: str, whole: torch.Tensor | None, part: torch.Tensor, root: int) -> None:
         if whole is not None and self.rank == root:
@@ -330,18 +462,84 @@ class Communicator:
         if not 0 <= peer < self.size or peer == self.rank:
             raise OptionError(f"rank {self.rank} of {self.size} cannot exchange messages with rank {peer}")
 
-    def _work(self) -> Work:
-        return Work(self._pool)
-
-    def _enqueue(self, task: _Task) -> Work:
-        with self._changed:
+    def _enqueue(self, task: _Task, *, deferred: bool) -> None:
+        """To be run in its turn; `deferred`: where the group is idle, by whoever waits for it at once. Waking another
+        thread, and being woken by it, takes longer than a short message."""
+        rings = False
+        with self._lock:
             error = self._error
             if error is None:
+                idle = self._active is None and not self._tasks
+                task.deferred = deferred and idle
+                if self._tasks:
+                    self._tasks[0].deferred = False
                 self._tasks.append(task)
-                self._changed.notify()
+                rings = self._active is None
+                if task.deferred:
+                    self._has_deferred = True
+                    rings = not self._is_watching
         if error is not None:
-            task.work.finish(error)
-        return task.work
+            task.finish(error)
+        elif rings:
+            self._ring()
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # it has been rung, and not been heard
+            self._doorbell.release()
+
+    def proceed(self, task: _Task, *, waiting: bool) -> None:
+        """Carry out a deferred task here, for `waiting`, or have the communication thread do it."""
+        if not waiting:
+            task.deferred = False
+            self._ring()
+            return
+        try:
+            if self._takes(task):
+                self._execute(task)
+                task.finish(None)
+                self._active = self._helper = None
+                # Whoever appended a task before it could see that none is active has left it to us to ring.
+                if not self._tasks and not self._closing:
+                    return
+            self._ring()
+        except BaseException as error:
+            self._hand_over(task)
+            if not isinstance(error, TransportError):
+                raise
+
+    def _takes(self, task: _Task) -> bool:
+        """Whether this thread is the one to carry out a deferred task. An exception of a signal's handler at any point
+        of it leaves what :meth:`_hand_over` puts right."""
+        helper = threading.get_ident()
+        with self._lock:
+            if not task.deferred or self._closing or self._active is not None:
+                return False
+            task.deferred = False
+            if not self._tasks or self._tasks[0] is not task:
+                return False
+            self._active, self._helper = task, helper
+            self._tasks.popleft()
+            return True
+
+    def _hand_over(self, task: _Task) -> None:
+        """The communication thread goes on with what this one has taken: after an exception of a signal's handler to
+        the end of it, after an error of the transport's to the end of the group."""
+        with self._lock:
+            task.deferred = False
+            if self._active is task and self._helper == threading.get_ident():
+                if not self._tasks or self._tasks[0] is not task:
+                    self._tasks.appendleft(task)
+                self._active = self._helper = None
+        self._ring()
+
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError in a signal's handler that came upon this thread while it carries out an operation:
+        what the handler waits for would come after that, and so never."""
+        if self._helper == threading.get_ident():
+            raise RuntimeError(
+                "a signal's handler cannot wait for a collective while its thread is carrying one out for this group; "
+                "note the signal, and act on it afterwards"
+            )
 
     def _run(self) -> None:
         """The communication thread."""
@@ -353,41 +551,83 @@ class Communicator:
             error = failure
         # Nothing works after an error: the ranks are out of step. Closing lets the peers notice at once.
         self._transport.close()
-        with self._changed:
+        with self._lock:
             self._error = error
             unfinished = list(self._tasks) if self._active is None else [self._active, *self._tasks]
             self._tasks.clear()
             self._active = None
         for task in unfinished:
-            task.work.finish(error)
+            task.finish(error)
         self._point_to_point.close(error if isinstance(error, TransportError) else TransportError(str(error)))
+        if self._closing:
+            self.pool.shutdown(wait=False)
 
     def _take(self) -> _Task | None:
         """The next task, or None when the group is being closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._tasks or self._closing)
-            if self._closing:
-                return None
-            self._active = self._tasks.popleft()
-            return self._active
+        while True:
+            if self._tasks or self._closing:
+                with self._lock:
+                    if self._helper is None:
+                        if self._closing:
+                            return None
+                        if self._tasks and not self._may_be_waited_for(self._tasks[0]):
+                            self._active = self._tasks.popleft()
+                            return self._active
+            # Without the lock, in this order: whoever defers a task sets `_has_deferred`, and then looks whether it has
+            # to ring.
+            self._is_watching = False
+            if self._has_deferred:
+                self._has_deferred = False
+                self._is_watching = True
+            self._doorbell.acquire(timeout=HAND_OVER_S if self._is_watching else -1)
+
+    def _may_be_waited_for(self, task: _Task) -> bool:
+        """Whether who started it may yet come and carry it out."""
+        if task.deferred and time.monotonic() - task.enqueued_s < HAND_OVER_S:
+            self._has_deferred = True
+            return True
+        task.deferred = False
+        return False
 
     def _run_task(self, task: _Task) -> None:
         transport = self._transport
-        task.started_s = time.monotonic()
-        transport.begin(task.started_s + task.timeout_s)
         try:
-            task.job(transport)
+            self._execute(task)
         except Exception as error:
             if transport.has_begun:
                 raise
             self._active = None  # nothing has been sent of it: the others know nothing, and the group is as it was
-            task.work.finish(error)
+            task.finish(error)
             return
-        self._trace(
-            task.name, task.size_bytes, task.enqueued_s, task.started_s, transport.first_byte_s, transport.codec
-        )
         self._active = None
-        task.work.finish(None)
+        task.finish(None)
+
+    def _execute(self, task: _Task) -> None:
+        """On whatever thread has taken it."""
+        if task.is_over:  # and it remains to tell everybody
+            return
+        transport = self._transport
+        if not task.sequence:
+            task.started_s = time.monotonic()
+            transport.begin(task.started_s + task.timeout_s)
+        if task.job is not None:
+            task.job(transport)
+        else:
+            assert task.program is not None, "a task is one or the other"
+            assert task.values is not None
+            check_memory(task.values)  # since it was posted, it may have been freed
+            task.sequence = task.sequence or transport.next_sequence
+            transport.exchange(task.program, {"output": task.values}, task.sequence)
+        if self._on_trace is not None and not task.is_traced:
+            self._trace(
+                task.name,
+                task.size_bytes,
+                task.enqueued_s,
+                task.started_s,
+                transport.first_byte_s,
+                transport.codec,
+                task,
+            )
 
     def _trace(
         self,
@@ -397,40 +637,44 @@ class Communicator:
         started_s: float,
         first_byte_s: float | None = None,
         codec: CodecAccount | None = None,
+        task: _Task | None = None,
     ) -> None:
         """Something has just ended well, on whatever thread."""
         if self._on_trace is None:
             return
         done_s = time.monotonic()
         with self._tracing:
-            self._num_done += 1
-            self._on_trace(
-                OperationTrace(
-                    sequence=self._num_done,
-                    operation=name,
-                    size_bytes=size_bytes,
-                    enqueued_s=enqueued_s,
-                    started_s=started_s,
-                    first_byte_s=done_s if first_byte_s is None else first_byte_s,
-                    done_s=done_s,
-                    payload_bytes=(codec and codec.payload_bytes) or size_bytes,
-                    encode_s=codec.encode_s if codec else 0.0,
-                    decode_s=codec.decode_s if codec else 0.0,
-                )
+            trace = OperationTrace(
+                sequence=self._num_done + 1,
+                operation=name,
+                size_bytes=size_bytes,
+                enqueued_s=enqueued_s,
+                started_s=started_s,
+                first_byte_s=done_s if first_byte_s is None else first_byte_s,
+                done_s=done_s,
+                payload_bytes=(codec and codec.payload_bytes) or size_bytes,
+                encode_s=codec.encode_s if codec else 0.0,
+                decode_s=codec.decode_s if codec else 0.0,
             )
+            self._num_done += 1
+            if task is not None:
+                task.is_traced = True  # and nothing in between where a signal's handler may come
+            self._on_trace(trace)
 
     def close(self) -> None:
         """Leave the group. What is still queued or under way fails; wait for it first. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify()
             if self._active is not None:
                 self._transport.cancel()
+            # A signal's handler that came upon this thread in the middle of an operation, which it has to leave first.
+            is_helper = self._helper == threading.get_ident()
+        self._ring()
         self._endpoint.close()
         self._point_to_point.close(TransportError(f"rank {self.rank} closed the group itself"))
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread and not is_helper:
             self._thread.join()
-        self._pool.shutdown(wait=False)
+            self.pool.shutdown(wait=False)
         _OPEN.discard(self)
 
 

@@ -54,6 +54,22 @@ _TORCH_REDUCTIONS: Final[dict[Reduction, Callable[..., Any]]] = {
 }
 
 
+class Exchange(NamedTuple):
+    """An operation, but for its number, its buffers and its deadline: what is worked out once, and kept."""
+
+    operation: Operation
+    num_elements: int
+    """Of the larger buffer."""
+    dtype: int
+    """Index in DTYPES of what is exchanged."""
+    reduction: Reduction = "sum"
+    root: int = 0
+    argument: int = 0
+    """Goes into the headers: see `transports.channels.framing.argument`."""
+    splits: Splits | None = None
+    """What this participant of an all_to_all sends to, and receives from, each peer, where these are not all alike."""
+
+
 class _Move(NamedTuple):
     """A message, as posting it wants it."""
 
@@ -76,15 +92,24 @@ class _Lane:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Program:
+class Program:
     """A schedule, ready to run: by the endpoint itself, or message by message."""
 
+    exchange: Exchange
     runs: "CompiledSchedule | _Messages | None"
     """None where there is nothing to do."""
+    header: Header
+    """Of every message, but for sequence, phase and count."""
     num_output: int
-    """Elements of its output."""
+    """Elements of its output: a server's is its share."""
     num_scratch: int
     """Elements of the buffer that is the schedule's own."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the endpoint runs it by itself, so that one that was left in the middle can be gone on with: see
+        :meth:`transports.channels.base.CompiledSchedule.run`."""
+        return not isinstance(self.runs, _Messages)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,58 +155,45 @@ class Executor:
         self._world = world
         self._participant = participant
         self._group = group
-        self._program = lru_cache(maxsize=NUM_PROGRAMS)(self._compile)
+        self.program: Final[Callable[[Exchange], Program]] = lru_cache(maxsize=NUM_PROGRAMS)(self._compile)
+        """What carries out an exchange, from any thread: compiled, and kept."""
         self._memory: list[npt.NDArray[np.uint8]] = []
         self._slots: dict[torch.dtype, list[_Slot]] = {}
         self._scratch = np.empty(0, np.uint8)
 
     def run(
-        self,
-        operation: Operation,
-        buffers: Mapping[Buffer, torch.Tensor],
-        *,
-        dtype: int,
-        num_elements: int,
-        sequence: int,
-        deadline_s: float,
-        reduction: Reduction = "sum",
-        root: int = 0,
-        argument: int = 0,
-        splits: Splits | None = None,
+        self, program: Program, buffers: Mapping[Buffer, torch.Tensor], *, sequence: int, deadline_s: float
     ) -> float | None:
         """Run an operation, in place on contiguous tensors (n,); returns when its first message completed, if any did.
-
-        `dtype` is the index in DTYPES of what is exchanged, `argument` goes into the headers. `splits`: what this
-        participant of an all_to_all sends to, and receives from, each peer, where these are not all alike.
-        Raises what `Endpoint.progress` raises.
-        """
-        program = self._program(operation, num_elements, DTYPE_BYTES[dtype], root, splits)
-        runs = program.runs
+        Raises what `Endpoint.progress` raises."""
+        runs, exchange = program.runs, program.exchange
         if runs is None:
             return None
+        scratch = None
         if program.num_scratch:
-            scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[dtype])
-            buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
-        total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
-        header = Header(self._group, sequence, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
+            scratch = self._scratch_of(program.num_scratch * DTYPE_BYTES[exchange.dtype])
         if not isinstance(runs, _Messages):
-            addresses = {name: buffer.data_ptr() for name, buffer in buffers.items()}
-            return runs.run(addresses, header, REDUCTIONS.index(reduction), deadline_s)
-        arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, reduction)
+            given, output = buffers.get("input"), buffers.get("output")
+            return runs.run(
+                sequence,
+                deadline_s,
+                0 if given is None else given.data_ptr(),
+                0 if output is None else output.data_ptr(),
+                0 if scratch is None else scratch.data_ptr(),
+            )
+        if scratch is not None:
+            buffers = {**buffers, "scratch": scratch.view(next(iter(buffers.values())).dtype)}
+        arithmetic = _Arithmetic(next(iter(buffers.values())).dtype, exchange.reduction)
         execution = _Execution(
             program=runs,
             endpoint=self._endpoint,
-            header=header,
-            element_bytes=DTYPE_BYTES[dtype],
+            header=program.header._replace(sequence=sequence),
+            element_bytes=DTYPE_BYTES[exchange.dtype],
             buffers=buffers,
             arithmetic=arithmetic,
-            slots=self._slots_of(runs, DTYPE_BYTES[dtype], arithmetic),
+            slots=self._slots_of(runs, DTYPE_BYTES[exchange.dtype], arithmetic),
         )
         return execution.run(deadline_s)
-
-    def output_elements(self, operation: Operation, num_elements: int, *, dtype: int) -> int:
-        """How long this participant's output must be: a server's is its share."""
-        return self._program(operation, num_elements, DTYPE_BYTES[dtype], 0, None).num_output
 
     def _slots_of(self, program: _Messages, element_bytes: int, arithmetic: _Arithmetic) -> list[_Slot]:
         """Memory for arriving messages, kept from operation to operation."""
@@ -200,9 +212,8 @@ class Executor:
             self._scratch = np.zeros(num_bytes, np.uint8)
         return torch.from_numpy(self._scratch[:num_bytes])
 
-    def _compile(
-        self, operation: Operation, num_elements: int, element_bytes: int, root: int, splits: Splits | None
-    ) -> _Program:
+    def _compile(self, exchange: Exchange) -> Program:
+        operation, num_elements, dtype, reduction, root, argument, splits = exchange
         if splits is None:
             steps = schedule(
                 self._collective,
@@ -210,21 +221,25 @@ class Executor:
                 self._world,
                 self._participant,
                 num_elements,
-                element_bytes=element_bytes,
+                element_bytes=DTYPE_BYTES[dtype],
                 root=root,
             )
         else:
             steps = all_to_all(self._participant, *splits)
-        return _Program(
-            runs=self._prepared(steps, element_bytes) if steps else None,
+        total = 0 if splits else num_elements  # with lengths of their own, members do not know each other's
+        header = Header(self._group, 0, OPERATIONS.index(operation), dtype, 0, 0, argument, total)
+        return Program(
+            exchange=exchange,
+            runs=self._prepared(steps, header, REDUCTIONS.index(reduction)) if steps else None,
+            header=header,
             num_output=reach(steps, "output"),
             num_scratch=reach(steps, "scratch"),
         )
 
-    def _prepared(self, steps: Sequence[Step], element_bytes: int) -> "CompiledSchedule | _Messages":
+    def _prepared(self, steps: Sequence[Step], header: Header, reduction: int) -> "CompiledSchedule | _Messages":
         order = dependencies(steps)
-        compiled = self._endpoint.compile(steps, order, element_bytes)
-        return _messages(steps, order, element_bytes) if compiled is None else compiled
+        compiled = self._endpoint.compile(steps, order, header, reduction)
+        return _messages(steps, order, DTYPE_BYTES[header.dtype]) if compiled is None else compiled
 
 
 def _messages(steps: Sequence[Step], order: Dependencies, element_bytes: int) -> _Messages:

@@ -3,8 +3,9 @@
 A job of :meth:`transports.execution.communicator.Communicator.submit` gets a Transport and runs its phases with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final, Literal, get_args
 
@@ -15,7 +16,7 @@ from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, argument
 from transports.collectives.base import Buffer, Collective, Operation, Reducer
 from transports.collectives.schedules.segments import parts
 from transports.errors import OptionError
-from transports.execution.executor import Executor, Reduction, Splits
+from transports.execution.executor import NUM_PROGRAMS, Exchange, Executor, Program, Reduction, Splits
 from transports.execution.tensors import flat, nothing
 from transports.execution.trace import CodecAccount
 from transports.group import Group
@@ -32,27 +33,35 @@ _BOOL_REDUCTIONS: Final[dict[ReduceOperation, Reduction]] = {
     "bor": "max",
     "bxor": "bxor",
 }
+_REDUCE_OPERATIONS: Final = get_args(ReduceOperation)
 _BITWISE: Final = ("band", "bor", "bxor")
 
 
 def check(tensor: torch.Tensor, reduce_operation: str = "sum") -> None:
     """Raises OptionError for what cannot be exchanged."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise OptionError(f"tensors must be dense and on the CPU, not {tensor.layout} on {tensor.device}")
-    if tensor.numel() and not tensor.data_ptr():
-        raise OptionError(f"this tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
+    check_memory(tensor)
     if tensor.dtype not in _DTYPE_INDEX:
         raise OptionError(f"{tensor.dtype} cannot be exchanged; allowed: {', '.join(DTYPES)}")
-    if reduce_operation not in get_args(ReduceOperation):
-        raise OptionError(f"{reduce_operation!r} is not a reduction; allowed: {', '.join(get_args(ReduceOperation))}")
+    if reduce_operation not in _REDUCE_OPERATIONS:
+        raise OptionError(f"{reduce_operation!r} is not a reduction; allowed: {', '.join(_REDUCE_OPERATIONS)}")
     if tensor.dtype == torch.bool and reduce_operation == "avg":
         raise OptionError("truth values have no average")
     if tensor.is_floating_point() and reduce_operation in _BITWISE:
         raise OptionError(f"{reduce_operation} works on the bits of whole numbers, not on {tensor.dtype}")
 
 
+def check_memory(tensor: torch.Tensor) -> None:
+    """Raises OptionError for a tensor whose storage was freed, as `untyped_storage().resize_(0)` does."""
+    if not tensor.data_ptr() and tensor.numel():
+        raise OptionError(f"this tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
+
+
 def check_written(tensor: torch.Tensor) -> None:
     """Raises OptionError for what cannot be written to: elements that share memory, as expand() makes them."""
+    if tensor.is_contiguous():
+        return
     if any(not stride and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         raise OptionError(
             f"elements of this tensor share memory (shape {tuple(tensor.shape)}, strides {tensor.stride()}), so that "
@@ -281,21 +290,50 @@ class Transport:
     ) -> None:
         self.has_begun = True
         self._settle()
-        self._sequence += 1
-        first_s = self._executor.run(
-            operation,
-            buffers,
-            dtype=_DTYPE_INDEX[dtype],
-            num_elements=num_elements,
-            sequence=self._sequence,
-            deadline_s=self.deadline_s,
-            reduction=reduction_of(dtype, op),
-            root=root,
-            argument=argument(OPERATIONS.index(operation), REDUCTIONS.index(op), root),
-            splits=splits,
-        )
+        program = self._executor.program(_exchange(operation, num_elements, dtype, op, root, splits))
+        self.exchange(program, buffers, self.next_sequence)
+
+    def exchange(self, program: Program, buffers: Mapping[Buffer, torch.Tensor], sequence: int) -> None:
+        """The operation of that number; does nothing where it has been done. One that was left in the middle, by an
+        exception of a signal's handler, goes on where its schedule is compiled."""
+        if sequence == self._sequence:
+            return
+        self.has_begun = True
+        first_s = self._executor.run(program, buffers, sequence=sequence, deadline_s=self.deadline_s)
         if self.first_byte_s is None:
             self.first_byte_s = first_s
+        self._sequence = sequence
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the operation that comes next."""
+        return self._sequence + 1
+
+    def single(
+        self, operation: Operation, tensor: torch.Tensor, op: ReduceOperation = "sum", root: int = 0
+    ) -> tuple[Program, torch.Tensor] | None:
+        """An operation of one tensor, which :func:`check` has allowed, as one program on the tensor's own memory that
+        the endpoint runs by itself; None where there is more to do."""
+        if self.reducer is not None or op == "avg":
+            return None
+        values, restore = flat(tensor)
+        if restore is not nothing:
+            return None
+        program = self._executor.program(_exchange(operation, values.numel(), tensor.dtype, op, root, None))
+        return (program, values) if program.is_compiled else None
+
+
+@lru_cache(maxsize=NUM_PROGRAMS)
+def _exchange(
+    operation: Operation,
+    num_elements: int,
+    dtype: torch.dtype,
+    op: ReduceOperation,
+    root: int,
+    splits: Splits | None,
+) -> Exchange:
+    named = argument(OPERATIONS.index(operation), REDUCTIONS.index(op), root)
+    return Exchange(operation, num_elements, _DTYPE_INDEX[dtype], reduction_of(dtype, op), root, named, splits)
 
 
 def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

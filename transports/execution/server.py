@@ -16,7 +16,7 @@ from transports.channels.base import Channel, Header
 from transports.channels.framing import DTYPES, OPERATIONS, REDUCTIONS, describe, group_id
 from transports.collectives.base import Collective, Operation
 from transports.errors import FrameMismatchError
-from transports.execution.executor import Executor
+from transports.execution.executor import Exchange, Executor
 from transports.execution.operations import reduction_of
 from transports.group import Group
 
@@ -43,14 +43,10 @@ def _take_part(executor: Executor, header: Header, *, deadline_s: float) -> None
     operation = next((name for name in get_args(Operation) if name == OPERATIONS[header.operation]), None)
     if operation is None:
         raise FrameMismatchError(f"no server takes part in {describe(header)}")
-    length = executor.output_elements(operation, header.total, dtype=header.dtype)
-    executor.run(
-        operation,
-        {"output": torch.empty(length, dtype=torch.uint8 if dtype == torch.bool else dtype)},
-        dtype=header.dtype,
-        num_elements=header.total,
-        sequence=header.sequence,
-        deadline_s=deadline_s,
-        reduction=reduction_of(dtype, REDUCTIONS[header.argument % len(REDUCTIONS)]),
-        argument=header.argument,
+    root, reduction = divmod(header.argument, len(REDUCTIONS))
+    exchange = Exchange(
+        operation, header.total, header.dtype, reduction_of(dtype, REDUCTIONS[reduction]), root, header.argument
     )
+    program = executor.program(exchange)
+    output = torch.empty(program.num_output, dtype=torch.uint8 if dtype == torch.bool else dtype)
+    executor.run(program, {"output": output}, sequence=header.sequence, deadline_s=deadline_s)

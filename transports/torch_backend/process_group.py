@@ -94,7 +94,7 @@ class ProcessGroupOptions:
     stack: Stack | None = None
     """A baseline library that does it all instead; groups over one cannot do what CommunicatorLike does not offer."""
     on_trace: OnTrace | None = None
-    """Called for every finished operation of every group, on its communication thread."""
+    """Called for every finished operation of every group, on its communication thread or on that of whoever waits."""
 
     @classmethod
     def from_environment(cls) -> "ProcessGroupOptions":
@@ -240,9 +240,11 @@ class TestbedProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Each tensor becomes the reduction of all members'; sparse ones by SUM or AVG."""
         operation = _reduce_operation(opts)
-        for tensor in tensors:
-            _premultiply(tensor, opts)
-        return Operation([self._all_reduce(tensor, operation) for tensor in tensors], tensors)
+        if operation == "sum":  # PREMUL_SUM is one, too
+            for tensor in tensors:
+                _premultiply(tensor, opts)
+        works = [self._all_reduce(tensor, operation) for tensor in tensors]
+        return Operation(works, tensors, is_waited_for=_is_waited_for(opts))
 
     def _all_reduce(self, tensor: torch.Tensor, operation: ReduceOperation) -> WorkLike:
         if not tensor.is_sparse:
@@ -264,7 +266,8 @@ class TestbedProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         """Each tensor becomes the root's."""
-        return Operation([self._open.broadcast(tensor, opts.rootRank) for tensor in tensors], tensors)
+        works = [self._open.broadcast(tensor, opts.rootRank) for tensor in tensors]
+        return Operation(works, tensors, is_waited_for=_is_waited_for(opts))
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
@@ -362,7 +365,7 @@ class TestbedProcessGroup(dist.ProcessGroup):
         given = opts is not None and opts.timeout > timedelta(0)  # torch's "unset" is negative
         timeout_s = opts.timeout.total_seconds() if given else None
         work = self._open.barrier() if timeout_s is None else self.ours.barrier(timeout_s)
-        return Operation([work], [torch.empty(0)])
+        return Operation([work], [torch.empty(0)], is_waited_for=_is_waited_for(opts))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Return when every member has called it, within the timeout or the group's; it waits for nothing else that is
@@ -476,16 +479,22 @@ def _reduce_operation(opts: Any) -> ReduceOperation:
     """Our word for torch's operation. Raises ValueError for those that cannot be had."""
     if opts is None:
         return "sum"
+    wanted = opts.reduceOp  # an object of its own each time
     for operation, name in _REDUCE_OPERATIONS:
-        if opts.reduceOp == operation:
+        if wanted == operation:
             return name
     allowed = ", ".join(name.upper() for _, name in _REDUCE_OPERATIONS)
-    raise ValueError(f"{BACKEND} cannot reduce with {opts.reduceOp.op.name}; allowed: {allowed}")
+    raise ValueError(f"{BACKEND} cannot reduce with {wanted.op.name}; allowed: {allowed}")
+
+
+def _is_waited_for(opts: Any) -> bool:
+    """Whether torch.distributed waits for the operation at once. C++, which says nothing, does not."""
+    return not getattr(opts, "asyncOp", True)
 
 
 def _factor(opts: Any) -> Any:
     """What PREMUL_SUM multiplies with; None for every other reduction. torch tells it only to pickle."""
-    if opts is None or opts.reduceOp.op != dist.ReduceOp.PREMUL_SUM:
+    if opts is None or opts.reduceOp != dist.ReduceOp.PREMUL_SUM:
         return None
     return opts.reduceOp.__getstate__()[1]
 

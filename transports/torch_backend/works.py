@@ -6,6 +6,7 @@ as long as its Python half lives, and DistributedDataParallel's join() keeps the
 `PythonCallbackWork` waits and fails in C++ by itself, and has a future that we complete.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,9 +34,17 @@ class _End:
 
     __slots__ = ("_held", "_settler", "error", "over")
 
+    lock = threading.Lock()
+    """Of all of them, for a few lines at a time that make nothing and call nothing: neither a finalizer nor a signal's
+    handler, which may wait for an operation, can come between."""
+
+    @classmethod
+    def renew(cls) -> None:
+        """In a forked child, where whoever holds the lock is not."""
+        cls.lock = threading.Lock()
+
     def __init__(self) -> None:
-        self._held = threading.Lock()
-        self._held.acquire()
+        self._held: threading.Lock | None = None
         self._settler = 0
         self.error: BaseException | None = None
         self.over = False
@@ -46,22 +55,30 @@ class _End:
         if future.done():  # a wait() in C++ that had a timeout has given up on it
             return
         if self.error is None:
-            future.set_result(value)
+            try:
+                future.set_result(value)
+            except RuntimeError:
+                if not future.done():
+                    raise
             return
         self._settler = threading.get_ident()
         with suppress(RuntimeError):  # which is in the future now
             PythonCallbackWork.wait(work)
 
     def wake(self) -> None:
-        """Let everybody go who waits. Idempotent."""
+        """Let everybody go who waits. Idempotent, from any thread."""
         if not self.over:
             self.over = True
-            self._held.release()
+            if self._held is not None:
+                _release(self._held)
 
     def wait_briefly(self, at_most_s: float) -> None:
         """Let other threads have the interpreter for so long, or until the end if that is sooner."""
-        if self._held.acquire(timeout=at_most_s):
-            self._held.release()
+        self._come(timedelta(seconds=at_most_s))
+
+    def wait_till_settled(self) -> None:
+        """Until it is over, whatever came of it."""
+        self._come(None)
 
     def wait(self, timeout: timedelta | None) -> None:
         """See :meth:`Operation.wait`."""
@@ -84,10 +101,25 @@ class _End:
     def _come(self, timeout: timedelta | None) -> bool:
         if self.over:
             return True
-        if not self._held.acquire(timeout=timeout.total_seconds() if timeout else -1):
+        fresh = threading.Lock()
+        fresh.acquire()
+        with _End.lock:
+            held = self._held = self._held or fresh
+        if self.over:  # wake() may have looked for it just before it was there
+            return True
+        if not held.acquire(timeout=timeout.total_seconds() if timeout else -1):
             return False
-        self._held.release()
+        _release(held)
         return True
+
+
+def _release(held: threading.Lock) -> None:
+    """Leave a lock open that is opened once, and nobody closes for good."""
+    with suppress(RuntimeError):  # two threads have found that it is over
+        held.release()
+
+
+os.register_at_fork(after_in_child=_End.renew)
 
 
 def _late(timeout: timedelta | None) -> str:
@@ -120,25 +152,39 @@ def _raised_in_cpp(error: BaseException | None) -> object:
 class Operation(PythonCallbackWork):
     """torch's work for several of ours. Its future completes with `value`, after `finish` has run."""
 
-    def __init__(self, works: Sequence[WorkLike], value: Any, finish: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        works: Sequence[WorkLike],
+        value: Any,
+        finish: Callable[[], None] | None = None,
+        *,
+        is_waited_for: bool = False,
+    ) -> None:
+        """`is_waited_for`: whoever started it will call :meth:`wait` at once."""
         self._end: Final = _End()
         super().__init__(self._end.wait_in_cpp)
         self._works = works
         self._value = value
         self._finish = finish
-        self._lock = threading.Lock()
         self._num_missing = len(works)
         self._future_is_out = False
+        self._settling = 0
+        """The thread that completes the future."""
         self._polled_s = 0.0
         if not works:
             self._all_ended()
         for work in works:
             work.add_end_callback(self._one_ended)
+        if not is_waited_for:
+            self._leave()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when the operation is done, and its future with it; the future's callbacks may not have run. Raises
         DistBackendError, from the transport's own error, when it failed, and when it is not done after the timeout
         (zero, which is what C++ passes, means none)."""
+        if not self._end.over:
+            for work in self._works:
+                work.proceed(waiting=not timeout)
         self._end.wait(timeout)
         return True
 
@@ -151,6 +197,7 @@ class Operation(PythonCallbackWork):
         """Whether it has ended, well or not. Whoever does nothing but ask gives way to the threads that do the work:
         the interpreter would let them have a turn every 5 ms only."""
         if not self._end.over:
+            self._leave()
             now_s = time.monotonic()
             if now_s - self._polled_s < _BUSY_POLL_S:
                 self._end.wait_briefly(_GIVE_WAY_S)
@@ -160,20 +207,34 @@ class Operation(PythonCallbackWork):
     def get_future(self) -> "Future[Any]":
         """Completes when the operation does. Its callbacks may wait for other operations."""
         future, end = super().get_future(), self._end
-        with self._lock:
-            if not self._future_is_out and not future.done():
-                self._future_is_out = True
-                # Before any other callback: whoever waits must not wait for what those do.
-                future.add_done_callback(lambda _: end.wake())
+        if end.over:
+            return future
+        self._leave()
+        self._future_is_out = True
+        settling = self._settling
+        if not settling and not future.done():
+            # Before any other callback: whoever waits must not wait for what those do.
+            future.add_done_callback(lambda _: end.wake())
+        if settling not in (0, threading.get_ident()):  # a callback that were added now might run on that thread
+            end.wait_till_settled()
         return future
 
+    def _leave(self) -> None:
+        """Nobody waits for it at once: it is to be carried out all the same."""
+        for work in self._works:
+            work.proceed(waiting=False)
+
     def _one_ended(self, error: BaseException | None) -> None:
-        with self._lock:
-            self._num_missing -= 1
-            self._end.error = self._end.error or error
-            last = self._num_missing == 0
-        if last:
-            self._all_ended()
+        end = self._end
+        if len(self._works) == 1:
+            end.error = end.error or error
+        else:  # they may end on several threads
+            with _End.lock:
+                end.error = end.error or error
+                self._num_missing -= 1
+                if self._num_missing > 0:
+                    return
+        self._all_ended()
 
     def _all_ended(self) -> None:
         """On the thread that ended the last, which nobody's callback may hold up."""
@@ -183,12 +244,16 @@ class Operation(PythonCallbackWork):
                 self._finish()
             except BaseException as error:  # noqa: BLE001 - not handed on it would leave the waiting side waiting
                 end.error = error
-        with self._lock:
-            if not self._future_is_out:  # nobody can have added a callback that waits
-                end.settle(self, self._value)
-                end.wake()
-                return
-        self._works[-1].add_done_callback(lambda _: end.settle(self, self._value))
+        # In this order, as get_future() looks at them in the other: where both come at once, that one waits.
+        self._settling = threading.get_ident()
+        if not self._future_is_out:  # nobody can have added a callback that waits
+            self._settle()
+            return
+        self._works[-1].add_done_callback(lambda _: self._settle())
+
+    def _settle(self) -> None:
+        self._end.settle(self, self._value)
+        self._end.wake()
 
 
 class Receipt(Operation):

@@ -178,7 +178,7 @@ class BulkEndpoint:
         message = waiting[rank].receives[0]
         return PeerTimeoutError(rank, time.monotonic() - waiting[rank].moved_s, describe(message.header))
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+    def compile(self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int) -> None:
         """See :class:`Endpoint`."""
 
     def departure(self, peer: int) -> Departure | None:

@@ -200,7 +200,7 @@ class StreamEndpoint:
         peer = min(moved_s, key=moved_s.__getitem__)
         return PeerTimeoutError(peer, time.monotonic() - moved_s[peer], describe(waiting[peer]))
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+    def compile(self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int) -> None:
         """See :class:`Endpoint`."""
 
     def departure(self, peer: int) -> Departure | None:

@@ -16,7 +16,7 @@ import termios
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +27,7 @@ import numpy as np
 from transports.channels._tcp import program as native
 from transports.channels._tcp.congestion import congestion_of
 from transports.channels._tcp.mesh import Mesh
-from transports.channels._tcp.program import LaneName, TcpProgram, program_of
+from transports.channels._tcp.program import Connection, Engine, LaneName, TcpProgram
 from transports.channels.base import Completion, Departure, Header, PeerStatistics, Token
 from transports.channels.framing import (
     DTYPE_BYTES,
@@ -42,7 +42,7 @@ from transports.channels.framing import (
 from transports.channels.framing import pack as pack_header
 from transports.channels.framing import unpack as unpack_header
 from transports.channels.tcp_info import read_tcp_info
-from transports.collectives.base import Buffer, Step
+from transports.collectives.base import Step
 from transports.collectives.schedules.dependencies import Dependencies
 from transports.errors import FrameMismatchError, PeerLostError, PeerTimeoutError, TransportError
 from transports.group import Group
@@ -77,30 +77,21 @@ class _Message:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Peer:
+class Peer:
     rank: int
     socket: socket.socket
+    native: Connection
+    """What the native engine and this module both keep of the connection."""
     sends: deque[_Message] = field(default_factory=deque)
     receives: deque[_Message] = field(default_factory=deque)
     readable: bool = True
     writable: bool = True
-    low_water_bytes: int = 1
-    ending: bool = False
-    """It will say nothing more than what the kernel holds of it."""
     farewell: Farewell | None = None
     """What it said when it left."""
     moved_s: float = 0.0
     agreed: int = 0
     """The last operation whose length, and with it the schedule, it has been heard to agree about."""
     header: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    cut_short: bool = False
-    """A schedule ended in the middle of a message to it."""
-    num_zero_copy: int = 0
-    """Sends without a copy."""
-    num_copied: int = 0
-    """Of these, those for which the kernel made one after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,29 +101,34 @@ class CompiledProgram:
     endpoint: "TcpEndpoint"
     program: TcpProgram
 
-    def run(self, addresses: Mapping[Buffer, int], header: Header, reduction: int, deadline_s: float) -> float | None:
+    def run(self, sequence: int, deadline_s: float, input: int, output: int, scratch: int) -> float | None:  # noqa: A002
         """See :class:`transports.channels.base.CompiledSchedule`."""
-        slots = self.endpoint.slots(self.program.slots_bytes)
-        self.program.begin(addresses, slots, dtype=header.dtype, reduction=reduction)
-        return self.endpoint.execute(self.program, header, deadline_s)
+        return self.endpoint.execute(self.program, sequence, deadline_s, (input, output, scratch))
 
 
 class TcpEndpoint:
     """See :class:`transports.channels.base.Endpoint`."""
 
-    num_streams: int = 1
-    """Connections for each peer."""
-
     def __init__(
-        self, group: Group, mesh: Mesh, *, low_water_bytes: int = LOW_WATER_BYTES, zero_copy_bytes: int = 0
+        self,
+        group: Group,
+        mesh: Mesh,
+        *,
+        low_water_bytes: int = LOW_WATER_BYTES,
+        zero_copy_bytes: int = 0,
+        num_streams: int = 1,
     ) -> None:
-        """Messages of schedules as long as `zero_copy_bytes` are sent without a copy; 0: none."""
+        """Messages of schedules as long as `zero_copy_bytes` are sent without a copy; 0: none. `num_streams` are the
+        connections for each peer."""
         self._group = group
-        self._zero_copy_bytes = zero_copy_bytes
         self._low_water_bytes = low_water_bytes
         self.num_unknown_connections = mesh.num_unknown_connections
         self._peers = {
-            number: _Peer(rank=number % group.size, socket=connection)
+            number: Peer(
+                rank=number % group.size,
+                socket=connection,
+                native=Connection(socket=connection.fileno(), low_water=1),
+            )
             for number, connection in sorted(mesh.sockets.items())
         }
         self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
@@ -142,6 +138,13 @@ class TcpEndpoint:
         for peer in self._peers.values():
             peer.socket.setblocking(False)
             self._epoll.register(peer.socket.fileno(), _EVENTS)
+        self._engine = Engine(
+            epoll=self._epoll.fileno(),
+            wake=self._wake_descriptor,
+            num_streams=num_streams,
+            low_water_bytes=low_water_bytes,
+            zero_copy_bytes=zero_copy_bytes,
+        )
         self._num_tokens = 0
         self._completions: list[Completion] = []
         self._sequence = 0
@@ -151,9 +154,13 @@ class TcpEndpoint:
         self._closing = False
         self._closed = False
         self._driving = threading.Lock()  # held inside progress(): close() waits until the driver has left it
+        self._driver = 0
+        """The thread that is in the middle of a schedule."""
         self._descriptors = threading.Lock()  # nobody may use a descriptor while close() gives it back
-        self._carriers: list[_Peer] = []
+        self._num_ending = 0
+        self._is_stale = False
         self._slots = np.empty(0, np.uint8)
+        self._slots_address = 0
         self._last_statistics: dict[int, PeerStatistics] = {}
         self._last_congestion: dict[int, str] = {}
         _OPEN.add(self)
@@ -172,7 +179,7 @@ class TcpEndpoint:
         state.receives.append(message)
         return message.token
 
-    def _message(self, peer: _Peer, header: Header, view: memoryview) -> _Message:
+    def _message(self, peer: Peer, header: Header, view: memoryview) -> _Message:
         assert len(view) == header.count * DTYPE_BYTES[header.dtype], f"{len(view)} bytes for {describe(header)}"
         if header.operation != POINT_TO_POINT:
             self._sequence = header.sequence
@@ -199,6 +206,10 @@ class TcpEndpoint:
     def _progress(self, deadline_s: float, until_s: float) -> Sequence[Completion]:
         # What the last call learned and did not use up is news enough, once: two calls never go without a look.
         wait_s: float = 0.0
+        if self._is_stale:  # what epoll said during a schedule it will not say again
+            self._is_stale = False
+            for peer in self._peers.values():
+                peer.readable = peer.writable = True
         look = not self._polled
         while True:
             self._check_alive()
@@ -222,69 +233,83 @@ class TcpEndpoint:
                     return []
                 raise self._timeout()
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> CompiledProgram | None:
+    def compile(
+        self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int
+    ) -> CompiledProgram | None:
         """See :class:`Endpoint`. None where there is no C compiler, or nothing to do."""
-        program = program_of(steps, order, element_bytes, self.num_streams)
-        return None if program is None else CompiledProgram(self, program)
+        if not steps or native.library() is None:
+            return None
+        program = TcpProgram(steps, order, header, reduction, self._engine)
+        program.place([self._carrier(lane).native for lane in program.lanes])
+        return CompiledProgram(self, program)
 
-    def slots(self, num_bytes: int) -> int:
-        """The address of so much memory for messages that are to be added, kept from schedule to schedule."""
-        if len(self._slots) < num_bytes:
-            self._slots = np.empty(num_bytes, np.uint8)
-        address: int = self._slots.ctypes.data
-        return address
+    def execute(
+        self, program: TcpProgram, sequence: int, deadline_s: float, addresses: tuple[int, int, int]
+    ) -> float | None:
+        """A whole schedule, natively: see :meth:`transports.channels.base.CompiledSchedule.run`."""
+        self._driver = threading.get_ident()  # before it is locked out: a signal's handler may close at any point
+        try:
+            with self._driving:
+                return self._execute(program, sequence, deadline_s, addresses)
+        except TransportError as error:
+            self._error = error
+            raise
+        finally:
+            self._driver = 0
 
-    def execute(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
-        """A whole schedule that has begun, natively; returns when its first message completed, if any did.
-        `header` is that of every message but for phase and count. Nothing else may be posted. Raises what
-        :meth:`progress` raises."""
-        with self._driving:
-            self._carriers = [self._peers[self._connection(lane)] for lane in program.lanes]
-            try:
-                return self._execute(program, header, deadline_s)
-            except TransportError as error:
-                self._error = error
-                raise
-            finally:
-                self._account(program)
-
-    def _execute(self, program: TcpProgram, header: Header, deadline_s: float) -> float | None:
-        self._prepare(program, header, deadline_s)
-        outcome = native.WOKEN
+    def _execute(
+        self, program: TcpProgram, sequence: int, deadline_s: float, addresses: tuple[int, int, int]
+    ) -> float | None:
+        self._check_alive()
+        self._sequence = sequence
+        self._is_stale = True
+        if program.has_begun(sequence):  # of whom has left since then all may be here
+            outcome = program.resume()
+        else:
+            if self._num_ending:
+                self._check_departures(program)
+            self._assign(program)
+            slots = self._memory(program.slots_bytes)
+            outcome = program.begin(sequence, int(min(deadline_s, _FOREVER_S) * 1e9), slots, *addresses)
         while outcome != native.DONE:
+            self._look_into(program, outcome)
             self._check_alive()
             outcome = program.resume()
-            if outcome != native.DONE:
-                self._look_into(program, outcome, header)
-        for peer in self._peers.values():
-            if peer.ending:
-                self._examine(peer)
+        self._count(program)
+        if self._num_ending:
+            for peer in self._peers.values():
+                if peer.native.ending:
+                    self._examine(peer)
         first_ns: int = program.run.first_ns
         return first_ns / 1e9 if first_ns else None
 
-    def _connection(self, lane: LaneName) -> int:
-        """The number of the one that a lane of a schedule takes now."""
-        return lane.peer
+    def _carrier(self, lane: LaneName) -> Peer:
+        """The connection that a lane of a schedule takes now."""
+        return self._peers[lane.peer]
 
-    def _prepare(self, program: TcpProgram, header: Header, deadline_s: float) -> None:
-        self._sequence = header.sequence
-        for peer, state in zip(self._carriers, program.states, strict=True):
-            state.socket, state.ending, state.low_water = peer.socket.fileno(), peer.ending, peer.low_water_bytes
-            state.num_zero_copy = state.num_completed = state.num_notified = peer.num_zero_copy
-            state.num_copied = peer.num_copied
+    def _assign(self, program: TcpProgram) -> None:
+        """Have the lanes of a schedule that is about to begin take their connections: always the same ones here."""
+
+    def _count(self, program: TcpProgram) -> None:
+        """A schedule is done, which may be heard more than once: where connections are taken in turn, whose turn it is
+        next."""
+
+    def _memory(self, num_bytes: int) -> int:
+        """The address of so much memory for messages that are to be added, kept from schedule to schedule."""
+        if len(self._slots) < num_bytes:
+            self._slots = np.empty(num_bytes, np.uint8)
+            self._slots_address = self._slots.ctypes.data
+        return self._slots_address
+
+    def _check_departures(self, program: TcpProgram) -> None:
+        """Raises PeerLostError where somebody has left who is to take part in the schedule, or has missed one."""
         for peer in self._peers.values():
             if peer.farewell is not None:
                 owes = any(lane.peer == peer.rank for lane in program.lanes)
-                if owes or header.sequence > peer.farewell.after:
+                if owes or self._sequence > peer.farewell.after:
                     raise left(peer.rank, peer.farewell, self._group.rank)
-        run = program.run
-        run.epoll, run.wake = self._epoll.fileno(), self._wake_descriptor
-        run.deadline_ns = int(min(deadline_s, _FOREVER_S) * 1e9)
-        run.zero_copy_bytes = self._zero_copy_bytes
-        run.low_water_bytes, run.same_schedule = self._low_water_bytes, header.total > 0
-        run.header[:] = pack_header(header)
 
-    def _look_into(self, program: TcpProgram, outcome: int, header: Header) -> None:
+    def _look_into(self, program: TcpProgram, outcome: int) -> None:
         """Whatever the native engine leaves to us. Raises what is an error."""
         run = program.run
         if outcome == native.WOKEN:
@@ -292,38 +317,34 @@ class TcpEndpoint:
                 os.eventfd_read(self._wake_descriptor)
         elif outcome == native.ENDING:
             for descriptor in run.ended[: run.num_ended]:
-                self._note_end(program, self._by_descriptor[descriptor], header)
+                self._note_end(program, self._by_descriptor[descriptor])
         elif outcome == native.LATE:
-            raise self._lateness(program, header)
+            raise self._lateness(program)
         else:
-            peer, state = self._carriers[run.failed_peer], program.states[run.failed_peer]
+            peer, state = self._carrier(program.lanes[run.failed_peer]), program.states[run.failed_peer]
             if outcome == native.LOST:
                 raise self._lost(peer, os.strerror(state.error) if state.error else _CLOSED)
             peer.header[:] = state.header
-            raise self._mismatch(peer, _header_of(program, run.failed_peer, header))
+            raise self._mismatch(peer, self._header_of(program, run.failed_peer))
 
-    def _note_end(self, program: TcpProgram, peer: _Peer, header: Header) -> None:
+    def _note_end(self, program: TcpProgram, peer: Peer) -> None:
         """A peer has ended its side. Raises PeerLostError unless all that it owes us is here, to be read, and
         FrameMismatchError where it said something else before."""
-        peer.ending = True
-        numbers = [number for number, carrier in enumerate(self._carriers) if carrier is peer]
-        for number in numbers:
-            program.states[number].ending = 1
+        self._mark_ending(peer)
+        numbers = [number for number, lane in enumerate(program.lanes) if self._carrier(lane) is peer]
         unfinished = [number for number in numbers if program.awaits(number)]
         owed_bytes = sum(program.owed_bytes(number) for number in unfinished if not program.lanes[number].sends)
         if owed_bytes > _num_unread(peer.socket) and _has_ended(peer.socket):
-            raise self._disagreement(program, peer, unfinished, header) or self._lost(peer, _CLOSED)
+            raise self._disagreement(program, peer, unfinished) or self._lost(peer, _CLOSED)
         if all(program.lanes[number].sends for number in unfinished):
             self._examine(peer)
             if peer.farewell is not None and (unfinished or self._sequence > peer.farewell.after):
                 raise left(peer.rank, peer.farewell, self._group.rank)
 
-    def _disagreement(
-        self, program: TcpProgram, peer: _Peer, unfinished: Sequence[int], header: Header
-    ) -> TransportError | None:
+    def _disagreement(self, program: TcpProgram, peer: Peer, unfinished: Sequence[int]) -> TransportError | None:
         """How what a peer said before it ended differs from what was awaited of it, read or not: that explains its
         end, and must not depend on which of the two is noticed first. None where it said nothing else."""
-        unread = _unread(peer.socket)
+        unread, header = _unread(peer.socket), program.header._replace(sequence=self._sequence)
         for number in unfinished:
             if program.lanes[number].sends:
                 continue
@@ -340,7 +361,7 @@ class TcpEndpoint:
                 start += HEADER_BYTES + num_bytes
         return None
 
-    def _lateness(self, program: TcpProgram, header: Header) -> TransportError:
+    def _lateness(self, program: TcpProgram) -> TransportError:
         """As :meth:`_timeout`."""
         lanes, states = program.lanes, program.states
         ready = [number for number in range(len(lanes)) if program.is_ready(number)]
@@ -348,19 +369,17 @@ class TcpEndpoint:
             return TransportError("timed out with nothing under way")
         number = min(ready, key=lambda each: (lanes[each].sends, states[each].moved_ns))
         silent_s = time.monotonic() - states[number].moved_ns / 1e9
-        return PeerTimeoutError(lanes[number].peer, silent_s, describe(_header_of(program, number, header)))
+        return PeerTimeoutError(lanes[number].peer, silent_s, describe(self._header_of(program, number)))
 
-    def _account(self, program: TcpProgram) -> None:
-        for peer in self._peers.values():
-            peer.readable = peer.writable = True  # what epoll said meanwhile it will not say again
-        for lane, peer, state in zip(program.lanes, self._carriers, program.states, strict=True):
-            if lane.sends:
-                peer.sent_bytes += state.num_bytes
-                peer.cut_short = state.moved > 0
-                peer.num_zero_copy, peer.num_copied = state.num_zero_copy, state.num_copied
-            else:
-                peer.received_bytes += state.num_bytes
-                peer.low_water_bytes = state.low_water
+    def _header_of(self, program: TcpProgram, number: int) -> Header:
+        """Of the message that a lane is at."""
+        position, count = program.under_way(number)
+        return program.header._replace(sequence=self._sequence, phase=position, count=count)
+
+    def _mark_ending(self, peer: Peer) -> None:
+        """It will say nothing more than what the kernel holds of it."""
+        self._num_ending += not peer.native.ending
+        peer.native.ending = 1
 
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         """See :class:`Endpoint`."""
@@ -371,7 +390,7 @@ class TcpEndpoint:
                 self._error = error
                 raise
 
-    def _peek(self, peer: _Peer, deadline_s: float) -> Header | None:
+    def _peek(self, peer: Peer, deadline_s: float) -> Header | None:
         assert not peer.receives, "what is awaited is not peeked at"
         while True:
             self._check_alive()
@@ -384,7 +403,7 @@ class TcpEndpoint:
             if first is not None and len(first) == HEADER_BYTES:
                 header = unpack_header(first)
                 return None if header.operation == GOODBYE else header
-            if first == b"" or (first and peer.ending):
+            if first == b"" or (first and peer.native.ending):
                 raise PeerLostError(peer.rank, "it closed the connection")
             self._await_bytes(peer, HEADER_BYTES)
             wait_s = deadline_s - time.monotonic()
@@ -410,10 +429,11 @@ class TcpEndpoint:
             if event & select.EPOLLOUT:
                 peer.writable = True
             if event & _ENDING:
-                peer.ending = peer.readable = True
+                peer.readable = True
+                self._mark_ending(peer)
                 self._examine(peer)
 
-    def _write(self, peer: _Peer) -> None:
+    def _write(self, peer: Peer) -> None:
         buffers: list[bytes | memoryview] = []
         num_bytes = 0
         for message in peer.sends:
@@ -433,7 +453,7 @@ class TcpEndpoint:
         except OSError as error:
             raise self._lost(peer, error.strerror or str(error)) from error
         peer.writable = sent == num_bytes  # less: the socket's buffer is full, and epoll will say when it is not
-        peer.sent_bytes += sent
+        peer.native.sent_bytes += sent
         peer.moved_s = time.monotonic()
         while sent:
             message = peer.sends[0]
@@ -444,7 +464,7 @@ class TcpEndpoint:
                 peer.sends.popleft()
                 self._completions.append(Completion(message.token))
 
-    def _read(self, peer: _Peer) -> None:
+    def _read(self, peer: Peer) -> None:
         """Read at most one message, so that it is used while it is in the cache."""
         message = peer.receives[0]
         moved = message.moved_bytes
@@ -462,7 +482,7 @@ class TcpEndpoint:
         if got == 0:
             raise self._lost(peer, _CLOSED)
         message.moved_bytes += got
-        peer.received_bytes += got
+        peer.native.received_bytes += got
         peer.moved_s = time.monotonic()
         if moved < HEADER_BYTES <= message.moved_bytes:
             if peer.header != message.packed:
@@ -472,15 +492,15 @@ class TcpEndpoint:
         if got == wanted:
             peer.receives.popleft()
             self._completions.append(Completion(message.token))
-            if peer.ending and not peer.receives:
+            if peer.native.ending and not peer.receives:
                 self._examine(peer)
             return
-        if peer.ending:
+        if peer.native.ending:
             self._read(peer)  # the rest is here already, and epoll will say nothing more: read up to the end
         else:
             self._await(peer, message)  # a short read: the kernel has no more for now
 
-    def _await(self, peer: _Peer, message: _Message) -> None:
+    def _await(self, peer: Peer, message: _Message) -> None:
         """Nothing to read until epoll says so: when the rest of the header is there, or of the message.
 
         Not the whole message at once, for what comes instead of it may be shorter, unless an earlier message of the
@@ -491,14 +511,14 @@ class TcpEndpoint:
         whole = agreed or message.moved_bytes >= HEADER_BYTES
         self._await_bytes(peer, (message.total_bytes if whole else HEADER_BYTES) - message.moved_bytes)
 
-    def _await_bytes(self, peer: _Peer, low_water_bytes: int) -> None:
+    def _await_bytes(self, peer: Peer, low_water_bytes: int) -> None:
         peer.readable = False
         low_water_bytes = min(low_water_bytes, self._low_water_bytes)
-        if low_water_bytes != peer.low_water_bytes:
+        if low_water_bytes != peer.native.low_water:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_bytes)
-            peer.low_water_bytes = low_water_bytes
+            peer.native.low_water = low_water_bytes
 
-    def _mismatch(self, peer: _Peer, expected: Header) -> TransportError:
+    def _mismatch(self, peer: Peer, expected: Header) -> TransportError:
         try:
             sent = unpack_header(peer.header)
         except FrameMismatchError as error:
@@ -509,7 +529,7 @@ class TcpEndpoint:
             return left(peer.rank, Farewell.of(sent), self._group.rank)
         return mismatch(sender=peer.rank, sent=sent, receiver=self._group.rank, expected=expected)
 
-    def _examine(self, peer: _Peer) -> None:
+    def _examine(self, peer: Peer) -> None:
         """A peer has ended its side. Without a word, or with one? While receives are posted, reading them tells."""
         if peer.receives or peer.farewell is not None:
             return
@@ -524,7 +544,7 @@ class TcpEndpoint:
         elif not unread:
             raise self._lost(peer, _CLOSED)
 
-    def _lost(self, peer: _Peer, reason: str) -> PeerLostError:
+    def _lost(self, peer: Peer, reason: str) -> PeerLostError:
         """The error for a peer whose connection is of no use any more: its close frame, if it is there, tells more.
 
         One that ended without a word may have had to, in the middle of a message, because of another: then the close
@@ -539,7 +559,7 @@ class TcpEndpoint:
                 return left(other.rank, farewell, self._group.rank)
         return PeerLostError(peer.rank, reason)
 
-    def _check_departure(self, peer: _Peer, farewell: Farewell) -> None:
+    def _check_departure(self, peer: Peer, farewell: Farewell) -> None:
         if self._sequence > farewell.after or peer.sends or peer.receives:
             raise left(peer.rank, farewell, self._group.rank)
 
@@ -556,7 +576,7 @@ class TcpEndpoint:
     def zero_copy_counts(self) -> tuple[int, int]:
         """Sends without a copy, and those among them for which the kernel made one after all."""
         peers = self._peers.values()
-        return sum(peer.num_zero_copy for peer in peers), sum(peer.num_copied for peer in peers)
+        return sum(peer.native.num_zero_copy for peer in peers), sum(peer.native.num_copied for peer in peers)
 
     def departure(self, peer: int) -> Departure | None:
         """See :class:`Endpoint`."""
@@ -583,8 +603,8 @@ class TcpEndpoint:
         for peer in self._peers.values():
             info = read_tcp_info(peer.socket)
             total = statistics.setdefault(peer.rank, PeerStatistics())
-            total.payload_bytes_sent += peer.sent_bytes
-            total.payload_bytes_received += peer.received_bytes
+            total.payload_bytes_sent += peer.native.sent_bytes
+            total.payload_bytes_received += peer.native.received_bytes
             total.acknowledgement_bytes_sent += info.acknowledgement_bytes_out
             total.retransmitted_bytes += info.bytes_retransmitted
         return statistics
@@ -601,6 +621,8 @@ class TcpEndpoint:
         """See :class:`Endpoint`. `cause` is why, where whoever uses this endpoint knows it and this one does not."""
         self._closing = True
         self.wake()
+        if self._driver == threading.get_ident():
+            return  # called by a signal's handler: the schedule ends where it goes on, and then the group is closed
         with self._driving:
             if self._closed:
                 return
@@ -632,12 +654,12 @@ class TcpEndpoint:
         in_order = self._error is None and not busy
         finished = self._sequence if in_order else max(self._sequence - 1, 0)
         goodbye = Farewell.because(finished, self._error).pack(self._group.name)
-        speechless: list[_Peer] = []
+        speechless: list[Peer] = []
         for peer in self._peers.values():
-            in_message = peer.cut_short or (bool(peer.sends) and peer.sends[0].moved_bytes > 0)
-            if in_message and not peer.ending:
+            in_message = peer.native.cut_short or (bool(peer.sends) and peer.sends[0].moved_bytes > 0)
+            if in_message and not peer.native.ending:
                 speechless.append(peer)
-            elif not peer.ending:
+            elif not peer.native.ending:
                 peer.socket.settimeout(self._group.timeout_s if in_order else 0)
                 try:
                     peer.socket.sendall(goodbye)
@@ -647,7 +669,7 @@ class TcpEndpoint:
             self._let_notice(speechless)
 
     @staticmethod
-    def _let_notice(peers: Sequence[_Peer]) -> None:
+    def _let_notice(peers: Sequence[Peer]) -> None:
         """In the middle of a message nothing else can be said, and who only sees this connection end takes it for the
         cause. So it ends a little later: the others notice by themselves whom we have lost, and end theirs."""
         deadline_s = time.monotonic() + NOTICE_S
@@ -693,12 +715,6 @@ def _close_frame(connection: socket.socket) -> Farewell | None:
     except FrameMismatchError:
         return None
     return Farewell.of(last) if last is not None and last.operation == GOODBYE else None
-
-
-def _header_of(program: TcpProgram, number: int, header: Header) -> Header:
-    """Of the message that a lane is at."""
-    position, count = program.under_way(number)
-    return header._replace(phase=position, count=count)
 
 
 _OPEN: Final[WeakSet[TcpEndpoint]] = WeakSet()

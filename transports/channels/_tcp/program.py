@@ -2,8 +2,8 @@
 
 import ctypes
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,8 +12,9 @@ import numpy as np
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.build import build
 from switch_agg.native.layout import layout_of
-from transports.channels.framing import HEADER_BYTES
-from transports.collectives.base import Buffer, Step
+from transports.channels.base import BUFFERS, Header
+from transports.channels.framing import DTYPE_BYTES, HEADER_BYTES, pack
+from transports.collectives.base import Step
 from transports.collectives.schedules.dependencies import Dependencies
 
 _log: Final = logging.getLogger(__name__)
@@ -39,15 +40,31 @@ _STEP: Final = np.dtype(
 )  # fmt: skip
 
 
+class Connection(ctypes.Structure):
+    """struct connection of tcp.c."""
+
+    _fields_ = (
+        ("sent_bytes", ctypes.c_uint64),
+        ("received_bytes", ctypes.c_uint64),
+        ("socket", ctypes.c_int32),
+        ("ending", ctypes.c_uint32),
+        ("low_water", ctypes.c_uint32),
+        ("cut_short", ctypes.c_uint32),
+        ("num_zero_copy", ctypes.c_uint32),
+        ("num_completed", ctypes.c_uint32),
+        ("num_notified", ctypes.c_uint32),
+        ("num_copied", ctypes.c_uint32),
+    )
+
+
 class Lane(ctypes.Structure):
     """struct lane of tcp.c."""
 
     _fields_ = (
+        ("connection", ctypes.c_uint64),
         ("slots", ctypes.c_uint64),
         ("moved", ctypes.c_uint64),
-        ("num_bytes", ctypes.c_uint64),
         ("moved_ns", ctypes.c_int64),
-        ("socket", ctypes.c_int32),
         ("error", ctypes.c_int32),
         ("first", ctypes.c_uint32),
         ("num_steps", ctypes.c_uint32),
@@ -55,16 +72,10 @@ class Lane(ctypes.Structure):
         ("oldest", ctypes.c_uint32),
         ("sends", ctypes.c_uint32),
         ("blocked", ctypes.c_uint32),
-        ("ending", ctypes.c_uint32),
         ("agreed", ctypes.c_uint32),
-        ("low_water", ctypes.c_uint32),
-        ("header", ctypes.c_uint8 * HEADER_BYTES),
         ("added", ctypes.c_uint32),
         ("first_phase", ctypes.c_uint32),
-        ("num_zero_copy", ctypes.c_uint32),
-        ("num_completed", ctypes.c_uint32),
-        ("num_notified", ctypes.c_uint32),
-        ("num_copied", ctypes.c_uint32),
+        ("header", ctypes.c_uint8 * HEADER_BYTES),
     )
 
 
@@ -78,10 +89,12 @@ class Run(ctypes.Structure):
         ("order", ctypes.c_void_p),
         ("successors", ctypes.c_void_p),
         ("buffers", ctypes.c_void_p),
-        ("bases", ctypes.c_void_p),
+        ("bases", ctypes.c_uint64 * len(BUFFERS)),
+        ("slots", ctypes.c_uint64),
         ("slot_bytes", ctypes.c_uint64),
         ("deadline_ns", ctypes.c_int64),
         ("first_ns", ctypes.c_int64),
+        ("sequence", ctypes.c_uint64),
         ("num_steps", ctypes.c_uint32),
         ("num_lanes", ctypes.c_uint32),
         ("num_left", ctypes.c_uint32),
@@ -104,7 +117,12 @@ class Run(ctypes.Structure):
 
 def build_library() -> Path:
     """Where it is, built if need be. Raises UnsupportedError where it cannot be."""
-    layouts = (layout_of("step", _STEP), layout_of("lane", Lane), layout_of("run", Run))
+    layouts = (
+        layout_of("step", _STEP),
+        layout_of("connection", Connection),
+        layout_of("lane", Lane),
+        layout_of("run", Run),
+    )
     return build(SOURCE, "library", layouts=layouts)
 
 
@@ -116,9 +134,10 @@ def library() -> ctypes.CDLL | None:
     except UnsupportedError as error:
         _log.warning("collectives over tcp take more of the processor's time than they need to: %s", error)
         return None
-    found.run_schedule.argtypes = found.begin_schedule.argtypes = (ctypes.c_void_p,)
+    found.resume.argtypes = (ctypes.c_void_p,)
+    found.run_schedule.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, *4 * (ctypes.c_uint64,))
     found.combine.argtypes = (ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    found.begin_schedule.restype = found.combine.restype = None
+    found.combine.restype = None
     return found
 
 
@@ -131,20 +150,35 @@ class LaneName(NamedTuple):
     """0: the connection of the first message."""
 
 
+class Engine(NamedTuple):
+    """What all schedules of an endpoint share, where the native engine finds it."""
+
+    epoll: int
+    wake: int
+    num_streams: int
+    low_water_bytes: int
+    zero_copy_bytes: int
+    """Messages as long as that are sent without a copy; 0: none."""
+
+
 class TcpProgram:
     """A schedule in arrays, to be carried out again and again, and the state of the present run, which the native
     engine and its caller share."""
 
-    def __init__(self, steps: Sequence[Step], order: Dependencies, element_bytes: int, num_streams: int) -> None:
-        """Messages to, and from, a peer take `num_streams` connections in turn."""
+    def __init__(
+        self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int, engine: Engine
+    ) -> None:
+        """`header` is that of every message but for sequence, phase and count, `reduction` an index in REDUCTIONS.
+        Messages to, and from, a peer take the engine's streams in turn."""
+        num_streams, element_bytes = engine.num_streams, DTYPE_BYTES[header.dtype]
         lanes = {
             LaneName(peer, direction == "send", stream): indices[stream::num_streams]
             for (peer, direction), indices in order.lanes.items()
             for stream in range(min(num_streams, len(indices)))
         }
         self.lanes: Final = tuple(lanes)
+        self.header: Final = header
         addends = [step.source or step.chunk for step in steps]
-        self._buffers = tuple(sorted({chunk.buffer for step in steps for chunk in (step.chunk, step.source) if chunk}))
         self._schedule = np.zeros(len(steps), _STEP)
         self._schedule["view"] = [step.chunk.start * element_bytes for step in steps]
         self._schedule["addend"] = [chunk.start * element_bytes for chunk in addends]
@@ -153,31 +187,33 @@ class TcpProgram:
         self._schedule["waiting"] = order.num_predecessors
         self._schedule["num_successors"] = [len(later) for later in order.successors]
         self._schedule["first_successor"] = np.cumsum([0, *map(len, order.successors)])[:-1]
+        window = -(-WINDOW // num_streams)
+        longest = max((step.chunk.count for step in steps if step.kind == "reduce"), default=0) * element_bytes
+        slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
         self.states: Final = (Lane * len(lanes))()
-        begun = 0
+        begun = self.slots_bytes = 0
         for number, (state, (name, indices)) in enumerate(zip(self.states, lanes.items(), strict=True)):
             self._schedule["lane"][list(indices)] = number
             self._schedule["position"][list(indices)] = range(len(indices))
             state.first, state.num_steps = begun, len(indices)
             state.sends, state.first_phase = name.sends, name.stream
             begun += len(indices)
+            if not name.sends:
+                state.slots = self.slots_bytes
+                self.slots_bytes += window * slot_bytes
         self._steps = np.empty_like(self._schedule)
         self._order = np.array([index for indices in lanes.values() for index in indices], np.uint32)
         self._successors = np.array([later for each in order.successors for later in each], np.uint32)
         self._buffer_of = np.array(
             [
-                self._buffers.index(chunk.buffer)
+                BUFFERS.index(chunk.buffer)
                 for step, addend in zip(steps, addends, strict=True)
                 for chunk in (step.chunk, addend)
             ],
             np.uint32,
         )
-        self._bases = (ctypes.c_uint64 * len(self._buffers))()
         self._element_bytes = element_bytes
         self._num_streams = num_streams
-        self._window = -(-WINDOW // num_streams)
-        longest = max((step.chunk.count for step in steps if step.kind == "reduce"), default=0) * element_bytes
-        self._slot_bytes = -(-longest // _ALIGNMENT) * _ALIGNMENT
         self.run: Final = Run(
             schedule=self._schedule.ctypes.data,
             steps=self._steps.ctypes.data,
@@ -185,40 +221,38 @@ class TcpProgram:
             order=self._order.ctypes.data,
             successors=self._successors.ctypes.data,
             buffers=self._buffer_of.ctypes.data,
-            bases=ctypes.addressof(self._bases),
-            slot_bytes=self._slot_bytes,
+            slot_bytes=slot_bytes,
             num_steps=len(steps),
             num_lanes=len(self.lanes),
             element_bytes=element_bytes,
+            type=header.dtype,
+            reduction=reduction,
+            low_water_bytes=engine.low_water_bytes,
+            same_schedule=header.total > 0,
             num_streams=num_streams,
-            window=self._window,
+            window=window,
+            zero_copy_bytes=engine.zero_copy_bytes,
+            epoll=engine.epoll,
+            wake=engine.wake,
+            header=(ctypes.c_uint8 * HEADER_BYTES)(*pack(header)),
         )
-        self._pointer = ctypes.addressof(self.run)
         native = library()
         assert native is not None, "who has no engine makes no programs"
-        self._native = native
-
-    @property
-    def slots_bytes(self) -> int:
-        """Of memory that it needs for messages to be added."""
-        return self._window * self._slot_bytes * sum(not lane.sends for lane in self.lanes)
-
-    def begin(self, addresses: Mapping[Buffer, int], slots: int, *, dtype: int, reduction: int) -> None:
-        """Make everything ready for a run on those buffers, with that memory for messages to be added; `dtype` and
-        `reduction` as indices in DTYPES and REDUCTIONS."""
-        for number, name in enumerate(self._buffers):
-            self._bases[number] = addresses[name]
-        for state in self.states:
-            if not state.sends:
-                state.slots = slots
-                slots += self._window * self._slot_bytes
-        self.run.type, self.run.reduction = dtype, reduction
-        self._native.begin_schedule(self._pointer)
-
-    def resume(self) -> int:
+        pointer = ctypes.c_void_p(ctypes.addressof(self.run))
+        self.resume: Final[Callable[[], int]] = partial(native.resume, pointer)
         """Until it is DONE or the caller has to look: one of the outcomes."""
-        outcome: int = self._native.run_schedule(self._pointer)
-        return outcome
+        self.begin: Final[Callable[[int, int, int, int, int, int], int]] = partial(native.run_schedule, pointer)
+        """The same from the beginning: as operation of that sequence number, by that time in nanoseconds, with that
+        memory for messages to be added, on the BUFFERS at those addresses."""
+
+    def place(self, connections: Sequence[Connection]) -> None:
+        """Where each lane travels."""
+        for state, connection in zip(self.states, connections, strict=True):
+            state.connection = ctypes.addressof(connection)
+
+    def has_begun(self, sequence: int) -> bool:
+        """Whether the engine has begun with that operation."""
+        return bool(self.run.sequence == sequence)
 
     def awaits(self, number: int) -> bool:
         """Whether a lane has messages left."""
@@ -256,12 +290,3 @@ class TcpProgram:
     def _step(self, number: int) -> Any:
         state = self.states[number]
         return self._steps[self._order[state.first + min(state.next, state.num_steps - 1)]]
-
-
-def program_of(
-    steps: Sequence[Step], order: Dependencies, element_bytes: int, num_streams: int = 1
-) -> TcpProgram | None:
-    """None where there is nothing to do, or no engine."""
-    if not steps or library() is None:
-        return None
-    return TcpProgram(steps, order, element_bytes, num_streams)

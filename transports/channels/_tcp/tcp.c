@@ -22,8 +22,9 @@
 #error "the wire format is little-endian"
 #endif
 
-enum { HEADER_BYTES = 40, CHECKED_BYTES = 36, PHASE_AT = 12, COUNT_AT = 16 }; /* see framing.py */
-enum { GATHER_BYTES = 256 * 1024, PIECE_BYTES = 128 * 1024, MAX_GATHERED = 16, MAX_EVENTS = 64 };
+enum { HEADER_BYTES = 40, CHECKED_BYTES = 36, SEQUENCE_AT = 8, PHASE_AT = 12, COUNT_AT = 16 }; /* see framing.py */
+enum { GATHER_BYTES = 256 * 1024, PIECE_BYTES = 128 * 1024, MAX_GATHERED = 16, MAX_EVENTS = 64, LOOK_MS = 1000 };
+enum { NUM_BUFFERS = 3 };
 enum kind { SEND, RECEIVE, REDUCE, ADD };
 enum outcome { DONE, WOKEN, LATE, ENDING, LOST, MISMATCH };
 
@@ -37,24 +38,32 @@ struct step {
     uint32_t arrived, done;
 };
 
+/* What a connection keeps from schedule to schedule. */
+struct connection {
+    uint64_t sent_bytes, received_bytes;
+    int32_t socket;
+    uint32_t ending;    /* its peer will say nothing more than what the kernel holds of it */
+    uint32_t low_water; /* what SO_RCVLOWAT is */
+    uint32_t cut_short; /* it has been sent the beginning of a message, and not the end */
+    /* Sends without a copy since it was made, each of which the kernel reports the end of: the first `num_completed` of them
+     * have ended, `num_notified` in all, and for `num_copied` it made a copy after all. */
+    uint32_t num_zero_copy, num_completed, num_notified, num_copied;
+};
+
 /* The messages to, or from, one peer over one connection, in the order in which they travel. */
 struct lane {
-    uint8_t *slots; /* `window` of them, for messages that are to be added */
+    struct connection *connection;
+    uint64_t slots; /* offset of `window` of them, for messages that are to be added */
     uint64_t moved; /* bytes of the message under way, its header counted */
-    uint64_t num_bytes;
     int64_t moved_ns;
-    int32_t socket, error;
+    int32_t error;
     uint32_t first, num_steps; /* in `order` */
     uint32_t next;             /* position of the message under way */
     uint32_t oldest;           /* position of the first that is not done */
-    uint32_t sends, blocked, ending, agreed, low_water;
-    uint8_t header[HEADER_BYTES];
+    uint32_t sends, blocked, agreed;
     uint32_t added;       /* bytes of the message under way that have been added already */
     uint32_t first_phase; /* that of its first message; connections take a peer's messages in turn */
-    uint32_t num_zero_copy;    /* sends without a copy since the connection was made, each of which the kernel tells the end of: */
-    uint32_t num_completed;    /* the first so many of them have ended */
-    uint32_t num_notified;    /* so many in all */
-    uint32_t num_copied;  /* and for so many it made a copy after all */
+    uint8_t header[HEADER_BYTES];
 };
 
 struct run {
@@ -63,9 +72,11 @@ struct run {
     struct lane *lanes;
     const uint32_t *order, *successors;
     const uint32_t *buffers; /* for each step, the numbers of the buffers of its view and its addend */
-    const uint64_t *bases;   /* the buffers' addresses */
+    uint64_t bases[NUM_BUFFERS]; /* the buffers' addresses */
+    uint8_t *slots;
     uint64_t slot_bytes;
     int64_t deadline_ns, first_ns; /* 0: nothing has completed yet */
+    uint64_t sequence;             /* of the operation that has begun last */
     uint32_t num_steps, num_lanes, num_left, element_bytes, type, reduction, low_water_bytes, same_schedule;
     uint32_t num_streams, window; /* connections for each peer; messages of a lane that may wait to be added */
     uint32_t zero_copy_bytes;          /* messages as long as that are sent without a copy; 0: none */
@@ -110,7 +121,7 @@ static int64_t now_ns(void) {
 }
 
 static uint8_t *slot(const struct run *run, const struct lane *lane, const struct step *step) {
-    return lane->slots + step->position % run->window * run->slot_bytes;
+    return run->slots + lane->slots + step->position % run->window * run->slot_bytes;
 }
 
 static struct step *step_at(const struct run *run, const struct lane *lane, uint32_t position) {
@@ -153,7 +164,7 @@ static int lost(struct run *run, struct lane *lane, int error) {
 
 /* What the kernel has read from our memory for good is done. */
 static void take_back(struct run *run, struct lane *lane) {
-    while (lane->oldest < lane->next && (int32_t)(step_at(run, lane, lane->oldest)->arrived - lane->num_completed) <= 0)
+    while (lane->oldest < lane->next && (int32_t)(step_at(run, lane, lane->oldest)->arrived - lane->connection->num_completed) <= 0)
         finish(run, step_at(run, lane, lane->oldest));
 }
 
@@ -164,7 +175,7 @@ static int hear_ends(struct run *run, struct lane *lane) {
     int found = 0;
     for (;;) {
         struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
-        if (recvmsg(lane->socket, &message, MSG_ERRQUEUE) < 0)
+        if (recvmsg(lane->connection->socket, &message, MSG_ERRQUEUE) < 0)
             break;
         struct cmsghdr *notice = CMSG_FIRSTHDR(&message);
         struct sock_extended_err end;
@@ -174,14 +185,14 @@ static int hear_ends(struct run *run, struct lane *lane) {
         if (end.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
             continue;
         found = 1;
-        lane->num_notified += end.ee_data - end.ee_info + 1;
+        lane->connection->num_notified += end.ee_data - end.ee_info + 1;
         if (end.ee_code & SO_EE_CODE_ZEROCOPY_COPIED)
-            lane->num_copied += end.ee_data - end.ee_info + 1;
-        if (end.ee_info == lane->num_completed)
-            lane->num_completed = end.ee_data + 1;
+            lane->connection->num_copied += end.ee_data - end.ee_info + 1;
+        if (end.ee_info == lane->connection->num_completed)
+            lane->connection->num_completed = end.ee_data + 1;
     }
-    if (lane->num_notified == lane->num_zero_copy)
-        lane->num_completed = lane->num_zero_copy;
+    if (lane->connection->num_notified == lane->connection->num_zero_copy)
+        lane->connection->num_completed = lane->connection->num_zero_copy;
     take_back(run, lane);
     return found;
 }
@@ -192,20 +203,21 @@ static ssize_t lend(struct run *run, struct lane *lane, struct step *step) {
     ssize_t sent;
     if (lane->moved < HEADER_BYTES) {
         write_header(run, step, header);
-        sent = send(lane->socket, header + lane->moved, HEADER_BYTES - lane->moved, MSG_NOSIGNAL | MSG_MORE);
+        sent = send(lane->connection->socket, header + lane->moved, HEADER_BYTES - lane->moved, MSG_NOSIGNAL | MSG_MORE);
         if (sent < 0)
             return sent;
         lane->moved += sent;
-        lane->num_bytes += sent;
+        lane->connection->sent_bytes += sent;
+        lane->connection->cut_short = 1;
         if (lane->moved < HEADER_BYTES)
             return 0;
     }
     uint64_t at = lane->moved - HEADER_BYTES, rest = step->num_bytes - at;
-    sent = send(lane->socket, step->view + at, rest, MSG_NOSIGNAL | MSG_ZEROCOPY);
+    sent = send(lane->connection->socket, step->view + at, rest, MSG_NOSIGNAL | MSG_ZEROCOPY);
     if (sent >= 0)
-        step->arrived = ++lane->num_zero_copy;
+        step->arrived = ++lane->connection->num_zero_copy;
     else if (errno == ENOBUFS) /* too many are out already */
-        sent = send(lane->socket, step->view + at, rest, MSG_NOSIGNAL);
+        sent = send(lane->connection->socket, step->view + at, rest, MSG_NOSIGNAL);
     return sent;
 }
 
@@ -233,7 +245,7 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
     struct step *first = step_at(run, lane, lane->next);
     ssize_t sent;
     if (wanted) {
-        sent = sendmsg(lane->socket, &message, MSG_NOSIGNAL);
+        sent = sendmsg(lane->connection->socket, &message, MSG_NOSIGNAL);
     } else if (first->waiting) {
         return DONE;
     } else {
@@ -249,7 +261,7 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
         return DONE;
     }
     lane->blocked = (uint64_t)sent < wanted;
-    lane->num_bytes += sent;
+    lane->connection->sent_bytes += sent;
     lane->moved_ns = now_ns();
     *progress = 1;
     lane->moved += sent;
@@ -263,6 +275,7 @@ static int send_ready(struct run *run, struct lane *lane, int *progress) {
         if (!step->arrived)
             finish(run, step);
     }
+    lane->connection->cut_short = lane->moved > 0;
     return DONE;
 }
 
@@ -273,10 +286,10 @@ static void await(struct run *run, struct lane *lane, const struct step *step) {
     uint64_t wanted = (whole ? HEADER_BYTES + step->num_bytes : HEADER_BYTES) - lane->moved;
     uint32_t low_water = wanted < run->low_water_bytes ? (uint32_t)wanted : run->low_water_bytes;
     lane->blocked = 1;
-    if (low_water != lane->low_water) {
+    if (low_water != lane->connection->low_water) {
         int value = (int)low_water;
-        if (!setsockopt(lane->socket, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value))
-            lane->low_water = low_water;
+        if (!setsockopt(lane->connection->socket, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value))
+            lane->connection->low_water = low_water;
     }
 }
 
@@ -295,7 +308,7 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
         pieces[0] = (struct iovec){lane->header + before, HEADER_BYTES - before};
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2};
     uint64_t wanted = pieces[0].iov_len + length;
-    ssize_t got = recvmsg(lane->socket, &message, 0);
+    ssize_t got = recvmsg(lane->connection->socket, &message, 0);
     if (got < 0) {
         int error = errno;
         if (error == EAGAIN)
@@ -308,7 +321,7 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
     if (got == 0)
         return lost(run, lane, 0);
     lane->moved += got;
-    lane->num_bytes += got;
+    lane->connection->received_bytes += got;
     lane->moved_ns = now_ns();
     *progress = 1;
     if (before < HEADER_BYTES && lane->moved >= HEADER_BYTES) {
@@ -333,7 +346,8 @@ static int receive_ready(struct run *run, struct lane *lane, int *progress) {
         lane->added += (uint32_t)(ready - rest);
     }
     if (here < step->num_bytes) {
-        if ((uint64_t)got < wanted && !lane->ending) /* else the rest is here already, and epoll will say nothing more */
+        /* Of one that has ended the rest is here already, and epoll will say nothing more. */
+        if ((uint64_t)got < wanted && !lane->connection->ending)
             await(run, lane, step);
         return DONE;
     }
@@ -356,17 +370,17 @@ static int wait_for_news(struct run *run) {
     if (left_ns <= 0)
         return LATE;
     int64_t left_ms = left_ns / 1000000 + 1;
-    int found = epoll_wait(run->epoll, events, MAX_EVENTS, left_ms > 3600000 ? 3600000 : (int)left_ms);
-    int outcome = found < 0 ? WOKEN : DONE;
+    int found = epoll_wait(run->epoll, events, MAX_EVENTS, left_ms > LOOK_MS ? LOOK_MS : (int)left_ms);
+    int outcome = found <= 0 ? WOKEN : DONE; /* a signal that came just before the wait is found at the next look */
     for (int each = 0; each < found; each++) {
         if (events[each].data.fd == run->wake)
             outcome = WOKEN;
         for (uint32_t number = 0; number < run->num_lanes; number++) {
             struct lane *lane = &run->lanes[number];
-            if (run->zero_copy_bytes && lane->sends && lane->socket == events[each].data.fd &&
+            if (run->zero_copy_bytes && lane->sends && lane->connection->socket == events[each].data.fd &&
                 events[each].events & EPOLLERR && hear_ends(run, lane))
                 events[each].events &= ~(uint32_t)EPOLLERR; /* that was no error */
-            if (lane->socket == events[each].data.fd &&
+            if (lane->connection->socket == events[each].data.fd &&
                 events[each].events & (lane->sends ? EPOLLOUT | EPOLLERR | EPOLLHUP : EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP))
                 lane->blocked = 0;
         }
@@ -380,7 +394,7 @@ static int wait_for_news(struct run *run) {
 }
 
 /* Make everything ready for a run of the schedule. */
-void begin_schedule(struct run *run) {
+static void begin_schedule(struct run *run) {
     int64_t begun_ns = now_ns();
     memcpy(run->steps, run->schedule, run->num_steps * sizeof *run->steps);
     for (uint32_t number = 0; number < run->num_steps; number++) {
@@ -389,9 +403,10 @@ void begin_schedule(struct run *run) {
     }
     for (uint32_t number = 0; number < run->num_lanes; number++) {
         struct lane *lane = &run->lanes[number];
-        lane->moved = lane->num_bytes = 0;
+        lane->moved = 0;
         lane->moved_ns = begun_ns;
         lane->next = lane->oldest = lane->blocked = lane->agreed = lane->added = 0;
+        lane->connection->num_completed = lane->connection->num_notified = lane->connection->num_zero_copy;
     }
     run->num_left = run->num_steps;
     run->first_ns = 0;
@@ -401,7 +416,7 @@ void begin_schedule(struct run *run) {
 }
 
 /* All of it, or as far as it goes without the caller. */
-int run_schedule(struct run *run) {
+int resume(struct run *run) {
     while (run->num_left) {
         int progress = 0;
         for (uint32_t number = 0; number < run->num_lanes; number++) {
@@ -419,4 +434,20 @@ int run_schedule(struct run *run) {
         }
     }
     return DONE;
+}
+
+/* A run on those buffers, with that memory for messages to be added, as operation `sequence` of its group: all of it, or
+ * as far as it goes without the caller, who may look into what is the matter and go on. */
+int run_schedule(struct run *run, uint64_t sequence, int64_t deadline_ns, uint8_t *slots, uint64_t input, uint64_t output,
+                 uint64_t scratch) {
+    uint32_t written = (uint32_t)sequence;
+    memcpy(run->header + SEQUENCE_AT, &written, sizeof written);
+    run->sequence = sequence;
+    run->deadline_ns = deadline_ns;
+    run->slots = slots;
+    run->bases[0] = input;
+    run->bases[1] = output;
+    run->bases[2] = scratch;
+    begin_schedule(run);
+    return resume(run);
 }

@@ -246,7 +246,7 @@ class UdpEndpoint:
         self._require_well(self._library.endpoint_look(self._address, ctypes.byref(wait_s)))
         return wait_s.value
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+    def compile(self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int) -> None:
         """See :class:`Endpoint`."""
 
     def departure(self, peer: int) -> Departure | None:

@@ -401,7 +401,7 @@ def test_streams_are_taken_in_turn() -> None:
                     assert seen.sequence == number, "the next message waits on the next stream"
                     finish(endpoint, endpoint.post_receive(0, header(size, number), memoryview(bytearray(size))))
             (total,) = endpoint.statistics().values()
-            each = [connection.sent_bytes + connection.received_bytes for connection in endpoint._peers.values()]
+            each = [peer.native.sent_bytes + peer.native.received_bytes for peer in endpoint._peers.values()]
             return total.payload_bytes_sent + total.payload_bytes_received, each
 
     for total, each in run_threads(life, groups(2)):

@@ -5,18 +5,24 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 import torch
 
-from tests.threads import run_communicators
+from tests.threads import groups, run_communicators, run_threads
+from transports.channels.base import CHANNELS
+from transports.collectives.base import COLLECTIVES
 from transports.compression.base import COMPRESSORS
 from transports.errors import FrameMismatchError, OptionError, PeerLostError, PeerTimeoutError, TransportError
+from transports.execution import communicator
 from transports.execution.communicator import Communicator, Work
 from transports.execution.operations import Transport
 from transports.execution.trace import OperationTrace
+from transports.group import Group
 
 CHANNEL_KINDS = ("memory", "tcp")
 
@@ -571,3 +577,295 @@ def test_what_a_compressor_keeps_it_keeps_by_shape() -> None:
     compression = COMPRESSORS.parse({"kind": "top_k", "ratio": 0.2})
     for shares in run_communicators(body, 2, compression=compression):
         assert max(shares) < 0.2
+
+
+def test_whoever_waits_at_once_carries_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation is reported on the thread that ran it."""
+    monkeypatch.setattr(communicator, "HAND_OVER_S", 20.0)  # however late this thread comes to wait
+
+    def life(group: Group) -> list[bool]:
+        ran_here: list[bool] = []
+        caller = threading.get_ident()
+        tcp = CHANNELS.parse("tcp")
+
+        def on_trace(_: OperationTrace) -> None:
+            ran_here.append(threading.get_ident() == caller)
+
+        with closing(Communicator(COLLECTIVES.parse("auto"), tcp, group, on_trace)) as opened:
+            values = torch.ones(4)
+            opened.all_reduce(values).wait()
+            opened.broadcast(values).wait()
+            opened.barrier().wait()
+            first, second = opened.all_reduce(values), opened.all_reduce(values)
+            second.wait()
+            first.wait()
+            left = opened.all_reduce(values)
+            left.add_done_callback(lambda _: None)
+            left.wait()
+            opened.all_reduce(values).wait(20)
+            opened.all_reduce(values, "avg").wait()
+            assert values.eq(32.0).all(), values
+        return ran_here
+
+    for ran_here in run_threads(life, groups(2)):
+        assert ran_here == [True] * 3 + [False] * 5
+
+
+def test_an_operation_that_nobody_waits_for_is_carried_out() -> None:
+    def life(opened: Communicator) -> None:
+        values = torch.ones(4)
+        work = opened.all_reduce(values)
+        deadline_s = time.monotonic() + 20
+        while not values.eq(2.0).all():
+            assert time.monotonic() < deadline_s
+            time.sleep(1e-3)
+        assert work.done()
+
+    assert run_communicators(life, 2, channel="tcp") == [None] * 2
+
+
+def test_threads_that_wait_side_by_side_keep_the_order() -> None:
+    """Each thread starts an operation, and waits, while another has one under way; all ranks start them alike."""
+    num_rounds = 200
+
+    def life(opened: Communicator) -> None:
+        tensors = [torch.full((number % 7 + 1,), 1.0) for number in range(num_rounds)]
+        works: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        failed: list[BaseException] = []
+
+        def wait() -> None:
+            while (work := works.get()) is not None:
+                try:
+                    work.wait(20)
+                except BaseException as error:  # noqa: BLE001 - passed on below
+                    failed.append(error)
+
+        other = threading.Thread(target=wait)
+        other.start()
+        for number, tensor in enumerate(tensors):
+            work = opened.all_reduce(tensor)
+            works.put(work)
+            if number % 3:
+                work.wait()
+        works.put(None)
+        other.join()
+        assert not failed, failed
+        assert all(tensor.eq(3.0).all() for tensor in tensors)
+
+    assert run_communicators(life, 3, channel="tcp") == [None] * 3
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_tensor_freed_before_its_turn_is_reported_and_breaks_nothing(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicator, "HAND_OVER_S", 20.0)  # its turn comes after that, however late it is freed
+
+    def life(opened: Communicator) -> None:
+        freed, values = torch.ones(4), torch.ones(4)
+        work = opened.all_reduce(freed)
+        freed.untyped_storage().resize_(0)
+        if not waits:
+            work.add_done_callback(lambda _: None)
+        with pytest.raises(OptionError, match="its storage was freed"):
+            work.wait()
+        opened.all_reduce(values).wait(20)
+        assert values.eq(2.0).all()
+
+    assert run_communicators(life, 2, channel="tcp") == [None] * 2
+
+
+INTERRUPTED = """
+import signal, sys, threading, time, torch
+from tests.threads import groups
+from transports.channels.base import CHANNELS
+from transports.collectives.base import COLLECTIVES
+from transports.errors import TransportError
+from transports.execution.communicator import Communicator
+first, second = groups(2)
+opened = {}
+def open(group):
+    opened[group.rank] = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), group)
+thread = threading.Thread(target=open, args=(second,))
+thread.start(); open(first); thread.join()
+class Interrupted(Exception): pass
+def handle(*_):
+    if sys.argv[1] == "close": opened[0].close()
+    elif sys.argv[1] == "wait": opened[0].barrier().wait()
+    else: raise Interrupted
+signal.signal(signal.SIGALRM, handle)
+values, others = torch.ones(4), torch.ones(4)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+work = opened[0].all_reduce(values)
+try:
+    work.wait()
+except (Interrupted, TransportError, RuntimeError) as error:
+    print(type(error).__name__, error)
+if sys.argv[1] == "raise":
+    opened[1].all_reduce(others).wait()
+    work.wait()
+    print(values.tolist())
+    done = opened[1].all_reduce(others)
+    done.add_done_callback(lambda _: None)
+    opened[0].all_reduce(values).wait()
+    done.wait()
+    print(values.tolist(), others.tolist())
+"""
+
+
+INTERRUPTED_OFTEN = """
+import random, signal, sys, threading, torch
+from tests.threads import groups
+from transports.channels.base import CHANNELS
+from transports.collectives.base import COLLECTIVES
+from transports.execution.communicator import Communicator
+ROUNDS = 300
+members, traces, failed = groups(2), [], []
+def other():
+    opened = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), members[1])
+    values = torch.ones(3000)
+    for number in range(ROUNDS):
+        values.fill_(number)
+        opened.all_reduce(values).wait()
+        if not values.eq(number + 1).all(): failed.append(number)
+    done.wait()
+    opened.close()
+done = threading.Event()
+thread = threading.Thread(target=other)
+thread.start()
+opened = Communicator(COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), members[0], traces.append)
+class Interrupted(Exception): pass
+waiting, num_interrupted = False, 0
+def handle(*_):
+    if waiting: raise Interrupted
+signal.signal(signal.SIGALRM, handle)
+values, generator = torch.ones(3000), random.Random(1)
+for number in range(ROUNDS):
+    values.fill_(1)
+    work = opened.all_reduce(values)
+    signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-6, 400e-6))
+    while True:
+        try:
+            try:
+                waiting = True
+                work.wait()
+            finally:
+                waiting = False
+            break
+        except Interrupted:
+            num_interrupted += 1
+    if not values.eq(number + 1).all(): failed.append(number)
+signal.setitimer(signal.ITIMER_REAL, 0)
+done.set()
+thread.join()
+opened.close()
+print(failed, len(traces), num_interrupted > ROUNDS / 20)
+"""
+
+
+def run_script(script: str, *arguments: str) -> list[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", script, *arguments], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert not ended.stderr, ended.stderr
+    return ended.stdout.splitlines()
+
+
+def interrupted(how: str) -> list[str]:
+    return run_script(INTERRUPTED, how)
+
+
+def test_an_operation_whose_wait_was_interrupted_goes_on() -> None:
+    assert interrupted("raise") == ["Interrupted ", "[2.0, 2.0, 2.0, 2.0]", f"{[4.0] * 4} {[4.0] * 4}"]
+
+
+def test_a_signals_handler_may_close_the_group_that_is_waited_for() -> None:
+    assert interrupted("close") == ["TransportError rank 0 closed the group itself"]
+
+
+def test_wherever_a_wait_is_interrupted_each_operation_is_done_once() -> None:
+    assert run_script(INTERRUPTED_OFTEN) == ["[] 300 True"]
+
+
+def test_a_signals_handler_that_waits_inside_an_operation_is_refused() -> None:
+    (line,) = interrupted("wait")
+    assert line.startswith("RuntimeError a signal's handler cannot wait for a collective"), line
+
+
+def test_another_thread_may_close_the_group_that_is_waited_for() -> None:
+    is_closed = threading.Event()
+
+    def life(opened: Communicator) -> str:
+        if opened.rank == 1:
+            wait_for(is_closed)
+            return ""
+        timer = threading.Timer(0.1, opened.close)
+        timer.start()
+        with pytest.raises(TransportError) as raised:
+            opened.all_reduce(torch.ones(4)).wait()
+        timer.join()
+        is_closed.set()
+        return str(raised.value)
+
+    assert run_communicators(life, 2, channel="tcp") == ["rank 0 closed the group itself", ""]
+
+
+def test_an_error_that_a_waiter_comes_upon_fails_what_other_threads_have_queued() -> None:
+    def life(opened: Communicator) -> list[str]:
+        if opened.rank == 1:
+            opened.all_reduce(torch.ones(4)).wait(20)
+            return []
+        opened.all_reduce(torch.ones(4)).wait(20)
+        errors: list[str] = []
+        begun = threading.Event()
+
+        def queue_another() -> None:
+            wait_for(begun)
+            time.sleep(0.05)  # the other waits, or has failed: it gets the same error either way
+            with pytest.raises(PeerLostError) as raised:
+                opened.all_reduce(torch.ones(4)).wait(20)
+            errors.append(str(raised.value))
+
+        thread = threading.Thread(target=queue_another)
+        thread.start()
+        begun.set()
+        with pytest.raises(PeerLostError) as raised:
+            opened.all_reduce(torch.ones(4)).wait()
+        thread.join()
+        return [*errors, str(raised.value)]
+
+    found, _ = run_communicators(life, 2, channel="tcp")
+    assert len(found) == 2
+    assert all(each.startswith("rank 1 is lost") for each in found), found
+
+
+def test_groups_may_be_waited_for_in_any_order() -> None:
+    """Whoever waits in one group carries nothing out in the other, whose operation has to go on all the same."""
+
+    def life(members: tuple[Group, Group]) -> list[float]:
+        ring, tcp, values = COLLECTIVES.parse("ring"), CHANNELS.parse("tcp"), torch.ones(2)
+        with closing(Communicator(ring, tcp, members[0])) as one, closing(Communicator(ring, tcp, members[1])) as two:
+            for _ in range(20):
+                works = [one.all_reduce(values[:1]), two.all_reduce(values[1:])]
+                for work in works if members[0].rank else works[::-1]:
+                    work.wait()
+        return values.tolist()
+
+    assert run_threads(life, list(zip(groups(2), groups(2), strict=True))) == [[2.0**20] * 2] * 2
+
+
+def test_a_work_that_is_over_keeps_no_tensor() -> None:
+    def life(opened: Communicator) -> bool:
+        values, others = torch.ones(4), torch.ones(4)
+        kept = [opened.all_reduce(values), opened.all_reduce(others, "avg")]
+        references = [weakref.ref(values), weakref.ref(others)]
+        for work in kept:
+            work.wait()
+        del values, others
+        deadline_s = time.monotonic() + 20
+        while any(reference() is not None for reference in references):
+            assert time.monotonic() < deadline_s
+            time.sleep(1e-3)
+        return True
+
+    assert run_communicators(life, 2, channel="tcp") == [True] * 2

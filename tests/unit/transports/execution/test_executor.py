@@ -12,7 +12,7 @@ from transports.channels.base import Completion, Header, PeerStatistics
 from transports.channels.framing import DTYPES, OPERATIONS
 from transports.collectives.base import Chunk, Collective, Operation, Step, World
 from transports.collectives.schedules.dependencies import Dependencies
-from transports.execution.executor import SEND_WINDOW, WINDOW, Executor
+from transports.execution.executor import SEND_WINDOW, WINDOW, Exchange, Executor
 
 FLOAT32 = DTYPES.index("float32")
 
@@ -71,7 +71,7 @@ class _Script:
     def peek(self, peer: int, deadline_s: float) -> Header | None:
         raise AssertionError("who sends what is known")
 
-    def compile(self, steps: Sequence[Step], order: Dependencies, element_bytes: int) -> None:
+    def compile(self, steps: Sequence[Step], order: Dependencies, header: Header, reduction: int) -> None:
         return None
 
     def departure(self, peer: int) -> None:
@@ -96,14 +96,8 @@ def step(kind: str, start: int, count: int, peer: int = 1) -> Step:
 
 def run(steps: tuple[Step, ...], endpoint: _Script, output: torch.Tensor) -> float | None:
     executor = Executor(_Given(steps=steps), endpoint, world=World(num_workers=3), participant=0, group=9)
-    return executor.run(
-        "all_reduce",
-        {"output": output},
-        dtype=FLOAT32,
-        num_elements=len(output),
-        sequence=5,
-        deadline_s=time.monotonic() + 10,
-    )
+    program = executor.program(Exchange("all_reduce", len(output), FLOAT32))
+    return executor.run(program, {"output": output}, sequence=5, deadline_s=time.monotonic() + 10)
 
 
 def test_a_send_is_posted_when_its_values_have_been_added() -> None:
