@@ -152,13 +152,14 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
 
     Its time and parts, the scaling factor, bytes and utilisation of each link, the critical path and what decides, by
     the cost model; beside it what other models say. `testbed fit` measures the cost model's parameters on this machine;
-    without it they are defaults. Of workload allreduce: the time of each size on each stack.
+    without it they are defaults. `dilation: auto` is what it is for a run here. Of workload allreduce: the time of each
+    size on each stack.
 
     Example: testbed predict experiments/quickstart.yaml --set link.rate=1gbit --json
     """
     from testbed.experiment.experiment import load
+    from testbed.machine.doctor import plan_in_theory
     from testbed.machine.fit import expected_error, known_costs
-    from testbed.plan.plan import make_plan
     from testbed.report.terminal.prediction import (
         exchanges_json,
         prediction_json,
@@ -168,20 +169,21 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
     from testbed.theory.predict import predict_exchanges, predict_iteration
 
     experiment = load(spec, overrides or [])
-    costs, expected = known_costs(), expected_error()
+    expected = expected_error()
     if experiment.workload.lone_exchanges():
-        exchanges = predict_exchanges(experiment, costs)
+        costs = known_costs()
+        exchanges = predict_exchanges(experiment, plan_in_theory, expected)
         if as_json:
             emit(exchanges_json(exchanges, costs, expected))
         else:
             render_exchanges(exchanges, costs, expected, standard_output())
         return
-    plan = make_plan(experiment, costs=costs)
-    found = predict_iteration(plan)
+    plan = plan_in_theory(experiment)
+    found = predict_iteration(plan, expected)
     if as_json:
-        emit(prediction_json(found, expected))
+        emit(prediction_json(found, plan, expected))
     else:
-        render_prediction(found, plan.costs, expected, standard_output())
+        render_prediction(found, plan, expected, standard_output())
 
 
 @commands.command(epilog=EPILOG, short_help="Simulate a spec's flows, with thousands of workers if requested.")

@@ -115,13 +115,20 @@ def missing_for_data_plane(kind: str) -> str:
     return data_plane(kind).problem()
 
 
+def plan_in_theory(experiment: Experiment) -> Plan:
+    """The plan of :func:`plan_here`, dilated alike and with the same costs of hosts, for models: whether this machine
+    has the cores and the kernel for a run does not matter. Raises SpecError, and MissingRequirementError where
+    `dilation: auto` goes by what nobody has measured."""
+    return _planned(experiment)
+
+
 def plan_here(experiment: Experiment) -> Plan:
     """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
 
     Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
     MissingRequirementError for transports that its kernel has not.
     """
-    plan = _plan_here(experiment)
+    plan = _planned(experiment)
     if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
         raise SpecError("\n".join(missing))
     if missing := _missing_for_transports(plan):
@@ -129,7 +136,7 @@ def plan_here(experiment: Experiment) -> Plan:
     return plan
 
 
-def _plan_here(experiment: Experiment) -> Plan:
+def _planned(experiment: Experiment) -> Plan:
     def planned_at(dilation: float, reason: str = "") -> Plan:
         return make_plan(
             experiment,

@@ -6,6 +6,7 @@ Least squares of relative errors, so that a short exchange counts as much as a l
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import exp, log
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchange_time_s, plan_links
+from testbed.theory.reach import Reach
 from testbed.theory.simulation.fair_sharing import Floats
 from transports.collectives.timing import DEFAULT_COSTS, Costs
 from transports.compression.base import Exchange
@@ -29,7 +31,7 @@ class Measured(NamedTuple):
     """One exchange that was measured."""
 
     plan: Plan
-    """Of the links, the collective and the channel; its workload does not matter."""
+    """Of the links, the collective and the channel, with a workload of this one exchange."""
     exchange: Exchange
     time_s: float
     """Of the slowest worker: the median of several."""
@@ -64,6 +66,8 @@ class Fit:
     costs: Costs
     residuals: tuple[float, ...]
     """Of each measurement: predicted over measured, less 1."""
+    reach: Reach
+    """The ranges that the measurements span."""
 
     @property
     def mean_error(self) -> float:
@@ -107,7 +111,8 @@ def fit_costs(
         else:
             damping *= 4
     costs = replace(_costs(at), fitted_at=fitted_at)
-    return Fit(costs=costs, residuals=tuple(map(float, now)))
+    reach = reduce(Reach.joined, (Reach.of(each.plan) for each in measured))
+    return Fit(costs=costs, residuals=tuple(map(float, now)), reach=reach)
 
 
 def _bounded(logarithms: Floats) -> Floats:
