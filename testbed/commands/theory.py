@@ -73,7 +73,7 @@ def _link(text: str) -> tuple[float, float]:
 @commands.command(epilog=EPILOG, short_help="Is this link enough, and if not, what is the least to change?")
 def advise(
     trace: Trace,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=100_000, help="How many.", show_default=False)],
+    workers: Annotated[int, typer.Option("--workers", max=100_000, help="How many.", show_default=False)],
     link: Annotated[
         str,
         typer.Option(
@@ -123,6 +123,8 @@ def advise(
 
     most = CHANNELS.parse("tcp").goodput_fraction(_MTU)
     rate_bps, latency_s = _link(link)
+    if workers < 2:
+        raise SpecError(f"--workers: {workers} has nobody to exchange gradients with; allowed: at least 2")
     if not 0 < target < 1:
         raise SpecError(f"--target is {target:g}; it is a share between 0 and 1, such as 0.9")
     if efficiency is not None and not 0 < efficiency <= 1:

@@ -250,12 +250,12 @@ class _Timeline:
         self._at(arrives_s, lambda: self._cross(number, peer, size_bytes, 1, left_s + behind_s))
 
     def _take(self, link: int, now_s: float, size_bytes: int) -> float:
-        """When the link will have sent so many bytes that begin to come now, and all before them: a token bucket in the
-        form of the virtual scheduling algorithm (ITU-T I.371, GCRA). After rest this may lie in the past: all of them
-        are in its burst."""
-        due_s = max(self._free_s[link], now_s - self._burst_s[link]) + size_bytes * self._links.s_per_byte[link]
-        self._free_s[link] = due_s
-        return due_s
+        """When the last of so many bytes that begin to come now leave the link: a token bucket in the form of the
+        virtual scheduling algorithm (ITU-T I.371, GCRA). After rest this may lie in the past: all of them are in its
+        burst."""
+        lasts_s = size_bytes * self._links.s_per_byte[link]
+        self._free_s[link] = max(self._free_s[link], now_s - self._burst_s[link]) + lasts_s
+        return self._free_s[link]
 
     def _sent(self, number: int, peer: int, index: int) -> None:
         self._leaving.remove((number, peer))

@@ -45,8 +45,7 @@ def test_every_point_has_a_prediction() -> None:
 def test_what_is_odd_about_a_group_changes_its_predictions() -> None:
     groups = exchange_groups()
     even_s, slow_s, trunk_s = (
-        predicted_s(groups[name], "ring/tcp", 10_000_000)
-        for name in ("four", "slow_link", "dumbbell")
+        predicted_s(groups[name], "ring/tcp", 10_000_000) for name in ("four", "slow_link", "dumbbell")
     )
     assert slow_s > 3.8 * even_s
     assert trunk_s > 1.9 * even_s

@@ -13,9 +13,7 @@ from transports.collectives.timing import DEFAULT_COSTS, Costs
 
 REACH = Reach(num_workers=(2, 3), size_bytes=(100, 200), delay_s=(0.0, 1e-3), rate_bps=(3e8, 1e9), channels=("tcp",))
 FAR = Reach(num_workers=(8, 8), size_bytes=(50, 50), delay_s=(2e-2, 2e-2), rate_bps=(1e8, 1e8), channels=("udp",))
-FIT = Fit(
-    costs=Costs(host_latency_s=2e-4, fitted_at="2026-01-01T00:00:00+00:00"), residuals=(0.01, -0.03), reach=REACH
-)
+FIT = Fit(costs=Costs(host_latency_s=2e-4, fitted_at="2026-01-01T00:00:00+00:00"), residuals=(0.01, -0.03), reach=REACH)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +57,9 @@ def test_what_was_fitted_to_another_model_is_not_used(monkeypatch: pytest.Monkey
     assert expected_error() is None
 
 
-@pytest.mark.parametrize("change", [{"machine": "another"}, {"costs": {}}, {"costs": None}, {"reach": {}}, {"validated": {"a": 1}}])
+@pytest.mark.parametrize(
+    "change", [{"machine": "another"}, {"costs": {}}, {"costs": None}, {"reach": {}}, {"validated": {"a": 1}}]
+)
 def test_what_is_another_machine_s_or_not_whole_is_not_used(tmp_path: Path, change: dict[str, object]) -> None:
     keep_fit(FIT)
     path = tmp_path / "ina-testbed" / "fit.json"

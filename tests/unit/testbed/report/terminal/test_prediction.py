@@ -14,9 +14,7 @@ from testbed.theory.reach import Expected, Reach
 from transports.collectives.timing import DEFAULT_COSTS
 
 PACED = {"kind": "training", "pace": {"forward": "40ms", "backward": "80ms", "update": "30ms"}}
-REACH = Reach(
-    num_workers=(2, 8), size_bytes=(1000, 10**8), delay_s=(0.0, 0.02), rate_bps=(1e7, 1e9), channels=("tcp",)
-)
+REACH = Reach(num_workers=(2, 8), size_bytes=(1000, 10**8), delay_s=(0.0, 0.02), rate_bps=(1e7, 1e9), channels=("tcp",))
 EXPECTED = Expected(0.031, "validation", 98, REACH)
 
 
