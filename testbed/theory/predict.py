@@ -106,7 +106,8 @@ def predict_run(plan: Plan, expected: Expected | None) -> RunPrediction | None:
     """The cost model's answer alone, as :func:`predict_iteration` has it; None where nothing is exchanged."""
     if not plan.buckets:
         return None
-    time_s, missing = None, None
+    time_s: float | None = None
+    missing: str | None = None
     try:
         time_s = _Predictor(plan).run_iteration_time_s
     except SpecError as error:
@@ -134,10 +135,10 @@ def predict_exchanges(
     right; `expected` says what predictions were compared with."""
     planned(experiment)  # refuses what could not be run
     found = []
-    beyond: tuple[str, ...]
     for stack, size_bytes in experiment.workload.lone_exchanges():
         parsed = parse_stack(stack)
-        time_s, beyond = None, ()
+        time_s: float | None = None
+        beyond: tuple[str, ...] = ()
         if isinstance(parsed, Composed) and not parsed.compression.compresses:
             spec = {
                 **experiment.dump(),
@@ -221,7 +222,7 @@ class _Predictor:
         if not any(slowdown.varies for slowdown in slowdowns):
             return 1
         measured = self._plan.experiment.workload.phase_lengths().get("measured", NUM_ITERATIONS)
-        num_exchanges = sum(map(len, self._buckets))
+        num_exchanges = max(1, sum(map(len, self._buckets)))
         return max(1, min(measured, NUM_ITERATIONS, MAX_EXCHANGES // num_exchanges))
 
     def _iteration(self, number: int) -> "_Iteration":

@@ -71,7 +71,8 @@ class Links:
     queue_bytes: float = DEFAULT_QUEUE_BYTES
     """What the smallest queue on the way holds."""
     burst_bytes: Sequence[float] = ()
-    """By link, what may pass at once after it has been idle (a token bucket's depth); empty: nothing may."""
+    """By link, what may pass at once after it has been idle (a token bucket's depth); empty: nothing may. An exchange
+    begins with all of it spent, since buckets follow one another."""
 
     @classmethod
     def star(

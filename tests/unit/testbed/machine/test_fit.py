@@ -31,8 +31,10 @@ def test_without_a_fit_there_are_defaults_and_no_error() -> None:
 def test_a_fit_is_found_again_and_its_error_until_it_is_validated() -> None:
     keep_fit(FIT)
     assert known_costs() == FIT.costs
-    residuals = Expected(pytest.approx(0.02), "residuals of the fit", 2, REACH)  # type: ignore[arg-type]
-    assert expected_error() == residuals
+    residuals = expected_error()
+    assert residuals is not None
+    assert residuals == Expected(residuals.error, "residuals of the fit", 2, REACH)
+    assert residuals.error == pytest.approx(0.02)
     keep_validation({"one": ValidatedPoint(-0.035, REACH)})
     assert expected_error() == (0.035, "validation", 1, REACH)
     assert known_costs() == FIT.costs

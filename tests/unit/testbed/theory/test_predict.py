@@ -11,6 +11,7 @@ from testbed.plan.buckets import bucket_ready_s
 from testbed.plan.plan import make_plan
 from testbed.theory.predict import IterationPrediction, predict_exchanges, predict_iteration, predict_run
 from testbed.traces.schedule import ComputeSchedule
+from transports.collectives.base import COLLECTIVES
 from transports.collectives.timing import DEFAULT_COSTS, Costs
 
 WORKLOAD = {"kind": "synthetic", "layers": ["4MB", "4MB"], "forward": "100ms", "backward": "200ms"}
@@ -158,3 +159,17 @@ def test_the_mean_is_over_the_iterations_that_a_run_draws() -> None:
     drawn: dict[str, Any] = {"hosts": {"w1": {"slowdown": {"kind": "uniform"}}}}
     few, many = (run_prediction(workload={**WORKLOAD, "iterations": count}, **drawn) for count in (1, 30))
     assert few.iteration_time_s != many.iteration_time_s
+
+
+@pytest.mark.parametrize(
+    ("collective", "compression"),
+    [(kind, "none") for kind in sorted(COLLECTIVES.kinds())]
+    + [("ring", kind) for kind in ("fp16", "int8", "qsgd", "top_k", "powersgd")],
+)
+def test_a_run_never_fails_by_its_prediction(collective: str, compression: str) -> None:
+    small = {**WORKLOAD, "layers": ["40KB", "40KB"]}
+    spec = {"name": "x", "workload": small, "collective": collective, "compression": compression}
+    found = predict_run(make_plan(validate(spec)), None)
+    assert found is not None
+    assert found.iteration_time_s is not None
+    assert found.iteration_time_s > 0.3
