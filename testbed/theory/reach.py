@@ -78,10 +78,10 @@ class Reach:
                 sizes = " to ".join(map(format_size, self.size_bytes))
                 found.append(f"an exchange of {size_bytes:,} bytes ({sizes})")
         if not _within(other.delay_s, self.delay_s):
-            delays_ms = tuple(1e3 * each for each in self.delay_s)
+            delays_ms = 1e3 * self.delay_s[0], 1e3 * self.delay_s[1]
             found.append(f"really {1e3 * other.delay_s[1]:.3g} ms from worker to worker ({_span(delays_ms)} ms)")
         if not _within(other.rate_bps, self.rate_bps):
-            rates = tuple(each / 1e6 for each in self.rate_bps)
+            rates = self.rate_bps[0] / 1e6, self.rate_bps[1] / 1e6
             found.append(f"links of really {other.rate_bps[0] / 1e6:.4g} Mbit/s ({_span(rates)} Mbit/s)")
         found += [
             f"channel {each} ({', '.join(self.channels)})" for each in other.channels if each not in self.channels
