@@ -321,7 +321,6 @@ def test_hosts_cost_a_tenth_in_time_that_runs_ten_times_slower(collective: str) 
     # What hosts cost does not add up with links: while they work, shapers' bursts fill again.
     assert predicted_s(dear, 10) == pytest.approx(predicted_s(tenth, 1), rel=1e-9)
     assert predicted_s(dear, 1) > predicted_s(dear, 10) > predicted_s(free, 10)
-        assert whole_s > links_s
 
 
 def test_what_hosts_cost_is_scaled_whole() -> None:
