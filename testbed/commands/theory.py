@@ -31,7 +31,7 @@ def _link(text: str) -> tuple[float, float]:
 @commands.command(epilog=EPILOG, short_help="Is this link enough, and if not, what is the least to change?")
 def advise(
     trace: Trace,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=100_000, help="How many.", show_default=False)],
+    workers: Annotated[int, typer.Option("--workers", max=100_000, help="How many.", show_default=False)],
     link: Annotated[
         str,
         typer.Option(
@@ -81,6 +81,8 @@ def advise(
 
     most = CHANNELS.parse("tcp").goodput_fraction(_MTU)
     rate_bps, latency_s = _link(link)
+    if workers < 2:
+        raise SpecError(f"--workers: {workers} has nobody to exchange gradients with; allowed: at least 2")
     if not 0 < target < 1:
         raise SpecError(f"--target is {target:g}; it is a share between 0 and 1, such as 0.9")
     if efficiency is not None and not 0 < efficiency <= 1:
@@ -110,13 +112,14 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
 
     Its time and parts, the scaling factor, bytes and utilisation of each link, the critical path and what decides, by
     the cost model; beside it what other models say. `testbed fit` measures the cost model's parameters on this machine;
-    without it they are defaults. Of workload allreduce: the time of each size on each stack.
+    without it they are defaults. `dilation: auto` is what it is for a run here. Of workload allreduce: the time of each
+    size on each stack.
 
     Example: testbed predict experiments/quickstart.yaml --set link.rate=1gbit --json
     """
     from testbed.experiment.experiment import load
+    from testbed.machine.doctor import plan_in_theory
     from testbed.machine.fit import expected_error, known_costs
-    from testbed.plan.plan import make_plan
     from testbed.report.terminal.prediction import (
         exchanges_json,
         prediction_json,
@@ -126,20 +129,21 @@ def predict(spec: Spec, overrides: Set = None, as_json: Json = False) -> None:
     from testbed.theory.predict import predict_exchanges, predict_iteration
 
     experiment = load(spec, overrides or [])
-    costs, expected = known_costs(), expected_error()
+    expected = expected_error()
     if experiment.workload.lone_exchanges():
-        exchanges = predict_exchanges(experiment, costs)
+        costs = known_costs()
+        exchanges = predict_exchanges(experiment, plan_in_theory, expected)
         if as_json:
             emit(exchanges_json(exchanges, costs, expected))
         else:
             render_exchanges(exchanges, costs, expected, standard_output())
         return
-    plan = make_plan(experiment, costs=costs)
-    found = predict_iteration(plan)
+    plan = plan_in_theory(experiment)
+    found = predict_iteration(plan, expected)
     if as_json:
-        emit(prediction_json(found, expected))
+        emit(prediction_json(found, plan, expected))
     else:
-        render_prediction(found, plan.costs, expected, standard_output())
+        render_prediction(found, plan, expected, standard_output())
 
 
 @commands.command(epilog=EPILOG, short_help="Simulate a spec's flows, with thousands of workers if requested.")

@@ -115,21 +115,11 @@ def missing_for_data_plane(kind: str) -> str:
     return data_plane(kind).problem()
 
 
-def plan_here(experiment: Experiment) -> Plan:
-    """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
+def plan_in_theory(experiment: Experiment) -> Plan:
+    """The plan of :func:`plan_here`, dilated alike and with the same costs of hosts, for models: whether this machine
+    has the cores and the kernel for a run does not matter. Raises SpecError, and MissingRequirementError where
+    `dilation: auto` goes by what nobody has measured."""
 
-    Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
-    MissingRequirementError for transports that its kernel has not.
-    """
-    plan = _plan_here(experiment)
-    if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
-        raise SpecError("\n".join(missing))
-    if missing := _missing_for_transports(plan):
-        raise MissingRequirementError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
-    return plan
-
-
-def _plan_here(experiment: Experiment) -> Plan:
     def planned_at(dilation: float, reason: str = "") -> Plan:
         return make_plan(
             experiment,
@@ -145,6 +135,20 @@ def _plan_here(experiment: Experiment) -> Plan:
     if undilatable := experiment.undilatable():  # requested, even where this machine would need none
         raise SpecError("\n".join(undilatable))
     return planned_at(*chosen_dilation(known_budget(), experiment.packet_bytes, planned_at))
+
+
+def plan_here(experiment: Experiment) -> Plan:
+    """The plan of a run on this machine: `link.backend: auto` is the first backend that can do it and works here.
+
+    Raises SpecError for combinations that cannot be right, and for cores that this machine has not;
+    MissingRequirementError for transports that its kernel has not.
+    """
+    plan = plan_in_theory(experiment)
+    if missing := missing_cores(plan.hosts, frozenset(os.sched_getaffinity(0))):
+        raise SpecError("\n".join(missing))
+    if missing := _missing_for_transports(plan):
+        raise MissingRequirementError("this machine cannot run that plan:\n  " + "\n  ".join(missing))
+    return plan
 
 
 def congestion_controls() -> list[str]:

@@ -1,34 +1,64 @@
-"""What `testbed fit` found on this machine, kept beside its budget."""
+"""What `testbed fit` found on this machine and what `testbed bench predictions` then found it to be off by, kept beside
+its budget."""
 
+import hashlib
+import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any, Final, Literal, NamedTuple
+from functools import reduce
+from statistics import fmean
+from typing import Any, Final, NamedTuple
 
+import testbed.plan.prediction
+import testbed.theory.fit
+import transports.collectives.timing
 from testbed.calibration.cache import cache_directory, machine_digest
 from testbed.errors import MissingRequirementError
 from testbed.theory.fit import Fit
+from testbed.theory.reach import Expected, Reach
 from transports.collectives.timing import DEFAULT_COSTS, Costs
 
 _FILE: Final = "fit.json"
+_MODEL: Final = (transports.collectives.timing, testbed.plan.prediction, testbed.theory.fit)
+"""What parameters mean: those that were fitted to another model are none of this one's."""
 
 
-class Expected(NamedTuple):
-    """By how much predictions were off where they were compared with measurements: the mean of the magnitudes."""
+class ValidatedPoint(NamedTuple):
+    """One comparison of a prediction with a measurement that no fit has seen."""
 
     error: float
-    source: Literal["residuals of the fit", "validation"]
+    """Predicted over measured, less 1."""
+    reach: Reach
+    """Of that point."""
+
+
+def _digest() -> str:
+    """Of the machine, what makes links on it, and the model."""
+    sources = "".join(inspect.getsource(module) for module in _MODEL)
+    return f"{machine_digest()}-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
 
 
 def keep_fit(fit: Fit) -> None:
     """In the user's cache, for :func:`known_costs`; what an earlier fit was found to be off by is forgotten. Raises
     MissingRequirementError when it cannot be written."""
-    _keep({"machine": machine_digest(), "costs": asdict(fit.costs), "mean_error": fit.mean_error})
+    _keep(
+        {
+            "machine": _digest(),
+            "costs": asdict(fit.costs),
+            "residuals": list(fit.residuals),
+            "reach": asdict(fit.reach),
+            "validated": {},
+        }
+    )
 
 
-def keep_validation(mean_error: float) -> None:
-    """Beside the fit that was validated, by all listed points; nothing where there is none."""
+def keep_validation(points: Mapping[str, ValidatedPoint]) -> None:
+    """Beside the fit that was validated, by their names, what was measured before included; nothing where there is no
+    fit."""
     if (found := _found()) is not None:
-        _keep({**found, "validated_mean_error": mean_error})
+        kept = {name: {"error": point.error, "reach": asdict(point.reach)} for name, point in points.items()}
+        _keep({**found, "validated": {**found["validated"], **kept}})
 
 
 def _keep(kept: dict[str, Any]) -> None:
@@ -49,9 +79,19 @@ def _found() -> dict[str, Any] | None:
         costs, numbers = found["costs"], ("host_latency_s", "message_s", "addition_s_per_byte", "link_share")
         whole = all(isinstance(costs[name], float) and costs[name] > 0 for name in numbers)
         named = set(costs) == {each.name for each in fields(Costs)}
-        return found if whole and named and found["machine"] == machine_digest() else None
-    except (OSError, ValueError, TypeError, KeyError):
+        _expected(found)
+        return found if whole and named and found["machine"] == _digest() else None
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
+
+
+def _expected(found: Mapping[str, Any]) -> Expected:
+    fitted, points = Reach.of_json(found["reach"]), found["validated"].values()
+    if not points:
+        errors = [abs(float(residual)) for residual in found["residuals"]]
+        return Expected(fmean(errors), "residuals of the fit", len(errors), fitted)
+    reach = reduce(Reach.joined, (Reach.of_json(point["reach"]) for point in points), fitted)
+    return Expected(fmean(abs(float(point["error"])) for point in points), "validation", len(points), reach)
 
 
 def known_costs() -> Costs:
@@ -61,10 +101,7 @@ def known_costs() -> Costs:
 
 
 def expected_error() -> Expected | None:
-    """Of predictions with :func:`known_costs`; None with the defaults, which nobody has compared with this machine."""
+    """Of predictions with :func:`known_costs`, and where it holds: by the points that were compared so far, or, as long
+    as none was, by the residuals. None with the defaults, which nobody has compared with this machine."""
     found = _found()
-    if found is None:
-        return None
-    if (validated := found.get("validated_mean_error")) is not None:
-        return Expected(float(validated), "validation")
-    return Expected(float(found["mean_error"]), "residuals of the fit")
+    return None if found is None else _expected(found)

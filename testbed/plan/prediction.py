@@ -90,6 +90,7 @@ def plan_links(
         latency_s=lambda pair: path_of(pair)[1],
         header_bytes=header_bytes,
         queue_bytes=min((direction.requested.queue_bytes for direction in shaped), default=DEFAULT_QUEUE_BYTES),
+        burst_bytes=tuple(direction.shaper.burst_bytes if direction.shaper else 0.0 for direction in directions),
     )
 
 

@@ -277,6 +277,29 @@ class AllReduceSummary(_Part):
     """The link that workers share, `s0 -> s1`, that decides: it needs more time for its bytes than any worker's own."""
 
 
+class PredictionSummary(_Part):
+    """What the cost model said of the iterations before they were measured; virtual seconds. Errors are predicted over
+    measured, less 1."""
+
+    iteration_time_s: float | None
+    """The mean; None: not predicted, and `missing` says why."""
+    missing: str | None
+    iteration_error: float | None
+    """Against the mean that was measured; None: one of the two is not known."""
+    allreduce_error: float | None
+    """Of `allreduce.predicted_s`, against `allreduce.time_s`."""
+    expected_error: float | None
+    """The mean magnitude where predictions were compared with measurements; it holds where `outside` is empty. None:
+    nobody has compared any with this machine."""
+    expected_error_source: Literal["validation", "residuals of the fit"] | None
+    num_points: int
+    """That the expected error was found by."""
+    outside: list[str]
+    """In what the run lies beyond what predictions were compared with."""
+    fitted_at: str | None
+    """When the costs of hosts were fitted (ISO 8601); None: they are defaults."""
+
+
 class CommandExit(_Part):
     """How one worker's command ended."""
 
@@ -425,6 +448,8 @@ class Results(_Part):
     background: list[BackgroundSummary]
     machine: MachineSummary | None
     allreduce: AllReduceSummary | None
+    prediction: PredictionSummary | None = None
+    """None: nothing is exchanged that a model knows of."""
     compression: CompressionSummary | None = None
     """None: nothing was compressed."""
     synchronisation: SynchronisationSummary | None = None

@@ -80,6 +80,7 @@ def template(name: str) -> Any:
         change=wording.change_text,
         digits=number_text.digits,
         breakable=_breakable,
+        capitalize_first=lambda text: text[:1].upper() + text[1:],
         shaping_accuracy=wording.shaping_accuracy,
         measured_on=wording.measured_on,
         deviation=lambda link: wording.deviation_text(wording.deviation(link)),

@@ -182,7 +182,8 @@ def breakdown(record: Record) -> Figure | None:
                 "hovertemplate": "%{y:.4g} ms",
             }
             for name, column, color in parts
-        ],
+        ]
+        + _predicted_line(record, iterations["index"].to_list()),
         "layout": {
             "height": 320,
             "barmode": "stack",
@@ -192,6 +193,24 @@ def breakdown(record: Record) -> Figure | None:
             "yaxis": {"title": {"text": "milliseconds"}},
         },
     }
+
+
+def _predicted_line(record: Record, indices: list[int]) -> list[Figure]:
+    """The predicted mean of all iterations, dashed; nothing where none was predicted."""
+    prediction = record.summary.prediction
+    if prediction is None or prediction.iteration_time_s is None:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "predicted mean",
+            "x": [indices[0] - 0.5, indices[-1] + 0.5],
+            "y": [rounded(1e3 * prediction.iteration_time_s)] * 2,
+            "line": {"color": GREY, "width": 1.5, "dash": "dash"},
+            "hovertemplate": "%{y:.4g} ms",
+        }
+    ]
 
 
 def loss(record: Record) -> Figure | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         LinkSummary,
         MachineSummary,
         Outcome,
+        PredictionSummary,
         PrometheusSummary,
         Summary,
         SynchronisationSummary,
@@ -69,8 +70,8 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "switches or servers.",
     "schedule_bound": "What this collective's own bytes need at least on the most loaded link, those of switches and "
     "servers included.",
-    "predicted": "Alpha-beta model: latency of every round, then bytes at the goodput of those links; or the "
-    "time the most loaded link that workers share needs, if that is longer.",
+    "predicted": "By the cost model, before anything was measured: every message of the schedule on the plan's links, "
+    "and what hosts add; or the time the most loaded link that workers share needs, if that is longer.",
 }
 
 DEFINITIONS_PAGE: Final = "docs/definitions.md"
@@ -121,6 +122,30 @@ def costs_text(costs: "Costs") -> str:
         f"message, {costs.addition_s_per_byte * 1e9:.3g} ns to add a byte, {100 * costs.link_share:.1f} % of what "
         f"headers leave of a link ({by})"
     )
+
+
+def reach_text(outside: Sequence[str], error: float | None, source: str | None, num_points: int) -> str:
+    """How far a prediction may be trusted: the error that was found where it was compared with measurements, or why
+    there is none to state."""
+    beyond = f"outside what predictions were compared with: {'; '.join(outside)}"
+    if error is None or source is None:
+        defaults = "with defaults that nobody has compared with this machine (`testbed fit`)"
+        return f"{defaults}, and {beyond}" if outside else defaults
+    if outside:
+        return f"{beyond}; no error is known there"
+    return f"expect to be off by {percent_text(error)} on the mean ({source}, {num_points} points)"
+
+
+def prediction_text(prediction: "PredictionSummary") -> tuple[str, str]:
+    """The predicted iteration, and by how much it is off what was measured, with how far it reaches."""
+    reach = reach_text(
+        prediction.outside, prediction.expected_error, prediction.expected_error_source, prediction.num_points
+    )
+    if prediction.iteration_time_s is None:
+        return DASH, f"not predicted: {prediction.missing}"
+    error = prediction.iteration_error
+    off = "" if error is None else f"{100 * error:+.1f} % off the measured mean; "
+    return time_text(prediction.iteration_time_s), f"by the cost model, {off}{reach}"
 
 
 def bounds_text(allreduce: "AllReduceSummary") -> str:

@@ -22,6 +22,7 @@ from testbed.errors import (
 from testbed.experiment.changes import ScheduledChange
 from testbed.experiment.experiment import Experiment
 from testbed.machine.doctor import plan_here, require
+from testbed.machine.fit import expected_error
 from testbed.measure.capture import captured_links, capturing, require_dumpcap
 from testbed.measure.sampler import LinkSampler
 from testbed.metrics.aggregators import scraped_aggregators
@@ -42,6 +43,7 @@ from testbed.run.session import Session, session
 from testbed.run.user_command import redirections
 from testbed.system import environment
 from testbed.system.run_state import new_run_id
+from testbed.theory.predict import predict_run
 from testbed.verdict.facts import COMPLETED, End
 from testbed.verdict.run_results import RunResults
 from testbed.verdict.summarize import summarize
@@ -141,6 +143,7 @@ class _Run:
             writer=self.writer,
             calibration=Calibration(mode=calibration_mode),
             setup=setup_text(experiment),
+            predicted=predict_run(plan, expected_error()),
         )
         self.environment = environment.describe()
         self.status_file = StatusFile(self._status(), progress)

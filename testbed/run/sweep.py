@@ -13,6 +13,7 @@ from testbed.errors import Interrupted, MissingRequirementError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import PointErrors, Sweep, settings_text
 from testbed.machine.doctor import plan_here, require
+from testbed.machine.fit import expected_error
 from testbed.plan.plan import Plan
 from testbed.record import number_text
 from testbed.record.reader import results_of
@@ -20,6 +21,7 @@ from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import ComparedPoint, Comparison
 from testbed.run.run import RunStoppedError, require_iterations
+from testbed.theory.predict import predict_run
 
 EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = 4
@@ -60,7 +62,7 @@ def found(
     sweep: Sweep, plans: Sequence[Plan], *, output: Path, force: bool = False, outcomes: Container[Outcome] = ("valid",)
 ) -> Comparison:
     """The sweep with the newest results of such outcomes that its points have below `output`; none with `force`."""
-    points = []
+    points, expected = [], expected_error()
     for point, plan in zip(sweep.points, plans, strict=True):
         experiment = point.experiment
         results = [] if force else results_of(output, name=experiment.name, spec_sha256=experiment.sha256())
@@ -72,6 +74,7 @@ def found(
                 bound_s=plan.prediction.bound_s,
                 schedule_bound_s=plan.prediction.schedule_bound_s,
                 predicted_s=plan.prediction.predicted_s,
+                predicted=predict_run(plan, expected),
                 num_requested=sweep.repeat,
                 runs=tuple(standing[-sweep.repeat :]),
             )

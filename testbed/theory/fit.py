@@ -1,11 +1,14 @@
 """What hosts add to links, fitted to exchanges that were measured: the parameters of the cost model. Pure.
 
-Least squares of relative errors, so that a short exchange counts as much as a long one, by Levenberg and Marquardt
-(Marquardt, SIAM 11, 1963) on the logarithms of the parameters, which are above zero.
+Relative errors, so that a short exchange counts as much as a long one, by Levenberg and Marquardt (Marquardt, SIAM
+11, 1963) on the logarithms of the parameters, which are above zero. Squares as long as errors are small, magnitudes
+beyond (Huber, Annals of Mathematical Statistics 35, 1964), so that one measurement that a busy machine has spoilt
+does not move what all others agree on.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import exp, log
 from typing import Final, NamedTuple
 
@@ -13,6 +16,7 @@ import numpy as np
 
 from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchange_time_s, plan_links
+from testbed.theory.reach import Reach
 from testbed.theory.simulation.fair_sharing import Floats
 from transports.collectives.timing import DEFAULT_COSTS, Costs
 from transports.compression.base import Exchange
@@ -23,13 +27,15 @@ _CEILINGS: Final = {"host_latency_s": 1.0, "message_s": 1.0, "addition_s_per_byt
 """A link's share may be a little above 1: a burst goes beyond the shaper's rate."""
 _STEP: Final = 0.05
 _NUM_ROUNDS: Final = 25
+_SMALL: Final = 0.01
+"""Errors below are squared."""
 
 
 class Measured(NamedTuple):
     """One exchange that was measured."""
 
     plan: Plan
-    """Of the links, the collective and the channel; its workload does not matter."""
+    """Of the links, the collective and the channel, with a workload of this one exchange."""
     exchange: Exchange
     time_s: float
     """Of the slowest worker: the median of several."""
@@ -64,6 +70,8 @@ class Fit:
     costs: Costs
     residuals: tuple[float, ...]
     """Of each measurement: predicted over measured, less 1."""
+    reach: Reach
+    """The ranges that the measurements span."""
 
     @property
     def mean_error(self) -> float:
@@ -95,19 +103,35 @@ def fit_costs(
     now, damping = residuals(at), 1e-2
     for _ in range(_NUM_ROUNDS):
         slopes = np.stack([(residuals(at + _STEP * each) - now) / _STEP for each in np.eye(len(at))], axis=1)
-        normal = slopes.T @ slopes
-        step = np.linalg.solve(normal + damping * (np.diag(np.diag(normal)) + 1e-9 * np.eye(len(at))), -slopes.T @ now)
+        weighted = slopes * _weights(now)[:, None]
+        normal = weighted.T @ slopes
+        step = np.linalg.solve(
+            normal + damping * (np.diag(np.diag(normal)) + 1e-9 * np.eye(len(at))), -weighted.T @ now
+        )
         tried = _bounded(at + np.clip(step, -1.0, 1.0))
         then = residuals(tried)
-        if float(then @ then) < float(now @ now):
-            small = float(now @ now) - float(then @ then) < 1e-6 * float(now @ now)
+        if _loss(then) < _loss(now):
+            small = _loss(now) - _loss(then) < 1e-6 * _loss(now)
             at, now, damping = tried, then, damping / 3
             if small:
                 break
         else:
             damping *= 4
     costs = replace(_costs(at), fitted_at=fitted_at)
-    return Fit(costs=costs, residuals=tuple(map(float, now)))
+    reach = reduce(Reach.joined, (Reach.of(each.plan) for each in measured))
+    return Fit(costs=costs, residuals=tuple(map(float, now)), reach=reach)
+
+
+def _weights(residuals: Floats) -> Floats:
+    """Of iteratively reweighted least squares."""
+    return _SMALL / np.maximum(np.abs(residuals), _SMALL)
+
+
+def _loss(residuals: Floats) -> float:
+    """Huber's."""
+    magnitudes = np.abs(residuals)
+    small = np.minimum(magnitudes, _SMALL)
+    return float((small * (magnitudes - small / 2)).sum())
 
 
 def _bounded(logarithms: Floats) -> Floats:

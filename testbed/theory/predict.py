@@ -6,7 +6,7 @@ stand models that know less (architectures, the DAG of S-SGD, full utilisation) 
 nothing of hosts (the flow simulation), so that one sees how far they are apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Literal, NamedTuple
@@ -17,27 +17,25 @@ from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.slowdowns.base import iteration_random
 from testbed.experiment.workloads.base import Workload
 from testbed.plan.buckets import bucket_ready_s, exchanges_by_bucket
-from testbed.plan.plan import Plan, make_plan
+from testbed.plan.plan import Plan
 from testbed.plan.prediction import exchange_time_s, plan_links
 from testbed.theory import dag
 from testbed.theory.architectures import ARCHITECTURES, Architecture, Servers
 from testbed.theory.architectures import Links as ArchitectureLinks
+from testbed.theory.reach import Expected, outside
 from testbed.theory.simulation.simulate import simulate
 from testbed.theory.what_if import FullAggregation, FullRing
 from testbed.traces.table import Layer, LayerTable
 from transports.bench.stacks import Composed, parse_stack
 from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES, Collective
-from transports.collectives.timing import IDLE_S, Costs, Links, exchange_times_s
+from transports.collectives.timing import IDLE_S, Links, exchange_times_s
 from transports.compression.base import Exchange
 
-NUM_ITERATIONS: Final = 8
-"""Over which stragglers are drawn, and the mean is taken; without stragglers the second stands for all."""
-VALIDATED_WORKERS: Final = (2, 8)
-VALIDATED_BYTES: Final = (64 * 1024, 100_000_000)
-VALIDATED_DELAY_S: Final = 20e-3
-"""One way from worker to worker: two links of 10 ms."""
-VALIDATED_RATE_BPS: Final = (10e6, 1e9)
+NUM_ITERATIONS: Final = 32
+"""Over which stragglers are drawn, at most, for the mean; where all iterations are alike one stands for all."""
+MAX_EXCHANGES: Final = 400
+"""That are timed for them, message by message: of many buckets fewer iterations are drawn, one at least."""
 Decider = Literal["computing", "links", "latency", "hosts"]
 
 
@@ -82,13 +80,41 @@ class IterationPrediction:
     models: dict[str, float | None]
     """The iteration's time by other models, in seconds; None where one does not apply."""
     outside: tuple[str, ...]
-    """In what the experiment lies beyond what the model was validated for; empty: it lies inside."""
+    """In what the experiment lies beyond what predictions were compared with; empty: it lies inside."""
     fitted_at: str | None
 
 
-def predict_iteration(plan: Plan) -> IterationPrediction:
-    """Of a plan's experiment. Raises SpecError for what has no iterations to predict."""
-    return _Predictor(plan).predict()
+def predict_iteration(plan: Plan, expected: Expected | None = None) -> IterationPrediction:
+    """Of a plan's experiment; `expected` says what predictions were compared with. Raises SpecError for what has no
+    iterations to predict."""
+    return _Predictor(plan).predict(outside(plan, expected))
+
+
+class RunPrediction(NamedTuple):
+    """What is said of a run's iterations before any of them is measured."""
+
+    iteration_time_s: float | None
+    """The mean, in virtual seconds; None: not predicted, and `missing` says why."""
+    missing: str | None
+    expected: Expected | None
+    """None: with parameters that nobody has compared with this machine."""
+    outside: tuple[str, ...]
+    fitted_at: str | None
+
+
+def predict_run(plan: Plan, expected: Expected | None) -> RunPrediction | None:
+    """The cost model's answer alone, as :func:`predict_iteration` has it; None where nothing is exchanged."""
+    if not plan.buckets:
+        return None
+    time_s: float | None = None
+    missing: str | None = None
+    try:
+        time_s = _Predictor(plan).run_iteration_time_s
+    except SpecError as error:
+        missing = str(error)
+    if time_s is None and missing is None:
+        missing = "computing is real, and how long it takes is not known before; what communication takes is predicted"
+    return RunPrediction(time_s, missing, expected, tuple(outside(plan, expected)), plan.costs.fitted_at)
 
 
 class ExchangePrediction(NamedTuple):
@@ -98,15 +124,21 @@ class ExchangePrediction(NamedTuple):
     size_bytes: int
     time_s: float | None
     """None: of a baseline library, whose schedule is its own, or a compression, whose codec takes time."""
+    outside: tuple[str, ...]
+    """In what it lies beyond what predictions were compared with; empty: it lies inside, or is not predicted."""
 
 
-def predict_exchanges(experiment: Experiment, costs: Costs) -> list[ExchangePrediction]:
-    """Of workload `allreduce`: each size on each stack. Raises SpecError as planning does."""
-    make_plan(experiment, costs=costs)  # refuses what could not be run
+def predict_exchanges(
+    experiment: Experiment, planned: Callable[[Experiment], Plan], expected: Expected | None
+) -> list[ExchangePrediction]:
+    """Of workload `allreduce`: each size on each stack. `planned` makes a plan, and raises SpecError for what cannot be
+    right; `expected` says what predictions were compared with."""
+    planned(experiment)  # refuses what could not be run
     found = []
     for stack, size_bytes in experiment.workload.lone_exchanges():
         parsed = parse_stack(stack)
-        time_s = None
+        time_s: float | None = None
+        beyond: tuple[str, ...] = ()
         if isinstance(parsed, Composed) and not parsed.compression.compresses:
             spec = {
                 **experiment.dump(),
@@ -115,8 +147,9 @@ def predict_exchanges(experiment: Experiment, costs: Costs) -> list[ExchangePred
                 "workload": {"kind": "synthetic", "layers": [f"{size_bytes}B"]},
                 "fusion": "none",
             }
-            time_s = make_plan(validate(spec), costs=costs).prediction.predicted_s
-        found.append(ExchangePrediction(stack, size_bytes, time_s))
+            plan = planned(validate(spec))
+            time_s, beyond = plan.prediction.predicted_s, tuple(outside(plan, expected))
+        found.append(ExchangePrediction(stack, size_bytes, time_s, beyond))
     return found
 
 
@@ -149,11 +182,19 @@ class _Predictor:
             return [self._table.backward_s] * len(self._plan.buckets)
         return bucket_ready_s(self._table, self._plan.buckets)
 
-    def predict(self) -> IterationPrediction:
-        """All of it."""
+    @property
+    def run_iteration_time_s(self) -> float | None:
+        """The mean over iterations; None where computing is real."""
+        return _mean_time_s(self._iterations()) if self._known else None
+
+    def _iterations(self) -> list["_Iteration"]:
+        return [self._iteration(number) for number in range(self._num_iterations)]
+
+    def predict(self, beyond: Sequence[str]) -> IterationPrediction:
+        """All of it; `beyond` says in what it lies outside."""
         plan = self._plan
-        iterations = [self._iteration(number) for number in range(self._num_iterations)]
-        time_s = sum(each.time_s for each in iterations) / len(iterations)
+        iterations = self._iterations()
+        time_s = _mean_time_s(iterations)
         slowest_s = sum(max(each.factors) for each in iterations) / len(iterations) * self._table.compute_s
         shown = iterations[0]
         return IterationPrediction(
@@ -171,13 +212,18 @@ class _Predictor:
                 if each.balanced_bytes and not each.requested.unshaped
             ),
             models=self._models(time_s),
-            outside=tuple(self._outside()),
+            outside=tuple(beyond),
             fitted_at=plan.costs.fitted_at,
         )
 
     @property
     def _num_iterations(self) -> int:
-        return NUM_ITERATIONS if any(spec.slowdown for spec in self._plan.hosts.values()) else 1
+        slowdowns = [spec.slowdown for spec in self._plan.hosts.values() if spec.slowdown]
+        if not any(slowdown.varies for slowdown in slowdowns):
+            return 1
+        measured = self._plan.experiment.workload.phase_lengths().get("measured", NUM_ITERATIONS)
+        num_exchanges = max(1, sum(map(len, self._buckets)))
+        return max(1, min(measured, NUM_ITERATIONS, MAX_EXCHANGES // num_exchanges))
 
     def _iteration(self, number: int) -> "_Iteration":
         factors = [1.0] * self._plan.experiment.workers
@@ -337,35 +383,6 @@ class _Predictor:
         found["what if the network were fully used"] = passed_s + table.update_s
         return found
 
-    def _outside(self) -> list[str]:
-        """Said in words, with the range."""
-        plan, found = self._plan, []
-        low, high = VALIDATED_WORKERS
-        if not low <= plan.experiment.workers <= high:
-            found.append(f"{plan.experiment.workers} workers ({low} to {high})")
-        sizes = [GRADIENT_ELEMENT_BYTES * count for count in plan.buckets]
-        if max(sizes) > VALIDATED_BYTES[1]:
-            found.append(f"a bucket of {max(sizes):,} bytes (at most {VALIDATED_BYTES[1]:,})")
-        delay_s, rate_bps = plan.clock.real_s(plan.propagation_s), plan.clock.real_bps(self._rate_bps)
-        really = "" if plan.clock.dilation == 1 else "really "
-        if delay_s > VALIDATED_DELAY_S:
-            found.append(
-                f"{really}{delay_s * 1e3:.3g} ms from worker to worker (at most {VALIDATED_DELAY_S * 1e3:g} ms)"
-            )
-        if not VALIDATED_RATE_BPS[0] <= rate_bps <= VALIDATED_RATE_BPS[1]:
-            found.append(f"links of {really}{rate_bps / 1e6:.4g} Mbit/s (10 to 1,000 Mbit/s)")
-        if any(each.loss for each in plan.directions):
-            found.append("packets that are lost (none)")
-        if plan.background or plan.experiment.changes:
-            found.append("background traffic or links that change (neither)")
-        if plan.experiment.stack is not None:
-            found.append(f"stack {plan.experiment.stack.kind}, whose schedule is its own (our collectives)")
-        if plan.experiment.compression.compresses:
-            found.append(f"compression {plan.experiment.compression.kind}, whose codec takes time (none)")
-        if not plan.experiment.channel.modelled:
-            found.append(f"channel {plan.experiment.channel.kind} (tcp)")
-        return found
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Iteration:
@@ -396,6 +413,10 @@ class _Iteration:
         if path[-1].start_s > 0:
             path.append(Piece("computing", 0.0, path[-1].start_s))
         return path[::-1]
+
+
+def _mean_time_s(iterations: Sequence[_Iteration]) -> float:
+    return sum(each.time_s for each in iterations) / len(iterations)
 
 
 def _untimed(workload: Workload) -> LayerTable:

@@ -23,6 +23,7 @@ from testbed.record.summary import (
     DelayLine,
     PrometheusSummary,
 )
+from testbed.theory.predict import RunPrediction
 
 
 class End(NamedTuple):
@@ -142,6 +143,8 @@ class Facts:
     """In an iteration."""
     prediction: Prediction | None = None
     """Of an iteration's exchanges, with the latency that calibration measured; None: nothing is exchanged."""
+    predicted: RunPrediction | None = None
+    """Of its iterations, before anything was measured; None: nothing is exchanged."""
     compression: str | None = None
     """Its kind; None: gradients travel as they are."""
     gradient_bytes: int = 0

@@ -36,6 +36,7 @@ from testbed.record.summary import (
     PrometheusSummary,
 )
 from testbed.record.writer import RecordWriter
+from testbed.theory.predict import RunPrediction
 from testbed.verdict import retransmissions
 from testbed.verdict.aggregation import aggregator_summaries, losses, switched_bytes, violations
 from testbed.verdict.background import background_ends, crossed, flows_between, on_direction, summaries
@@ -63,6 +64,8 @@ class RunResults:
     calibration: Calibration
     setup: str
     """What workers run, in a line for a reader."""
+    predicted: RunPrediction | None = None
+    """What a model said of the iterations before; None: nothing is exchanged."""
     observations: Observations = field(default_factory=Observations)
     redirected: list[str] = field(default_factory=list)
     """The backends that a command's process groups requested when ours took their place."""
@@ -135,6 +138,7 @@ class RunResults:
             granule_bytes=self._granule_bytes,
             num_buckets=len(plan.buckets),
             prediction=self._prediction(),
+            predicted=self.predicted,
             compression=experiment.compression.kind if experiment.compression.compresses else None,
             gradient_bytes=plan.prediction.gradient_bytes,
             traffic_ratio=self._traffic_ratio(),

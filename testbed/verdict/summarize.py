@@ -15,11 +15,13 @@ from testbed.record.summary import (
     CompressionSummary,
     LinkSummary,
     LossValues,
+    PredictionSummary,
     Quantiles,
     Results,
     Summary,
     SynchronisationSummary,
 )
+from testbed.theory.predict import RunPrediction
 from testbed.verdict.changes import summarize_changes
 from testbed.verdict.facts import Facts
 from testbed.verdict.intervals import Floats, union
@@ -52,6 +54,7 @@ def measure(facts: Facts) -> Results:
     found = scaling(facts.iterations, num_workers=facts.num_workers, dilation=facts.dilation, iteration_s=mean_s)
     digests = set(facts.parameters_sha256)
     begun_s = facts.window[0] if facts.window else 0.0
+    allreduce = _allreduce(facts)
     return Results(
         name=facts.name,
         run_id=facts.run_id,
@@ -85,7 +88,8 @@ def measure(facts: Facts) -> Results:
         background=list(facts.background),
         aggregators=list(facts.aggregators),
         machine=machine_summary(facts.machine, facts.window, busy(facts)),
-        allreduce=_allreduce(facts),
+        allreduce=allreduce,
+        prediction=_prediction(facts.predicted, mean_s, allreduce),
         compression=_compression(facts),
         synchronisation=_synchronisation(facts),
         command=facts.command,
@@ -144,6 +148,26 @@ def _allreduce(facts: Facts) -> AllReduceSummary | None:
         schedule_bound_s=prediction.schedule_bound_s,
         predicted_s=prediction.predicted_s,
         bottleneck=prediction.bottleneck,
+    )
+
+
+def _prediction(
+    predicted: RunPrediction | None, mean_s: float | None, allreduce: AllReduceSummary | None
+) -> PredictionSummary | None:
+    """What was said before, beside what came of it."""
+    if predicted is None:
+        return None
+    time_s, expected = predicted.iteration_time_s, predicted.expected
+    return PredictionSummary(
+        iteration_time_s=time_s,
+        missing=predicted.missing,
+        iteration_error=time_s / mean_s - 1 if time_s is not None and mean_s else None,
+        allreduce_error=allreduce.predicted_s / allreduce.time_s - 1 if allreduce and allreduce.time_s else None,
+        expected_error=None if expected is None else expected.error,
+        expected_error_source=None if expected is None else expected.source,
+        num_points=0 if expected is None else expected.num_points,
+        outside=list(predicted.outside),
+        fitted_at=predicted.fitted_at,
     )
 
 

@@ -315,13 +315,12 @@ def test_hosts_cost_a_tenth_in_time_that_runs_ten_times_slower(collective: str) 
         return plan.prediction.predicted_s, predict_iteration(plan).communication_s
 
     dear = Costs(host_latency_s=2e-3, message_s=3e-4, addition_s_per_byte=2e-9)
+    tenth = Costs(host_latency_s=2e-4, message_s=3e-5, addition_s_per_byte=2e-10)
     free = replace(dear, host_latency_s=0.0, message_s=0.0, addition_s_per_byte=0.0)
-    for whole_s, slow_s, links_s, slow_links_s in zip(
-        predicted_s(dear, 1), predicted_s(dear, 10), predicted_s(free, 1), predicted_s(free, 10), strict=True
-    ):
-        assert links_s == slow_links_s
-        assert slow_s - links_s == pytest.approx((whole_s - links_s) / 10, rel=0.02)
-        assert whole_s > links_s
+    assert predicted_s(free, 1) == predicted_s(free, 10)
+    # What hosts cost does not add up with links: while they work, shapers' bursts fill again.
+    assert predicted_s(dear, 10) == pytest.approx(predicted_s(tenth, 1), rel=1e-9)
+    assert predicted_s(dear, 1) > predicted_s(dear, 10) > predicted_s(free, 10)
 
 
 def test_what_hosts_cost_is_scaled_whole() -> None:

@@ -57,6 +57,8 @@ def test_summary_keeps_the_contract_for_scripts(summary: dict[str, Any]) -> None
     keys |= {"expected_bytes", "utilization_mean", "utilization_busy", "drops"}
     assert all(keys <= set(link) for link in summary["links"])
     assert {"size_bytes", "time_s", "bound_s", "predicted_s"} <= set(summary["allreduce"])
+    predicted = summary["prediction"]
+    assert predicted["iteration_error"] == predicted["iteration_time_s"] / summary["iteration_time_s"]["mean"] - 1
     assert {"deploy", "calibrate", "start", "tear_down"} <= set(summary["overhead_s"])
 
 

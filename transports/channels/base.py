@@ -163,8 +163,6 @@ class Channel(Options):
 
     own_timers: ClassVar[bool] = False
     """Whether a library's timers, which nobody can set, take part: time cannot be dilated for them."""
-    modelled: ClassVar[bool] = False
-    """Whether the cost model (`collectives/timing.py`) was held to exchanges measured over it."""
 
     @property
     def congestion_control(self) -> str | None:

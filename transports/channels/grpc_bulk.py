@@ -15,7 +15,6 @@ class GrpcBulk(Tcp):
     """Headers over one gRPC stream per pair of members, payloads over TCP."""
 
     countable: ClassVar[bool] = False
-    modelled: ClassVar[bool] = False
 
     zero_copy: Literal[False] = Field(default=False, description="payloads leave message by message, each with a copy")
 

@@ -34,7 +34,6 @@ class Mptcp(Channel):
     """One Multipath TCP connection per pair of members."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES
-    modelled: ClassVar[bool] = True
 
     subflows: int = Field(
         default=1, ge=1, le=MAX_SUBFLOWS, description="of each connection; all must come, or the group does not open"

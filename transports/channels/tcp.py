@@ -36,7 +36,6 @@ class Tcp(Channel):
     """TCP connections between every two members; never Nagle's algorithm, which would hold short messages back."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES
-    modelled: ClassVar[bool] = True
     native_libraries: ClassVar[Sequence[Callable[[], Path]]] = (build_library,)
 
     streams: int = Field(default=1, ge=1, le=MAX_STREAMS, description="connections per pair, taken in turn by messages")

@@ -49,7 +49,6 @@ class Udp(Channel):
     """One UDP socket per pair of members, paced and acknowledged by ourselves."""
 
     header_bytes: ClassVar[int] = HEADER_BYTES
-    modelled: ClassVar[bool] = True
     counts_itself: ClassVar[bool] = True
     native_libraries: ClassVar[Sequence[Callable[[], Path]]] = (build_library,)
 

@@ -70,6 +70,9 @@ class Links:
     """Of the frame header before each message."""
     queue_bytes: float = DEFAULT_QUEUE_BYTES
     """What the smallest queue on the way holds."""
+    burst_bytes: Sequence[float] = ()
+    """By link, what may pass at once after it has been idle (a token bucket's depth); empty: nothing may. An exchange
+    begins with all of it spent, since buckets follow one another."""
 
     @classmethod
     def star(
@@ -172,6 +175,8 @@ class _Timeline:
         self._links, self._costs, self._begins_s = links, costs, begins_s
         self._members = [Progress(steps, dependencies(steps)) for steps in every]
         self._free_s = [0.0] * len(links.s_per_byte)
+        bursts_bytes = links.burst_bytes or [0.0] * len(links.s_per_byte)
+        self._burst_s = [burst * each_s for burst, each_s in zip(bursts_bytes, links.s_per_byte, strict=True)]
         self._processor_free_s = list(begins_s)
         self._ends_s = list(begins_s)
         self._leaving: set[Pair] = set()
@@ -239,11 +244,19 @@ class _Timeline:
         self._leaving.add((number, peer))
         first = path[0]
         begins_s = max(handed_s, self._free_s[first])
-        left_s = self._free_s[first] = begins_s + size_bytes * self._links.s_per_byte[first]
+        left_s = max(handed_s, self._take(first, handed_s, size_bytes))
         self._at(left_s, lambda: self._sent(number, peer, index))
         arrives_s = begins_s + latency_s + self._costs.host_latency_s
         behind_s = latency_s + self._costs.host_latency_s
         self._at(arrives_s, lambda: self._cross(number, peer, size_bytes, 1, left_s + behind_s))
+
+    def _take(self, link: int, now_s: float, size_bytes: int) -> float:
+        """When the last of so many bytes that begin to come now leave the link: a token bucket in the form of the
+        virtual scheduling algorithm (ITU-T I.371, GCRA). After rest this may lie in the past: all of them are in its
+        burst."""
+        lasts_s = size_bytes * self._links.s_per_byte[link]
+        self._free_s[link] = max(self._free_s[link], now_s - self._burst_s[link]) + lasts_s
+        return self._free_s[link]
 
     def _sent(self, number: int, peer: int, index: int) -> None:
         self._leaving.remove((number, peer))
@@ -259,8 +272,7 @@ class _Timeline:
             return
         link = path[hop]
         begins_s = max(self._now_s, self._free_s[link])
-        passed_s = max(begins_s + size_bytes * self._links.s_per_byte[link], until_s)
-        self._free_s[link] = passed_s
+        passed_s = max(self._take(link, self._now_s, size_bytes), until_s)
         if hop + 1 == len(path):
             self._at(passed_s, lambda: self._arrive(sender, receiver))
         else:

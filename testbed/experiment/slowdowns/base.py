@@ -6,7 +6,7 @@ times as long; communication is left alone.
 
 from abc import abstractmethod
 from random import Random
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ Factor = Annotated[float, Field(ge=1, le=MAX_FACTOR)]
 
 class Slowdown(Options):
     """A value on the slowdown axis."""
+
+    varies: ClassVar[bool] = True
+    """Whether one iteration's factor differs from another's."""
 
     @abstractmethod
     def draw(self, random: Random) -> float:

@@ -1,6 +1,7 @@
 """Always the same factor: a slower processor."""
 
 from random import Random
+from typing import ClassVar
 
 from testbed.experiment.slowdowns.base import SLOWDOWNS, Factor, Slowdown
 
@@ -8,6 +9,8 @@ from testbed.experiment.slowdowns.base import SLOWDOWNS, Factor, Slowdown
 @SLOWDOWNS.register
 class Constant(Slowdown):
     """`slowdown: 2` for short."""
+
+    varies: ClassVar[bool] = False
 
     factor: Factor = 2.0
 

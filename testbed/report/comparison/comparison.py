@@ -29,6 +29,8 @@ from testbed.report.comparison.points import Comparison, State
 _STYLES: Final[Mapping[State, str]] = {"valid": "green", "degraded": "yellow", "not run": "dim"}
 _WIDE: Final = 110
 """Columns of a terminal; in fewer the table leaves out what can be derived."""
+_WIDER: Final = 190
+"""For what is in the page and in sweep.json anyway."""
 _SETTING_WIDTH: Final = 24
 
 
@@ -50,7 +52,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     for path in comparison.paths:
         least = max(len(part) for row in rows for part in re.split(r"(?<=[(,])", str(row[path])))
         table.add_column(path.replace(".", ".\n"), overflow="fold", min_width=min(least, _SETTING_WIDTH))
-    shown = [(header, text) for header, text, wide in columns(rows) if console.width >= _WIDE or not wide]
+    shown = [(header, text) for header, text, least in columns(rows) if console.width >= least]
     for header, _ in shown:
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("\noutcome", no_wrap=True)
@@ -76,12 +78,13 @@ def render_points(comparison: Comparison, console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for path in comparison.paths:
         table.add_column(path, overflow="fold")
-    for column in ("all-reduce predicted", "bound of the task", "of the schedule", "to run"):
+    for column in ("iteration predicted", "all-reduce predicted", "bound of the task", "of the schedule", "to run"):
         table.add_column(column, justify="right")
     for point in comparison.points:
         left = point.num_requested - len(point.runs)
         table.add_row(
             *(value_text(point.settings[path]) for path in comparison.paths),
+            number_text.time_text(point.predicted.iteration_time_s if point.predicted else None),
             number_text.time_text(point.predicted_s),
             number_text.time_text(point.bound_s),
             number_text.time_text(point.schedule_bound_s),
@@ -91,35 +94,38 @@ def render_points(comparison: Comparison, console: Console) -> None:
     console.print(table, highlight=False)
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]:
-    """Headers, how their cells are written, whether they need a wide terminal; without those that say nothing here."""
+def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapping[str, Any]], str], int]]:
+    """Headers, how their cells are written, how wide a terminal they need; without those that say nothing here."""
     if any(row["command_time_s"] is not None for row in rows):
         return [
-            ("command\ntime", lambda row: number_text.time_text(row["command_time_s"]), False),
-            ("links\nused", lambda row: number_text.percent_text(row["utilization_mean"]), False),
+            ("command\ntime", lambda row: number_text.time_text(row["command_time_s"]), 0),
+            ("links\nused", lambda row: number_text.percent_text(row["utilization_mean"]), 0),
         ]
     # One number for all points: where cores decide at any of them, the scaling factor is none.
     scales = all(row["scaling_factor"] is not None for row in rows if row["iteration_time_s"] is not None)
     factor = ("scaling", "factor") if scales else ("network", "efficiency")
-    columns: list[tuple[str, Callable[[Mapping[str, Any]], str], bool]] = [
-        ("iteration\nmean", lambda row: number_text.time_text(row["iteration_time_s"]), False),
+    columns: list[tuple[str, Callable[[Mapping[str, Any]], str], int]] = [
+        ("iteration\nmean", lambda row: number_text.time_text(row["iteration_time_s"]), 0),
+        ("\npredicted", lambda row: number_text.time_text(row["iteration_predicted_s"]), _WIDER),
+        ("pred.\nerror", lambda row: _error_text(row, "iteration"), 0),
         *_part_columns(),
-        ("\nsamples/s", lambda row: _number(row["samples_per_s"]), True),
-        (f"{factor[0]}\n{factor[1]}", lambda row: _number(row["_".join(factor)]), False),
-        ("all-\nreduce", lambda row: number_text.time_text(row["allreduce_time_s"]), False),
-        ("\npredicted", lambda row: number_text.time_text(row["allreduce_predicted_s"]), True),
-        ("bound:\ntask", lambda row: number_text.time_text(row["allreduce_bound_s"]), False),
-        ("\nschedule", lambda row: number_text.time_text(row["allreduce_schedule_bound_s"]), True),
-        ("links\nused", lambda row: number_text.percent_text(row["utilization_mean"]), False),
+        ("\nsamples/s", lambda row: _number(row["samples_per_s"]), _WIDE),
+        (f"{factor[0]}\n{factor[1]}", lambda row: _number(row["_".join(factor)]), 0),
+        ("all-\nreduce", lambda row: number_text.time_text(row["allreduce_time_s"]), 0),
+        ("\npredicted", lambda row: number_text.time_text(row["allreduce_predicted_s"]), _WIDE),
+        ("pred.\nerror", lambda row: _error_text(row, "allreduce"), _WIDER),
+        ("bound:\ntask", lambda row: number_text.time_text(row["allreduce_bound_s"]), 0),
+        ("\nschedule", lambda row: number_text.time_text(row["allreduce_schedule_bound_s"]), _WIDE),
+        ("links\nused", lambda row: number_text.percent_text(row["utilization_mean"]), 0),
     ]
     if any(row["payload_ratio"] not in (None, 1.0) for row in rows):
-        columns.append(("payload\nsent", lambda row: number_text.percent_text(row["payload_ratio"]), True))
-        columns.append(("codec\nCPU", lambda row: number_text.time_text(row["codec_time_s"]), False))
-        columns.append(("loss at\nthe end", lambda row: _number(row["loss"]), False))
+        columns.append(("payload\nsent", lambda row: number_text.percent_text(row["payload_ratio"]), _WIDE))
+        columns.append(("codec\nCPU", lambda row: number_text.time_text(row["codec_time_s"]), 0))
+        columns.append(("loss at\nthe end", lambda row: _number(row["loss"]), 0))
     return columns
 
 
-def _part_columns() -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]]:
+def _part_columns() -> list[tuple[str, Callable[[Mapping[str, Any]], str], int]]:
     """Shares of the iteration, which add up to 100 %."""
 
     def share(field: str) -> Callable[[Mapping[str, Any]], str]:
@@ -132,7 +138,16 @@ def _part_columns() -> list[tuple[str, Callable[[Mapping[str, Any]], str], bool]
 
     headers = {name: name.replace(" ", "\n", 1) if " " in name else f"\n{name}" for name, *_ in wording.PARTS}
     headers["waiting for slower workers"], headers["exposed communication"] = "waiting\nfor slower", "exposed\ncomm."
-    return [(headers[name], share(field), True) for name, field, *_ in wording.PARTS]
+    return [(headers[name], share(field), _WIDE) for name, field, *_ in wording.PARTS]
+
+
+def _error_text(row: Mapping[str, Any], what: str) -> str:
+    """`+1.2 %`, in brackets where the point lies outside what predictions were compared with."""
+    error = row[f"{what}_prediction_error"]
+    if error is None:
+        return number_text.DASH
+    text = f"{100 * error:+.1f} %"
+    return f"({text})" if row["prediction_outside"] else text
 
 
 def _number(value: float | None) -> str:

@@ -46,7 +46,8 @@ def iteration(comparison: Comparison) -> Figure | None:
     """Iteration time between all communication hidden and none of it."""
     curves = (
         _Curve("measured", lambda row: row["iteration_time_s"]),
-        _Curve("nothing hidden", _nothing_hidden, "dash"),
+        _Curve("predicted", lambda row: row["iteration_predicted_s"], "dash"),
+        _Curve("nothing hidden", _nothing_hidden, "dashdot"),
         _Curve("all hidden that can be", _all_hidden, "dot"),
     )
     return _figure(comparison, curves, "iteration, ms", scale=1e3, low_high=True)
@@ -56,7 +57,7 @@ def allreduce(comparison: Comparison) -> Figure | None:
     """All-reduce time beside the prediction and the bound."""
     curves = (
         _Curve("measured", lambda row: row["allreduce_time_s"]),
-        _Curve("prediction", lambda row: row["allreduce_predicted_s"], "dash"),
+        _Curve("predicted", lambda row: row["allreduce_predicted_s"], "dash"),
         _Curve("bound", lambda row: row["allreduce_bound_s"], "dot"),
     )
     return _figure(comparison, curves, "all-reduce, ms", scale=1e3)
@@ -70,7 +71,8 @@ def scaling(comparison: Comparison) -> Figure | None:
     name, key = ("scaling factor", "compute_alone_time_s") if scales else ("network efficiency", "compute_only_time_s")
     curves = (
         _Curve("measured", lambda row: row[name.replace(" ", "_")]),
-        _Curve("nothing hidden", lambda row: _share(row[key], _nothing_hidden(row)), "dash"),
+        _Curve("predicted", lambda row: _share(row[key], row["iteration_predicted_s"]), "dash"),
+        _Curve("nothing hidden", lambda row: _share(row[key], _nothing_hidden(row)), "dashdot"),
         _Curve("all hidden that can be", lambda row: _share(row[key], _all_hidden(row)), "dot"),
     )
     return _figure(comparison, curves, name, scale=1.0, linear=True)
@@ -207,7 +209,9 @@ def _wrapped(label: str) -> str:
 def _drawn(curve: _Curve, color: str, group: str, *, as_lines: bool) -> Figure:
     if as_lines:
         if curve.dash:
-            return {"type": "scatter", "mode": "lines", "line": {"color": color, "width": 1.5, "dash": curve.dash}}
+            line = {"line": {"color": color, "width": 1.5, "dash": curve.dash}}
+            hollow = {"mode": "lines+markers", "marker": {"symbol": "circle-open", "size": 9}}
+            return {"type": "scatter", **(hollow if curve.dash == "dash" else {"mode": "lines"}), **line}
         marker = {"mode": "lines+markers", "marker": {"size": 9}, "line": {"color": color, "width": 2}}
         return {"type": "scatter", **marker}
     if curve.dash:
@@ -216,10 +220,12 @@ def _drawn(curve: _Curve, color: str, group: str, *, as_lines: bool) -> Figure:
 
 
 def _tick(curve: _Curve) -> Figure:
-    """Theory on a bar: a line across it for the bound, a diamond for the prediction."""
+    """Theory on a bar, hollow: a line across it for a bound, a diamond for the prediction, a triangle for what is
+    derived from both."""
     if curve.dash == "dot":
         return {"symbol": "line-ew", "size": 26, "line": {"color": _DARK, "width": 3}}
-    return {"symbol": "diamond", "size": 9, "color": _DARK, "line": {"color": "#ffffff", "width": 1}}
+    symbol = "diamond-open" if curve.dash == "dash" else "triangle-up-open"
+    return {"symbol": symbol, "size": 10, "color": _DARK, "line": {"color": _DARK, "width": 2}}
 
 
 def _spread(points: Sequence[ComparedPoint], scale: float) -> Figure:
@@ -243,7 +249,7 @@ def _legend(curve: _Curve, group: str, *, as_lines: bool) -> Figure:
             "marker": _tick(curve) if curve.dash else {"symbol": "square", "size": 12, "color": PALETTE[0]},
         }
     elif curve.dash:
-        shape = {"mode": "lines", "line": {"color": GREY, "width": 1.5, "dash": curve.dash}}
+        shape = _drawn(curve, GREY, group, as_lines=True)
     else:
         shape = {"mode": "lines+markers", "line": {"color": PALETTE[0]}}
     return {"type": "scatter", "name": curve.name, "x": [None], "y": [None], "legendgroup": curve.name, **shape}
@@ -251,7 +257,8 @@ def _legend(curve: _Curve, group: str, *, as_lines: bool) -> Figure:
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "iteration": "Mean iteration, with its 10th and 90th percentile (of several runs: the lowest and the highest "
-    "mean). Theory: the compute-only time and the all-reduce, one after the other (nothing hidden), and the longer "
+    "mean). Predicted, dashed and hollow: by the cost model, where computing takes a configured time. Theory: the "
+    "compute-only time and the all-reduce, one after the other (nothing hidden), and the longer "
     "of the compute-only time and the bound (everything hidden).",
     "allreduce": f"{wording.DEFINITIONS['allreduce']} {wording.DEFINITIONS['predicted']} "
     "Theory counts bytes and rounds, no codec and no core.",

@@ -13,6 +13,7 @@ from testbed.experiment.sweep import settings_text, value_text
 from testbed.record.summary import Summary
 from testbed.report import wording
 from testbed.report.comparison.answer import answer
+from testbed.theory.predict import RunPrediction
 
 State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
 SCHEMA_VERSION: Final = 2
@@ -29,6 +30,8 @@ class ComparedPoint:
     """Of one iteration's all-reduces, the task's, as planned; the others too."""
     schedule_bound_s: float
     predicted_s: float
+    predicted: RunPrediction | None = None
+    """Of its iterations, as planned; None: nothing is exchanged."""
     num_requested: int
     """Runs that the sweep wants of it."""
     runs: tuple[Summary, ...]
@@ -53,22 +56,32 @@ class ComparedPoint:
         times = [run.iteration_time_s for run in runs if run.iteration_time_s]
         means, trained = [time.mean for time in times], [run for run in runs if run.iteration_time_s]
         theory = next((run.allreduce for run in runs if run.allreduce), None)  # with the latency that was measured
+        said = next((run.prediction for run in runs if run.prediction), None)
+        planned_s = self.predicted.iteration_time_s if self.predicted else None
+        predicted_s, mean_s = planned_s if said is None else said.iteration_time_s, _mean(means)
+        took_s = _of(runs, lambda run: run.allreduce.time_s if run.allreduce else None)
+        exchange_s = self.predicted_s if theory is None else theory.predicted_s
+        beyond = (self.predicted.outside if self.predicted else ()) if said is None else said.outside
         single = times[0] if len(times) == 1 else None
         return {
             **{path: value_text(value) for path, value in self.settings.items()},
             "outcome": self.outcome,
             "num_runs": len(runs),
-            "iteration_time_s": _mean(means),
+            "iteration_time_s": mean_s,
             "iteration_time_low_s": single.p10 if single else min(means, default=None),
             "iteration_time_high_s": single.p90 if single else max(means, default=None),
+            "iteration_predicted_s": predicted_s,
+            "iteration_prediction_error": _error(predicted_s, mean_s),
+            "prediction_outside": "; ".join(beyond) or None,
             **{field: _mean([getattr(run, field) for run in trained]) for _, field, *_ in wording.PARTS},
             "compute_only_time_s": _of(runs, lambda run: run.compute_only_time_s),
             "compute_alone_time_s": _of(runs, lambda run: run.compute_alone_time_s),
             "samples_per_s": _of(runs, lambda run: run.samples_per_s),
             "scaling_factor": _of(runs, lambda run: run.scaling_factor),
             "network_efficiency": _of(runs, lambda run: run.network_efficiency),
-            "allreduce_time_s": _of(runs, lambda run: run.allreduce.time_s if run.allreduce else None),
-            "allreduce_predicted_s": self.predicted_s if theory is None else theory.predicted_s,
+            "allreduce_time_s": took_s,
+            "allreduce_predicted_s": exchange_s,
+            "allreduce_prediction_error": _error(exchange_s, took_s),
             "allreduce_bound_s": self.bound_s if theory is None else theory.bound_s,
             "allreduce_schedule_bound_s": self.schedule_bound_s if theory is None else theory.schedule_bound_s,
             "utilization_mean": _of(runs, _utilization),
@@ -152,6 +165,11 @@ class Comparison:
 def _kind_of(reason: str) -> str:
     """A reason without its numbers and what is in brackets: what it has in common with others of its kind."""
     return re.sub(r"\([^)]*\)|\d+", "", reason)
+
+
+def _error(predicted_s: float | None, measured_s: float | None) -> float | None:
+    """Predicted over measured, less 1."""
+    return predicted_s / measured_s - 1 if predicted_s is not None and measured_s else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

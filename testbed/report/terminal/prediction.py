@@ -6,10 +6,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from testbed.machine.fit import Expected
+from testbed.plan.plan import Plan
 from testbed.record.number_text import percent_text, size_text, time_text
-from testbed.report.wording import costs_text
+from testbed.report.wording import costs_text, reach_text
 from testbed.theory.predict import ExchangePrediction, IterationPrediction
+from testbed.theory.reach import Expected
 from transports.collectives.timing import Costs
 
 _NUM_LINKS: Final = 8
@@ -21,11 +22,13 @@ _DECIDES: Final = {
 }
 
 
-def prediction_json(found: IterationPrediction, expected: Expected | None) -> dict[str, Any]:
-    """For scripts: times in seconds; `expected_error` is the mean magnitude, null where nothing was compared, or the
-    experiment lies outside what was."""
+def prediction_json(found: IterationPrediction, plan: Plan, expected: Expected | None) -> dict[str, Any]:
+    """For scripts: times in virtual seconds; `expected_error` is the mean magnitude, null where nothing was compared,
+    or the experiment lies outside what was."""
     return {
         "kind": "predicted",
+        "dilation": plan.clock.dilation,
+        "dilation_reason": plan.dilation_reason,
         "iteration_time_s": found.iteration_time_s,
         "parts": {
             "compute_s": found.compute_s,
@@ -45,7 +48,7 @@ def prediction_json(found: IterationPrediction, expected: Expected | None) -> di
     }
 
 
-def render_prediction(found: IterationPrediction, costs: Costs, expected: Expected | None, console: Console) -> None:
+def render_prediction(found: IterationPrediction, plan: Plan, expected: Expected | None, console: Console) -> None:
     """The answer, its parts, the other models, the links that carry most, and how far it reaches."""
     console.print(f"[bold]predicted[/]: an iteration takes {time_text(found.iteration_time_s)}", highlight=False)
     if found.compute_s is None or found.scaling_factor is None:
@@ -72,18 +75,16 @@ def render_prediction(found: IterationPrediction, costs: Costs, expected: Expect
     for link in found.links[:_NUM_LINKS]:
         links.add_row(link.name, size_text(round(link.num_bytes)), percent_text(link.utilisation))
     console.print(links)
-    console.print(costs_text(costs), highlight=False, style="dim", soft_wrap=True)
+    if plan.dilation_text:
+        console.print(f"{plan.dilation_text}; times are virtual", highlight=False, style="dim", soft_wrap=True)
+    console.print(costs_text(plan.costs), highlight=False, style="dim", soft_wrap=True)
     console.print(_reach(found.outside, expected), highlight=False, style="dim", soft_wrap=True)
 
 
 def _reach(outside: Sequence[str], expected: Expected | None) -> str:
-    if outside:
-        return f"Predicted, not measured, and outside what the model was compared with: {'; '.join(outside)}."
     if expected is None:
-        return "Predicted, not measured, with defaults that nobody has compared with this machine: run `testbed fit`."
-    return (
-        f"Predicted, not measured; expect to be off by {percent_text(expected.error)} on the mean ({expected.source})."
-    )
+        return f"Predicted, not measured: {reach_text(outside, None, None, 0)}."
+    return f"Predicted, not measured: {reach_text(outside, expected.error, expected.source, expected.num_points)}."
 
 
 def exchanges_json(found: Sequence[ExchangePrediction], costs: Costs, expected: Expected | None) -> dict[str, Any]:
@@ -101,10 +102,10 @@ def render_exchanges(
     found: Sequence[ExchangePrediction], costs: Costs, expected: Expected | None, console: Console
 ) -> None:
     """A row for each."""
-    table = Table("stack", "size", "predicted")
+    table = Table("stack", "size", "predicted", "outside what was compared")
     for each in found:
         text = "not predicted" if each.time_s is None else time_text(each.time_s)
-        table.add_row(each.stack, size_text(each.size_bytes), text)
+        table.add_row(each.stack, size_text(each.size_bytes), text, "; ".join(each.outside))
     console.print(table)
     console.print(costs_text(costs), highlight=False, style="dim", soft_wrap=True)
     console.print(_reach((), expected), highlight=False, style="dim", soft_wrap=True)

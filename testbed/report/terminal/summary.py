@@ -83,6 +83,12 @@ def _numbers(summary: "Summary") -> Table:
             wording.parts(summary), wording.shares(summary), wording.PARTS, strict=True
         ):
             grid.add_row(Text(f"  {name}", style="not bold"), number_text.time_text(part_s), _share(share, color))
+    if summary.prediction is not None and time_s is not None:
+        # Dashes, not bars: what is predicted is never drawn like what was measured.
+        predicted, text = wording.prediction_text(summary.prediction)
+        grid.add_row(
+            Text("- predicted", style="dim italic"), Text(predicted, style="dim italic"), Text(text, style="dim")
+        )
     if summary.computing:
         pace = number_text.time_text(summary.pace.pace_s) if summary.pace else ""
         grid.add_row("Computing", pace, wording.computing_text(summary))
@@ -94,12 +100,13 @@ def _numbers(summary: "Summary") -> Table:
         grid.add_row(*factor)
     if summary.allreduce is not None:
         took = summary.allreduce
+        off = wording.deviation_text(took.predicted_s / took.time_s - 1)
         grid.add_row(
             wording.exchange_name(summary),
             number_text.time_text(took.time_s),
             f"for {number_text.size_text(took.size_bytes)}; {wording.bounds_text(took)}, "
             f"{took.time_s / took.predicted_s:.3f} x {wording.prediction_name(took)} "
-            f"({number_text.time_text(took.predicted_s)})",
+            f"({number_text.time_text(took.predicted_s)}, {off})",
         )
     if summary.machine is not None:
         idle, text = wording.machine_text(summary.machine)

@@ -1,12 +1,20 @@
 """The list of points: long enough, all of it plannable, none of it used for fitting."""
 
+from typing import Any
+
 from testbed.benchmarks.fit import GROUPS
-from testbed.benchmarks.predictions import exchange_groups, iteration_specs, planned, points, predicted_s
+from testbed.benchmarks.predictions import exchange_groups, iteration_specs, planned, points
 from testbed.experiment.experiment import validate
 from testbed.plan.plan import make_plan
+from transports.bench.stacks import Composed, parse_stack
+from transports.channels.base import CHANNELS
 from transports.collectives.base import COLLECTIVES
 from transports.collectives.timing import DEFAULT_COSTS
 from transports.units import parse_size_bytes
+
+
+def predicted_s(group: dict[str, Any], stack: str, size_bytes: int) -> float:
+    return planned(group, stack, size_bytes, costs=DEFAULT_COSTS).prediction.predicted_s
 
 
 def test_there_are_eighty_points_and_every_collective_is_among_them() -> None:
@@ -15,6 +23,9 @@ def test_there_are_eighty_points_and_every_collective_is_among_them() -> None:
     assert len(set(listed)) == len(listed)
     kinds = {each.stack.partition("/")[0] for each in listed}
     assert kinds == set(COLLECTIVES.kinds()) - {"auto"}
+    stacks = [parse_stack(each.stack) for each in listed]
+    channels = {stack.channel.kind for stack in stacks if isinstance(stack, Composed)}
+    assert channels == set(CHANNELS.kinds()) - {"memory"}
     assert {group["workers"] for group in exchange_groups().values()} >= {2, 3, 4, 8}
 
 
@@ -27,7 +38,7 @@ def test_every_point_has_a_prediction() -> None:
     for name, group in exchange_groups().items():
         shortest = min(group["sizes"], key=parse_size_bytes)
         for stack in group["stacks"]:
-            assert predicted_s(group, stack, parse_size_bytes(shortest), costs=DEFAULT_COSTS) > 0, (name, stack)
+            assert predicted_s(group, stack, parse_size_bytes(shortest)) > 0, (name, stack)
     for spec in iteration_specs().values():
         assert make_plan(validate(spec)).prediction.predicted_s > 0
 
@@ -35,8 +46,7 @@ def test_every_point_has_a_prediction() -> None:
 def test_what_is_odd_about_a_group_changes_its_predictions() -> None:
     groups = exchange_groups()
     even_s, slow_s, trunk_s = (
-        predicted_s(groups[name], "ring/tcp", 10_000_000, costs=DEFAULT_COSTS)
-        for name in ("four", "slow_link", "dumbbell")
+        predicted_s(groups[name], "ring/tcp", 10_000_000) for name in ("four", "slow_link", "dumbbell")
     )
     assert slow_s > 3.8 * even_s
     assert trunk_s > 1.9 * even_s

@@ -6,12 +6,69 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from testbed.calibration.cache import machine_digest
 from testbed.cli import app
-from testbed.errors import SpecError
+from testbed.errors import MissingRequirementError, SpecError
+from testbed.experiment.experiment import load
+from testbed.machine.budget import Budget, Lateness, keep
+from testbed.machine.doctor import plan_in_theory
 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
+
+
+SPEC = """
+name: fast
+workers: 4
+link: {rate: 100gbit, delay: 5us}
+workload: {kind: replay, trace: resnet50}
+dilation: auto
+metrics: {port: null}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a network that time must run slower for."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "fast.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def test_automatic_dilation_is_predicted_as_it_is_run(spec: Path) -> None:
+    lateness = Lateness(mean_s=1e-6, p99_s=1e-6)
+    keep(
+        Budget(
+            measured_at="2026-01-01T00:00:00+00:00",
+            machine=machine_digest(),
+            superframe_bps=18e9,
+            mtu_bps=6e9,
+            delays={},
+            timer=lateness,
+            busy_share=0.0,
+        )
+    )
+    automatic = json.loads(run("predict", str(spec), "--json").stdout)
+    chosen = plan_in_theory(load(spec, [])).clock.dilation
+    assert chosen > 1
+    assert automatic["dilation"] == chosen
+    assert f"time runs {chosen:g} times slower" in automatic["dilation_reason"]
+    said = json.loads(run("predict", str(spec), "--set", f"dilation={chosen:g}", "--json").stdout)
+    assert automatic["iteration_time_s"] == said["iteration_time_s"]
+
+
+def test_automatic_dilation_without_a_measured_machine_names_the_fix(spec: Path) -> None:
+    done = run("predict", str(spec))
+    assert isinstance(done.exception, MissingRequirementError)
+    assert "sudo testbed doctor" in str(done.exception)
+
+
+def test_automatic_dilation_of_what_cannot_be_dilated_is_refused(spec: Path) -> None:
+    done = run("predict", str(spec), "--set", "workload={kind: training}")
+    assert isinstance(done.exception, SpecError)
+    assert "computes as fast as this machine does" in str(done.exception)
 
 
 def test_advice_for_scripts_is_one_json_object() -> None:
@@ -43,6 +100,7 @@ def test_a_page_is_written(tmp_path: Path) -> None:
     ("arguments", "problem"),
     [
         (["resnet51", "--workers", "2", "--link", "1gbit"], "'resnet51' is neither a network nor a file; networks: al"),
+        (["resnet50", "--workers", "1", "--link", "1gbit"], "--workers: 1 has nobody to exchange gradients with; allo"),
         (["resnet50", "--workers", "2", "--link", "0bit"], "--link: a rate of 0 carries nothing"),
         (["resnet50", "--workers", "2", "--link", "fast"], "--link: 'fast' is not a rate"),
         (["resnet50", "--workers", "2", "--link", "1gbit,soon"], "--link: 'soon' is not a time"),

@@ -18,6 +18,8 @@ from testbed.record.summary import (
     TenantSummary,
 )
 from testbed.report.page import write_report
+from testbed.theory.predict import RunPrediction
+from testbed.theory.reach import Expected, Reach
 
 Make = Callable[..., Record]
 
@@ -80,6 +82,21 @@ def test_the_page_says_what_the_summary_says(record: Make) -> None:
         assert f"{link.bytes:,}" in made.text
     assert loaded.spec_yaml.strip().splitlines()[-1] in made.text
     assert '"model": "<any>"' in made.text
+
+
+def test_a_prediction_has_a_dashed_card_with_its_error_and_its_reach(record: Make) -> None:
+    reach = Reach(num_workers=(2, 8), size_bytes=(1, 2), delay_s=(0.0, 1.0), rate_bps=(1.0, 2.0), channels=("tcp",))
+    expected = Expected(0.02, "validation", 98, reach)
+    made = record(predicted=RunPrediction(0.5, None, expected, ("16 workers (2 to 8)",), None))
+    assert made.summary.iteration_time_s is not None
+    found = page(made)
+    assert 'class="card predicted"' in (made.path / "report.html").read_text(encoding="utf-8")
+    assert f"{100 * (0.5 / made.summary.iteration_time_s.mean - 1):+.1f} % off the measured mean" in found.text
+    assert "utside what predictions were compared with: 16 workers (2 to 8); no error is known there" in found.text
+    breakdown: Any = found.figures["breakdown"]
+    lines = [trace for trace in breakdown["data"] if trace["type"] == "scatter"]
+    assert [trace["line"]["dash"] for trace in lines] == ["dash"]
+    assert lines[0]["y"] == [500.0, 500.0]
 
 
 def test_a_tree_of_switches_that_add_is_a_table(record: Make) -> None:

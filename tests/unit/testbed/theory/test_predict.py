@@ -9,8 +9,9 @@ from testbed.errors import SpecError
 from testbed.experiment.experiment import validate
 from testbed.plan.buckets import bucket_ready_s
 from testbed.plan.plan import make_plan
-from testbed.theory.predict import IterationPrediction, predict_exchanges, predict_iteration
+from testbed.theory.predict import IterationPrediction, predict_exchanges, predict_iteration, predict_run
 from testbed.traces.schedule import ComputeSchedule
+from transports.collectives.base import COLLECTIVES
 from transports.collectives.timing import DEFAULT_COSTS, Costs
 
 WORKLOAD = {"kind": "synthetic", "layers": ["4MB", "4MB"], "forward": "100ms", "backward": "200ms"}
@@ -74,17 +75,6 @@ def test_models_stand_side_by_side() -> None:
     assert least_s < cost_s
 
 
-def test_what_lies_outside_the_validated_range_is_said() -> None:
-    assert predicted().outside == ()
-    assert any("16 workers" in each for each in predicted(workers=16).outside)
-    assert any("lost" in each for each in predicted(link={"rate": "1gbit", "delay": "1ms", "loss": "1%"}).outside)
-    assert any("ms from worker to worker" in each for each in predicted(link={"delay": "50ms"}).outside)
-    fast = {"rate": "10gbit", "delay": "2ms"}
-    assert any("links of 1e+04 Mbit/s" in each for each in predicted(link=fast).outside)
-    assert predicted(link=fast, dilation=10).outside != (), "really 40 ms"
-    assert predicted(link={"rate": "10gbit"}, dilation=10).outside == (), "really 1 Gbit/s"
-
-
 @pytest.mark.parametrize(
     "workload",
     [
@@ -137,10 +127,49 @@ def test_what_has_no_iterations_is_refused() -> None:
 
 def test_exchanges_of_the_micro_benchmark() -> None:
     workload = {"kind": "allreduce", "sizes": ["1MB", "25MB"], "stacks": ["ring/tcp", "gloo", "ring/tcp/fp16"]}
-    found = predict_exchanges(validate({"name": "x", "workload": workload}), DEFAULT_COSTS)
+    found = predict_exchanges(validate({"name": "x", "workload": workload}), make_plan, None)
     times_s = {(each.stack, each.size_bytes): each.time_s for each in found}
     short_s, long_s = times_s["ring/tcp", 1_000_000], times_s["ring/tcp", 25_000_000]
     assert short_s is not None
     assert long_s == pytest.approx(25 * short_s, rel=0.05)
     assert times_s["gloo", 1_000_000] is None
     assert times_s["ring/tcp/fp16", 1_000_000] is None
+
+
+def run_prediction(**keys: Any) -> Any:
+    spec = {"name": "x", "workload": WORKLOAD, "fusion": "layers", "link": {"rate": "1gbit"}, **keys}
+    return predict_run(make_plan(validate(spec)), None)
+
+
+def test_a_runs_prediction_is_that_of_the_command() -> None:
+    keys: dict[str, Any] = {"hosts": {"w1": {"slowdown": 1.5}}}
+    assert run_prediction(**keys).iteration_time_s == predicted(**keys).iteration_time_s
+
+
+def test_a_run_without_a_prediction_says_why() -> None:
+    real = run_prediction(workload={"kind": "training"})
+    assert real.iteration_time_s is None
+    assert "computing is real" in real.missing
+    assert "local_sgd" in run_prediction(synchronisation={"kind": "local_sgd", "every": 2}).missing
+    assert run_prediction(workload={"kind": "command", "argv": ["true"]}, fusion="size") is None
+
+
+def test_the_mean_is_over_the_iterations_that_a_run_draws() -> None:
+    """A prediction of few iterations is of those, and of none that the run does not have."""
+    drawn: dict[str, Any] = {"hosts": {"w1": {"slowdown": {"kind": "uniform"}}}}
+    few, many = (run_prediction(workload={**WORKLOAD, "iterations": count}, **drawn) for count in (1, 30))
+    assert few.iteration_time_s != many.iteration_time_s
+
+
+@pytest.mark.parametrize(
+    ("collective", "compression"),
+    [(kind, "none") for kind in sorted(COLLECTIVES.kinds())]
+    + [("ring", kind) for kind in ("fp16", "int8", "qsgd", "top_k", "powersgd")],
+)
+def test_a_run_never_fails_by_its_prediction(collective: str, compression: str) -> None:
+    small = {**WORKLOAD, "layers": ["40KB", "40KB"]}
+    spec = {"name": "x", "workload": small, "collective": collective, "compression": compression}
+    found = predict_run(make_plan(validate(spec)), None)
+    assert found is not None
+    assert found.iteration_time_s is not None
+    assert found.iteration_time_s > 0.3

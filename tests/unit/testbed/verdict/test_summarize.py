@@ -12,6 +12,8 @@ import pytest
 from testbed.experiment.link import UNSHAPED_BPS
 from testbed.record.reader import Record
 from testbed.record.summary import CommandExit, CommandSummary, Summary
+from testbed.theory.predict import RunPrediction
+from testbed.theory.reach import Expected, Reach
 from testbed.verdict.facts import End, Facts
 from testbed.verdict.judge import judge
 from testbed.verdict.summarize import measure, summarize
@@ -34,6 +36,32 @@ LINK = replace(
 def facts(**changes: Any) -> Facts:
     busy = buckets(bucket(0, 12.0, 15.0), bucket(1, 12.5, 16.0))
     return healthy.facts(**{"links": [LINK], "buckets": busy, **changes})
+
+
+REACH = Reach(num_workers=(2, 8), size_bytes=(1, 2), delay_s=(0.0, 1.0), rate_bps=(1.0, 2.0), channels=("tcp",))
+
+
+def test_a_prediction_stands_beside_the_mean_that_it_was_of() -> None:
+    expected = Expected(0.03, "validation", 98, REACH)
+    said = RunPrediction(6.0, None, expected, ("16 workers (2 to 8)",), "2026-01-01T00:00:00+00:00")
+    found = measure(facts(predicted=said)).prediction
+    assert found is not None
+    assert found.iteration_error == pytest.approx(6.0 / 6.75 - 1)
+    assert (found.expected_error, found.num_points, found.outside) == (0.03, 98, ["16 workers (2 to 8)"])
+    took = measure(facts(predicted=said)).allreduce
+    assert took is not None
+    assert found.allreduce_error == pytest.approx(took.predicted_s / took.time_s - 1)
+
+
+def test_what_was_not_predicted_or_not_measured_has_no_error() -> None:
+    said = RunPrediction(None, "computing is real", None, (), None)
+    found = measure(facts(predicted=said)).prediction
+    assert found is not None
+    assert (found.iteration_error, found.missing, found.expected_error) == (None, "computing is real", None)
+    ended = measure(healthy.facts(predicted=said._replace(iteration_time_s=1.0), iterations=iterations())).prediction
+    assert ended is not None
+    assert ended.iteration_error is None
+    assert measure(facts()).prediction is None
 
 
 def test_the_split_of_one_iteration_as_calculated_manually() -> None:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 from testbed.record.reader import Record
-from testbed.record.summary import Summary
+from testbed.record.summary import PredictionSummary, Summary
 from testbed.report.comparison import plots
 from testbed.report.comparison.points import ComparedPoint, Comparison
 
@@ -58,6 +58,36 @@ def test_the_first_quantity_that_varies_is_the_horizontal_axis_with_its_values_a
         assert [trace["x"] for trace in lines] == [[1e7, 1e8, 1e9]] * 6, "in the order of the numbers"
         assert {trace["name"] for trace in lines} == {"none", "top_k(ratio=1%)"}
         assert sorted(trace["line"].get("dash", "") for trace in lines) == ["", "", "dash", "dash", "dot", "dot"]
+
+
+def with_prediction(summary: Summary) -> Summary:
+    said = PredictionSummary(
+        iteration_time_s=0.9,
+        missing=None,
+        iteration_error=0.01,
+        allreduce_error=0.02,
+        expected_error=None,
+        expected_error_source=None,
+        num_points=0,
+        outside=[],
+        fitted_at=None,
+    )
+    return summary.model_copy(update={"prediction": said})
+
+
+@pytest.mark.parametrize("make", [plots.iteration, plots.allreduce, plots.scaling])
+@pytest.mark.parametrize("settings", [NUMERIC, TOGETHER])
+def test_predicted_and_measured_are_never_drawn_alike(
+    summary: Summary, make: Callable[[Comparison], Any], settings: list[dict[str, Any]]
+) -> None:
+    traces = make(comparison(settings, with_prediction(summary)))["data"]
+    drawn: dict[bool, set[bool]] = {True: set(), False: set()}
+    for trace in traces:
+        named = trace["name"] if trace["x"] == [None] else trace["hovertemplate"]
+        if "predicted" in named or "measured" in named:
+            hollow = "-open" in trace.get("marker", {}).get("symbol", "")
+            drawn["predicted" in named].add(hollow)
+    assert drawn == {True: {True}, False: {False}}, "hollow, or filled"
 
 
 def test_what_varies_together_is_one_axis_of_names(summary: Summary) -> None:

@@ -7,19 +7,20 @@ from typing import Any
 from rich.console import Console
 
 from testbed.experiment.experiment import validate
-from testbed.machine.fit import Expected
 from testbed.plan.plan import make_plan
 from testbed.report.terminal.prediction import exchanges_json, prediction_json, render_exchanges, render_prediction
 from testbed.theory.predict import predict_exchanges, predict_iteration
+from testbed.theory.reach import Expected, Reach
 from transports.collectives.timing import DEFAULT_COSTS
 
 PACED = {"kind": "training", "pace": {"forward": "40ms", "backward": "80ms", "update": "30ms"}}
-EXPECTED = Expected(0.031, "validation")
+REACH = Reach(num_workers=(2, 8), size_bytes=(1000, 10**8), delay_s=(0.0, 0.02), rate_bps=(1e7, 1e9), channels=("tcp",))
+EXPECTED = Expected(0.031, "validation", 98, REACH)
 
 
 def rendered(expected: Expected | None = EXPECTED, **keys: Any) -> str:
     plan, stream = make_plan(validate({"name": "x", **keys})), io.StringIO()
-    render_prediction(predict_iteration(plan), plan.costs, expected, Console(file=stream, width=200))
+    render_prediction(predict_iteration(plan, expected), plan, expected, Console(file=stream, width=200))
     return stream.getvalue()
 
 
@@ -31,10 +32,10 @@ def test_computing_whose_time_is_configured_is_distinguished() -> None:
 
 
 def test_how_far_it_reaches_is_said() -> None:
-    assert "off by 3.1 % on the mean (validation)" in rendered()
+    assert "off by 3.1 % on the mean (validation, 98 points)" in rendered()
     assert "defaults that nobody has compared" in rendered(None)
-    assert "outside what the model was compared with: 16 workers" in rendered(workers=16)
-    assert "outside what the model was compared with: channel grpc" in rendered(channel="grpc")
+    assert "outside what predictions were compared with: 16 workers (2 to 8); no error is known" in rendered(workers=16)
+    assert "outside what predictions were compared with: channel grpc (tcp)" in rendered(channel="grpc")
 
 
 def test_in_slower_time_hosts_cost_what_the_prediction_took() -> None:
@@ -43,8 +44,9 @@ def test_in_slower_time_hosts_cost_what_the_prediction_took() -> None:
 
 
 def test_scripts_read_the_same() -> None:
-    found = predict_iteration(make_plan(validate({"name": "x", "workload": PACED})))
-    reported = json.loads(json.dumps(prediction_json(found, EXPECTED)))
+    plan = make_plan(validate({"name": "x", "workload": PACED}))
+    found = predict_iteration(plan, EXPECTED)
+    reported = json.loads(json.dumps(prediction_json(found, plan, EXPECTED)))
     assert reported["parts"]["compute_s"] == found.compute_s
     assert reported["expected_error"] == 0.031
     assert reported["critical_path"][-1] == {"what": "optimizer", **found.critical_path[-1]._asdict()}
@@ -52,7 +54,7 @@ def test_scripts_read_the_same() -> None:
 
 def test_a_row_for_each_exchange() -> None:
     workload = {"kind": "allreduce", "sizes": ["1MB"], "stacks": ["ring/tcp", "gloo"]}
-    found, stream = predict_exchanges(validate({"name": "x", "workload": workload}), DEFAULT_COSTS), io.StringIO()
+    found, stream = predict_exchanges(validate({"name": "x", "workload": workload}), make_plan, EXPECTED), io.StringIO()
     render_exchanges(found, DEFAULT_COSTS, None, Console(file=stream, width=200))
     assert "ring/tcp" in stream.getvalue()
     assert "not predicted" in stream.getvalue()

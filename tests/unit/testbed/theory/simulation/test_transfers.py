@@ -1,4 +1,5 @@
 import os
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ from tests.unit.testbed.theory.simulation.networks import RATE_BPS, network
 
 NUM_FLOWS = int(os.environ.get("TESTBED_SIMULATED_FLOWS", "5000"))
 """100000 for the full campaign: a fat tree of 1,024 hosts, about a minute."""
+BUDGET_S = 60.0
+"""Of a processor, the network and its paths included."""
 BYTES_PER_S = RATE_BPS / 8
 
 
@@ -85,8 +88,10 @@ def test_a_coarse_resolution_is_near_the_exact_times() -> None:
 
 
 def test_many_flows_keep_every_link_within_its_rate() -> None:
+    begun_s = time.process_time()
     graph = random_flows(1024 if NUM_FLOWS >= 100_000 else 128, NUM_FLOWS)
     timeline = graph.run(resolution=0.01)
+    assert time.process_time() - begun_s < BUDGET_S
     assert np.isfinite(timeline.arrived_s).all()
     busy_s = 8 * timeline.link_bytes / graph.network.rates_bps
     assert busy_s.max() <= timeline.makespan_s <= 1.5 * busy_s.max()

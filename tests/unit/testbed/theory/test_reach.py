@@ -1,0 +1,55 @@
+"""Ranges: what lies in them, what does not and why."""
+
+from dataclasses import asdict
+from typing import Any
+
+from testbed.experiment.experiment import validate
+from testbed.plan.plan import Plan, make_plan
+from testbed.theory.reach import Expected, Reach, outside
+
+REACH = Reach(
+    num_workers=(2, 8), size_bytes=(65_536, 10**8), delay_s=(0.0, 0.02), rate_bps=(1e7, 1e9), channels=("tcp",)
+)
+EXPECTED = Expected(0.03, "validation", 98, REACH)
+WORKLOAD = {"kind": "synthetic", "layers": ["4MB", "4MB"], "forward": "100ms", "backward": "200ms"}
+
+
+def planned(**keys: Any) -> Plan:
+    return make_plan(validate({"name": "x", "workload": WORKLOAD, "link": {"rate": "1gbit"}, **keys}))
+
+
+def beyond(**keys: Any) -> str:
+    return "; ".join(outside(planned(**keys), EXPECTED))
+
+
+def test_inside_there_is_nothing_to_say() -> None:
+    assert beyond() == ""
+
+
+def test_each_range_is_named_with_its_ends() -> None:
+    assert "16 workers (2 to 8)" in beyond(workers=16)
+    assert "really 100 ms from worker to worker (0 to 20 ms)" in beyond(link={"rate": "1gbit", "delay": "50ms"})
+    assert "links of really 1e+04 Mbit/s (10 to 1000 Mbit/s)" in beyond(link={"rate": "10gbit"})
+    assert "an exchange of 4,096 bytes" in beyond(workload={**WORKLOAD, "layers": ["4096B"]})
+    assert "an exchange of 200,000,000 bytes" in beyond(workload={**WORKLOAD, "layers": ["200MB"]}, fusion="none")
+    assert "channel udp (tcp)" in beyond(channel="udp")
+    assert "lost" in beyond(link={"rate": "1gbit", "delay": "1ms", "loss": "1%"})
+    assert "compression fp16" in beyond(compression="fp16")
+
+
+def test_ranges_are_of_the_machine_not_of_virtual_time() -> None:
+    assert beyond(link={"rate": "10gbit"}, dilation=10) == "", "really 1 Gbit/s"
+    assert "really 40 ms" in beyond(link={"rate": "10gbit", "delay": "2ms"}, dilation=10)
+
+
+def test_without_a_comparison_only_what_none_covers_is_said() -> None:
+    assert outside(planned(workers=16), None) == []
+    assert outside(planned(compression="fp16"), None) != []
+
+
+def test_a_hull_holds_both_and_survives_json() -> None:
+    other = Reach.of(planned(workers=16, channel="udp", link={"rate": "100mbit", "delay": "50ms"}))
+    both = REACH.joined(other)
+    assert (both.lacking(REACH), both.lacking(other)) == ([], [])
+    assert REACH.lacking(both) != []
+    assert Reach.of_json(asdict(both)) == both
