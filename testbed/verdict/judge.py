@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from testbed.record.number_text import percent_text
 from testbed.record.summary import Outcome, Results
 from testbed.verdict.changes import change_notes
 from testbed.verdict.facts import Facts, LinkFacts, Quota
@@ -41,9 +40,8 @@ from testbed.verdict.thresholds import (
     RUN_QUEUE_INVALID,
     STEAL_DEGRADED,
     THROTTLED_DEGRADED,
-    UTILIZATION_LIMIT,
 )
-from testbed.verdict.utilization import busy, busy_utilization
+from testbed.verdict.utilization import excesses
 
 Gravity = Literal["failed", "unsupported", "invalid", "degraded", "note"]
 _OUTCOMES: Final[Mapping[Gravity, Outcome]] = {
@@ -131,8 +129,6 @@ def _interference(facts: Facts, _: Results) -> Iterator[Reason]:
 
 
 def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
-    """Some of a bucket's bytes may move before its last member hands it over, so the time in which they could is longer
-    than the one that `utilization_busy` counts."""
     bursts = {(link.name, link.from_): link.burst_bytes for link in facts.links}
     rates = [(link.burst_bytes, link.rate_bps) for link in facts.links if link.burst_bytes]
     at_once_s = max((8 * (burst + facts.granule_bytes) / rate_bps for burst, rate_bps in rates), default=0.0)
@@ -141,11 +137,10 @@ def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
         f"rate allows {each.possible_bytes:,.0f}"
         for each in overspeeds(facts.samples, bursts, facts.granule_bytes, dilation=facts.dilation)
     ]
-    since_first = busy(facts, since="first")
     found += [
-        f"{link.title} carried {percent_text(share)} of its rate while buckets were in service"
-        for link in facts.links
-        if (share := busy_utilization(facts, link, since_first)) is not None and share > UTILIZATION_LIMIT
+        f"{each.link.title} carried {each.carried_bytes:,} bytes {each.when}, in which its rate and burst allow "
+        f"{each.possible_bytes:,.0f}"
+        for each in excesses(facts)
     ]
     found += impossible(results, at_once_s=max(facts.num_buckets, 1) * at_once_s)
     if found:
