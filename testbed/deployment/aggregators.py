@@ -76,6 +76,11 @@ class RunningAggregator:
             for tenant in plan.tenants
         ]
 
+    @property
+    def pid(self) -> int:
+        """Of its process, in the root pid namespace."""
+        return self._daemon.pid
+
     def status(self) -> Status | None:
         """Now; None once it has ended. Any thread may ask."""
         try:

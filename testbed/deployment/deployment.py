@@ -75,6 +75,9 @@ class Deployment:
         self._aggregators: list[RunningAggregator] = []
         self.aggregator_reports: list[AggregatorReport] = []
         """Of each aggregator, once :meth:`read_aggregators` has been called."""
+        self.serving: dict[str, int] = {}
+        """The processes beside the workers that move gradients, parameter servers and aggregators in user space, by
+        name."""
         self.holders: dict[str, int] = {}
         """The processes that keep the nodes' namespaces, by node; of containers the runtime knows."""
         self.relay: DelayDaemon | None = None
@@ -149,6 +152,8 @@ class Deployment:
                     dilation=self.planned.clock.dilation,
                 )
             )
+            if not plan.collective.plane.in_kernel:
+                self.serving[plan.name] = self._aggregators[-1].pid
 
     def controlled_aggregators(self, directory: Path) -> AbstractContextManager[None]:
         """Within it people can look at them, and reset them, through sockets in the directory."""

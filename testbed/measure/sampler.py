@@ -19,6 +19,7 @@ from testbed.measure.settings import SettingChange, SettingsMonitor
 from testbed.plan.background import FlowCounters
 from testbed.plan.direction import Direction
 from testbed.system.netlink import HtbClass, LinkMonitor, NetlinkError, transmitted_bytes
+from testbed.worker.run_queue import run_queue_delays_s
 
 
 class LineCounters(Protocol):
@@ -258,6 +259,11 @@ class LinkSampler:
     def throttling(self) -> dict[str, Throttling]:
         """What CPU quotas have done until now, by the name of each process that has one."""
         return self._deployment.throttling()
+
+    def serving_delays_s(self) -> dict[str, dict[int, float]]:
+        """How long each thread of each parameter server and aggregator in user space has waited for a core; by the
+        process' name and the thread's id."""
+        return {name: run_queue_delays_s(pid) for name, pid in self._deployment.serving.items()}
 
     def check(self) -> None:
         """Raise what stopped the sampling thread, if anything did."""

@@ -158,11 +158,13 @@ class Session:
             store_path=str(self.state.scratch_directory / "store"),
             asynchronous=self._asynchronous_server(),
         )
-        return self.deployment.hosts[name].start(
+        server = self.deployment.hosts[name].start(
             ProcessSpec(
                 name=name, entry="testbed.worker.parameter_server:main", arguments=(configuration.model_dump_json(),)
             )
         )
+        self.deployment.serving[name] = server.pid
+        return server
 
     def _asynchronous_server(self) -> AsynchronousServer | None:
         experiment = self.plan.experiment

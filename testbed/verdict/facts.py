@@ -172,6 +172,9 @@ class Facts:
     """Workers that the spec holds to a quota or to cores: they wait by design."""
     quotas: Sequence[Quota] = ()
     """Every CPU quota, requested or not."""
+    serving_waited_s: Mapping[str, float] = field(default_factory=dict)
+    """How long threads of each parameter server and each aggregator in user space waited for a core over the measured
+    iterations, by its name; wall seconds."""
     steal_share: float = 0.0
     """CPU steal over the measured iterations, as a share of all cores' time."""
     softnet_drops: int = 0

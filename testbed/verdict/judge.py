@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+import polars as pl
+
 from testbed.record.summary import Outcome, Results
 from testbed.verdict.changes import change_notes
 from testbed.verdict.facts import Facts, LinkFacts, Quota
@@ -251,6 +253,8 @@ def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
 
 def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
     free = frozenset(range(facts.num_workers)) - facts.limited_ranks
+    # They serve side by side: while a worker waits for the one that waited longest, it has waited for the others.
+    server, serving_s = max(facts.serving_waited_s.items(), key=lambda each: each[1], default=("", 0.0))
     share = lengthened_share(
         facts.iterations,
         facts.buckets,
@@ -258,6 +262,7 @@ def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
         ranks=free,
         in_step=facts.in_step,
         bound_s=facts.dilation * facts.prediction.schedule_bound_s if facts.prediction else 0.0,
+        serving_s=serving_s,
     )
     if share is not None and share > RUN_QUEUE_DEGRADED:
         grave = share > RUN_QUEUE_INVALID
@@ -266,7 +271,7 @@ def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
             "invalid" if grave else "degraded",
             f"threads that move gradients waited for a core, which may have lengthened communication by "
             f"{100 * share:.1f} % of itself (limit {100 * limit:.0f} %): part of it is this machine's, not the "
-            f"network's{_saturated(results)}; use fewer workers or a lower rate",
+            f"network's{_serving(server, serving_s, facts)}{_saturated(results)}; use fewer workers or a lower rate",
         )
     if facts.steal_share > STEAL_DEGRADED:
         yield Reason(
@@ -399,6 +404,15 @@ RULES: Final[Sequence[Rule]] = (
 def _saturated(results: Results) -> str:
     share = results.machine.saturated_share if results.machine else None
     return f" (cores were saturated for {100 * share:.0f} % of communication)" if share else ""
+
+
+def _serving(server: str, waited_s: float, facts: Facts) -> str:
+    """Named where it waited longer than any worker did, in virtual time."""
+    measured = facts.iterations.filter(pl.col("phase") == "measured")
+    workers = measured.group_by("rank").agg(pl.col("communication_run_queue_delay_s").sum())
+    if waited_s <= max(workers["communication_run_queue_delay_s"].to_list(), default=0.0):
+        return ""
+    return f" ({server} waited longest, {waited_s / facts.dilation:.2g} s)"
 
 
 def _backlog_error(link: LinkFacts) -> float:
