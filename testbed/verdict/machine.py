@@ -46,7 +46,8 @@ def lengthened_share(
     iteration's buckets together, in wall seconds; a bucket's is in proportion to its bytes, and exchanges that share
     their most loaded link follow each other there. `serving_s`: how long whoever serves all of them, a parameter server
     or an aggregator, waited in the measured iterations; each of the workers waited for it so long. What exposed
-    communication can have lost so counts only where it is more than RUN_QUEUE_FLOOR of the iterations. None and 0 as run_queue_share().
+    communication can have lost so counts only where it is more than RUN_QUEUE_FLOOR of the iterations. None and 0 as
+    run_queue_share().
     """
     waited = _waited(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
     if waited is not None and serving_s:
