@@ -123,6 +123,16 @@ class Deployment:
         if self._background is not None:
             self._background.check()
 
+    def processes(self) -> dict[str, int]:
+        """Pids, by name, of what makes delays, carries links, aggregates, serves parameters or sends background traffic
+        now."""
+        daemons = [*self._daemons.values(), *([self.relay] if self.relay else [])]
+        found = {daemon.name: daemon.pid for daemon in daemons} | self.serving
+        for aggregator in self._aggregators:
+            found.pop(aggregator.plan.name, None)
+            found |= aggregator.processes()
+        return found | (self._background.processes() if self._background else {})
+
     def check_names(self) -> None:
         """Have the first worker look every host up by its name and by its address, with the libraries that workers
         have; the others' names and files have been read already. Raises MissingRequirementError with what is not so."""

@@ -62,6 +62,11 @@ class Daemon:
             raise MissingRequirementError(f"{self._title} {state}: {log_tail(self._process.log_path)}")
 
     @property
+    def name(self) -> str:
+        """Of its process, unique within the run."""
+        return self._process.name
+
+    @property
     def pid(self) -> int:
         """Of its process, in the root pid namespace."""
         return self._process.pid

@@ -29,6 +29,7 @@ from testbed.plan.aggregators import assignments_of
 from testbed.plan.plan import Plan
 from testbed.run.coordinator import Coordinator, Listener
 from testbed.run.link_client import SOCKET_NAME
+from testbed.run.process_watch import RunWatch
 from testbed.run.user_command import Launch
 from testbed.system.run_state import RunState
 from transports.collectives.base import COLLECTIVES
@@ -67,9 +68,12 @@ class Session:
         socket_path = self.state.workers_directory / "control.sock"
         timeout_real_s = plan.clock.real_s(plan.experiment.timeout_s)
         servers: list[Process] = []
+        processes: list[RunWatch] = []  # once all of them have been started
 
         def watch() -> None:
             self.deployment.check()
+            for each in processes:
+                _tell(listener, each)
             for server in servers:
                 # One that has lost a worker is the consequence: whoever lost it too will say why.
                 if server.poll() and "PeerLostError" not in (tail := log_tail(server.log_path)):
@@ -108,6 +112,7 @@ class Session:
                     )
                 )
                 coordinator.attach(rank, process, requested_cores=self.plan.host(rank).cpu_cores)
+            processes.append(RunWatch(self.deployment.processes(), time.monotonic()))
             coordinator.wait_registered(REGISTER_TIMEOUT_S)
             coordinator.wait_finished(timeout_s)
             self.deployment.read_aggregators()
@@ -122,6 +127,12 @@ class Session:
         self.deployment.start_background()
         self.redirected.touch()
         self.redirected.chmod(0o660)  # whatever the umask is
+        processes = RunWatch(self.deployment.processes(), time.monotonic())
+
+        def watch() -> None:
+            self._check()
+            _tell(listener, processes)
+
         launch = Launch(
             self.plan,
             self.deployment.hosts,
@@ -129,7 +140,7 @@ class Session:
             redirected=self.redirected,
             directory=self.state.directory,
             listener=listener,
-            watch=self._check,
+            watch=watch,
             stdin=stdin,
         )
         with self.deployment.controlled_aggregators(self.state.directory):
@@ -206,6 +217,11 @@ class Session:
             num_threads=min(num_threads, len(host.pinned_cores) or num_threads),
             slowdown=SLOWDOWNS.dump(host.slowdown) if host.slowdown else None,
         )
+
+
+def _tell(listener: Listener, processes: RunWatch) -> None:
+    for text in processes.look(time.monotonic()):
+        listener.on_interference(text)
 
 
 def _ignore(_: Any) -> None:
