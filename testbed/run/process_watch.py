@@ -28,7 +28,7 @@ _QUOTA_INTERVAL_S: Final = 1.0
 _QUOTA_CHANGE: Final = 0.001
 """Relative: quotas are whole microseconds."""
 _STILL_S: Final = 2.0
-"""Between two looks of a run at its processes. They are a tenth of a second apart; reading every counter of a large
+"""Between two looks of a run at its processes, from the first one on. They are a tenth of a second apart; reading every counter of a large
 network at a border of the measured window takes some tenths."""
 
 
@@ -38,11 +38,12 @@ class RunWatch:
     def __init__(self, processes: Mapping[str, int], now_s: float) -> None:
         """Pids by the names that a reader knows the processes by: `ps0`, `relay`, `aggregator-a0`."""
         self._watches = [ProcessWatch(name, pid, now_s) for name, pid in processes.items()]
-        self._looked_s = now_s
+        self._looked_s: float | None = None
 
     def look(self, now_s: float) -> list[str]:
         """What has been done to them, one phrase each."""
-        still_s, self._looked_s = now_s - self._looked_s, now_s
+        still_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
         found = (
             [f"the testbed itself stood still for {still_s:.1f} s and watched nothing"] if still_s > _STILL_S else []
         )

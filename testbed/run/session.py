@@ -72,8 +72,8 @@ class Session:
 
         def watch() -> None:
             self.deployment.check()
-            for each in processes:
-                _tell(listener, each)
+            for text in (text for each in processes for text in each.look(time.monotonic())):
+                listener.on_interference(text)
             for server in servers:
                 # One that has lost a worker is the consequence: whoever lost it too will say why.
                 if server.poll() and "PeerLostError" not in (tail := log_tail(server.log_path)):
@@ -128,11 +128,6 @@ class Session:
         self.redirected.touch()
         self.redirected.chmod(0o660)  # whatever the umask is
         processes = RunWatch(self.deployment.processes(), time.monotonic())
-
-        def watch() -> None:
-            self._check()
-            _tell(listener, processes)
-
         launch = Launch(
             self.plan,
             self.deployment.hosts,
@@ -140,7 +135,8 @@ class Session:
             redirected=self.redirected,
             directory=self.state.directory,
             listener=listener,
-            watch=watch,
+            watch=self._check,
+            beside=processes,
             stdin=stdin,
         )
         with self.deployment.controlled_aggregators(self.state.directory):
@@ -217,11 +213,6 @@ class Session:
             num_threads=min(num_threads, len(host.pinned_cores) or num_threads),
             slowdown=SLOWDOWNS.dump(host.slowdown) if host.slowdown else None,
         )
-
-
-def _tell(listener: Listener, processes: RunWatch) -> None:
-    for text in processes.look(time.monotonic()):
-        listener.on_interference(text)
 
 
 def _ignore(_: Any) -> None:

@@ -21,7 +21,7 @@ from testbed.plan.plan import Plan
 from testbed.run.coordinator import Listener
 from testbed.run.launcher import Reachable, launcher_variables, write_launcher
 from testbed.run.mpi_singletons import HINT, SingletonWatch
-from testbed.run.process_watch import ProcessWatch
+from testbed.run.process_watch import ProcessWatch, RunWatch
 from testbed.system.interruptions import held_back
 from transports.collectives.base import COLLECTIVES
 from transports.torch_backend.autoload import BACKEND
@@ -139,9 +139,11 @@ class Launch:
         directory: Path,
         listener: Listener,
         watch: Callable[[], None] = lambda: None,
+        beside: RunWatch | None = None,
         stdin: int | None = None,
     ) -> None:
-        """`watch` is called about twenty times a second and raises what has ended the run; process groups that were
+        """`watch` is called about twenty times a second and raises what has ended the run, the processes `beside` the
+        workers are looked at as often; process groups that were
         redirected are written to `redirected`, what a launcher is to find to `directory`; `stdin` is a descriptor for
         rank 0 to read from."""
         command = plan.experiment.workload.command
@@ -159,6 +161,7 @@ class Launch:
         self._grace_s = command.grace_s
         self._processes: list[Process] = []
         self._watches: list[ProcessWatch] = []
+        self._beside = beside
         self._exits: dict[int, Exit] = {}
 
     def run(self) -> None:
@@ -244,10 +247,11 @@ class Launch:
 
     def _look_at_processes(self) -> None:
         now_s = time.monotonic()
+        found = [] if self._beside is None else self._beside.look(now_s)
         for rank, watch in enumerate(self._watches):
-            if rank not in self._exits:
-                for text in watch.look(now_s):
-                    self._listener.on_interference(text)
+            found += watch.look(now_s) if rank not in self._exits else []
+        for text in found:
+            self._listener.on_interference(text)
 
     def _has_ended_a_worker(self) -> bool:
         """Whether what ended the run did it by ending workers: their status comes after, and is the run's."""

@@ -63,7 +63,8 @@ def test_processes_beside_the_workers_are_called_by_their_names(sleeper: subproc
 
 
 def test_whoever_watches_says_that_it_did_not() -> None:
-    watch = RunWatch({}, 10.0)
+    watch = RunWatch({}, 1.0)
+    assert watch.look(10.0) == [], "it begins with the first look"
     assert watch.look(11.9) == []
     assert watch.look(14.0) == ["the testbed itself stood still for 2.1 s and watched nothing"]
     assert watch.look(14.1) == []
