@@ -28,8 +28,8 @@ _QUOTA_INTERVAL_S: Final = 1.0
 _QUOTA_CHANGE: Final = 0.001
 """Relative: quotas are whole microseconds."""
 _STILL_S: Final = 2.0
-"""Between two looks of a run at its processes, from the first one on. They are a tenth of a second apart; reading every counter of a large
-network at a border of the measured window takes some tenths."""
+"""Between two looks of a run at its processes, from the first one on. They are a tenth of a second apart; reading
+every counter of a large network at a border of the measured window takes some tenths."""
 
 
 class RunWatch:
