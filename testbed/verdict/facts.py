@@ -186,7 +186,7 @@ class Facts:
     """Of settings, while the workers worked, that the run has not made, put back or not: `w0: traffic class set on
     w0-eth0 by process 4711`."""
     interference: Sequence[str] = ()
-    """What others did to workers' processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
+    """What others did to the run's processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
     unused_backend: str | None = None
     """Why the backend that the spec asks for may not be what the numbers are of."""
     notes: Sequence[str] = ()

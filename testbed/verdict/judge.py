@@ -127,7 +127,9 @@ def _foreign_changes(facts: Facts, _: Results) -> Iterator[Reason]:
 def _interference(facts: Facts, _: Results) -> Iterator[Reason]:
     if facts.interference:
         listed = _listed(list(dict.fromkeys(facts.interference)))
-        yield Reason("degraded", f"somebody else held workers back ({listed}): part of the times is theirs")
+        yield Reason(
+            "degraded", f"somebody else held processes of the run back ({listed}): part of the times is theirs"
+        )
 
 
 def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
