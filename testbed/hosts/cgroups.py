@@ -210,7 +210,7 @@ class ProcessCgroup:
         self._process = process
         self._state = state
         self._mountinfo = mountinfo
-        self._controllers: dict[ControllerName, Controller] = {}
+        self._controllers: dict[str, Controller] = {}
         self._set: dict[Path, str] = {}
         """Every file that was written, and what it must read."""
 
