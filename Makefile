@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-seeds test-crashes test-examples check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-seeds test-crashes test-faults test-examples check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -68,6 +68,10 @@ test-seeds: setup ## the aggregation protocol over 10,000 histories of late data
 	@[ "$$(id -u)" = 0 ] || { echo "make test-seeds needs root for the kernel's program: run 'sudo make test-seeds'" >&2; exit 3; }
 	@OMP_NUM_THREADS=1 EPOCH_SEEDS=$(or $(SEEDS),10000) SWITCHML_SEEDS=$(or $(SEEDS),10000) nice -n 10 $(BIN)/python -m pytest -q --timeout 0 -n logical --maxprocesses 8 \
 	  tests/simulation/test_epochs.py tests/simulation/test_switchml.py tests/integration/test_program.py
+
+test-faults: setup ## plant some fifty faults in running experiments, look for the culprit in the verdict (root, FAULT_REPEATS=number; ten minutes each)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-faults needs root for network namespaces: run 'sudo make test-faults'" >&2; exit 3; }
+	@FAULT_REPEATS=$(or $(FAULT_REPEATS),1) $(BIN)/python -m pytest -q tests/sabotage
 
 test-examples: setup ## run the examples that need accelerate, Lightning, DeepSpeed, torchft, hivemind (root, minutes, 200 MB)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-examples needs root for network namespaces: run 'sudo make test-examples'" >&2; exit 3; }

@@ -182,8 +182,8 @@ def bench_containers(
 ) -> None:
     """Measure `runtime: docker` against its targets; needs a Docker daemon, and the image that `make image` builds.
 
-    same: three quickstarts in namespaces and three in containers, in turns: the same parameters bit by bit, and the
-    median iteration of the quietest run of each. start: the seconds around the iterations with 4 and 16 workers. How
+    same: five quickstarts in namespaces and five in containers, in turns: the same parameters bit by bit, and the
+    median over the runs' median iterations. start: the seconds around the iterations with 4 and 16 workers. How
     exact links at containers are: testbed bench links --runtime docker.
 
     Example: testbed bench containers --only same

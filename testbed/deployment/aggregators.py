@@ -76,6 +76,16 @@ class RunningAggregator:
             for tenant in plan.tenants
         ]
 
+    @property
+    def pid(self) -> int:
+        """Of its process, in the root pid namespace."""
+        return self._daemon.pid
+
+    def processes(self) -> dict[str, int]:
+        """Pids of it and of the other jobs' workers, by name."""
+        tenants = {worker.name: worker.pid for members in self._tenants for worker in members}
+        return {self._daemon.name: self._daemon.pid, **tenants}
+
     def status(self) -> Status | None:
         """Now; None once it has ended. Any thread may ask."""
         try:
@@ -133,6 +143,16 @@ class RunningTenant:
             consequence="the switch no longer has the load that was requested",
             listens=True,
         )
+
+    @property
+    def name(self) -> str:
+        """Of its process."""
+        return self._daemon.name
+
+    @property
+    def pid(self) -> int:
+        """Of its process, in the root pid namespace."""
+        return self._daemon.pid
 
     def report(self) -> TenantReport:
         """Stop it, and read what it did."""

@@ -57,6 +57,10 @@ class BackgroundTraffic:
     def _read(self, flow: Flow, role: str) -> TrafficCounters:
         return TrafficCounters.parse(self._path(flow, role).read_bytes())
 
+    def processes(self) -> dict[str, int]:
+        """Pids of both ends of every flow, by name."""
+        return {daemon.name: daemon.pid for daemon in self._daemons}
+
     def check(self) -> None:
         """Raise RunFailedError if one of the processes has ended."""
         for daemon in self._daemons:

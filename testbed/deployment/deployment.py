@@ -74,6 +74,9 @@ class Deployment:
         self._aggregators: list[RunningAggregator] = []
         self.aggregator_reports: list[AggregatorReport] = []
         """Of each aggregator, once :meth:`read_aggregators` has been called."""
+        self.serving: dict[str, int] = {}
+        """The processes beside the workers that move gradients, parameter servers and aggregators in user space, by
+        name."""
         self.holders: dict[str, int] = {}
         """The processes that keep the nodes' namespaces, by node; of containers the runtime knows."""
         self.relay: DelayDaemon | None = None
@@ -119,6 +122,16 @@ class Deployment:
         if self._background is not None:
             self._background.check()
 
+    def processes(self) -> dict[str, int]:
+        """Pids, by name, of what makes delays, carries links, aggregates, serves parameters or sends background traffic
+        now."""
+        daemons = [*self._daemons.values(), *([self.relay] if self.relay else [])]
+        found = {daemon.name: daemon.pid for daemon in daemons} | self.serving
+        for aggregator in self._aggregators:
+            found.pop(aggregator.plan.name, None)
+            found |= aggregator.processes()
+        return found | (self._background.processes() if self._background else {})
+
     def check_names(self) -> None:
         """Have the first worker look every host up by its name and by its address, with the libraries that workers
         have; the others' names and files have been read already. Raises MissingRequirementError with what is not so."""
@@ -148,6 +161,8 @@ class Deployment:
                     dilation=self.planned.clock.dilation,
                 )
             )
+            if not plan.collective.plane.in_kernel:
+                self.serving[plan.name] = self._aggregators[-1].pid
 
     def controlled_aggregators(self, directory: Path) -> AbstractContextManager[None]:
         """Within it people can look at them, and reset them, through sockets in the directory."""

@@ -20,6 +20,7 @@ from testbed.hosts.base import Throttling
 from testbed.system.run_state import RunState
 
 ControllerName = Literal["cpu", "cpuset", "memory"]
+"""Those that limits need."""
 CONTROLLERS: Final[tuple[ControllerName, ...]] = get_args(ControllerName)
 
 _SHORTEST_QUOTA_US: Final = 1_000
@@ -34,12 +35,12 @@ _CPUSET_FILES: Final = ("cpuset.cpus", "cpuset.mems")
 class Controller:
     """Where a controller is mounted, and as which version."""
 
-    name: ControllerName
+    name: ControllerName | Literal["freezer"]
     mount_point: Path
     version: Literal[1, 2]
 
 
-def find_controller(name: ControllerName, mountinfo: str) -> Controller | None:
+def find_controller(name: ControllerName | Literal["freezer"], mountinfo: str) -> Controller | None:
     """The controller in the text of /proc/self/mountinfo, see proc_pid_mountinfo(5); None if not mounted.
 
     A controller belongs to one hierarchy at a time: where both versions are mounted, it is in the one that has it.
@@ -64,6 +65,29 @@ def available_controllers() -> dict[ControllerName, Controller | None]:
     """What this machine has."""
     mountinfo = own_mountinfo()
     return {name: find_controller(name, mountinfo) for name in CONTROLLERS}
+
+
+def freezer() -> Controller | None:
+    """What freezes processes on this machine: of version 1 a controller, of version 2 every group of it; None where
+    neither is mounted."""
+    mountinfo = own_mountinfo()
+    found = find_controller("freezer", mountinfo)
+    if found is not None:
+        return found
+    mounts = (line.partition(" - ") for line in mountinfo.splitlines())
+    points = (Path(before.split()[4]) for before, _, after in mounts if after.split()[0] == "cgroup2")
+    return next((Controller(name="freezer", mount_point=point, version=2) for point in points), None)
+
+
+def is_frozen(controller: Controller, pid: int) -> bool:
+    """Whether the kernel keeps the process from running because its control group, or one above, is frozen."""
+    group = group_of(controller, pid)
+    if group is None:
+        return False
+    if controller.version == 1:
+        return _words(group / "freezer.state") in (["FROZEN"], ["FREEZING"])
+    words = _words(group / "cgroup.events")
+    return dict(zip(words[::2], words[1::2], strict=False)).get("frozen") == "1"
 
 
 def needed_controllers(limits: Limits) -> list[ControllerName]:
@@ -186,7 +210,7 @@ class ProcessCgroup:
         self._process = process
         self._state = state
         self._mountinfo = mountinfo
-        self._controllers: dict[ControllerName, Controller] = {}
+        self._controllers: dict[str, Controller] = {}
         self._set: dict[Path, str] = {}
         """Every file that was written, and what it must read."""
 

@@ -61,6 +61,16 @@ class Daemon:
             state = "is not ready in time" if status is None else f"ended with status {status}"
             raise MissingRequirementError(f"{self._title} {state}: {log_tail(self._process.log_path)}")
 
+    @property
+    def name(self) -> str:
+        """Of its process, unique within the run."""
+        return self._process.name
+
+    @property
+    def pid(self) -> int:
+        """Of its process, in the root pid namespace."""
+        return self._process.pid
+
     def change(self, argument: str) -> None:
         """Replace the parameters of what the argument names before its first colon; returns when they are in force.
 

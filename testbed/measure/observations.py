@@ -17,7 +17,7 @@ class Observations:
     foreign_changes: list[SettingChange] = field(default_factory=list)
     """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
     interference: list[str] = field(default_factory=list)
-    """What others did to workers' processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
+    """What others did to the run's processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
     parameters_sha256: list[str] = field(default_factory=list)
     """Of each worker that trained, when it finished."""
     uss_bytes: list[int] = field(default_factory=list)

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from itertools import cycle, islice
+from typing import Final, Protocol, Self
 
 from testbed.deployment.deployment import Deployment
 from testbed.errors import MissingRequirementError
@@ -15,10 +16,14 @@ from testbed.hosts.base import Throttling
 from testbed.links.htb import CLASS_HANDLE, goodput_fraction
 from testbed.measure.backlog import BacklogProbe, BacklogProber, Reading
 from testbed.measure.connections import Connection, ConnectionMonitor
-from testbed.measure.settings import SettingChange, SettingsMonitor
+from testbed.measure.settings import SettingChange, SettingsMonitor, read_sysctls
 from testbed.plan.background import FlowCounters
 from testbed.plan.direction import Direction
 from testbed.system.netlink import HtbClass, LinkMonitor, NetlinkError, transmitted_bytes
+from testbed.worker.run_queue import run_queue_delays_s
+
+_NUM_SYSCTL_NODES: Final = 2
+"""Whose sysctls are read beside each sample, which takes a quarter of a millisecond each."""
 
 
 class LineCounters(Protocol):
@@ -113,6 +118,7 @@ class LinkSampler:
                 self._settings[node.name] = SettingsMonitor(node.name)
                 if node.role in END_HOSTS:
                     self._connections[node.name] = ConnectionMonitor()
+        self._in_turn = cycle(self._settings)
         self._indices = {name: monitor.interfaces() for name, monitor in self._monitors.items()}
         self._relayed_ports = {
             (direction.link, direction.sender.node): direction.sender
@@ -217,13 +223,13 @@ class LinkSampler:
         """From now until :meth:`end_watching` every setting must stay as it is, but for :meth:`own_changes`."""
         with self._settings_lock, self._lock:
             for node, settings in self._settings.items():
-                settings.begin(self._monitors[node].link_messages())
+                settings.begin(self._monitors[node].link_messages(), self._sysctls(node))
             self._watching = True
 
     def end_watching(self) -> list[SettingChange]:
         """What somebody else has changed since, in the order in which it was noticed."""
         with self._settings_lock:
-            self._collect()
+            self._collect(all_sysctls=True)
             self._watching = False
             return self._foreign
 
@@ -238,7 +244,11 @@ class LinkSampler:
                 for settings in self._settings.values():
                     settings.forget()
 
-    def _collect(self) -> None:
+    def _sysctls(self, node: str) -> dict[str, str]:
+        with self._deployment.hosts[node].entered():
+            return read_sysctls()
+
+    def _collect(self, *, all_sysctls: bool = False) -> None:
         if self._watching:
             for settings in self._settings.values():
                 self._foreign += settings.changes()
@@ -246,6 +256,8 @@ class LinkSampler:
                 reply = list(self._replies.items())
             for (node, _), message in reply:
                 self._foreign += self._settings[node].compared(message)
+            for node in self._settings if all_sysctls else islice(self._in_turn, _NUM_SYSCTL_NODES):
+                self._foreign += self._settings[node].compared_sysctls(self._sysctls(node))
 
     def begin_background(self) -> None:
         """The first iteration that communicates begins: moments of background flows count from now."""
@@ -258,6 +270,11 @@ class LinkSampler:
     def throttling(self) -> dict[str, Throttling]:
         """What CPU quotas have done until now, by the name of each process that has one."""
         return self._deployment.throttling()
+
+    def serving_delays_s(self) -> dict[str, dict[int, float]]:
+        """How long each thread of each parameter server and aggregator in user space has waited for a core; by the
+        process' name and the thread's id."""
+        return {name: run_queue_delays_s(pid) for name, pid in self._deployment.serving.items()}
 
     def check(self) -> None:
         """Raise what stopped the sampling thread, if anything did."""

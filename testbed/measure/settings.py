@@ -3,7 +3,8 @@
 Reading settings back after a run finds what is still wrong then. What was changed while the workers worked and put
 back before the end falsifies just as much, so the kernel's notifications are read: rtnetlink(7) sends a message to its
 multicast groups for each change, nf_tables does the same. The messages wait in the socket until they are read, in the
-order of the changes.
+order of the changes. Of sysctls the kernel says only what concerns forwarding; those of TCP that hold for connections
+that are open already are read again and again (kernel documentation, networking/ip-sysctl).
 """
 
 import socket
@@ -12,8 +13,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
+from testbed.system.kernel import read_sysctl
 from testbed.system.netlink import NLMSG_DONE, NLMSG_ERROR, attributes
 
 _NLMSG: Final = struct.Struct("=IHHII")
@@ -28,6 +31,7 @@ _RTNLGRP_TC: Final = 4
 _RTNLGRP_IPV4_IFADDR: Final = 5
 _RTNLGRP_IPV4_ROUTE: Final = 7
 _RTNLGRP_IPV4_RULE: Final = 8
+_RTNLGRP_IPV4_NETCONF: Final = 24
 _ROUTE_GROUPS: Final = (
     _RTNLGRP_LINK,
     _RTNLGRP_NEIGH,
@@ -35,6 +39,7 @@ _ROUTE_GROUPS: Final = (
     _RTNLGRP_IPV4_IFADDR,
     _RTNLGRP_IPV4_ROUTE,
     _RTNLGRP_IPV4_RULE,
+    _RTNLGRP_IPV4_NETCONF,
 )
 _NFNLGRP_NFTABLES: Final = 7
 _NETLINK_NETFILTER: Final = 12
@@ -52,6 +57,7 @@ _RULES: Final = (32, 33)
 _QDISCS: Final = (36, 37)
 _CLASSES: Final = (40, 41)
 _FILTERS: Final = (44, 45)
+_NETCONF: Final = 80
 _KINDS: Final[Mapping[int, str]] = {
     _RTM_NEWLINK: "interface set",
     _RTM_DELLINK: "interface removed",
@@ -69,6 +75,7 @@ _KINDS: Final[Mapping[int, str]] = {
     _CLASSES[1]: "traffic class removed",
     _FILTERS[0]: "traffic filter set",
     _FILTERS[1]: "traffic filter removed",
+    _NETCONF: "forwarding of packets (sysctl net.ipv4.ip_forward or net.ipv4.conf) set",
 }
 _FILTERING: Final[Mapping[int, str]] = {
     0: "table of packet filters set",
@@ -90,16 +97,57 @@ _IFLA_ADDRESS: Final = 1
 _IFLA_NAME: Final = 3
 _IFLA_MTU: Final = 4
 _IFLA_QDISC: Final = 6
+_IFLA_MASTER: Final = 10
 _IFLA_TXQLEN: Final = 13
 _IFLA_CARRIER: Final = 33
 _IFLA_GSO_MAX_SEGS: Final = 40
 _IFLA_GSO_MAX_SIZE: Final = 41
+_IFLA_XDP: Final = 43
 _IFLA_EVENT: Final = 44
 _IFLA_EVENT_FEATURES: Final = 2
+_IFLA_GRO_MAX_SIZE: Final = 58
+_IFLA_GSO_IPV4_MAX_SIZE: Final = 63
+_IFLA_GRO_IPV4_MAX_SIZE: Final = 64
 _REPORTED_ATTRIBUTES: Final = frozenset(
-    {_IFLA_ADDRESS, _IFLA_MTU, _IFLA_QDISC, _IFLA_TXQLEN, _IFLA_CARRIER, _IFLA_GSO_MAX_SEGS, _IFLA_GSO_MAX_SIZE}
+    {
+        _IFLA_ADDRESS,
+        _IFLA_MTU,
+        _IFLA_QDISC,
+        _IFLA_MASTER,
+        _IFLA_TXQLEN,
+        _IFLA_CARRIER,
+        _IFLA_GSO_MAX_SEGS,
+        _IFLA_GSO_MAX_SIZE,
+        _IFLA_XDP,
+        _IFLA_GRO_MAX_SIZE,
+        _IFLA_GSO_IPV4_MAX_SIZE,
+        _IFLA_GRO_IPV4_MAX_SIZE,
+    }
 )
 """Of an interface's messages, what falsifies when it changes; they come for other reasons, too, such as a capture."""
+
+
+WATCHED_SYSCTLS: Final = tuple(
+    f"net.ipv4.{name}"
+    for name in (
+        "ip_forward",
+        "tcp_autocorking",
+        "tcp_early_retrans",
+        "tcp_limit_output_bytes",
+        "tcp_min_rtt_wlen",
+        "tcp_min_tso_segs",
+        "tcp_moderate_rcvbuf",
+        "tcp_pacing_ca_ratio",
+        "tcp_pacing_ss_ratio",
+        "tcp_recovery",
+        "tcp_rmem",
+        "tcp_slow_start_after_idle",
+        "tcp_tso_rtt_log",
+        "tcp_tso_win_divisor",
+        "tcp_wmem",
+    )
+)
+"""Each namespace has its own, and they hold at once, for connections that are open, too."""
 
 
 class SettingChange(NamedTuple):
@@ -137,6 +185,7 @@ class SettingsMonitor:
             self._sockets.append(_joined(_NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,)))
         self._names: dict[int, str] = {}
         self._known: dict[int, _Interface] = {}
+        self._sysctls: dict[str, str] = {}
 
     def close(self) -> None:
         """Close the sockets."""
@@ -149,8 +198,10 @@ class SettingsMonitor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def begin(self, links: Iterable[bytes]) -> None:
-        """From now on changes count. `links` are RTM_GETLINK's answers: how every interface is."""
+    def begin(self, links: Iterable[bytes], sysctls: Mapping[str, str] = MappingProxyType({})) -> None:
+        """From now on changes count. `links` are RTM_GETLINK's answers: how every interface is; `sysctls` what
+        :func:`read_sysctls` says."""
+        self._sysctls = dict(sysctls)
         for _ in self._messages():
             pass
         for body in links:
@@ -168,6 +219,14 @@ class SettingsMonitor:
         of super-frames."""
         if self._note(link_message):
             yield SettingChange(time.monotonic(), self._node, self._setting_of(_RTM_NEWLINK, link_message), 0)
+
+    def compared_sysctls(self, sysctls: Mapping[str, str]) -> Iterator[SettingChange]:
+        """Those that differ from before."""
+        for key, value in sysctls.items():
+            before, self._sysctls[key] = self._sysctls.get(key), value
+            if before is not None and before != value:
+                text = f"sysctl {key} changed from {before} to {value}"
+                yield SettingChange(time.monotonic(), self._node, text, 0)
 
     def forget(self) -> None:
         """Ignore what has changed since the last call: it was the run's own doing."""
@@ -229,6 +288,15 @@ class SettingsMonitor:
         before, self._known[index] = self._known.get(index), now
         features = found.get(_IFLA_EVENT, b"\0\0\0\0")[:4] == struct.pack("=I", _IFLA_EVENT_FEATURES)
         return before != now or features
+
+
+def read_sysctls() -> dict[str, str]:
+    """Those of WATCHED_SYSCTLS that this kernel has, in the calling thread's network namespace."""
+    found = {}
+    for key in WATCHED_SYSCTLS:
+        with suppress(FileNotFoundError):
+            found[key] = read_sysctl(key)
+    return found
 
 
 def _joined(family: int, groups: tuple[int, ...]) -> socket.socket:

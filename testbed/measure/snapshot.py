@@ -27,6 +27,8 @@ class Snapshot:
     """What the CPU quotas that the spec asks for have done, by worker."""
     background: list[FlowCounters]
     """Of each background flow of the plan."""
+    serving_delays_s: dict[str, dict[int, float]]
+    """Run-queue delay of each thread of parameter servers and aggregators, by the process' name."""
     at_s: float
     """time.monotonic() when the first counter was read."""
     took_s: float
@@ -52,6 +54,7 @@ class Snapshot:
             throttling=sampler.throttling(),
             own_throttling=own_throttling(),
             background=background,
+            serving_delays_s=sampler.serving_delays_s(),
             at_s=begun_s,
             took_s=took_s,
         )

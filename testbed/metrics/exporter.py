@@ -40,7 +40,7 @@ Row = tuple[str, tuple[str, ...], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IterationTimes:
-    """Where one measured iteration of one worker went; virtual seconds, but for the last two."""
+    """Where one measured iteration of one worker went; virtual seconds, but for the last three."""
 
     parts_s: Mapping[str, float]
     """By the names of ITERATION_PART_NAMES; they add up to the iteration."""
@@ -48,6 +48,8 @@ class IterationTimes:
     """Wall seconds in which at least one of its buckets was in service."""
     run_queue_s: float
     """Wall seconds for which the threads that move gradients waited for a core."""
+    lengthened_s: float
+    """Wall seconds by which that may have lengthened communication."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +73,7 @@ class _Worker:
     parts_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(families.ITERATION_PART_NAMES, 0.0))
     service_s: float = 0.0
     run_queue_s: float = 0.0
+    lengthened_s: float = 0.0
     loss: float | None = None
     last_at_s: float = 0.0
     """Unix time."""
@@ -212,6 +215,7 @@ class _RunCollector(Collector):
                 totals.parts_s[name] += part_s
             totals.service_s += times.service_s
             totals.run_queue_s += times.run_queue_s
+            totals.lengthened_s += times.lengthened_s
             totals.loss = loss
 
     def collect(self) -> Iterator[Metric]:
@@ -273,6 +277,9 @@ class _RunCollector(Collector):
         yield self._metric(families.SERVICE, [("_total", (worker,), totals.service_s) for worker, totals in measured])
         yield self._metric(
             families.RUN_QUEUE, [("_total", (worker,), totals.run_queue_s) for worker, totals in measured]
+        )
+        yield self._metric(
+            families.LENGTHENED, [("_total", (worker,), totals.lengthened_s) for worker, totals in measured]
         )
 
     def _machine(self) -> Iterator[Metric]:

@@ -154,6 +154,14 @@ RUN_QUEUE: Final = Family(
     text="Time for which the thread that moves the worker's gradients waited for a core; wall seconds.",
     source="/proc/<pid>/task/<tid>/schedstat",
 )
+LENGTHENED: Final = Family(
+    name="testbed_communication_lengthened_seconds_total",
+    kind="counter",
+    labels=("worker",),
+    text="Time by which that waiting may have lengthened communication, as the verdict counts it: of each measured "
+    "iteration no more than its buckets took beyond what their links need; wall seconds.",
+    source="the two above and the bound of the schedule",
+)
 CPU: Final = Family(
     name="testbed_machine_cpu_seconds_total",
     kind="counter",
@@ -201,6 +209,7 @@ FAMILIES: Final = (
     LOSS,
     SERVICE,
     RUN_QUEUE,
+    LENGTHENED,
     CPU,
     SOFTNET_DROPS,
     DILATION,
@@ -213,5 +222,5 @@ def max_series(num_directions: int, num_workers: int) -> int:
     anybody changes links (one more for each direction changed, and each source of changes) and without aggregators
     (switch_agg.metrics)."""
     by_direction = 6 + 2 + 5  # counters and gauges; probes; three quantiles, their count, drops
-    by_worker = 2 + len(ITERATION_PART_NAMES) + 4  # sum and count; parts; last iteration, loss, service, run queue
+    by_worker = 2 + len(ITERATION_PART_NAMES) + 5  # sum, count; parts; last iteration, loss, communication
     return num_directions * by_direction + num_workers * by_worker + 3 + 1 + 1 + 1

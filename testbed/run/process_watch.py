@@ -1,17 +1,22 @@
-"""What others do to a worker's process while it works: stop it, put it under a CPU quota, end it for want of memory.
+"""What others do to a run's processes while it goes on: stop or freeze them, put them under a CPU quota, end them for
+want of memory.
 
 Nobody tells the one whose process it is, so it is looked at about ten times a second: its state in /proc/<pid>/stat
-(proc_pid_stat(5)), the CPU quotas of its control groups, and how often the kernel has run out of memory.
+(proc_pid_stat(5)), whether its control group is frozen, the CPU quotas of its control groups, and how often the kernel
+has run out of memory.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from testbed.hosts.cgroups import (
     Controller,
     available_controllers,
+    freezer,
     group_of,
+    is_frozen,
     num_out_of_memory,
     quota_cores,
 )
@@ -22,6 +27,27 @@ _QUOTA_INTERVAL_S: Final = 1.0
 """Between two looks at control groups, which are several files."""
 _QUOTA_CHANGE: Final = 0.001
 """Relative: quotas are whole microseconds."""
+_STILL_S: Final = 2.0
+"""Between two looks of a run at its processes, from the first one on. They are a tenth of a second apart; reading
+every counter of a large network at a border of the measured window takes some tenths."""
+
+
+class RunWatch:
+    """The processes beside the workers that a run's numbers rest on, and the one that watches all of them."""
+
+    def __init__(self, processes: Mapping[str, int], now_s: float) -> None:
+        """Pids by the names that a reader knows the processes by: `ps0`, `relay`, `aggregator-a0`."""
+        self._watches = [ProcessWatch(name, pid, now_s) for name, pid in processes.items()]
+        self._looked_s: float | None = None
+
+    def look(self, now_s: float) -> list[str]:
+        """What has been done to them, one phrase each."""
+        still_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        found = (
+            [f"the testbed itself stood still for {still_s:.1f} s and watched nothing"] if still_s > _STILL_S else []
+        )
+        return found + [text for watch in self._watches for text in watch.look(now_s)]
 
 
 class ProcessWatch:
@@ -35,6 +61,7 @@ class ProcessWatch:
         self._pid = pid
         controllers = available_controllers()
         self._cpu = controllers["cpu"]
+        self._freezer = freezer()
         self._memory = controllers["memory"]
         self._cores_now = self._cores()
         self._memory_group = group_of(self._memory, pid) if self._memory else None
@@ -42,6 +69,7 @@ class ProcessWatch:
         self._machine_kills = _machine_kills()
         self._quota_due_s = now_s + _QUOTA_INTERVAL_S
         self._stopped_since_s: float | None = None
+        self._how = ("", "")
 
     def look(self, now_s: float) -> list[str]:
         """What has been done to it, one phrase each."""
@@ -65,13 +93,23 @@ class ProcessWatch:
         return ""
 
     def _stops(self, now_s: float) -> list[str]:
-        if _state(self._pid) in _STOPPED:
-            self._stopped_since_s = now_s if self._stopped_since_s is None else self._stopped_since_s
+        if how := self._standstill():
+            if self._stopped_since_s is None:
+                self._stopped_since_s, self._how = now_s, how
             return []
         since_s, self._stopped_since_s = self._stopped_since_s, None
         if since_s is None:
             return []
-        return [f"{self._name} was stopped for {now_s - since_s:.1f} s (SIGSTOP, or a debugger)"]
+        stopped, by = self._how
+        return [f"{self._name} was {stopped} for {now_s - since_s:.1f} s ({by})"]
+
+    def _standstill(self) -> tuple[str, str] | None:
+        """How it is kept from running now, and by what; None: it is not."""
+        if _state(self._pid) in _STOPPED:
+            return "stopped", "SIGSTOP, or a debugger"
+        if self._freezer is not None and is_frozen(self._freezer, self._pid):
+            return "frozen", "its control group"
+        return None
 
     def _quotas(self) -> list[str]:
         before, self._cores_now = self._cores_now, self._cores()

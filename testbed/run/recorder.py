@@ -147,7 +147,9 @@ class Recorder(Listener):
         in_step = self._plan.experiment.synchronisation.in_step
         for rank, iteration in workers.items():
             ready_s = last_s if in_step else iteration.backward_compute_end_s
-            times = _times(iteration, ready_s, dilation=self._plan.clock.dilation)
+            # Workers that do not wait for each other have no least in common, as the verdict says.
+            bound_s = self._plan.clock.real_s(self._plan.prediction.schedule_bound_s) if in_step else 0.0
+            times = _times(iteration, ready_s, bound_s=bound_s, dilation=self._plan.clock.dilation)
             self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
 
     def on_result(self, rank: int, json: str) -> None:
@@ -199,13 +201,15 @@ class Recorder(Listener):
         return row
 
 
-def _times(iteration: messages.Iteration, last_s: float, *, dilation: float) -> IterationTimes:
-    """Where an iteration went, given when the last worker's last gradient was ready (testbed.verdict.parts)."""
+def _times(iteration: messages.Iteration, last_s: float, *, bound_s: float, dilation: float) -> IterationTimes:
+    """Where an iteration went, given when the last worker's last gradient was ready (testbed.verdict.parts) and what
+    links need for its buckets, in wall seconds."""
     service_s, reach_s = 0.0, 0.0
     for bucket in sorted(iteration.buckets, key=lambda bucket: bucket.started_s):
         service_s += max(0.0, bucket.done_s - max(bucket.started_s, reach_s))
         reach_s = max(reach_s, bucket.done_s)
     ready_s, reduced_s = iteration.backward_compute_end_s, iteration.backward_end_s
+    waited_for_core_s = iteration.communication_run_queue_delay_s
     waited_s = max(0.0, min(last_s, reduced_s) - ready_s)
     parts_s = {
         "compute": ready_s - iteration.data_end_s - iteration.forward_stall_s,
@@ -218,5 +222,6 @@ def _times(iteration: messages.Iteration, last_s: float, *, dilation: float) -> 
     return IterationTimes(
         parts_s={name: part_s / dilation for name, part_s in parts_s.items()},
         service_s=service_s,
-        run_queue_s=iteration.communication_run_queue_delay_s,
+        run_queue_s=waited_for_core_s,
+        lengthened_s=min(waited_for_core_s, max(0.0, service_s - bound_s)),
     )

@@ -29,6 +29,7 @@ from testbed.plan.aggregators import assignments_of
 from testbed.plan.plan import Plan
 from testbed.run.coordinator import Coordinator, Listener
 from testbed.run.link_client import SOCKET_NAME
+from testbed.run.process_watch import RunWatch
 from testbed.run.user_command import Launch
 from testbed.system.run_state import RunState
 from transports.collectives.base import COLLECTIVES
@@ -67,9 +68,12 @@ class Session:
         socket_path = self.state.workers_directory / "control.sock"
         timeout_real_s = plan.clock.real_s(plan.experiment.timeout_s)
         servers: list[Process] = []
+        processes: list[RunWatch] = []  # once all of them have been started
 
         def watch() -> None:
             self.deployment.check()
+            for text in (text for each in processes for text in each.look(time.monotonic())):
+                listener.on_interference(text)
             for server in servers:
                 # One that has lost a worker is the consequence: whoever lost it too will say why.
                 if server.poll() and "PeerLostError" not in (tail := log_tail(server.log_path)):
@@ -108,6 +112,7 @@ class Session:
                     )
                 )
                 coordinator.attach(rank, process, requested_cores=self.plan.host(rank).cpu_cores)
+            processes.append(RunWatch(self.deployment.processes(), time.monotonic()))
             coordinator.wait_registered(REGISTER_TIMEOUT_S)
             coordinator.wait_finished(timeout_s)
             self.deployment.read_aggregators()
@@ -122,6 +127,7 @@ class Session:
         self.deployment.start_background()
         self.redirected.touch()
         self.redirected.chmod(0o660)  # whatever the umask is
+        processes = RunWatch(self.deployment.processes(), time.monotonic())
         launch = Launch(
             self.plan,
             self.deployment.hosts,
@@ -130,6 +136,7 @@ class Session:
             directory=self.state.directory,
             listener=listener,
             watch=self._check,
+            beside=processes,
             stdin=stdin,
         )
         with self.deployment.controlled_aggregators(self.state.directory):
@@ -158,11 +165,13 @@ class Session:
             store_path=str(self.state.scratch_directory / "store"),
             asynchronous=self._asynchronous_server(),
         )
-        return self.deployment.hosts[name].start(
+        server = self.deployment.hosts[name].start(
             ProcessSpec(
                 name=name, entry="testbed.worker.parameter_server:main", arguments=(configuration.model_dump_json(),)
             )
         )
+        self.deployment.serving[name] = server.pid
+        return server
 
     def _asynchronous_server(self) -> AsynchronousServer | None:
         experiment = self.plan.experiment

@@ -21,6 +21,7 @@ from testbed.plan.plan import Plan
 from testbed.run.coordinator import Listener
 from testbed.run.launcher import Reachable, launcher_variables, write_launcher
 from testbed.run.mpi_singletons import HINT, SingletonWatch
+from testbed.run.process_watch import ProcessWatch, RunWatch
 from testbed.system.interruptions import held_back
 from transports.collectives.base import COLLECTIVES
 from transports.torch_backend.autoload import BACKEND
@@ -138,11 +139,12 @@ class Launch:
         directory: Path,
         listener: Listener,
         watch: Callable[[], None] = lambda: None,
+        beside: RunWatch | None = None,
         stdin: int | None = None,
     ) -> None:
-        """`watch` is called about twenty times a second and raises what has ended the run; process groups that were
-        redirected are written to `redirected`, what a launcher is to find to `directory`; `stdin` is a descriptor for
-        rank 0 to read from."""
+        """`watch` is called about twenty times a second and raises what has ended the run, the processes `beside` the
+        workers are looked at as often; process groups that were redirected are written to `redirected`, what a launcher
+        is to find to `directory`; `stdin` is a descriptor for rank 0 to read from."""
         command = plan.experiment.workload.command
         assert command is not None
         self._command = command
@@ -157,6 +159,8 @@ class Launch:
         self._watch = watch
         self._grace_s = command.grace_s
         self._processes: list[Process] = []
+        self._watches: list[ProcessWatch] = []
+        self._beside = beside
         self._exits: dict[int, Exit] = {}
 
     def run(self) -> None:
@@ -173,7 +177,12 @@ class Launch:
                 write_launcher(self._directory, self._reachable())
             for rank in range(1 if self._command.launcher else self._plan.experiment.workers):
                 with held_back():  # a worker that nobody knows of yet would miss the signal
-                    self._processes.append(self._start(rank))
+                    self._processes.append(process := self._start(rank))
+                self._watches.append(
+                    ProcessWatch(
+                        process.name, process.pid, time.monotonic(), requested_cores=self._plan.host(rank).cpu_cores
+                    )
+                )
             self._wait()
         except Interrupted as interrupted:
             ending = signal.Signals[str(interrupted)]
@@ -228,11 +237,20 @@ class Launch:
                 except RunFailedError:
                     if not self._has_ended_a_worker():
                         raise
+                self._look_at_processes()
                 self._listener.on_tick()
                 if singletons.found():
                     self._hint = HINT
                     self._listener.on_hint(HINT)
                 time.sleep(_TICK_S)
+
+    def _look_at_processes(self) -> None:
+        now_s = time.monotonic()
+        found = [] if self._beside is None else self._beside.look(now_s)
+        for rank, watch in enumerate(self._watches):
+            found += watch.look(now_s) if rank not in self._exits else []
+        for text in found:
+            self._listener.on_interference(text)
 
     def _has_ended_a_worker(self) -> bool:
         """Whether what ended the run did it by ending workers: their status comes after, and is the run's."""

@@ -175,6 +175,9 @@ class Facts:
     """Workers that the spec holds to a quota or to cores: they wait by design."""
     quotas: Sequence[Quota] = ()
     """Every CPU quota, requested or not."""
+    serving_waited_s: Mapping[str, float] = field(default_factory=dict)
+    """How long threads of each parameter server and each aggregator in user space waited for a core over the measured
+    iterations, by its name; wall seconds."""
     steal_share: float = 0.0
     """CPU steal over the measured iterations, as a share of all cores' time."""
     softnet_drops: int = 0
@@ -186,7 +189,7 @@ class Facts:
     """Of settings, while the workers worked, that the run has not made, put back or not: `w0: traffic class set on
     w0-eth0 by process 4711`."""
     interference: Sequence[str] = ()
-    """What others did to workers' processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
+    """What others did to the run's processes: `w1 was stopped for 2.0 s (SIGSTOP, or a debugger)`."""
     unused_backend: str | None = None
     """Why the backend that the spec asks for may not be what the numbers are of."""
     notes: Sequence[str] = ()

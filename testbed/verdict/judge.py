@@ -13,7 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from testbed.record.number_text import percent_text
+import polars as pl
+
 from testbed.record.summary import Outcome, Results
 from testbed.verdict.changes import change_notes
 from testbed.verdict.facts import Facts, LinkFacts, Quota
@@ -41,9 +42,8 @@ from testbed.verdict.thresholds import (
     RUN_QUEUE_INVALID,
     STEAL_DEGRADED,
     THROTTLED_DEGRADED,
-    UTILIZATION_LIMIT,
 )
-from testbed.verdict.utilization import busy, busy_utilization
+from testbed.verdict.utilization import excesses
 
 Gravity = Literal["failed", "unsupported", "invalid", "degraded", "note"]
 _OUTCOMES: Final[Mapping[Gravity, Outcome]] = {
@@ -127,12 +127,12 @@ def _foreign_changes(facts: Facts, _: Results) -> Iterator[Reason]:
 def _interference(facts: Facts, _: Results) -> Iterator[Reason]:
     if facts.interference:
         listed = _listed(list(dict.fromkeys(facts.interference)))
-        yield Reason("degraded", f"somebody else held workers back ({listed}): part of the times is theirs")
+        yield Reason(
+            "degraded", f"somebody else held processes of the run back ({listed}): part of the times is theirs"
+        )
 
 
 def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
-    """Some of a bucket's bytes may move before its last member hands it over, so the time in which they could is longer
-    than the one that `utilization_busy` counts."""
     bursts = {(link.name, link.from_): link.burst_bytes for link in facts.links}
     rates = [(link.burst_bytes, link.rate_bps) for link in facts.links if link.burst_bytes]
     at_once_s = max((8 * (burst + facts.granule_bytes) / rate_bps for burst, rate_bps in rates), default=0.0)
@@ -141,11 +141,10 @@ def _impossible(facts: Facts, results: Results) -> Iterator[Reason]:
         f"rate allows {each.possible_bytes:,.0f}"
         for each in overspeeds(facts.samples, bursts, facts.granule_bytes, dilation=facts.dilation)
     ]
-    since_first = busy(facts, since="first")
     found += [
-        f"{link.title} carried {percent_text(share)} of its rate while buckets were in service"
-        for link in facts.links
-        if (share := busy_utilization(facts, link, since_first)) is not None and share > UTILIZATION_LIMIT
+        f"{each.link.title} carried {each.carried_bytes:,} bytes {each.when}, in which its rate and burst allow "
+        f"{each.possible_bytes:,.0f}"
+        for each in excesses(facts)
     ]
     found += impossible(results, at_once_s=max(facts.num_buckets, 1) * at_once_s)
     if found:
@@ -256,6 +255,8 @@ def _losses(facts: Facts, _: Results) -> Iterator[Reason]:
 
 def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
     free = frozenset(range(facts.num_workers)) - facts.limited_ranks
+    # They serve side by side: while a worker waits for the one that waited longest, it has waited for the others.
+    server, serving_s = max(facts.serving_waited_s.items(), key=lambda each: each[1], default=("", 0.0))
     share = lengthened_share(
         facts.iterations,
         facts.buckets,
@@ -263,6 +264,7 @@ def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
         ranks=free,
         in_step=facts.in_step,
         bound_s=facts.dilation * facts.prediction.schedule_bound_s if facts.prediction else 0.0,
+        serving_s=serving_s,
     )
     if share is not None and share > RUN_QUEUE_DEGRADED:
         grave = share > RUN_QUEUE_INVALID
@@ -271,7 +273,7 @@ def _cores(facts: Facts, results: Results) -> Iterator[Reason]:
             "invalid" if grave else "degraded",
             f"threads that move gradients waited for a core, which may have lengthened communication by "
             f"{100 * share:.1f} % of itself (limit {100 * limit:.0f} %): part of it is this machine's, not the "
-            f"network's{_saturated(results)}; use fewer workers or a lower rate",
+            f"network's{_serving(server, serving_s, facts)}{_saturated(results)}; use fewer workers or a lower rate",
         )
     if facts.steal_share > STEAL_DEGRADED:
         yield Reason(
@@ -404,6 +406,15 @@ RULES: Final[Sequence[Rule]] = (
 def _saturated(results: Results) -> str:
     share = results.machine.saturated_share if results.machine else None
     return f" (cores were saturated for {100 * share:.0f} % of communication)" if share else ""
+
+
+def _serving(server: str, waited_s: float, facts: Facts) -> str:
+    """Named where it waited longer than any worker did, in virtual time."""
+    measured = facts.iterations.filter(pl.col("phase") == "measured")
+    workers = measured.group_by("rank").agg(pl.col("communication_run_queue_delay_s").sum())
+    if waited_s <= max(workers["communication_run_queue_delay_s"].to_list(), default=0.0):
+        return ""
+    return f" ({server} waited longest, {waited_s / facts.dilation:.2g} s)"
 
 
 def _backlog_error(link: LinkFacts) -> float:

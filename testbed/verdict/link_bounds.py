@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from testbed.experiment.link import beyond_shaping
-from testbed.record.number_text import digits, percent_text, time_text
+from testbed.record.number_text import digits, time_text
 from testbed.record.summary import Results
-from testbed.verdict.thresholds import BOUND_TOLERANCE, EFFICIENCY_LIMIT, SENT_TOLERANCE, UTILIZATION_LIMIT
+from testbed.verdict.thresholds import BOUND_TOLERANCE, EFFICIENCY_LIMIT, SENT_TOLERANCE
 
 _SPANS: Final = (1, 3, 10)
 """Of samples, over which sent bytes are compared: short ones find short changes, long ones small changes."""
@@ -81,11 +81,7 @@ def impossible(results: Results, *, at_once_s: float) -> list[str]:
 
     `at_once_s`: how much earlier than its rate says a link's bytes of one iteration may have left, as bursts.
     """
-    found = [
-        f"{link.from_} → {link.to} carried {percent_text(link.utilization_mean)} of its rate on average"
-        for link in results.links
-        if link.utilization_mean is not None and link.utilization_mean > UTILIZATION_LIMIT
-    ]
+    found = []
     steady = not results.changes and results.synchronisation is None
     allreduce = results.allreduce
     if allreduce is not None and steady:

@@ -36,6 +36,7 @@ def lengthened_share(
     ranks: Collection[int],
     in_step: bool = True,
     bound_s: float = 0.0,
+    serving_s: float = 0.0,
 ) -> float | None:
     """By how much of itself communication may have been lengthened by threads that waited for a core, of these workers:
     of exposed or of all communication, whichever is more.
@@ -43,10 +44,14 @@ def lengthened_share(
     Any of the waiting may have lengthened either, wherever in the iteration it was, but neither by more than it took
     beyond the least that its links allow: what is as fast as the links was not held up. `bound_s` is that least, of an
     iteration's buckets together, in wall seconds; a bucket's is in proportion to its bytes, and exchanges that share
-    their most loaded link follow each other there. What exposed communication can have lost so counts only where it is
-    more than RUN_QUEUE_FLOOR of the iterations. None and 0 as run_queue_share().
+    their most loaded link follow each other there. `serving_s`: how long whoever serves all of them, a parameter server
+    or an aggregator, waited in the measured iterations; each of the workers waited for it so long. What exposed
+    communication can have lost so counts only where it is more than RUN_QUEUE_FLOOR of the iterations. None and 0 as
+    run_queue_share().
     """
     waited = _waited(iterations, num_workers=num_workers, ranks=ranks, in_step=in_step)
+    if waited is not None and serving_s:
+        waited = waited.with_more(len(set(ranks)) * serving_s)
     if waited is None or waited.time_s <= waited.floor_s:
         return None if waited is None else 0.0
     if not in_step:
@@ -79,6 +84,12 @@ class _Waited(NamedTuple):
     """By iteration: when its last worker had its last gradient."""
     trails: bool
     """Whether communication goes on in the next forward pass."""
+
+    def with_more(self, time_s: float) -> "_Waited":
+        """So much longer, the same in each iteration."""
+        each_s = time_s / len(self.by_iteration_s)
+        by_iteration_s = {index: waited_s + each_s for index, waited_s in self.by_iteration_s.items()}
+        return self._replace(time_s=self.time_s + time_s, by_iteration_s=by_iteration_s)
 
 
 def _waited(iterations: pl.DataFrame, *, num_workers: int, ranks: Collection[int], in_step: bool) -> _Waited | None:

@@ -44,6 +44,7 @@ from testbed.verdict.changes import changed_directions
 from testbed.verdict.facts import End, Facts, LinkFacts, Quota
 from testbed.verdict.machine import backlog_summary, run_queue_share
 from testbed.verdict.summarize import payload_bytes_per_iteration
+from testbed.worker.run_queue import waited_s
 from transports.compression.base import Exchange
 
 _NUM_NAMED: Final = 3
@@ -155,6 +156,7 @@ class RunResults:
             aggregation_lost=losses(self.aggregators, statistics),
             limited_ranks=frozenset(rank for rank in range(experiment.workers) if plan.host(rank).limits_cpu),
             quotas=self._quotas(),
+            serving_waited_s=self._serving_waited_s(),
             steal_share=after.steal_share_since(before) if before and after else 0.0,
             softnet_drops=after.softnet_drops - before.softnet_drops if before and after else 0,
             read_back_differences=self.differences,
@@ -311,6 +313,12 @@ class RunResults:
                 found.append(_quota(name, cores, end.throttling[name].since(before), self._waiting_share(rank)))
         return found
 
+    def _serving_waited_s(self) -> dict[str, float]:
+        if "done" not in self.observations.window:
+            return {}
+        start, end = (self.observations.window[name].serving_delays_s for name in ("measure", "done"))
+        return {name: waited_s(start.get(name, {}), after) for name, after in end.items()}
+
     def _waiting_share(self, rank: int) -> float | None:
         experiment = self.plan.experiment
         return run_queue_share(
@@ -322,7 +330,6 @@ class RunResults:
 
     def _not_checked(self) -> list[str]:
         """What could not be compared with the configuration, and why."""
-        experiment = self.plan.experiment
         found = []
         without = [each for each in self.links if each.expected_bytes is None]
         if without:
@@ -339,8 +346,8 @@ class RunResults:
             found.append(f"rates of {len(unmeasured)} directions: calibration did not measure them")
         if unmeasured := [each for each in self.links if each.measured_delay_s is None]:
             found.append(f"delays of {len(unmeasured)} directions: calibration did not measure them")
-        if self.plan.aggregators or len(self.plan.participants) > experiment.workers:
-            found.append("run-queue delay of parameter servers and aggregators: only workers' threads are counted")
+        if any(each.collective.plane.in_kernel for each in self.plan.aggregators):
+            found.append("run-queue delay of aggregators in the kernel: they have no threads")
         if any(each.tenants for each in self.plan.aggregators):
             found.append("bytes of the other jobs at the aggregating switch: they have no schedule")
         return found

@@ -1,6 +1,6 @@
 """When bytes could move, and what of its rate each direction of a link used. Pure."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -10,6 +10,7 @@ from testbed.verdict.changes import RateHistory
 from testbed.verdict.facts import Facts, LinkFacts
 from testbed.verdict.intervals import Floats, bytes_while_busy, even_bytes_between, union
 from testbed.verdict.machine import busy_times
+from testbed.verdict.thresholds import UTILIZATION_LIMIT
 
 
 def under_way(buckets: pl.DataFrame, *, since: Literal["first", "last"] = "last") -> tuple[Floats, Floats]:
@@ -48,12 +49,68 @@ def mean_utilization(facts: Facts, link: LinkFacts, num_bytes: int) -> float | N
 def busy_utilization(facts: Facts, link: LinkFacts, busy: tuple[Floats, Floats]) -> float | None:
     """What the direction carried in these times (disjoint, in order) over what it could have; None where it has no
     rate."""
+    return _carried(facts, link, busy).share
+
+
+class _Carried(NamedTuple):
+    """By a direction, in some times."""
+
+    bytes: float
+    rate_bps: float
+    """In force, in the mean."""
+    time_s: float
+    """Virtual."""
+
+    @property
+    def share(self) -> float | None:
+        return _share(self.bytes, self.rate_bps, self.time_s)
+
+
+def _carried(facts: Facts, link: LinkFacts, times: tuple[Floats, Floats]) -> _Carried:
+    """`times`: disjoint, in order."""
     window = facts.window or (0.0, 0.0)
-    busy_s = float(np.sum(busy[1] - busy[0])) / facts.dilation
+    time_s = float(np.sum(times[1] - times[0])) / facts.dilation
     # Background traffic does not wait for buckets: its links are busy at any time.
     between = even_bytes_between if link.background_bytes != 0 else bytes_while_busy
-    busy_bytes = between(*_counter(facts.samples, link, window), busy) if busy_s else 0.0
-    return _share(busy_bytes, _history(facts, link).mean_bps(*busy), busy_s)
+    num_bytes = between(*_counter(facts.samples, link, window), times) if time_s else 0.0
+    return _Carried(num_bytes, _history(facts, link).mean_bps(*times), time_s)
+
+
+class Excess(NamedTuple):
+    """What a direction carried, and no link of its rate and burst can have."""
+
+    link: LinkFacts
+    when: str
+    """`while buckets were in service`."""
+    carried_bytes: int
+    possible_bytes: float
+
+
+def excesses(facts: Facts) -> list[Excess]:
+    """Of each direction that carried more than is possible, over the window or while buckets were in service.
+
+    A token bucket lets rate x time + burst through in any time, and a packet that it has begun (sch_htb.c). So
+    every time that the network was busy again may have begun with a burst: of short exchanges with pauses between them
+    that is a good part of the bytes. Some of a bucket's bytes may move before its last member hands it over, so busy is
+    since the first one did, which is longer than what `utilization_busy` counts.
+    """
+    window = facts.window
+    if window is None:
+        return []
+    whole = np.array([window[0]]), np.array([window[1]])
+    in_service = "while links were busy" if facts.command is not None else "while buckets were in service"
+    times = {"on average": whole, in_service: busy(facts, since="first")}
+    found = (_excess(facts, link, when, spans) for link in facts.links for when, spans in times.items())
+    return [each for each in found if each is not None]
+
+
+def _excess(facts: Facts, link: LinkFacts, when: str, spans: tuple[Floats, Floats]) -> Excess | None:
+    carried = _carried(facts, link, spans)
+    if carried.share is None:
+        return None
+    bursts_bytes = len(spans[0]) * (link.burst_bytes + facts.granule_bytes)
+    possible_bytes = UTILIZATION_LIMIT * carried.rate_bps * carried.time_s / 8 + bursts_bytes
+    return Excess(link, when, round(carried.bytes), possible_bytes) if carried.bytes > possible_bytes else None
 
 
 def _history(facts: Facts, link: LinkFacts) -> RateHistory:

@@ -1,10 +1,10 @@
-"""How long this process' threads waited for a core: the scheduler's own account,
-`/proc/<pid>/task/<tid>/schedstat`.
+"""How long a process' threads waited for a core: the scheduler's own account, `/proc/<pid>/task/<tid>/schedstat`.
 
 The second number of that file is the time the thread was runnable but not running, in nanoseconds (kernel
 documentation, scheduler/sched-stats.rst).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,16 +12,26 @@ from typing import Final
 _TASKS: Final = Path("/proc/self/task")
 
 
-def run_queue_delays_s() -> dict[int, float]:
-    """Of each thread of this process, by its native id, since the thread began."""
+def run_queue_delays_s(pid: int | None = None) -> dict[int, float]:
+    """Of each thread of the process (None: this one), by its native id, since the thread began; empty when the process
+    has ended."""
+    try:
+        tasks = list((_TASKS if pid is None else Path(f"/proc/{pid}/task")).iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
     delays = {}
-    for task in _TASKS.iterdir():
+    for task in tasks:
         try:
             fields = (task / "schedstat").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
             continue  # the thread ended while we looked
         delays[int(task.name)] = int(fields[1]) * 1e-9
     return delays
+
+
+def waited_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Of all threads together, between two such looks; threads that ended in between are left out."""
+    return sum(delay_s - before.get(thread, 0.0) for thread, delay_s in after.items())
 
 
 def threads() -> frozenset[int]:

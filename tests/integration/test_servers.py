@@ -13,6 +13,7 @@ from testbed.machine.doctor import plan_here
 from testbed.run.coordinator import Listener
 from testbed.run.session import Session, session
 from testbed.system.run_state import new_run_id
+from testbed.worker.run_queue import run_queue_delays_s
 
 pytestmark = pytest.mark.privileged
 
@@ -35,6 +36,7 @@ def test_a_server_that_is_killed_ends_the_run_and_is_named(tmp_path: Path, monke
 
     class Kill(Listener):
         def on_barrier(self, name: str) -> None:
+            assert all(run_queue_delays_s(bench.deployment.serving[f"ps{number}"]) for number in range(2))
             started[1].send_signal(signal.SIGKILL)
 
     monkeypatch.setattr(Session, "_start_server", remember)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from switch_agg.namespaces import in_network_of
-from testbed.measure.settings import SettingChange, SettingsMonitor
+from testbed.measure.settings import SettingChange, SettingsMonitor, read_sysctls
 from testbed.system.netlink import LinkMonitor
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(60)]
@@ -78,6 +78,11 @@ def texts(changes: Iterator[SettingChange]) -> set[str]:
         (["ip route add 10.1.0.0/16 via 10.9.9.2"], "route set"),
         (["ip neighbour add 10.9.9.7 lladdr 02:00:00:00:00:01 dev t0"], "neighbour set on t0"),
         (["ip rule add from 10.9.9.1 lookup 77"], "routing rule set"),
+        (
+            ["sysctl -q -w net.ipv4.ip_forward=1"],
+            "forwarding of packets (sysctl net.ipv4.ip_forward or net.ipv4.conf) set",
+        ),
+        (["ip link add name br0 type bridge", "ip link set t1 master br0"], "interface set on t1"),
         (["iptables -A OUTPUT -p udp -j DROP"], "packet filter set"),
     ],
 )
@@ -96,6 +101,18 @@ def test_what_the_kernel_keeps_quiet_about_shows_when_it_is_queried() -> None:
         within(pid, "ip link set t0 gso_max_segs 3")
         assert texts(settings.changes()) == set()
         assert texts(settings.compared(monitor.link_message(index))) == {"interface set on t0"}
+
+
+def test_sysctls_of_open_connections_are_read_again_and_again() -> None:
+    with node() as pid, watched(pid) as settings, in_network_of(pid):
+        key = "net.ipv4.tcp_limit_output_bytes"
+        settings.begin([], read_sysctls())
+        assert texts(settings.compared_sysctls(read_sysctls())) == set()
+        before = read_sysctls()[key]
+        within(pid, f"sysctl -q -w {key}=4096")
+        assert texts(settings.compared_sysctls(read_sysctls())) == {f"sysctl {key} changed from {before} to 4096"}
+        within(pid, f"sysctl -q -w {key}={before}")
+        assert texts(settings.compared_sysctls(read_sysctls())) == {f"sysctl {key} changed from 4096 to {before}"}
 
 
 def test_a_rate_that_was_changed_and_put_back_is_reported_twice_and_by_whom() -> None:

@@ -112,6 +112,11 @@ class Command(Workload):
                 "nothing reads it where process groups are not made by testbed; leave it out, or say "
                 "`workload.backend: testbed` (--backend testbed), also for a script that names testbed itself",
             )
+        if experiment.timeout_s != type(experiment)(name="standard").timeout_s:
+            found.append(
+                "timeout: a command tells the testbed nothing while it runs, so nobody would miss it; leave it out "
+                "(how long a process group waits is its own: init_process_group(timeout=...))"
+            )
         if self.launcher:
             found += self._launcher_incompatibilities(experiment)
         found += [

@@ -33,3 +33,13 @@ def test_parameters_must_be_the_same_and_iterations_near(
     rows = list(BENCHMARKS["same"]())
     assert [row["holds"] for row in rows] == holds
     assert len(rows[1]["medians_s"]) == NUM_PAIRS
+
+
+def test_one_quiet_run_of_five_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    contained = iter([1.2, 1.2, 1.0, 1.2, 1.2])
+
+    def summary(override: str) -> dict[str, Any]:
+        return runs("same", next(contained) if override == "runtime.kind=docker" else 1.0)(override)
+
+    monkeypatch.setattr(containers, "quickstart_summary", summary)
+    assert list(BENCHMARKS["same"]())[1]["holds"] is False

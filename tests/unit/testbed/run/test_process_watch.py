@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.hosts.cgroups import Controller, ControllerName, available_controllers, remove_cgroup
-from testbed.run.process_watch import ProcessWatch
+from testbed.hosts.cgroups import Controller, ControllerName, available_controllers, freezer, remove_cgroup
+from testbed.run.process_watch import ProcessWatch, RunWatch
 
 DEADLINE_S = 20.0
 
@@ -49,6 +49,51 @@ def test_a_stop_is_reported_when_it_is_over_with_its_length(sleeper: subprocess.
     until(lambda: reported.extend(watch.look(2.2)) or reported)
     assert reported == ["w1 was stopped for 2.0 s (SIGSTOP, or a debugger)"]
     assert watch.look(2.3) == []
+
+
+def test_processes_beside_the_workers_are_called_by_their_names(sleeper: subprocess.Popen[bytes]) -> None:
+    watch = RunWatch({"relay": sleeper.pid, "ps0": os.getpid()}, 0.0)
+    sleeper.send_signal(signal.SIGSTOP)
+    time.sleep(0.05)
+    assert watch.look(0.1) == []
+    sleeper.send_signal(signal.SIGCONT)
+    reported: list[str] = []
+    until(lambda: reported.extend(watch.look(1.1)) or reported)
+    assert reported == ["relay was stopped for 1.0 s (SIGSTOP, or a debugger)"]
+
+
+def test_whoever_watches_says_that_it_did_not() -> None:
+    watch = RunWatch({}, 1.0)
+    assert watch.look(10.0) == [], "it begins with the first look"
+    assert watch.look(11.9) == []
+    assert watch.look(14.0) == ["the testbed itself stood still for 2.1 s and watched nothing"]
+    assert watch.look(14.1) == []
+
+
+@pytest.mark.privileged
+def test_a_frozen_process_is_reported_as_a_stopped_one_is(sleeper: subprocess.Popen[bytes]) -> None:
+    controller = freezer()
+    assert controller is not None, "the machine that runs privileged tests has it"
+    path = controller.mount_point / f"testbed-test-{os.getpid()}-freezer"
+    path.mkdir()
+    file, frozen, thawed = (
+        ("freezer.state", "FROZEN", "THAWED") if controller.version == 1 else ("cgroup.freeze", "1", "0")
+    )
+    watch = ProcessWatch("w1", sleeper.pid, 0.0)
+    try:
+        (path / "cgroup.procs").write_text(str(sleeper.pid))
+        assert watch.look(0.1) == []
+        (path / file).write_text(frozen)
+        until(lambda: watch.look(1.0) == [] and watch.is_stopped)
+        (path / file).write_text(thawed)
+        reported: list[str] = []
+        until(lambda: reported.extend(watch.look(2.5)) or reported)
+        assert reported == ["w1 was frozen for 1.5 s (its control group)"]
+    finally:
+        (path / file).write_text(thawed)
+        sleeper.kill()
+        sleeper.wait()
+        remove_cgroup(path)
 
 
 def test_a_process_that_was_killed_by_a_signal_was_not_out_of_memory(sleeper: subprocess.Popen[bytes]) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -147,6 +148,7 @@ class Heard(Listener):
         self.lines: list[tuple[int, str, bool]] = []
         self.exits: dict[int, int] = {}
         self.barriers: list[str] = []
+        self.interference: list[str] = []
         self.tick = lambda: None
 
     def on_line(self, rank: int, line: str, *, error: bool) -> None:
@@ -157,6 +159,9 @@ class Heard(Listener):
 
     def on_barrier(self, name: str) -> None:
         self.barriers.append(name)
+
+    def on_interference(self, text: str) -> None:
+        self.interference.append(text)
 
     def on_tick(self) -> None:
         self.tick()
@@ -322,6 +327,27 @@ def test_lines_come_while_the_command_runs(tmp_path: Path) -> None:
     heard.tick = look
     launch(tmp_path, f"echo one; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", heard=heard)
     assert reported.is_set()
+
+
+def test_a_worker_that_somebody_stops_for_a_while_is_named(tmp_path: Path) -> None:
+    plan = planned("sh", "-c", "while [ ! -e done ]; do sleep 0.02; done".replace("done ]", f"{tmp_path}/done ]"))
+    hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
+    heard = Heard()
+    steps = iter(
+        [
+            lambda: hosts["w1"].started[0].send_signal(signal.SIGSTOP),
+            *[lambda: None] * 10,
+            lambda: hosts["w1"].started[0].send_signal(signal.SIGCONT),
+        ]
+    )
+
+    def step() -> None:
+        next(steps, lambda: (tmp_path / "done").touch() if heard.interference else None)()
+
+    heard.tick = step
+    Launch(plan, hosts, run_id="r", redirected=tmp_path / "r", directory=tmp_path, listener=heard).run()
+    (text,) = heard.interference
+    assert re.fullmatch(r"w1 was stopped for \d\.\d s \(SIGSTOP, or a debugger\)", text)
 
 
 def test_an_exit_says_how() -> None:

@@ -283,11 +283,22 @@ def test_what_others_did_to_workers_degrades_and_is_named() -> None:
     assert "w1 was stopped for 2.0 s" in reason
 
 
+def test_servers_that_wait_for_a_core_hold_everybody_up_and_are_named() -> None:
+    assert judge(facts(serving_waited_s={"ps0": 0.02, "ps1": 0.01})).outcome == "valid"
+    outcome, (reason,) = judge(facts(serving_waited_s={"ps0": 0.4, "ps1": 0.2}))
+    assert outcome == "degraded"
+    assert "threads that move gradients waited for a core" in reason
+    assert "(ps0 waited longest, 0.4 s)" in reason
+    assert judge(facts(serving_waited_s={"a0": 2.0})).outcome == "invalid"
+    outcome, (reason,) = judge(replace(waiting(0.15), serving_waited_s={"ps0": 0.1}))
+    assert "waited longest" not in reason, "a worker did"
+
+
 def test_figures_that_cannot_be_are_invalid_by_themselves() -> None:
     outcome, (reason,) = judge(with_link(bytes=120_000_000, expected_bytes=None))
     assert outcome == "invalid"
-    assert "physically impossible (w0 → s0 carried 160.0 % of its rate while buckets were in service" in reason
-    assert "w0 → s0 carried 137.1 % of its rate on average" in reason
+    assert "physically impossible (w0 → s0 carried 120,000,000 bytes on average, in which its rate and burst" in reason
+    assert "w0 → s0 carried 120,000,000 bytes while buckets were in service, in which its rate and burst" in reason
 
 
 @pytest.mark.parametrize(

@@ -127,17 +127,15 @@ def test_a_healthy_run_is_possible(record: Callable[..., Record]) -> None:
     assert impossible(record().summary, at_once_s=0.0) == []
 
 
-def test_utilisation_over_one_an_all_reduce_below_its_bound_and_a_factor_over_one_are_not(
+def test_an_all_reduce_below_its_bound_and_a_factor_over_one_are_not(
     record: Callable[..., Record],
 ) -> None:
     summary = record().summary
     assert summary.allreduce is not None
-    link = summary.links[0].model_copy(update={"utilization_mean": 1.2})
     fast = summary.allreduce.model_copy(update={"time_s": 0.9 * summary.allreduce.schedule_bound_s})
     reported = impossible(
         summary.model_copy(
             update={
-                "links": [link, *summary.links[1:]],
                 "allreduce": fast,
                 "scaling_factor": 1.27,
                 "network_efficiency": 1.06,
@@ -148,12 +146,11 @@ def test_utilisation_over_one_an_all_reduce_below_its_bound_and_a_factor_over_on
         at_once_s=0.0,
     )
     assert [text.split(",")[0] for text in reported] == [
-        f"{link.from_} → {link.to} carried 120.0 % of its rate on average",
-        reported[1].split(",")[0],
+        reported[0].split(",")[0],
         "a scaling factor of 1.27: iterations without communication took longer than those with it",
         "a network efficiency of 1.06: iterations without communication took longer than those with it",
     ]
-    assert reported[1].startswith("an all-reduce took ")
+    assert reported[0].startswith("an all-reduce took ")
 
 
 def test_what_bursts_let_pass_early_is_no_miracle(record: Callable[..., Record]) -> None:

@@ -62,6 +62,20 @@ def test_waiting_lengthens_communication_by_no_more_than_it_took_beyond_what_lin
     assert alone == pytest.approx(0.1 / 3), "workers that do not wait for each other have no least in common"
 
 
+def test_each_worker_waits_for_the_server_that_waited_longest() -> None:
+    def share(serving_s: float, *, waited_s: float = 0.0, **changes: Any) -> float | None:
+        rows = [iteration(rank, 10.0, communication_run_queue_delay_s=waited_s) for rank in range(2)]
+        known: dict[str, Any] = {"num_workers": 2, "ranks": [0, 1], "bound_s": 1.0, **changes}
+        return lengthened_share(iterations(*rows), buckets(bucket(0, 13.0, 16.0)), serving_s=serving_s, **known)
+
+    assert share(0.3) == pytest.approx(0.3 / 3), "as if each worker had waited so long itself"
+    assert share(0.3) == share(0.0, waited_s=0.3)
+    assert share(0.3, ranks=[1]) == pytest.approx(0.3 / 3), "of those that are judged"
+    assert share(0.3, in_step=False) == pytest.approx(0.3 / 3)
+    assert share(2.9) == pytest.approx(2.0 / 3), "no more than what is beyond the least"
+    assert share(0.06) == 0, "less than 1 % of 6.75 s"
+
+
 def test_waiting_in_communication_that_computing_hides_lengthens_it_all_the_same() -> None:
     hidden: dict[str, Any] = {"backward_end_s": 13.0, "optimizer_end_s": 13.5, "end_s": 13.75}
     rows = [iteration(rank, 10.0, communication_run_queue_delay_s=0.5, **hidden) for rank in range(2)]

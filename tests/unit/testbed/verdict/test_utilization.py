@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from testbed.experiment.link import MAX_RATE_BPS, UNSHAPED_BPS
-from testbed.verdict.utilization import busy, busy_utilization, mean_utilization, under_way
+from testbed.verdict.facts import Facts, LinkFacts
+from testbed.verdict.thresholds import UTILIZATION_LIMIT
+from testbed.verdict.utilization import busy, busy_utilization, excesses, mean_utilization, under_way
 from tests.facts import LINK, facts, samples
-from tests.rows import bucket, buckets
+from tests.rows import bucket, buckets, iteration, iterations
 
 
 def spans(found: tuple[object, object]) -> list[tuple[float, float]]:
@@ -57,3 +59,51 @@ def test_the_fastest_link_has_a_utilisation_whatever_rounding_makes_of_its_mean_
     fastest = replace(LINK, rate_bps=MAX_RATE_BPS * (1 + 1e-15))
     assert fastest.rate_bps > MAX_RATE_BPS
     assert mean_utilization(facts(), fastest, 1000) is not None
+
+
+def exchanges(num: int, *, beyond_bytes: int = 0) -> tuple[Facts, LinkFacts]:
+    """So many exchanges of 1 ms on a link of 100 Mbit/s, apart from each other, each of as many bytes as the link can
+    carry in its time, beginning with a burst; the last one may have more."""
+    rows = [
+        bucket(rank, 11 + 0.004 * each, 11.001 + 0.004 * each, index=each) for rank in range(2) for each in range(num)
+    ]
+    at_once_bytes = LINK.burst_bytes + facts().granule_bytes
+    carried_bytes = int(num * (UTILIZATION_LIMIT * 12_500 + at_once_bytes)) - 1 + beyond_bytes
+    link = replace(LINK, class_bytes_end=carried_bytes, expected_bytes=None)
+    return facts(buckets=buckets(*rows), links=[link]), link
+
+
+@pytest.mark.parametrize("num", [1, 2, 100])
+def test_each_exchange_may_begin_with_a_burst_and_none_may_carry_a_byte_more(num: int) -> None:
+    known, link = exchanges(num)
+    assert (busy_utilization(known, link, busy(known)) or 0.0) > 2.1, "short exchanges are mostly bursts"
+    assert excesses(known) == []
+    (found,) = excesses(exchanges(num, beyond_bytes=3)[0])
+    assert found.when == "while buckets were in service"
+    assert 0 < found.carried_bytes - found.possible_bytes < 3
+
+
+def test_bursts_do_not_add_up_where_the_network_is_never_at_rest() -> None:
+    """As many buckets, one right after the other: one burst is all that their links had."""
+    known, _ = exchanges(100)
+    rows = buckets(*(bucket(rank, 11.0, 11.1) for rank in range(2)))
+    (found,) = excesses(replace(known, buckets=rows))
+    assert found.possible_bytes == pytest.approx(UTILIZATION_LIMIT * 1_250_000 + LINK.burst_bytes + 1514)
+
+
+def test_a_short_window_may_begin_with_a_burst_too() -> None:
+    """On average over the window, in which one burst is all that is free."""
+    known, link = exchanges(1)
+    window = [iteration(rank, 11.0, end_s=11.001) for rank in range(2)]
+    short = replace(known, iterations=iterations(*window))
+    assert excesses(short) == []
+    faster = replace(link, class_bytes_end=link.class_bytes_end + 3)
+    assert [each.when for each in excesses(replace(short, links=[faster]))] == [
+        "on average",
+        "while buckets were in service",
+    ]
+
+
+def test_what_a_link_without_rate_carried_is_always_possible() -> None:
+    known, link = exchanges(1, beyond_bytes=10**9)
+    assert excesses(replace(known, links=[replace(link, rate_bps=UNSHAPED_BPS)])) == []

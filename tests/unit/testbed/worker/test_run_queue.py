@@ -2,11 +2,12 @@
 
 import hashlib
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
 
-from testbed.worker.run_queue import RunQueueClock, RunQueueDelay, threads
+from testbed.worker.run_queue import RunQueueClock, RunQueueDelay, run_queue_delays_s, threads, waited_s
 
 _BLOCK = bytes(1 << 20)
 """Hashed without the interpreter's lock."""
@@ -45,3 +46,24 @@ def test_threads_that_come_later_move_gradients_unless_nobody_does() -> None:
 def test_threads_that_compute_do_not() -> None:
     clock = RunQueueClock(threads())
     assert clock.lap().communication_s == 0
+
+
+def test_another_process_waits_for_the_core_that_it_shares_and_has_no_threads_when_it_has_ended() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    both = [subprocess.Popen(["python3", "-c", spin]) for _ in range(2)]
+    try:
+        before: dict[int, dict[int, float]] = {each.pid: {} for each in both}
+        deadline_s = time.monotonic() + 20
+        while any(waited_s(before[each.pid], run_queue_delays_s(each.pid)) < 0.05 for each in both):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    finally:
+        for each in both:
+            each.kill()
+            each.wait()
+    assert run_queue_delays_s(both[0].pid) == {}
+
+
+def test_threads_that_ended_in_between_are_left_out_and_those_that_began_count_whole() -> None:
+    assert waited_s({1: 1.0, 2: 5.0}, {1: 1.5, 3: 0.25}) == 0.75
