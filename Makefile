@@ -69,7 +69,7 @@ test-seeds: setup ## the aggregation protocol over 10,000 histories of late data
 	@OMP_NUM_THREADS=1 EPOCH_SEEDS=$(or $(SEEDS),10000) SWITCHML_SEEDS=$(or $(SEEDS),10000) nice -n 10 $(BIN)/python -m pytest -q --timeout 0 -n logical --maxprocesses 8 \
 	  tests/simulation/test_epochs.py tests/simulation/test_switchml.py tests/integration/test_program.py
 
-test-faults: setup ## plant some fifty faults in running experiments, look for the culprit in the verdict (root, FAULT_REPEATS=number; ten minutes each)
+test-faults: setup ## plant some fifty faults in running experiments, look whether the verdict names each (root, FAULT_REPEATS=number; ten minutes each)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-faults needs root for network namespaces: run 'sudo make test-faults'" >&2; exit 3; }
 	@FAULT_REPEATS=$(or $(FAULT_REPEATS),1) $(BIN)/python -m pytest -q tests/sabotage
 

@@ -418,7 +418,7 @@ def test_protocols_read_no_clock_but_theirs() -> None:
 
 
 def test_the_udp_channels_engine_goes_by_the_protocols_time() -> None:
-    """Its parts are told it; the driver reads the machine's clock in one place and waits in one."""
+    """Its parts get it as an argument; the driver reads the machine's clock in one place and waits in one."""
     folder = ROOT / "transports/channels/_udp"
     for part in folder.glob("*.h"):
         assert "clock_gettime" not in part.read_text(), part

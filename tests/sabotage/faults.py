@@ -24,11 +24,11 @@ FOREIGN: Final = r"somebody else changed settings .*"
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """`culprit`: a regular expression that the reasons, or what the program says, must match."""
+    """`named_cause`: a regular expression that the reasons, or what the program says, must match."""
 
     name: str
     plant: Plant
-    culprit: str
+    named_cause: str
     overrides: tuple[str, ...] = ()
     wrapper: tuple[str, ...] = ()
     """What `testbed` is started with."""
@@ -141,7 +141,7 @@ FAULTS: Final = (
     Fault(
         name="rate doubled and put back",
         plant=tampered("w1", RATE.format("w1-eth0", "200mbit", "200mbit"), back=(RATE_BACK,)),
-        culprit=FOREIGN + r"w1: traffic class set on w1-eth0 by process",
+        named_cause=FOREIGN + r"w1: traffic class set on w1-eth0 by process",
     ),
     Fault(
         name="rate halved at the switch and put back",
@@ -150,17 +150,17 @@ FAULTS: Final = (
             RATE.format("s0-eth1", "50mbit", "50mbit"),
             back=(RATE.format("s0-eth1", "100mbit", "100mbit"),),
         ),
-        culprit=FOREIGN + r"s0: traffic class set on s0-eth1",
+        named_cause=FOREIGN + r"s0: traffic class set on s0-eth1",
     ),
     Fault(
         name="rate lowered and left",
         plant=tampered("w1", RATE.format("w1-eth0", "90mbit", "90mbit")),
-        culprit=r"w1-eth0: htb rate in bit/s is 90000000, requested 100000000",
+        named_cause=r"w1-eth0: htb rate in bit/s is 90000000, requested 100000000",
     ),
     Fault(
         name="burst raised and put back",
         plant=tampered("w0", RATE.format("w0-eth0", "100mbit", "100mbit").replace("15000b", "500000b")),
-        culprit=FOREIGN + r"w0: traffic class set on w0-eth0",
+        named_cause=FOREIGN + r"w0: traffic class set on w0-eth0",
     ),
     Fault(
         name="queue made short and put back",
@@ -169,17 +169,17 @@ FAULTS: Final = (
             "tc qdisc change dev s0-eth0 parent 1:1 handle 10: bfifo limit 20000",
             back=("tc qdisc change dev s0-eth0 parent 1:1 handle 10: bfifo limit 1000000",),
         ),
-        culprit=FOREIGN + r"s0: queueing discipline set on s0-eth0",
+        named_cause=FOREIGN + r"s0: queueing discipline set on s0-eth0",
     ),
     Fault(
         name="queue replaced",
         plant=tampered("w1", "tc qdisc replace dev w1-eth0 parent 1:1 handle 11: pfifo limit 5"),
-        culprit=FOREIGN + r"w1: queueing discipline (set|removed) on w1-eth0",
+        named_cause=FOREIGN + r"w1: queueing discipline (set|removed) on w1-eth0",
     ),
     Fault(
         name="shaper removed",
         plant=tampered("w1", "tc qdisc del dev w1-eth0 root"),
-        culprit=r"w1: queueing discipline removed on w1-eth0|w1-eth0: its shaper cannot be read",
+        named_cause=r"w1: queueing discipline removed on w1-eth0|w1-eth0: its shaper cannot be read",
         outcomes=frozenset({"invalid", "failed", "unsupported"}),
     ),
     Fault(
@@ -190,12 +190,12 @@ FAULTS: Final = (
             "tc filter add dev w1-eth0 parent ffff: protocol ip u32 match u32 0 0 police rate 40mbit burst 20k drop",
             back=("tc qdisc del dev w1-eth0 ingress",),
         ),
-        culprit=FOREIGN + r"w1: (queueing discipline|traffic filter) set on w1-eth0",
+        named_cause=FOREIGN + r"w1: (queueing discipline|traffic filter) set on w1-eth0",
     ),
     Fault(
         name="packets dropped by chance",
         plant=tampered("w1", "iptables -w 10 -A INPUT -m statistic --mode random --probability 0.005 -j DROP"),
-        culprit=FOREIGN + r"w1: packet filter set by process",
+        named_cause=FOREIGN + r"w1: packet filter set by process",
     ),
     Fault(
         name="packets dropped by chance and put back",
@@ -204,70 +204,70 @@ FAULTS: Final = (
             "iptables -w 10 -A FORWARD -m statistic --mode random --probability 0.02 -j DROP",
             back=("iptables -w 10 -F FORWARD",),
         ),
-        culprit=FOREIGN + r"s0: .*packet filter.* set by process",
+        named_cause=FOREIGN + r"s0: .*packet filter.* set by process",
     ),
     Fault(
         name="segmentation switched off",
         plant=tampered("w0", "ethtool -K w0-eth0 tso off gso off"),
-        culprit=FOREIGN + r"w0: interface set on w0-eth0",
+        named_cause=FOREIGN + r"w0: interface set on w0-eth0",
     ),
     Fault(
         name="segmentation switched off and on",
         plant=tampered("w0", "ethtool -K w0-eth0 tso off", back=("ethtool -K w0-eth0 tso on",)),
-        culprit=FOREIGN + r"w0: interface set on w0-eth0",
+        named_cause=FOREIGN + r"w0: interface set on w0-eth0",
     ),
     Fault(
         name="super-frames made small and put back",
         plant=tampered("w1", "ip link set w1-eth0 gso_max_segs 1", back=("ip link set w1-eth0 gso_max_segs 8",)),
-        culprit=FOREIGN + r"w1: interface set on w1-eth0",
+        named_cause=FOREIGN + r"w1: interface set on w1-eth0",
     ),
     Fault(
         name="MTU lowered and put back",
         plant=tampered("w1", "ip link set w1-eth0 mtu 1000", back=("ip link set w1-eth0 mtu 1500",)),
-        culprit=FOREIGN + r"w1: interface set on w1-eth0",
+        named_cause=FOREIGN + r"w1: interface set on w1-eth0",
     ),
     Fault(
         name="transmit queue made long",
         plant=tampered("w1", "ip link set w1-eth0 txqueuelen 7"),
-        culprit=FOREIGN + r"w1: interface set on w1-eth0",
+        named_cause=FOREIGN + r"w1: interface set on w1-eth0",
     ),
     Fault(
         name="link down and up",
         plant=tampered("s0", "ip link set s0-eth1 down", back=("ip link set s0-eth1 up",)),
-        culprit=r"interface set on s0-eth1|s0-eth1|w1",
+        named_cause=r"interface set on s0-eth1|s0-eth1|w1",
         outcomes=frozenset({"invalid", "failed"}),
     ),
     Fault(
         name="bridge around the link",
         plant=tampered("w1", "ip link add name br7 type bridge"),
-        culprit=FOREIGN + r"w1: interface set on br7",
+        named_cause=FOREIGN + r"w1: interface set on br7",
     ),
     Fault(
         name="address added and removed",
         plant=tampered(
             "w1", "ip address add 10.77.0.1/24 dev w1-eth0", back=("ip address del 10.77.0.1/24 dev w1-eth0",)
         ),
-        culprit=FOREIGN + r"w1: (address|route) set",
+        named_cause=FOREIGN + r"w1: (address|route) set",
     ),
     Fault(
         name="route with a small window",
         plant=tampered("w1", "ip route add 10.99.0.0/24 dev w1-eth0", back=("ip route del 10.99.0.0/24",)),
-        culprit=FOREIGN + r"w1: route set",
+        named_cause=FOREIGN + r"w1: route set",
     ),
     Fault(
         name="routing rule",
         plant=tampered("s0", "ip rule add from 10.0.0.1 lookup 77", back=("ip rule del from 10.0.0.1 lookup 77",)),
-        culprit=FOREIGN + r"s0: routing rule set",
+        named_cause=FOREIGN + r"s0: routing rule set",
     ),
     Fault(
         name="neighbour added",
         plant=tampered("w1", "ip neighbour replace 10.0.0.77 lladdr 02:00:00:00:00:99 dev w1-eth0 nud permanent"),
-        culprit=FOREIGN + r"w1: neighbour set on w1-eth0",
+        named_cause=FOREIGN + r"w1: neighbour set on w1-eth0",
     ),
     Fault(
         name="forwarding off and on",
         plant=tampered("s0", "sysctl -q -w net.ipv4.ip_forward=0", back=("sysctl -q -w net.ipv4.ip_forward=1",)),
-        culprit=FOREIGN + r"s0: (forwarding of packets|sysctl net.ipv4.ip_forward)",
+        named_cause=FOREIGN + r"s0: (forwarding of packets|sysctl net.ipv4.ip_forward)",
         outcomes=frozenset({"invalid", "failed"}),
     ),
     Fault(
@@ -277,117 +277,128 @@ FAULTS: Final = (
             "sysctl -q -w net.ipv4.tcp_limit_output_bytes=4096",
             back=("sysctl -q -w net.ipv4.tcp_limit_output_bytes=1048576",),
         ),
-        culprit=r"w1: sysctl net.ipv4.tcp_limit_output_bytes",
+        named_cause=r"w1: sysctl net.ipv4.tcp_limit_output_bytes",
     ),
     Fault(
         name="TCP's segments made few and put back",
         plant=tampered(
             "w0", "sysctl -q -w net.ipv4.tcp_min_tso_segs=1", back=("sysctl -q -w net.ipv4.tcp_min_tso_segs=2",)
         ),
-        culprit=r"w0: sysctl net.ipv4.tcp_min_tso_segs",
+        named_cause=r"w0: sysctl net.ipv4.tcp_min_tso_segs",
     ),
-    Fault(name="quota on w1", plant=quota, culprit=r"a CPU quota of 0\.2 cores was put on w1"),
-    Fault(name="w1 stopped", plant=stopped("w1", 1.0), culprit=r"w1 was stopped for [01]\.\d s"),
-    Fault(name="w0 stopped for a third of a second", plant=stopped("w0", 0.35), culprit=r"w0 was stopped for 0\.\d s"),
-    Fault(name="w1 frozen", plant=frozen, culprit=r"w1 was frozen for [01]\.\d s"),
+    Fault(name="quota on w1", plant=quota, named_cause=r"a CPU quota of 0\.2 cores was put on w1"),
+    Fault(name="w1 stopped", plant=stopped("w1", 1.0), named_cause=r"w1 was stopped for [01]\.\d s"),
+    Fault(
+        name="w0 stopped for a third of a second", plant=stopped("w0", 0.35), named_cause=r"w0 was stopped for 0\.\d s"
+    ),
+    Fault(name="w1 frozen", plant=frozen, named_cause=r"w1 was frozen for [01]\.\d s"),
     Fault(
         name="the whole testbed program stopped",
         plant=stopped("testbed", 2.5),
-        culprit=r"the testbed itself stood still for \d\.\d s",
+        named_cause=r"the testbed itself stood still for \d\.\d s",
     ),
     Fault(
-        name="server stopped", plant=stopped("ps0", 1.0), culprit=r"ps0 was stopped for [01]\.\d s", overrides=SERVER
+        name="server stopped",
+        plant=stopped("ps0", 1.0),
+        named_cause=r"ps0 was stopped for [01]\.\d s",
+        overrides=SERVER,
     ),
     Fault(
         name="aggregator stopped",
         plant=stopped("aggregator-a0", 1.0),
-        culprit=r"aggregator-a0 was stopped for [01]\.\d s",
+        named_cause=r"aggregator-a0 was stopped for [01]\.\d s",
         overrides=AGGREGATOR,
     ),
     Fault(
         name="relay stopped",
         plant=stopped("relay", 1.0),
-        culprit=r"relay was stopped for|program that delays packets stood still",
+        named_cause=r"relay was stopped for|program that delays packets stood still",
         overrides=TAP,
     ),
     Fault(
         name="delay program stopped",
         plant=stopped("delay-s0", 1.5),
-        culprit=r"delay-s0 was stopped for|program that delays packets stood still",
+        named_cause=r"delay-s0 was stopped for|program that delays packets stood still",
         overrides=NFQUEUE,
     ),
     Fault(
         name="delay program stopped briefly",
         plant=stopped("delay-w1", 0.3),
-        culprit=r"delay-w1 was stopped for|program that delays packets stood still",
+        named_cause=r"delay-w1 was stopped for|program that delays packets stood still",
         overrides=NFQUEUE,
     ),
     Fault(
         name="source of background traffic stopped",
         plant=stopped("background", 1.5),
-        culprit=r"background\S* was stopped for|as its source did not get to run",
+        named_cause=r"background\S* was stopped for|as its source did not get to run",
         overrides=("background=[{from: w0, to: w1, kind: constant, rate: 5mbit}]",),
     ),
     Fault(
         name="other load on the cores",
         plant=loaded,
-        culprit=r"waited for a core|overran its pace|gradients were ready|cores did not keep up|other programs took",
+        named_cause=r"waited for a core|overran its pace|gradients were ready|cores did not keep up|other programs took",
     ),
     Fault(
         name="other load while nobody communicates",
         plant=loaded,
-        culprit=r"waited for a core|overran its pace|gradients were ready|other programs took",
+        named_cause=r"waited for a core|overran its pace|gradients were ready|other programs took",
         overrides=("workload.compute_only=40", "workload.iterations=8"),
         phases=("compute-only",),
     ),
     Fault(
         name="w1 killed",
         plant=sent("w1", signal.SIGKILL),
-        culprit=r"worker 1 on w1 was killed by signal 9",
+        named_cause=r"worker 1 on w1 was killed by signal 9",
         outcomes=FAILED,
     ),
     Fault(
-        name="w0 told to end",
+        name="w0 sent SIGTERM",
         plant=sent("w0", signal.SIGTERM),
-        culprit=r"worker 0 on w0 was killed by signal 15|worker 0 on w0 .*(ended|SIGTERM)",
+        named_cause=r"worker 0 on w0 was killed by signal 15|worker 0 on w0 .*(ended|SIGTERM)",
         outcomes=FAILED,
     ),
-    Fault(name="w1 out of memory", plant=starved_of_memory, culprit=r"w1 was killed.*out of memory", outcomes=FAILED),
-    Fault(name="fork server killed", plant=sent("fork-server", signal.SIGKILL), culprit="fork server", outcomes=FAILED),
+    Fault(
+        name="w1 out of memory", plant=starved_of_memory, named_cause=r"w1 was killed.*out of memory", outcomes=FAILED
+    ),
+    Fault(
+        name="fork server killed", plant=sent("fork-server", signal.SIGKILL), named_cause="fork server", outcomes=FAILED
+    ),
     Fault(
         name="holder of w1 killed",
         plant=sent("holder of w1", signal.SIGKILL),
-        culprit="network namespace of w1",
+        named_cause="network namespace of w1",
         outcomes=FAILED,
     ),
     Fault(
         name="delay program killed",
         plant=sent("delay-s0", signal.SIGKILL),
-        culprit="delay daemon of s0 was killed by signal 9",
+        named_cause="delay daemon of s0 was killed by signal 9",
         overrides=NFQUEUE,
         outcomes=FAILED,
     ),
-    Fault(name="server killed", plant=sent("ps0", signal.SIGKILL), culprit="ps0", overrides=SERVER, outcomes=FAILED),
+    Fault(
+        name="server killed", plant=sent("ps0", signal.SIGKILL), named_cause="ps0", overrides=SERVER, outcomes=FAILED
+    ),
     Fault(
         name="aggregator killed",
         plant=sent("aggregator-a0", signal.SIGKILL),
-        culprit="a0",
+        named_cause="a0",
         overrides=AGGREGATOR,
         outcomes=frozenset({"degraded", "invalid", "failed"}),
     ),
-    Fault(name="connections cut", plant=connections_cut, culprit="w1|rank 1|worker", outcomes=FAILED),
-    Fault(name="SIGHUP", plant=sent("testbed", signal.SIGHUP), culprit="interrupted by SIGHUP", outcomes=FAILED),
+    Fault(name="connections cut", plant=connections_cut, named_cause="w1|rank 1|worker", outcomes=FAILED),
+    Fault(name="SIGHUP", plant=sent("testbed", signal.SIGHUP), named_cause="interrupted by SIGHUP", outcomes=FAILED),
     Fault(
         name="few open files",
         plant=nothing,
-        culprit="may open 64 files at once.*ulimit -n",
+        named_cause="may open 64 files at once.*ulimit -n",
         wrapper=("prlimit", "--nofile=64:64"),
         outcomes=REFUSED,
     ),
     Fault(
         name="read-only folder of runs",
         plant=nothing,
-        culprit="/run/testbed.*[Rr]ead-only",
+        named_cause="/run/testbed.*[Rr]ead-only",
         wrapper=(
             *("unshare", "--mount", "--propagation", "private", "sh", "-c"),
             'mkdir -p /run/testbed && mount -t tmpfs -o ro none /run/testbed && exec "$@"',

@@ -29,14 +29,14 @@ def plant(fault: Fault, directory: Path, seed: int) -> None:
     ended = victim.ended()
     found = f"{fault.name}, seed {seed}: {ended.outcome}\n{ended.text}"
     assert ended.outcome in fault.outcomes, found
-    assert re.search(fault.culprit, ended.text), found
+    assert re.search(fault.named_cause, ended.text), found
     assert "Traceback" not in ended.errors, found
     assert victim.run_id is None or leftovers(victim.run_id) == [], found
 
 
 @pytest.mark.parametrize("seed", range(REPEATS))
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
-def test_a_fault_is_never_silent_and_its_culprit_is_named(fault: Fault, seed: int, tmp_path: Path) -> None:
+def test_a_fault_is_never_silent_and_its_named_cause_is_named(fault: Fault, seed: int, tmp_path: Path) -> None:
     plant(fault, tmp_path, seed)
 
 

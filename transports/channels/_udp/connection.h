@@ -73,7 +73,7 @@ struct connection {
     uint32_t marks_seen, probes_unanswered, num_probes, num_waiting_bytes;
     uint8_t *waiting; /* datagrams without data that are to be sent, each behind its length in two bytes */
     uint64_t waiting_capacity;
-    struct arrival arrival; /* packets that have come and that nobody has been told of; none of them: nothing */
+    struct arrival arrival; /* packets that have come and that nobody has heard of; none of them: nothing */
     struct round_trip round_trip;
     struct pace pace;
     struct meter meter;
@@ -216,7 +216,7 @@ static void arm(struct connection *c, double now_s) {
     c->armed_s = outgoing_unfinished(&c->outgoing) ? now_s : INFINITY;
 }
 
-/* An adaptive window is told. It is at least 1; an answer of 0 would come from a policy that has failed, and left word. */
+/* An adaptive window hears of it. It is at least 1; an answer of 0 would come from a policy that has failed, and left word. */
 static void adapt(struct connection *c, double round_trip_s, uint32_t num_packets, uint32_t marked, double now_s) {
     uint32_t window = c->policy ? c->policy(round_trip_s, num_packets, marked, now_s) : 0;
     if (window > 0) c->window = window;
@@ -270,7 +270,7 @@ static void on_acknowledgement(struct connection *c, const struct header *header
     arm(c, now_s);
 }
 
-/* What has come of data is told the stream; before anything else that happens. */
+/* The stream hears what has come of data; before anything else that happens. */
 void connection_settle(struct connection *c, double now_s) {
     if (c->arrival.num_packets == 0) return;
     c->heard_s = now_s;

@@ -100,7 +100,7 @@ def shown(spec: dict[str, Any]) -> Shown:
     return Shown(json.dumps(whole, sort_keys=True, default=str), json.dumps(environment, sort_keys=True))
 
 
-def refusal(spec: dict[str, Any]) -> str | None:
+def refused(spec: dict[str, Any]) -> str | None:
     """Why there is no plan of it; None: there is one."""
     try:
         make_plan(validate({"name": "x", **spec}))
@@ -128,7 +128,7 @@ def test_each_key_shows_in_the_plan_is_read_by_workers_or_is_refused(base: str, 
         return  # it is what the base is about
     others = json.dumps({name: value for name, value in change.items() if name != key})
     spec = {**BASES[base], **change}
-    if (why := refusal(spec)) is not None:
+    if (why := refused(spec)) is not None:
         assert why.split(":")[0].split(".")[0] in {*Experiment.model_fields, "timeout"}, "the field is named"
     elif shown(spec) == shown_unchanged(base, others):
         command = base.startswith("command")
