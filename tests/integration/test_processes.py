@@ -232,11 +232,12 @@ def test_an_import_that_starts_a_thread_makes_forking_refused(state: RunState, t
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     server = ForkServer(state, ["threaded"], log_directory=tmp_path)
-    host = NamespaceHost("w0", make_holder(state, tmp_path), state=state, log_directory=tmp_path, fork_server=server)
-    server.wait_ready(60.0)
-    with pytest.raises(RunFailedError, match="cannot fork p: an import started 1 threads"):
-        host.start(ProcessSpec(name="p", entry="os:getcwd"))
+    with pytest.raises(RunFailedError, match="cannot fork fork-server.*: an import started 1 threads"):
+        server.wait_ready(60.0)
     server.close()
+    after = ForkServer(state, [], log_directory=tmp_path)
+    after.wait_ready(60.0)  # from another template: the one with the thread is no longer used
+    after.close()
 
 
 def test_an_import_that_fails_is_shown(state: RunState, tmp_path: Path) -> None:
@@ -255,6 +256,74 @@ def test_closing_the_fork_server_ends_its_children(
     assert process.wait(10.0) == -signal.SIGKILL
     assert fork_server.failure is None
     assert [identity.pid for identity in processes_of_run(state.run_id)] == [forking_host.pid]
+
+
+def test_the_next_run_gets_a_fork_server_of_its_own_without_importing_again(
+    state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has nothing of the run before but imported modules: not its id, not its variables, not its log."""
+    (tmp_path / "once.py").write_text(
+        "import os, sys, time\nIMPORTED = time.time()\nSTATE = []\n"
+        "def main(*names):\n    STATE.append(1)\n    os.environ['LEFT'] = 'x'\n"
+        "    environ = open('/proc/self/environ').read().split(chr(0))\n"
+        "    carried = [each for each in environ if each.startswith('TESTBED_RUN_ID=')]\n"
+        "    print(IMPORTED, os.environ['TESTBED_RUN_ID'], carried, STATE, os.getppid(), [n in os.environ for n in names])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    printed = []
+    other = RunState.create(new_run_id(), root=state.directory.parent)
+    try:
+        for each in (state, other):
+            logs = tmp_path / each.run_id
+            server = ForkServer(each, ["once"], log_directory=logs)
+            pid = make_holder(each, logs)
+            host = NamespaceHost("w0", pid, state=each, log_directory=logs, fork_server=server)
+            process = host.start(ProcessSpec(name="p", entry="once:main", arguments=("NEVER",), environment={"A": "b"}))
+            assert process.wait(20.0) == 0
+            assert ProcessIdentity.of(server.pid) in processes_of_run(each.run_id)
+            assert server.pid in {process.pid for process in each.owned().processes}
+            imported, run_id, carried, kept, parent, known = process.log_path.read_text().split(" ", 5)
+            assert (run_id, carried, kept, int(parent)) == (
+                each.run_id,
+                f"['TESTBED_RUN_ID={each.run_id}']",
+                "[1]",
+                server.pid,
+            )
+            printed.append((imported, known))
+            server.close()
+            assert [identity.pid for identity in processes_of_run(each.run_id)] == [pid]
+        assert printed[0] == printed[1], "imported once"
+    finally:
+        assert clean(other.run_id, root=other.directory.parent).remaining == []
+
+
+def test_a_changed_environment_is_that_of_the_next_runs_forks(
+    state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries look at it when they are imported, so that it cannot be handed to what has imported already."""
+    for value in ("1", "2"):
+        monkeypatch.setenv("TORCH_SOMETHING", value)
+        server = ForkServer(state, [], log_directory=tmp_path)
+        server.wait_ready(60.0)
+        assert f"TORCH_SOMETHING={value}".encode() in Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+        server.close()
+
+
+def test_closing_before_the_imports_are_done_forks_nothing(
+    state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_import.py").write_text("import time\ntime.sleep(2.0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server = ForkServer(state, ["slow_import"], log_directory=tmp_path)
+    begun_s = time.monotonic()
+    server.close()
+    assert time.monotonic() - begun_s < 1.0
+    after = ForkServer(state, ["slow_import"], log_directory=tmp_path)
+    after.wait_ready(60.0)
+    assert [identity.pid for identity in processes_of_run(state.run_id)] == [after.pid]
+    after.close()
+    with pytest.raises(RunFailedError, match="closed"):
+        server.wait_ready(60.0)
 
 
 def test_workers_run_from_registration_to_the_end_in_forks(
