@@ -5,8 +5,8 @@ watching.
 """
 
 import errno
-import socket
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
 DISSECTOR = Path(switch_agg.__file__).parent / "wireshark" / "switch_agg.lua"
 RACKS = "topology={kind: leaf_spine, leaves: 2, spines: 1}"
-SHORT = ("workload.iterations=4", "workload.compute_only=1", "workload.warmup=3", "workload.batch_size=8")
+SHORT = (
+    *("workload.iterations=4", "workload.compute_only=1", "workload.warmup=3", "workload.batch_size=8"),
+    "workload.pace={forward: 30ms, backward: 60ms}",
+)
 """Three iterations of warm-up: this network's last layers begin at zero, and a block that was zero before and is not
 any more is done again. By the fourth iteration all have been."""
 
