@@ -409,7 +409,6 @@ class ForkServer(ForkClient):
         if self._process is None:
             self._ours.close()
             return None
-        self._note("fork-server", self._process.pid)
         return self._ours
 
     def _fork(self) -> None:
@@ -423,9 +422,13 @@ class ForkServer(ForkClient):
         try:
             output = Output(self._log_path, None)
             self._process = self._template.fork(request, output, stdin=self._theirs.fileno())
+        except OSError as error:
+            self._unforked = f"cannot write {self._log_path}: {error.strerror or error}"
         except RunFailedError as error:
             self._unforked = str(error)
             _TEMPLATES.discard(self._template)
+        else:
+            self._note("fork-server", self._process.pid)
 
     def _wait_ended(self, timeout_s: float) -> int | None:
         return 0 if self._process is None else self._process.wait(timeout_s)
