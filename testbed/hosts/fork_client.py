@@ -327,16 +327,23 @@ class _Templates:
     def current(self) -> _Template:
         """The one there is, unless it has ended, or this process's environment or `sys.path` are others now: libraries
         look at variables when they are imported."""
-        environment = {name: value for name, value in os.environ.items() if name not in _OF_THE_MOMENT}
+        environment = {name: value for name, value in os.environ.items() if name not in _NOBODYS_SETTING}
         with self._lock:
-            made_with = (environment, list(sys.path))
             template = self._template
-            if template is None or template.failure is not None or made_with != self._made_with:
+            if template is None or template.failure is not None or not self._fits(environment, sys.path):
                 if template is not None and template.idle:
                     template.close()
-                self._template, self._made_with = _Template(environment, sys.path), made_with
-            assert self._template is not None
-            return self._template
+                template = self._template = _Template(environment, sys.path)
+                self._made_with = environment, list(sys.path)
+            return template
+
+    def _fits(self, environment: Mapping[str, str], path: Sequence[str]) -> bool:
+        """A path that has only grown at its end finds everything where it was: setuptools, which Mininet imports, appends
+        a folder of its own."""
+        if self._made_with is None:
+            return False
+        known_environment, known_path = self._made_with
+        return environment == known_environment and list(path[: len(known_path)]) == known_path
 
     def discard(self, template: _Template) -> None:
         """It cannot fork any more: the next run gets another one."""
@@ -348,8 +355,9 @@ class _Templates:
 
 
 _TEMPLATES: Final = _Templates()
-_OF_THE_MOMENT: Final = frozenset({"PYTEST_CURRENT_TEST"})
-"""Variables that say what a process is doing, and set nothing."""
+_NOBODYS_SETTING: Final = frozenset({"PYTEST_CURRENT_TEST", "_RJEM_MALLOC_CONF"})
+"""Variables that change while a process runs: what pytest is at, and what polars gives its own allocator when it is
+imported."""
 
 
 def preload(modules: Sequence[str]) -> None:

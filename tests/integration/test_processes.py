@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -298,6 +299,24 @@ def test_the_next_run_gets_a_fork_server_of_its_own_without_importing_again(
     finally:
         assert clean(other.run_id, root=other.directory.parent).remaining == []
     assert len(imported) == 1
+
+
+MODULES_OF_A_RUN = """
+import os, sys
+from pathlib import Path
+from testbed.hosts.fork_client import _TEMPLATES
+before = _TEMPLATES.current()
+import testbed.run.run, mininet.net, grpc, testbed.report.page
+from plotly.offline import get_plotlyjs
+assert _TEMPLATES.current() is before, "what a run imports changes neither environment nor path as they matter"
+sys.path.insert(0, "/elsewhere")
+assert _TEMPLATES.current() is not before
+"""
+
+
+def test_importing_what_runs_an_experiment_needs_no_other_template() -> None:
+    done = subprocess.run([sys.executable, "-c", MODULES_OF_A_RUN], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_changed_environment_is_that_of_the_next_runs_forks(
