@@ -338,8 +338,8 @@ class _Templates:
             return template
 
     def _fits(self, environment: Mapping[str, str], path: Sequence[str]) -> bool:
-        """A path that has only grown at its end finds everything where it was: setuptools, which Mininet imports, appends
-        a folder of its own."""
+        """A path that has only grown at its end finds everything where it was: setuptools, which Mininet imports,
+        appends a folder of its own."""
         if self._made_with is None:
             return False
         known_environment, known_path = self._made_with
