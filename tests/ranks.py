@@ -27,7 +27,6 @@ PRELOAD = (
     "torch.distributed",
     "torch.nn.parallel",
     "torch._dynamo",
-    "sklearn.datasets",
     "transports.torch_backend.process_group",
     "testbed.worker.trainer",
 )

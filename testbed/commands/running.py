@@ -229,8 +229,17 @@ def runner(console: Console, *, output: Path, calibration_mode: Mode) -> "Callab
     return run_one
 
 
+def _import_early(experiment: "Experiment") -> None:
+    """What workers need takes seconds to import: it begins before this process has imported what runs an experiment."""
+    from testbed.hosts.fork_client import preload
+
+    if experiment.runtime.imports_here:
+        preload(experiment.workload.preload)
+
+
 def _run(experiment: "Experiment", *, progress: "LiveProgress", as_json: bool, **how: Any) -> None:
     """Run it, print its summary, end with its exit code."""
+    _import_early(experiment)
     from testbed.report.terminal.summary import render_summary
     from testbed.run.run import RunStoppedError, run_experiment
 
@@ -287,8 +296,6 @@ def sweep(
           --set 'sweep.link.rate=[50mbit, 200mbit]'
     """
     from testbed.experiment.sweep import load_sweep
-    from testbed.report.comparison.comparison import render_comparison, render_points
-    from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
 
     set_up_logging(verbose)
     swept = load_sweep(spec, overrides or [])
@@ -297,6 +304,11 @@ def sweep(
             f"{spec}: nothing varies; list values under `sweep`, such as --set 'sweep.link.rate=[100mbit, 1gbit]', or "
             "use `testbed run`"
         )
+    if not dry_run:
+        _import_early(swept.points[0].experiment)
+    from testbed.report.comparison.comparison import render_comparison, render_points
+    from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
+
     plans = plan_points(swept)
     comparison = found(swept, plans, output=output, force=force)
     if dry_run:

@@ -36,7 +36,7 @@ from testbed.hosts.cgroups import (
     settings,
 )
 from testbed.hosts.docker_cli import RUN_LABEL, ContainerFacts, Docker, docker_here
-from testbed.hosts.fork_client import AGENT, FORKING_ENVIRONMENT, ForkClient
+from testbed.hosts.fork_client import FORKING_ENVIRONMENT, OF_EVERY_WORKER, ForkClient
 from testbed.hosts.fork_server import ForkRequest
 from testbed.hosts.namespace import NamespaceHost
 from testbed.hosts.naming import name_differences
@@ -143,7 +143,8 @@ class Container(ForkClient):
     """One container of a run, and the conversation with its first process."""
 
     def __init__(self, docker: Docker, spec: ContainerSpec, node: str, modules: Sequence[str], state: RunState) -> None:
-        super().__init__(state)
+        super().__init__(state.add_process)
+        self._state = state
         self.name = container_name(state.run_id, node)
         self.node = node
         self.spec = spec
@@ -164,7 +165,7 @@ class Container(ForkClient):
             run_id=state.run_id,
             directories=[state.workers_directory, directory],
             socket_path=directory / FORK_SOCKET,
-            modules=[AGENT, *modules],
+            modules=[*OF_EVERY_WORKER, *modules],
         )
 
     @property

@@ -1,7 +1,8 @@
 """The coordinator's side of testbed.hosts.fork_server: start it early, fork workers later.
 
-:class:`ForkClient` is the conversation; :class:`ForkServer` is one with a process of this machine, and
-testbed.hosts.container has one with the first process of a container.
+:class:`ForkClient` is the conversation; :class:`ForkServer` is one with a run's fork server on this machine, and
+testbed.hosts.container has one with the first process of a container. :class:`_Template` is one with the process that
+imports for all runs of this process, and forks their fork servers: the second run of a sweep waits for no import.
 """
 
 import contextlib
@@ -14,7 +15,8 @@ import struct
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, Final
@@ -22,7 +24,7 @@ from typing import IO, Any, Final
 from testbed.errors import RunFailedError
 from testbed.hosts.fork_server import MAX_PACKET_BYTES, ForkRequest
 from testbed.hosts.spawn import Output, StartedProcess, log_tail, spawn
-from testbed.system.processes import RUN_ID_VARIABLE
+from testbed.system.processes import RUN_ID_VARIABLE, UNCLAIMED
 from testbed.system.run_state import RunState
 
 FORKING_ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -33,8 +35,9 @@ FORKING_ENVIRONMENT: Final[Mapping[str, str]] = {
     # gRPC must not hook into fork(): nothing forks once it is imported.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
-AGENT: Final = "testbed.worker.agent"
-"""Every worker's entry; with what it imports (pydantic, protobuf) it is shared when imported before the fork."""
+OF_EVERY_WORKER: Final = ("testbed.worker.agent", "testbed.worker.registries")
+"""Every worker's entry, and what its configuration is parsed with; imported before the fork they are shared."""
+_IMPORT_TIMEOUT_S: Final = 120.0
 CLOSE_TIMEOUT_S: Final = 10.0
 _FORK_TIMEOUT_S: Final = 30.0
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -62,8 +65,9 @@ class ForkedProcess(StartedProcess):
 class ForkClient:
     """Talks to one fork server, which it trusts to harm none but its own children."""
 
-    def __init__(self, state: RunState) -> None:
-        self._state = state
+    def __init__(self, note: Callable[[str, int], None]) -> None:
+        """`note` hears the name and the pid of each child as soon as it is forked."""
+        self._note = note
         self._ready: Future[float] = Future()
         self._lock = threading.Lock()
         self._pending: dict[str, tuple[Future[ForkedProcess], Output, IO[bytes] | None]] = {}
@@ -148,7 +152,7 @@ class ForkClient:
             except TimeoutError:
                 raise RunFailedError(f"{self.title} has not forked {name} within {_FORK_TIMEOUT_S:g} s") from None
             unless_forked.pop_all()
-        self._state.add_process(name, process.pid)
+        self._note(name, process.pid)
         return process
 
     def close(self) -> None:
@@ -223,42 +227,80 @@ class ForkClient:
             forked.set_exception(error)
 
 
-class ForkServer(ForkClient):
-    """Starts a fork server in the background, beside this process; :meth:`wait_ready` before the first fork."""
+class _Template(ForkClient):
+    """The process that imports for all runs of this one, and ends with it. Started in the background."""
 
-    def __init__(self, state: RunState, modules: Sequence[str], *, log_directory: Path) -> None:
-        super().__init__(state)
+    def __init__(self, environment: Mapping[str, str], path: Sequence[str]) -> None:
+        super().__init__(lambda _name, _pid: None)
+        self._imports: deque[Future[None]] = deque()
+        """Requested, in order, and not done yet."""
+        self._over = False
+        self._log = os.memfd_create("template.log")  # it is no run's
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with theirs:
             self._process = spawn(
-                "fork-server",
+                "template",
                 # -P and PYTHONPATH: it imports from where this process does, not from the working directory.
                 [
                     *(sys.executable, "-P", "-m", "testbed.hosts.fork_server"),
-                    *(str(theirs.fileno()), str(os.getpid()), AGENT, *modules),
+                    *(str(theirs.fileno()), str(os.getpid())),
                 ],
-                Output(log_directory / "fork-server.log", None),
+                Output(Path(f"/proc/{os.getpid()}/fd/{self._log}"), None),
                 environment={
-                    **os.environ,
+                    **environment,
                     **FORKING_ENVIRONMENT,
-                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                    RUN_ID_VARIABLE: state.run_id,
+                    "PYTHONPATH": os.pathsep.join(each for each in path if each),
+                    RUN_ID_VARIABLE: UNCLAIMED,
                 },
                 pass_fds=[theirs.fileno()],
             )
-        state.add_process("fork-server", self._process.pid)
         self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        """The fork server's own process."""
-        return self._process.pid
 
     @property
     def title(self) -> str:
         """What errors call it."""
-        return "the fork server"
+        return "the process that imports for all runs"
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it runs."""
+        return not (self._running or self._pending)
+
+    def preload(self, modules: Sequence[str]) -> Future[None]:
+        """Have modules imported, so that what is forked later finds them; done when they are, or cannot be."""
+        imported: Future[None] = Future()
+        with self._lock:
+            if self._over:  # whoever forks hears why
+                imported.set_result(None)
+                return imported
+            self._imports.append(imported)
+            with contextlib.suppress(OSError):  # it is ending
+                self._ours.send(json.dumps({"import": list(modules)}).encode())
+        return imported
+
+    def close(self) -> None:
+        """End it and with it all its children. Idempotent."""
+        super().close()
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+
+    def _handle(self, message: Mapping[str, Any], sender_pid: int) -> None:
+        if "imported" in message:
+            with self._lock:
+                imported = self._imports.popleft()
+            imported.set_result(None)
+        else:
+            super()._handle(message, sender_pid)
+
+    def _end(self) -> None:
+        super()._end()
+        with self._lock:
+            self._over = True
+            imports, self._imports = self._imports, deque()
+        for imported in imports:
+            imported.set_result(None)
 
     def _connect(self) -> socket.socket:
         return self._ours
@@ -270,6 +312,142 @@ class ForkServer(ForkClient):
         self._process.send_signal(signal.SIGKILL)
 
     def _explain(self, status: int | None) -> str:
+        tail = log_tail(self._process.log_path)
+        return f"{self.title} (pid {self._process.pid}) ended with status {status}\n{tail}".rstrip()
+
+
+class _Templates:
+    """The template of this process, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._template: _Template | None = None
+        self._made_with: tuple[dict[str, str], list[str]] | None = None
+
+    def current(self) -> _Template:
+        """The one there is, unless it has ended, or this process's environment or `sys.path` are others now: libraries
+        look at variables when they are imported."""
+        environment = {name: value for name, value in os.environ.items() if name not in _NOBODYS_SETTING}
+        with self._lock:
+            template = self._template
+            if template is None or template.failure is not None or not self._fits(environment, sys.path):
+                if template is not None and template.idle:
+                    template.close()
+                template = self._template = _Template(environment, sys.path)
+                self._made_with = environment, list(sys.path)
+            return template
+
+    def _fits(self, environment: Mapping[str, str], path: Sequence[str]) -> bool:
+        """A path that has only grown at its end finds everything where it was: setuptools, which Mininet imports,
+        appends a folder of its own."""
+        if self._made_with is None:
+            return False
+        known_environment, known_path = self._made_with
+        return environment == known_environment and list(path[: len(known_path)]) == known_path
+
+    def discard(self, template: _Template) -> None:
+        """It cannot fork any more: the next run gets another one."""
+        with self._lock:
+            if self._template is template:
+                self._template = None
+        if template.idle:
+            template.close()
+
+
+_TEMPLATES: Final = _Templates()
+_NOBODYS_SETTING: Final = frozenset({"PYTEST_CURRENT_TEST", "_RJEM_MALLOC_CONF"})
+"""Variables that change while a process runs: what pytest is at, and what polars gives its own allocator when it is
+imported."""
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Start importing what the first run's workers will need; returns at once."""
+    _TEMPLATES.current().preload([*OF_EVERY_WORKER, *modules])
+
+
+class ForkServer(ForkClient):
+    """A run's fork server, forked in the background from the template; :meth:`wait_ready` before the first fork."""
+
+    def __init__(self, state: RunState, modules: Sequence[str], *, log_directory: Path) -> None:
+        super().__init__(state.add_process)
+        self._run_id = state.run_id
+        self._modules = [*OF_EVERY_WORKER, *modules]
+        self._log_path = log_directory / "fork-server.log"
+        self._starting = threading.Lock()
+        """Held where it is forked, and where it is decided that it shall not be."""
+        self._process: ForkedProcess | None = None
+        self._unforked = "the fork server is closed"
+        """Why there is no process."""
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._template = _TEMPLATES.current()
+        self._imported = self._template.preload(self._modules)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The fork server's own process, once it is ready."""
+        assert self._process is not None, "wait_ready first"
+        return self._process.pid
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return "the fork server"
+
+    def close(self) -> None:
+        """End the fork server and with it all its children; one that is not forked yet never will be. Idempotent."""
+        with self._starting:
+            self._closing = True
+        if self._process is not None:  # else imports may go on for seconds, for the next run
+            with contextlib.suppress(OSError):  # it has ended already
+                self._ours.shutdown(socket.SHUT_RDWR)
+            super().close()
+
+    def _connect(self) -> socket.socket | None:
+        try:
+            self._imported.result(_IMPORT_TIMEOUT_S)
+        except TimeoutError:
+            self._unforked = f"modules were not imported within {_IMPORT_TIMEOUT_S:g} s: {', '.join(self._modules)}"
+        else:
+            with self._starting:
+                if not self._closing:
+                    self._fork()
+        self._theirs.close()
+        if self._process is None:
+            self._ours.close()
+            return None
+        return self._ours
+
+    def _fork(self) -> None:
+        request = ForkRequest(
+            name=f"fork-server of {self._run_id}",
+            entry="testbed.hosts.fork_server:serve_run",
+            arguments=self._modules,
+            environment={RUN_ID_VARIABLE: self._run_id},
+            directory=str(Path.cwd()),
+        )
+        try:
+            output = Output(self._log_path, None)
+            self._process = self._template.fork(request, output, stdin=self._theirs.fileno())
+        except OSError as error:
+            self._unforked = f"cannot write {self._log_path}: {error.strerror or error}"
+        except RunFailedError as error:
+            self._unforked = str(error)
+            _TEMPLATES.discard(self._template)
+        else:
+            self._note("fork-server", self._process.pid)
+
+    def _wait_ended(self, timeout_s: float) -> int | None:
+        return 0 if self._process is None else self._process.wait(timeout_s)
+
+    def _kill(self) -> None:
+        assert self._process is not None, "there is nothing to kill"
+        self._process.send_signal(signal.SIGKILL)
+
+    def _explain(self, status: int | None) -> str:
+        if self._process is None:
+            return self._unforked
         tail = log_tail(self._process.log_path)
         return f"the fork server (pid {self.pid}) ended with status {status}\n{tail}".rstrip()
 

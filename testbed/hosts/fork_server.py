@@ -1,4 +1,4 @@
-"""The fork server: one process that has imported torch and forks every worker into its host's namespaces.
+"""The fork server: a process that has imported torch and forks every worker into its host's namespaces.
 
 Run as `python -m testbed.hosts.fork_server <socket> <parent pid> <module>...` by testbed.hosts.fork_client: the
 socket is a descriptor that it inherits, or, for the first process of a container, a path that it connects to. It stays
@@ -6,10 +6,14 @@ single-threaded, since a fork copies only the calling thread but every lock; so 
 touches gRPC. It ends with the thread that started it, or in a container (parent pid 0) with its connection, and its
 children end with it.
 
+On this machine there are two generations: the template, which imports for all runs of a process, and the fork server of
+each run, a fork of it (:func:`serve_run`). A run's fork server has nothing of another run but imported modules.
+
 The socket is SOCK_SEQPACKET and carries one JSON object per packet. In: a :class:`ForkRequest` with the descriptors of
-its output, of its standard error and, if it listens, of its standard input. Out: `{"ready": seconds, "sources":
-digest}`, `{"forked": name}` (by the child itself: the kernel attaches its pid as the receiver knows it, unix(7),
-SCM_CREDENTIALS), `{"refused": name, "error": text}`, `{"exited": name, "status": status}`.
+its output, of its standard error and, if it listens, of its standard input; or `{"import": modules}`, of a template.
+Out: `{"ready": seconds, "sources": digest}`, `{"imported": modules}`, `{"forked": name}` (by the child itself: the
+kernel attaches its pid as the receiver knows it, unix(7), SCM_CREDENTIALS), `{"refused": name, "error": text}`,
+`{"exited": name, "status": status}`.
 """
 
 import contextlib
@@ -30,6 +34,7 @@ from typing import Any, Final, NoReturn
 
 from switch_agg.namespaces import join_namespace
 from testbed.system.kernel import die_with_parent
+from testbed.system.processes import RUN_ID_VARIABLE, carry_run_id
 from testbed.system.programs import problem_of
 from testbed.system.sources import sources_digest
 
@@ -114,7 +119,11 @@ class _Server:
             return False
         if not packet:
             return False
-        request = ForkRequest(**json.loads(packet))
+        message = json.loads(packet)
+        if "import" in message:
+            self._import(message["import"])
+            return True
+        request = ForkRequest(**message)
         threads = os.listdir("/proc/self/task")  # noqa: PTH208
         if len(threads) != 1:
             self.tell(refused=request.name, error=f"an import started {len(threads) - 1} threads; forking is unsafe")
@@ -131,6 +140,15 @@ class _Server:
         for descriptor in descriptors:
             os.close(descriptor)
         return True
+
+    def _import(self, modules: Sequence[str]) -> None:
+        """Import what forks to come will import. What fails does so again in the fork, into the log of its run."""
+        for module in modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+        sources_digest()  # forks inherit it
+        _settle_memory()
+        self.tell(imported=modules)
 
     def _become(self, request: ForkRequest, descriptors: Sequence[int], parent_pid: int) -> NoReturn:
         """The child's whole life."""
@@ -190,6 +208,8 @@ def _enter(request: ForkRequest) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.chdir(request.directory)
     os.environ.update(request.environment)
+    if (run_id := request.environment.get(RUN_ID_VARIABLE)) is not None:
+        carry_run_id(run_id)
 
 
 def _execute(argv: list[str]) -> NoReturn:
@@ -215,12 +235,15 @@ def _connected(path: str) -> socket.socket:
     return connection
 
 
-def main() -> None:
-    """See the module's docstring."""
-    where, parent_pid, *modules = sys.argv[1:]
-    server = _Server(socket.socket(fileno=int(where)) if where.isdigit() else _connected(where))
-    if int(parent_pid):
-        die_with_parent(int(parent_pid))
+def _settle_memory() -> None:
+    gc.collect()
+    # A collection in a child leaves these alone from now on; it would write to all their pages.
+    gc.freeze()
+
+
+def _serve(connection: socket.socket, modules: Sequence[str]) -> None:
+    """Import, say so, fork until the other side closes its end; leave no child."""
+    server = _Server(connection)
     # Ctrl-C is the coordinator's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_s = time.monotonic()
@@ -228,14 +251,29 @@ def main() -> None:
     # children put there unshared 8 MB more in each (measured with torch and torch._dynamo).
     for module in modules:
         importlib.import_module(module)
-    gc.collect()
-    # A collection in a child leaves these alone from now on; it would write to all their pages.
-    gc.freeze()
+    _settle_memory()
     server.tell(ready=time.monotonic() - start_s, sources=sources_digest())
     try:
         server.serve()
     finally:
         server.kill_children()
+
+
+def serve_run(*modules: str) -> None:
+    """The entry of a run's fork server, a fork of the template: its standard input is its socket."""
+    connection = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)  # for its children
+    _serve(connection, modules)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    where, parent_pid, *modules = sys.argv[1:]
+    connection = socket.socket(fileno=int(where)) if where.isdigit() else _connected(where)
+    if int(parent_pid):
+        die_with_parent(int(parent_pid))
+    _serve(connection, modules)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from testbed.run.control_service import Arrival, Arrived, ControlService, Regist
 from testbed.run.process_watch import ProcessWatch
 
 _TICK_S: Final = 0.1
+_EXIT_TICK_S: Final = 0.01
+"""Once all have finished there is nothing left to hear of, and the end of a process is found by looking."""
 _SETTLE_S: Final = 0.5
 """So long others are heard after the first failure: who complains first has seldom failed first."""
 _SILENCE: Final = 1.5
@@ -184,8 +186,9 @@ class Coordinator:
         """Handle everything that has arrived, waiting at most one tick for it, then look for failures."""
         # Statuses first: what a worker said before it exited has then arrived before its exit is judged.
         statuses = [worker.process.poll() if worker.process else None for worker in self._workers]
+        exiting = all(worker.finished for worker in self._workers)
         try:
-            self._handle(self._service.arrivals.get(timeout=_TICK_S))
+            self._handle(self._service.arrivals.get(timeout=_EXIT_TICK_S if exiting else _TICK_S))
             while True:
                 self._handle(self._service.arrivals.get_nowait())
         except queue.Empty:

@@ -4,6 +4,7 @@ Every process of a run carries `TESTBED_RUN_ID=<run id>` in the environment it w
 inherit it), so it can be found even if whoever started it died before writing anything down.
 """
 
+import ctypes
 import os
 import select
 import signal
@@ -16,6 +17,8 @@ from typing import Final, Self
 from testbed.system.kernel import network_namespace
 
 RUN_ID_VARIABLE: Final = "TESTBED_RUN_ID"
+UNCLAIMED: Final = "-" * 64
+"""Instead of a run's id, of a process whose forks belong to runs (:func:`carry_run_id`); no id is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,22 @@ def _stat_fields(pid: int) -> list[str] | None:
         return None
     # The command's name may contain spaces and parentheses; the fields after it may not.
     return stat.rpartition(")")[2].split()
+
+
+def carry_run_id(run_id: str) -> None:
+    """Let the environment that the kernel shows of this process, and of its forks, name the run.
+
+    The process, or the one that it is a fork of, was executed with `UNCLAIMED` in the id's place: the string is
+    overwritten where the kernel put it (env_start and env_end in proc_pid_stat(5)). Raises RuntimeError if it was not.
+    """
+    fields = _stat_fields(os.getpid())
+    assert fields is not None
+    start, end = int(fields[47]), int(fields[48])
+    mark = f"{RUN_ID_VARIABLE}=".encode()
+    offset = ctypes.string_at(start, end - start).find(b"\0" + mark + UNCLAIMED.encode() + b"\0")
+    if offset < 0 or len(run_id) > len(UNCLAIMED):
+        raise RuntimeError(f"this process cannot carry the run id {run_id}")
+    ctypes.memmove(start + offset + 1 + len(mark), run_id.encode().ljust(len(UNCLAIMED), b"\0"), len(UNCLAIMED))
 
 
 def _pids() -> list[int]:

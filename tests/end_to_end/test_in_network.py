@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
 DISSECTOR = Path(switch_agg.__file__).parent / "wireshark" / "switch_agg.lua"
 RACKS = "topology={kind: leaf_spine, leaves: 2, spines: 1}"
-SHORT = ("workload.iterations=4", "workload.compute_only=1", "workload.warmup=3", "workload.batch_size=8")
+SHORT = (
+    *("workload.iterations=4", "workload.compute_only=1", "workload.warmup=3", "workload.batch_size=8"),
+    "workload.pace={forward: 50ms, backward: 100ms}",
+)
 """Three iterations of warm-up: this network's last layers begin at zero, and a block that was zero before and is not
 any more is done again. By the fourth iteration all have been."""
 
@@ -123,6 +126,7 @@ def test_two_jobs_and_a_straggler_share_a_switch(tmp_path: Path) -> None:
     summary = run(
         tmp_path,
         "hosts={x0: {at: s0}, x1: {at: s0}, w3: {slowdown: 20}}",
+        "workload.pace={forward: 20ms, backward: 40ms}",  # of the straggler 1.2 s, and a chunk waits for 10 ms
         f"collective={{kind: in_network, dataplane: reference, partial_after: 10ms, tenants: {tenants}}}",
     )
     (aggregator,) = summary["aggregators"]

@@ -14,10 +14,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.hosts.clean import leftovers
 from testbed.record.reader import load
+from testbed.record.status import read_status
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RUN_ROOT, RunState, run_ids
 from tests.loopback import free_port
@@ -25,6 +27,8 @@ from tests.loopback import free_port
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
 QUICKSTART = "experiments/quickstart.yaml"
+QUICK = ["--set", "workload.pace={forward: 50ms, backward: 100ms}"]
+"""What computing lasts is what most of a run's time is; it changes no number that has to do with bytes or sums."""
 SHORT = ["--set", "workload.iterations=6", "--set", "workload.compute_only=2", "--set", "metrics.port=0"]
 
 
@@ -112,12 +116,12 @@ def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tm
 
 
 def test_same_seed_same_parameters_other_seed_others(summary: dict[str, Any], tmp_path: Path) -> None:
-    assert run(tmp_path)["parameters_sha256"] == summary["parameters_sha256"]
-    assert run(tmp_path, "--set", "seed=2")["parameters_sha256"] != summary["parameters_sha256"]
+    assert run(tmp_path, *QUICK)["parameters_sha256"] == summary["parameters_sha256"]
+    assert run(tmp_path, *QUICK, "--set", "seed=2")["parameters_sha256"] != summary["parameters_sha256"]
 
 
 def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) -> None:
-    baseline = run(tmp_path, "--set", "stack=gloo")
+    baseline = run(tmp_path, *QUICK, "--set", "stack=gloo")
     assert baseline["loss"]["last"] == pytest.approx(summary["loss"]["last"], rel=1e-3)
     for link in baseline["links"]:
         assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
@@ -126,7 +130,7 @@ def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) ->
 def test_openmpi_runs_on_the_same_links_and_on_nothing_else(summary: dict[str, Any], tmp_path: Path) -> None:
     """Its ranks share the machine's memory and must not use it: the bytes of the ring that it was configured to run are
     on the links."""
-    baseline = run(tmp_path, "--set", "stack={kind: openmpi, algorithm: ring}")
+    baseline = run(tmp_path, *QUICK, "--set", "stack={kind: openmpi, algorithm: ring}")
     assert baseline["loss"]["last"] == pytest.approx(summary["loss"]["last"], rel=1e-3)
     for link in baseline["links"]:
         assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
@@ -134,7 +138,7 @@ def test_openmpi_runs_on_the_same_links_and_on_nothing_else(summary: dict[str, A
 
 
 def test_every_gradient_equals_the_float64_mean(tmp_path: Path) -> None:
-    verified = run(tmp_path, "--set", "workload.verify_gradients=true", "--set", "link.rate=1gbit")
+    verified = run(tmp_path, *QUICK, "--set", "workload.verify_gradients=true", "--set", "link.rate=1gbit")
     assert verified["num_iterations"] == 6
 
 
@@ -149,8 +153,14 @@ class Started:
     def __init__(self, output: Path, *more: str) -> None:
         known = set(run_ids())
         long = ["--set", "workload.iterations=1000", "--set", "timeout=10s"]
+        short = [
+            "--set",
+            "workload.compute_only=1",
+            "--set",
+            "workload.warmup=2",
+        ]  # what comes before is of no interest
         self.process = subprocess.Popen(
-            argv(output, *long, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            argv(output, *QUICK, *short, *long, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         deadline_s = time.monotonic() + 90
         while not (new := [run_id for run_id in run_ids() if self._is_mine(run_id, known)]):
@@ -158,21 +168,16 @@ class Started:
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.05)
         self.run_id = new.pop()
-        while "measured" not in self._phases(output):
+        while (status := read_status(self.run_id)) is None or status.phase != "measured":
             assert time.monotonic() < deadline_s, "the run did not reach its iterations"
             assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.2)
+            time.sleep(0.05)
 
     def _is_mine(self, run_id: str, known: set[str]) -> bool:
         try:  # others may run, and end, at the same time
             return run_id not in known and RunState.load(run_id).owned().coordinator.pid == self.process.pid
         except FileNotFoundError:
             return False
-
-    def _phases(self, output: Path) -> str:
-        # Frames are flushed every few seconds: the first one with measured iterations will do.
-        paths = list(output.glob("*/iterations.parquet"))
-        return " ".join(pl.read_parquet(paths[0])["phase"].unique()) if paths else ""
 
     def pid_of(self, name: str) -> int:
         owned = RunState.load(self.run_id).owned()
@@ -197,7 +202,7 @@ def test_a_signal_cleans_up_and_exits_with_130(tmp_path: Path, number: signal.Si
 
 
 def test_a_setting_that_changes_during_the_run_makes_it_invalid(tmp_path: Path) -> None:
-    started = Started(tmp_path, "--set", "link.rate=1gbit", "--set", "workload.iterations=40")
+    started = Started(tmp_path, "--set", "link.rate=1gbit", "--set", "workload.iterations=20")
     enter = ["nsenter", f"--net=/proc/{started.pid_of('w1')}/ns/net", "--"]
     route = ["ip", "route", "replace", "10.0.0.4/30", "dev", "w1-eth0", "proto", "kernel", "scope", "link"]
     subprocess.run([*enter, *route, "src", "10.0.0.6", "congctl", "reno"], check=True, timeout=20)
@@ -236,7 +241,7 @@ def test_a_killed_holder_of_a_namespace_ends_the_run_with_its_node_and_a_whole_r
 
 
 def test_packets_that_somebody_drops_are_named_as_such(tmp_path: Path) -> None:
-    started = Started(tmp_path, "--set", "workload.iterations=40")
+    started = Started(tmp_path, "--set", "workload.iterations=12")
     enter = ["nsenter", f"--net=/proc/{started.pid_of('w1')}/ns/net", "--"]
     rule = ["INPUT", "-m", "statistic", "--mode", "random", "--probability", "0.005", "-j", "DROP"]
     subprocess.run([*enter, "iptables", "-w", "10", "-A", *rule], check=True, timeout=20)
@@ -248,7 +253,7 @@ def test_packets_that_somebody_drops_are_named_as_such(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_stopped_for_a_while_degrades_the_run_and_is_named(tmp_path: Path) -> None:
-    started = Started(tmp_path, "--set", "workload.iterations=40")
+    started = Started(tmp_path, "--set", "workload.iterations=12")
     pid = started.pid_of("w1")
     signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGSTOP)
     time.sleep(1.0)  # what is asserted is that so long a stop is noticed
@@ -271,7 +276,7 @@ def test_a_killed_delay_daemon_ends_the_run_at_once_with_its_name_and_leaves_not
 
 
 def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
-    delayed = run(tmp_path, "--set", "link.delay=5ms", "--set", "link.backend=nfqueue")
+    delayed = run(tmp_path, *QUICK, "--set", "link.delay=5ms", "--set", "link.backend=nfqueue")
     assert delayed["outcome"] != "invalid", delayed["reasons"]
     plan = json.loads((Path(delayed["record"]) / "plan.json").read_text())
     assert plan["delay_backend"] == "nfqueue"
@@ -287,7 +292,7 @@ def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
 
 
 def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
-    relayed = run(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=tap")
+    relayed = run(tmp_path, *QUICK, "--set", "link.delay=1ms", "--set", "link.backend=tap")
     # That other programs held the cores is no fault of the links; that nothing was dropped or lost is asserted below.
     of_the_machine = ("for a core", "hypervisor", "busy with other things", "other programs took", "overran its pace")
     assert not [reason for reason in relayed["reasons"] if not any(words in reason for words in of_the_machine)]
@@ -332,12 +337,19 @@ def test_after_kill_9_of_the_coordinator_clean_removes_everything(tmp_path: Path
         innocent.wait()
 
 
+def scraped(port: int) -> dict[str, Metric]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+
+
 def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
     port = free_port()
     started = Started(tmp_path, "--set", f"metrics.port={port}")
+    deadline_s = time.monotonic() + 30
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+        while not (families := scraped(port))["testbed_iteration_seconds"].samples:  # not all workers are through one
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
     finally:
         started.process.send_signal(signal.SIGINT)
         status, _ = started.ended(30)
@@ -358,7 +370,7 @@ def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
 def test_a_channel_that_is_not_the_kernels_is_counted_to_the_byte(tmp_path: Path) -> None:
     """Its ends report acknowledgements and what our own UDP sends again, so that a lossy run is judged as well."""
     lossy = ("--set", "channel=udp", "--set", "packet_mode=mtu", "--set", "link.loss=1%", "--set", "workers=2")
-    summary = run(tmp_path, *lossy)
+    summary = run(tmp_path, *QUICK, *lossy)
     assert not [reason for reason in summary["reasons"] if "bytes on the wire" in reason]
     for link in summary["links"]:
         assert link["acknowledgement_bytes"] > 0

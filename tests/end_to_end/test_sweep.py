@@ -16,7 +16,7 @@ name: two-points
 workers: 2
 workload: {kind: training, iterations: 3, compute_only: 2, warmup: 2, batch_size: 4}
 metrics: {port: 0}
-sweep: {link.rate: [20mbit, 40mbit]}
+sweep: {link.rate: [50mbit, 100mbit]}
 """
 
 
@@ -29,8 +29,8 @@ def sweep(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
 def test_two_points_run_are_compared_and_are_not_run_again(tmp_path: Path) -> None:
     done = sweep(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "[2/2] link.rate=40mbit" in done.stderr
-    assert "20mbit" in done.stdout
+    assert "[2/2] link.rate=100mbit" in done.stderr
+    assert "50mbit" in done.stdout
     (page,) = (tmp_path / "results").glob("two-points-sweep-*/sweep.html")
     assert page.with_name("sweep.csv").exists()
     again = sweep(tmp_path, "--json")

@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -232,11 +233,12 @@ def test_an_import_that_starts_a_thread_makes_forking_refused(state: RunState, t
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     server = ForkServer(state, ["threaded"], log_directory=tmp_path)
-    host = NamespaceHost("w0", make_holder(state, tmp_path), state=state, log_directory=tmp_path, fork_server=server)
-    server.wait_ready(60.0)
-    with pytest.raises(RunFailedError, match="cannot fork p: an import started 1 threads"):
-        host.start(ProcessSpec(name="p", entry="os:getcwd"))
+    with pytest.raises(RunFailedError, match=r"cannot fork fork-server.*: an import started 1 threads"):
+        server.wait_ready(60.0)
     server.close()
+    after = ForkServer(state, [], log_directory=tmp_path)
+    after.wait_ready(60.0)  # from another template: the one with the thread is no longer used
+    after.close()
 
 
 def test_an_import_that_fails_is_shown(state: RunState, tmp_path: Path) -> None:
@@ -255,6 +257,95 @@ def test_closing_the_fork_server_ends_its_children(
     assert process.wait(10.0) == -signal.SIGKILL
     assert fork_server.failure is None
     assert [identity.pid for identity in processes_of_run(state.run_id)] == [forking_host.pid]
+
+
+ONCE = """
+import os, time
+IMPORTED = time.time()
+CALLS = []
+def main():
+    known = "LEFT" in os.environ
+    os.environ["LEFT"] = "behind"
+    CALLS.append(1)
+    environment = open("/proc/self/environ").read().split(chr(0))
+    carried = [each for each in environment if each.startswith("TESTBED_RUN_ID=")]
+    print(*[IMPORTED, os.environ["TESTBED_RUN_ID"], carried, len(CALLS), known, os.getppid()], sep="|")
+"""
+
+
+def test_the_next_run_gets_a_fork_server_of_its_own_without_importing_again(
+    state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has nothing of the run before but imported modules: not its id, not its variables, not its log."""
+    (tmp_path / "once.py").write_text(ONCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imported = set()
+    other = RunState.create(new_run_id(), root=state.directory.parent)
+    try:
+        for each in (state, other):
+            logs = tmp_path / each.run_id
+            server = ForkServer(each, ["once"], log_directory=logs)
+            pid = make_holder(each, logs)
+            host = NamespaceHost("w0", pid, state=each, log_directory=logs, fork_server=server)
+            process = host.start(ProcessSpec(name="p", entry="once:main"))
+            assert process.wait(20.0) == 0
+            assert ProcessIdentity.of(server.pid) in processes_of_run(each.run_id)
+            assert server.pid in {process.pid for process in each.owned().processes}
+            imported_at, *facts = process.log_path.read_text().strip().split("|")
+            assert facts == [each.run_id, f"['TESTBED_RUN_ID={each.run_id}']", "1", "False", str(server.pid)]
+            imported.add(imported_at)
+            server.close()
+            assert [identity.pid for identity in processes_of_run(each.run_id)] == [pid]
+    finally:
+        assert clean(other.run_id, root=other.directory.parent).remaining == []
+    assert len(imported) == 1
+
+
+MODULES_OF_A_RUN = """
+import os, sys
+from pathlib import Path
+from testbed.hosts.fork_client import _TEMPLATES
+before = _TEMPLATES.current()
+import testbed.run.run, mininet.net, grpc, testbed.report.page
+from plotly.offline import get_plotlyjs
+assert _TEMPLATES.current() is before, "what a run imports changes neither environment nor path as they matter"
+sys.path.insert(0, "/elsewhere")
+assert _TEMPLATES.current() is not before
+"""
+
+
+def test_importing_what_runs_an_experiment_needs_no_other_template() -> None:
+    done = subprocess.run([sys.executable, "-c", MODULES_OF_A_RUN], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_changed_environment_is_that_of_the_next_runs_forks(
+    state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries look at it when they are imported, so that it cannot be handed to what has imported already."""
+    for value in ("1", "2"):
+        monkeypatch.setenv("TORCH_SOMETHING", value)
+        server = ForkServer(state, [], log_directory=tmp_path)
+        server.wait_ready(60.0)
+        assert f"TORCH_SOMETHING={value}".encode() in Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+        server.close()
+
+
+def test_closing_before_the_imports_are_done_forks_nothing(
+    state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_import.py").write_text("import time\ntime.sleep(2.0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server = ForkServer(state, ["slow_import"], log_directory=tmp_path)
+    begun_s = time.monotonic()
+    server.close()
+    assert time.monotonic() - begun_s < 1.0
+    after = ForkServer(state, ["slow_import"], log_directory=tmp_path)
+    after.wait_ready(60.0)
+    assert [identity.pid for identity in processes_of_run(state.run_id)] == [after.pid]
+    after.close()
+    with pytest.raises(RunFailedError, match="closed"):
+        server.wait_ready(60.0)
 
 
 def test_workers_run_from_registration_to_the_end_in_forks(

@@ -336,7 +336,8 @@ FAULTS: Final = (
     Fault(
         name="other load on the cores",
         plant=loaded,
-        named_cause=r"waited for a core|overran its pace|gradients were ready|cores did not keep up|other programs took",
+        named_cause=r"waited for a core|overran its pace|gradients were ready|cores did not keep up|"
+        r"other programs took",
     ),
     Fault(
         name="other load while nobody communicates",

@@ -14,6 +14,9 @@ class Runtime(Options):
     """`module:class`: the testbed.hosts.base.RuntimeDriver that says what is missing and starts the hosts; only where
     that is wanted is it imported."""
 
+    imports_here: ClassVar[bool] = False
+    """Whether a process of this machine imports what workers need: it may begin as soon as the spec is known."""
+
     enters_hosts: ClassVar[bool] = False
     """Whether a process of one host can enter the namespaces of the others, as a launcher wants to."""
 

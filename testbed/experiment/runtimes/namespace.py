@@ -12,6 +12,7 @@ class Namespace(Runtime):
     """Namespaces: the quickest to start, with this machine's Python, as root."""
 
     driver: ClassVar[str] = "testbed.hosts.namespace:NamespaceDriver"
+    imports_here: ClassVar[bool] = True
     enters_hosts: ClassVar[bool] = True
 
     def text(self) -> str:

@@ -53,7 +53,7 @@ class Training(Iterative):
     machine computes."""
 
     entry: ClassVar[str] = "testbed.worker.training:work"
-    preload: ClassVar[Sequence[str]] = (*Iterative.preload, "sklearn.datasets", "testbed.worker.training")
+    preload: ClassVar[Sequence[str]] = (*Iterative.preload, "testbed.worker.training")
 
     @field_validator("model", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from testbed.claims.formulas import evaluate, names_in
 from testbed.claims.judge import Point, State, judge
 from testbed.claims.numbers import measured_numbers, planned_numbers
 from testbed.experiment.claims import Claim, matches
+from testbed.experiment.experiment import Experiment
 from testbed.experiment.papers import Paper, shipped_papers
 from testbed.experiment.sweep import Sweep, load_sweep
 from testbed.plan.plan import Plan, make_plan
@@ -24,8 +25,19 @@ def spec(request: pytest.FixtureRequest) -> tuple[Paper, Path]:
     return request.param
 
 
+PLANS: dict[str, Plan] = {}
+"""By the hash of the spec: a plan of a large model takes half a second, and quick versions have the same points."""
+
+
+def planned_once(experiment: Experiment) -> Plan:
+    key = experiment.sha256()
+    if key not in PLANS:
+        PLANS[key] = make_plan(experiment, chosen_dilation=(60.0, "as some machine"))
+    return PLANS[key]
+
+
 def planned(sweep: Sweep) -> list[Plan]:
-    return [make_plan(point.experiment, chosen_dilation=(60.0, "as some machine")) for point in sweep.points]
+    return [planned_once(point.experiment) for point in sweep.points]
 
 
 def planted(claim: Claim, sweep: Sweep, plans: Sequence[Plan], values: Sequence[float]) -> State:
@@ -84,7 +96,7 @@ def test_every_claim_can_hold_and_can_fail(spec: tuple[Paper, Path], quick: bool
 def test_formulas_name_numbers_that_a_run_has(spec: tuple[Paper, Path], record: Callable[..., Record]) -> None:
     summary = record().summary
     sweep = load_sweep(spec[1])
-    known = set(measured_numbers(planned(sweep)[0], [summary]))
+    known = set(measured_numbers(planned_once(sweep.points[0].experiment), [summary]))
     for claim in sweep.claims:
         named = set().union(*(names_in(each) for each in (claim.of, claim.model, *claim.take.formulas()) if each))
         assert named <= known, f"{claim.name}: {named - known}"

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.system.processes import RUN_ID_VARIABLE, ProcessIdentity, end_processes, is_sleeping, processes_of_run
+from testbed.system.processes import (
+    RUN_ID_VARIABLE,
+    UNCLAIMED,
+    ProcessIdentity,
+    end_processes,
+    is_sleeping,
+    processes_of_run,
+)
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
@@ -90,3 +97,45 @@ def test_ending_leaves_a_process_that_got_the_pid_later_alone() -> None:
         end_processes([ProcessIdentity(identity.pid, identity.start_time - 1)], grace_s=5.0)
         assert time.monotonic() - begun_s < 4.0
         assert process.poll() is None
+
+
+CARRY = """
+import os, sys
+from testbed.system.processes import carry_run_id
+for run_id in sys.argv[1:]:
+    if os.fork() == 0:
+        carry_run_id(run_id)
+        sys.stdout.write("x")
+        sys.stdout.flush()
+        sys.stdin.read()
+        os._exit(0)
+sys.stdin.read()
+"""
+
+
+def test_forks_of_an_unclaimed_process_carry_the_id_that_each_takes() -> None:
+    ids = ["260101t000000-00000a", "260101t000000-00000b"]
+    environment = {**os.environ, RUN_ID_VARIABLE: UNCLAIMED, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    argv = [sys.executable, "-c", CARRY, *ids]
+    process = subprocess.Popen(argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(2) == b"xx"
+        found = [processes_of_run(run_id) for run_id in ids]
+        assert [len(processes) for processes in found] == [1, 1]
+        others = Path(f"/proc/{found[0][0].pid}/environ").read_bytes()
+        assert {f"{name}={value}".encode() for name, value in environment.items() if name != RUN_ID_VARIABLE} <= set(
+            others.split(b"\0")
+        ), "nothing else of it has changed"
+        assert process.pid not in {identity.pid for processes in found for identity in processes}
+    finally:
+        process.communicate()
+    assert [processes_of_run(run_id) for run_id in ids] == [[], []]
+
+
+def test_a_process_that_was_not_started_unclaimed_carries_no_other_id() -> None:
+    script = "from testbed.system.processes import carry_run_id; carry_run_id('260101t000000-00000c')"
+    environment = {**os.environ, RUN_ID_VARIABLE: "other", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "cannot carry the run id 260101t000000-00000c" in done.stderr

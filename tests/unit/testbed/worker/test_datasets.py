@@ -42,3 +42,15 @@ def test_digits_are_normalised() -> None:
     assert abs(float(dataset.images.mean())) < 1e-5
     assert abs(float(dataset.images.std()) - 1) < 1e-5
     assert set(dataset.labels) == set(range(10))
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    images = np.asarray(theirs.images, dtype=np.float32)[:, np.newaxis]
+    dataset = digits()
+    assert dataset.images.dtype == np.float32
+    assert dataset.images.tobytes() == ((images - images.mean()) / images.std()).tobytes()
+    assert dataset.labels.dtype == np.int64
+    assert np.array_equal(dataset.labels, theirs.target)
