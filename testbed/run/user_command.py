@@ -142,9 +142,9 @@ class Launch:
         beside: RunWatch | None = None,
         stdin: int | None = None,
     ) -> None:
-        """`watch` is called about twenty times a second and raises what has ended the run, the processes `beside` the
-        workers are looked at as often; process groups that were redirected are written to `redirected`, what a launcher
-        is to find to `directory`; `stdin` is a descriptor for rank 0 to read from."""
+        """`watch` is called about twenty times a second and raises what has ended the run; as often processes that are
+        no workers are looked at. Process groups that were redirected are written to `redirected`, what a launcher is to
+        find to `directory`; `stdin` is a descriptor for rank 0 to read from."""
         command = plan.experiment.workload.command
         assert command is not None
         self._command = command
