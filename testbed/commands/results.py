@@ -142,7 +142,7 @@ def export(
 
     with _index(output) as index:
         number = write_table(index, file, table=table, condition=where or "")
-    standard_output().print(f"{number} rows in {file}", markup=False, highlight=False)
+    standard_output().print(f"{number} rows in {file}", markup=False, highlight=False, soft_wrap=True)
 
 
 @results.command(epilog=EPILOG, short_help="Remove records from the disk.")

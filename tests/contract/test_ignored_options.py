@@ -15,7 +15,7 @@ from testbed.plan.plan import make_plan
 from testbed.run.user_command import worker_environment
 from tests.axes import AXES
 
-ROOT: Final = Path(__file__).parents[4]
+ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("testbed", "transports", "switch_agg")
 COMMAND: Final = {"kind": "command", "argv": ["true"]}
 BASES: Final[dict[str, dict[str, Any]]] = {

@@ -38,7 +38,6 @@ from transports.group import Group, published
 from transports.units import Rate, Time
 
 _INITIAL_PACKETS: Final = 16
-_UDP_GRO: Final = 104
 _SO_TIMESTAMPNS: Final = 35
 _IP_MTU_DISCOVER: Final = 10
 _IP_PMTUDISC_DO: Final = 2
@@ -143,7 +142,6 @@ def _bound(group: Group, peer: int) -> socket.socket:
             if error.errno == errno.EADDRINUSE and port != 0:
                 continue
             raise TransportError(f"rank {group.rank} cannot use {group.address}: {error}") from error
-        opened.setsockopt(socket.SOL_UDP, _UDP_GRO, 1)
         opened.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         opened.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
         return opened

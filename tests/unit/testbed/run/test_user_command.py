@@ -2,6 +2,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -330,11 +331,14 @@ def test_lines_come_while_the_command_runs(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_somebody_stops_for_a_while_is_named(tmp_path: Path) -> None:
-    plan = planned("sh", "-c", "while [ ! -e done ]; do sleep 0.02; done".replace("done ]", f"{tmp_path}/done ]"))
+    # One process: a shell that is just starting another one waits for it uninterruptibly, and is not seen as stopped.
+    script = f"import os, time\nwhile not os.path.exists('{tmp_path}/done'): time.sleep(0.02)"
+    plan = planned(sys.executable, "-S", "-c", script)
     hosts: dict[str, Any] = {f"w{rank}": LocalHost(tmp_path) for rank in range(2)}
     heard = Heard()
     steps = iter(
         [
+            *[lambda: None] * 10,
             lambda: hosts["w1"].started[0].send_signal(signal.SIGSTOP),
             *[lambda: None] * 10,
             lambda: hosts["w1"].started[0].send_signal(signal.SIGCONT),
