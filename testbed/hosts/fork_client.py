@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, Final
 
-from testbed.errors import RunFailedError
+from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.hosts.fork_server import MAX_PACKET_BYTES, ForkRequest
 from testbed.hosts.spawn import Output, StartedProcess, log_tail, spawn
 from testbed.system.processes import RUN_ID_VARIABLE, UNCLAIMED
@@ -361,8 +361,10 @@ imported."""
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Start importing what the first run's workers will need; returns at once."""
-    _TEMPLATES.current().preload([*OF_EVERY_WORKER, *modules])
+    """Start importing what the first run's workers will need; returns at once. What is missing for it is said by who
+    looks for what a run needs, or by who forks."""
+    with contextlib.suppress(MissingRequirementError):
+        _TEMPLATES.current().preload([*OF_EVERY_WORKER, *modules])
 
 
 class ForkServer(ForkClient):
