@@ -121,7 +121,7 @@ def test_same_seed_same_parameters_other_seed_others(summary: dict[str, Any], tm
 
 
 def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) -> None:
-    baseline = run(tmp_path, *QUICK, "--set", "stack=gloo")
+    baseline = run(tmp_path, "--set", "stack=gloo")
     assert baseline["loss"]["last"] == pytest.approx(summary["loss"]["last"], rel=1e-3)
     for link in baseline["links"]:
         assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
@@ -130,7 +130,7 @@ def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) ->
 def test_openmpi_runs_on_the_same_links_and_on_nothing_else(summary: dict[str, Any], tmp_path: Path) -> None:
     """Its ranks share the machine's memory and must not use it: the bytes of the ring that it was configured to run are
     on the links."""
-    baseline = run(tmp_path, *QUICK, "--set", "stack={kind: openmpi, algorithm: ring}")
+    baseline = run(tmp_path, "--set", "stack={kind: openmpi, algorithm: ring}")
     assert baseline["loss"]["last"] == pytest.approx(summary["loss"]["last"], rel=1e-3)
     for link in baseline["links"]:
         assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
@@ -138,7 +138,7 @@ def test_openmpi_runs_on_the_same_links_and_on_nothing_else(summary: dict[str, A
 
 
 def test_every_gradient_equals_the_float64_mean(tmp_path: Path) -> None:
-    verified = run(tmp_path, *QUICK, "--set", "workload.verify_gradients=true", "--set", "link.rate=1gbit")
+    verified = run(tmp_path, "--set", "workload.verify_gradients=true", "--set", "link.rate=1gbit")
     assert verified["num_iterations"] == 6
 
 
@@ -276,7 +276,7 @@ def test_a_killed_delay_daemon_ends_the_run_at_once_with_its_name_and_leaves_not
 
 
 def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
-    delayed = run(tmp_path, *QUICK, "--set", "link.delay=5ms", "--set", "link.backend=nfqueue")
+    delayed = run(tmp_path, "--set", "link.delay=5ms", "--set", "link.backend=nfqueue")
     assert delayed["outcome"] != "invalid", delayed["reasons"]
     plan = json.loads((Path(delayed["record"]) / "plan.json").read_text())
     assert plan["delay_backend"] == "nfqueue"
@@ -292,7 +292,7 @@ def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
 
 
 def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
-    relayed = run(tmp_path, *QUICK, "--set", "link.delay=1ms", "--set", "link.backend=tap")
+    relayed = run(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=tap")
     # That other programs held the cores is no fault of the links; that nothing was dropped or lost is asserted below.
     of_the_machine = ("for a core", "hypervisor", "busy with other things", "other programs took", "overran its pace")
     assert not [reason for reason in relayed["reasons"] if not any(words in reason for words in of_the_machine)]
@@ -370,7 +370,7 @@ def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
 def test_a_channel_that_is_not_the_kernels_is_counted_to_the_byte(tmp_path: Path) -> None:
     """Its ends report acknowledgements and what our own UDP sends again, so that a lossy run is judged as well."""
     lossy = ("--set", "channel=udp", "--set", "packet_mode=mtu", "--set", "link.loss=1%", "--set", "workers=2")
-    summary = run(tmp_path, *QUICK, *lossy)
+    summary = run(tmp_path, *lossy)
     assert not [reason for reason in summary["reasons"] if "bytes on the wire" in reason]
     for link in summary["links"]:
         assert link["acknowledgement_bytes"] > 0
