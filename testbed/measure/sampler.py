@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Final, Protocol, Self
@@ -257,7 +257,9 @@ class LinkSampler:
             for (node, _), message in reply:
                 self._foreign += self._settings[node].compared(message)
             for node in self._settings if all_sysctls else islice(self._in_turn, _NUM_SYSCTL_NODES):
-                self._foreign += self._settings[node].compared_sysctls(self._sysctls(node))
+                # A node that is gone has none; whoever watches its processes ends the run and says why.
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    self._foreign += self._settings[node].compared_sysctls(self._sysctls(node))
 
     def begin_background(self) -> None:
         """The first iteration that communicates begins: moments of background flows count from now."""
