@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
 UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-seeds test-crashes test-faults test-examples check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -53,6 +53,9 @@ test-torch: setup ## run torch's own distributed tests on gloo and testbed side 
 
 test-programs: setup ## run 2000 random programs of collectives and messages on gloo and testbed (PROGRAMS=number; minutes)
 	@$(BIN)/python -m tests.random_programs --programs $(or $(PROGRAMS),2000)
+
+test-properties: setup ## the properties of all tests without root on new random examples, where `make test` repeats the same ones (minutes)
+	@$(UNPRIVILEGED) -m "hypothesis and not privileged" --hypothesis-profile=exploring
 
 test-crashes: setup ## kill -9 fifty processes of running experiments at random moments, clean, look for leftovers (root, minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-crashes needs root for network namespaces: run 'sudo make test-crashes'" >&2; exit 3; }

@@ -14,11 +14,15 @@ A third fault is in the use of the pool and stays: see :func:`reuses_slots_too_e
 """
 
 import itertools
+import pickle
 import select
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -420,3 +424,40 @@ def drive(
                 data, peer = opened.recvfrom(4096)
                 thread.receive([Datagram(peer, data)], time.monotonic())
             thread.expire(time.monotonic())
+
+
+# -- a client ----------------------------------------------------------------------------------------------------------
+
+
+def play(address: Address, host: str, config: Config, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """One client from its start to its end: its session, its jobs, all on its own sockets."""
+    with ExitStack() as stack:
+        controller = stack.enter_context(Controller(address))
+        switch = controller.setup_switch(config.rank, config.num_workers, host, config.packet_numel)
+        sockets = []
+        for tid in range(config.num_worker_threads):
+            opened = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            opened.bind((host, 4000 + tid))
+            sockets.append(opened)
+        worker = Worker(config, switch, seed=config.rank)
+        sums = []
+        for each in values:
+            worker.begin(each)
+            drive(worker.threads, sockets, lambda: worker.finished, 60.0)
+            sums.append(worker.end())
+        controller.barrier(config.num_workers)  # of the test: whoever is done first would not answer the others' timers
+        return sums
+
+
+def play_in(pid: int, address: Address, host: str, config: Config, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """A client that is a process in that process's network, as the original is one of its host. gRPC connects on
+    threads that all channels of a process share, each in whatever namespace it was started."""
+    command = ["nsenter", "-t", str(pid), "-n", sys.executable, "-m", "tests.switchml_client"]
+    request = pickle.dumps((address, host, config, values))
+    found = subprocess.run(command, input=request, stdout=subprocess.PIPE, check=True).stdout
+    sums: list[np.ndarray] = pickle.loads(found)
+    return sums
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(pickle.dumps(play(*pickle.load(sys.stdin.buffer))))

@@ -2,10 +2,11 @@
 
 Runs of one setting differ from each other (caches, what else the machine does, where a thread began), and by more than
 the iterations within a run say: these follow one another and share whatever the run has. So the unit is the run. The
-standard error of the logarithm of the ratio comes from resampling runs with replacement (Efron and Tibshirani, An
-Introduction to the Bootstrap, 1993, chapter 6), in pairs where runs were made in turns, so that drift is in both and
-falls out. The interval is that error times Student's t, since the plain percentiles of five resampled runs hold 82 to
-88 % instead of 95 (Hesterberg, What Teachers Should Know About the Bootstrap, 2015, section 3).
+standard error of the logarithm of the ratio is that of resampling runs with replacement (Efron and Tibshirani, An
+Introduction to the Bootstrap, 1993, chapter 6: for a mean it has a closed form), in pairs where runs were made in
+turns, so that drift is in both and falls out. The interval is that error times Student's t, since the plain percentiles
+of five resampled runs hold 82 to 88 % instead of 95 (Hesterberg, What Teachers Should Know About the Bootstrap, 2015,
+section 3).
 
 With one run of a setting only the iterations within it can be resampled: in blocks, since neighbours are alike (Kunsch
 1989; the blocks are as long as the correlation lasts). What differs from run to run is then unknown, and that is said.
@@ -22,6 +23,8 @@ CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 4000
 _SEED: Final = 20_200_617
 """The same runs give the same interval."""
+_ROUNDING: Final = 1e-9
+"""Two numbers this close are the same one."""
 _MIN_BLOCKS: Final = 4
 """Fewer independent parts of a run than this say nothing of its mean."""
 
@@ -60,7 +63,7 @@ class Difference:
         """Whether the difference is more than noise: the interval has not 1 in it, and knows the noise between runs."""
         if self.low is None or self.high is None or self.basis == "one run":
             return False
-        return self.low > 1 or self.high < 1
+        return self.low > 1 + _ROUNDING or self.high < 1 - _ROUNDING
 
 
 def difference(first: Sequence[RunValues], second: Sequence[RunValues]) -> Difference:
@@ -71,17 +74,16 @@ def difference(first: Sequence[RunValues], second: Sequence[RunValues]) -> Diffe
         raise ValueError("a ratio needs numbers above 0")
     logs = [np.log([run.mean for run in runs]) for runs in (first, second)]
     centre = float(logs[1].mean() - logs[0].mean())
-    random = np.random.default_rng(_SEED)
     basis: Basis
     if min(len(first), len(second)) == 1:
         basis = "one run"
-        errors = [_error_within(run_values, random) for run_values in _single(first, second)]
+        errors = [_error_within(run_values) for run_values in _single(first, second)]
     elif _in_turns(first, second):
         basis = "pairs"
-        errors = [_error_between(logs[1] - logs[0], random)]
+        errors = [_error_between(logs[1] - logs[0])]
     else:
         basis = "runs"
-        errors = [_error_between(each, random) for each in logs]
+        errors = [_error_between(each) for each in logs]
     half = _half_width(errors)
     return Difference(
         ratio=math.exp(centre),
@@ -113,15 +115,16 @@ def _in_turns(first: Sequence[RunValues], second: Sequence[RunValues]) -> bool:
     return all(made[index][1] != made[index + 1][1] for index in range(0, len(made), 2))
 
 
-def _error_between(values: np.ndarray, random: np.random.Generator) -> _Error:
-    """Of the mean of runs' logarithms. The variance of resampled means lacks the factor n / (n - 1)."""
-    count = len(values)
-    means = values[random.integers(0, count, size=(_RESAMPLES, count))].mean(axis=1)
-    return _Error(float(means.std()) * math.sqrt(count / (count - 1)), count - 1)
+def _error_between(values: np.ndarray) -> _Error:
+    """Of the mean of runs' logarithms: what resampled means would vary by after infinitely many resamples, and the
+    factor n / (n - 1) that their variance lacks."""
+    return _Error(float(values.std(ddof=1)) / math.sqrt(len(values)), len(values) - 1)
 
 
-def _error_within(values: np.ndarray, random: np.random.Generator) -> _Error | None:
-    """Of the logarithm of a series' mean, by circular blocks (Politis and Romano 1992); None where it is too short."""
+def _error_within(values: np.ndarray) -> _Error | None:
+    """Of the logarithm of a series' mean, by circular blocks (Politis and Romano 1992); None where it is too short.
+    Every series is resampled from the same seed, so that which one is called the first makes no difference."""
+    random = np.random.default_rng(_SEED)
     count = len(values)
     length = block_length(values)
     num_blocks = count // length

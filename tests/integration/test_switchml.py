@@ -20,7 +20,7 @@ from switch_agg.switchml.addresses import mac_of
 from switch_agg.switchml.plane import SwitchMLDataPlane
 from switch_agg.switchml.service import PORT, sessions_served
 from tests.rack import AGGREGATOR, Rack, rack
-from tests.switchml_client import Config, Controller, Worker, drive, exact_sum
+from tests.switchml_client import Config, exact_sum, play_in
 
 pytestmark = pytest.mark.privileged
 
@@ -38,22 +38,8 @@ class Served:
 
     def reduce(self, rank: int, values: list[np.ndarray], **config: Any) -> list[np.ndarray]:
         """One client, in its host."""
-        host = f"10.9.{rank}.1"
-        with ExitStack() as stack:
-            with in_network_of(self.rack.workers[rank]):
-                controller = stack.enter_context(Controller((AGGREGATOR, PORT)))
-                switch = controller.setup_switch(rank, len(self.rack.workers), host, config["packet_numel"])
-            assert switch == (AGGREGATOR, 48864)
-            own = Config(rank=rank, num_workers=len(self.rack.workers), **config)
-            sockets = [stack.enter_context(self.rack.socket(rank, 4000 + tid)) for tid in range(own.num_worker_threads)]
-            worker = Worker(own, switch, seed=rank)
-            sums = []
-            for each in values:
-                worker.begin(each)
-                drive(worker.threads, sockets, lambda: worker.finished, 60.0)
-                sums.append(worker.end())
-            controller.barrier(own.num_workers)
-            return sums
+        own = Config(rank=rank, num_workers=self.rack.num_workers, **config)
+        return play_in(self.rack.workers[rank], (AGGREGATOR, PORT), f"10.9.{rank}.1", own, values)
 
 
 @pytest.fixture

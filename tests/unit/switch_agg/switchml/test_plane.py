@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from errno import EADDRINUSE
 from typing import Any
 
@@ -23,7 +22,7 @@ from switch_agg.switchml.program import Membership
 from switch_agg.switchml.service import sessions_served
 from switch_agg.wire import PORTS
 from tests.loopback import free_port, own_address
-from tests.switchml_client import Config, Controller, Worker, drive, exact_sum, float_bound
+from tests.switchml_client import Config, exact_sum, float_bound, play
 
 
 @pytest.fixture
@@ -36,28 +35,6 @@ def plane() -> Iterator[SwitchMLDataPlane]:
 def everybody(num_workers: int, do: Callable[[int], Any]) -> list[Any]:
     with ThreadPoolExecutor(num_workers) as pool:
         return list(pool.map(do, range(num_workers)))
-
-
-def play(address: tuple[str, int], rank: int, values: list[np.ndarray], **config: Any) -> list[np.ndarray]:
-    """One client from its start to its end: its session, its jobs, all on its own sockets."""
-    own = Config(rank=rank, **config)
-    with ExitStack() as stack:
-        controller = stack.enter_context(Controller(address))
-        host = own_address(11 + rank)
-        switch = controller.setup_switch(rank, own.num_workers, host, own.packet_numel)
-        sockets = []
-        for tid in range(own.num_worker_threads):
-            opened = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            opened.bind((host, 4000 + tid))
-            sockets.append(opened)
-        worker = Worker(own, switch, seed=rank)
-        sums = []
-        for each in values:
-            worker.begin(each)
-            drive(worker.threads, sockets, lambda: worker.finished, 60.0)
-            sums.append(worker.end())
-        controller.barrier(own.num_workers)  # of the test: whoever is done first would not answer the others' timers
-        return sums
 
 
 @pytest.mark.parametrize("packet_numel", [64, 256])
@@ -79,15 +56,14 @@ def test_two_sessions_in_a_row_of_the_whole_client(loss: float, packet_numel: in
                 integers: list[np.ndarray] = integers,
                 floats: list[np.ndarray] = floats,
             ) -> list[np.ndarray]:
-                return play(
-                    address,
-                    rank,
-                    [integers[rank], floats[rank], integers[rank]],
+                own = Config(
+                    rank=rank,
                     num_workers=num_workers,
                     packet_numel=packet_numel,
                     num_worker_threads=2,
                     max_outstanding_packets=16,
                 )
+                return play(address, own_address(11 + rank), own, [integers[rank], floats[rank], integers[rank]])
 
             bound = float_bound(floats, packet_numel, 2)
             exact = np.sum(np.stack(floats).astype(np.float64), axis=0)
