@@ -3,9 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 # Tests that touch no namespace, in a process for each core, which then has no core for a second thread.
-UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged" -n logical --maxprocesses 8 --dist loadfile
+UNPRIVILEGED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not privileged and not slow" -n logical --maxprocesses 8 --dist loadfile
 
-.PHONY: help setup setup-tests demo test check format bench test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples check-papers test-netem-vm image test-image proto constraints
+.PHONY: help setup setup-tests demo test test-slow check format bench test-torch test-programs test-futures test-seeds test-properties test-crashes test-faults test-examples check-papers test-netem-vm image test-image proto constraints
 
 help: ## say what there is
 	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target text; do \
@@ -29,7 +29,7 @@ check: setup ## the fast gate, without root: ruff, mypy, import-linter, tests th
 	@$(BIN)/lint-imports
 	@$(UNPRIVILEGED)
 
-test: setup-tests ## the whole check: everything above and the tests on real namespaces (root)
+test: setup-tests ## the whole check: everything above and the tests on real namespaces (root, 20 minutes)
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for network namespaces: run 'sudo make test' (or 'make check' without)" >&2; exit 3; }
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -37,7 +37,7 @@ test: setup-tests ## the whole check: everything above and the tests on real nam
 	@$(BIN)/lint-imports
 	@failed=0; \
 	echo "tests that touch no namespace, side by side:"; $(UNPRIVILEGED) || failed=1; \
-	echo "tests on real namespaces, one by one:"; $(BIN)/python -m pytest -q -m privileged || failed=1; \
+	echo "tests on real namespaces, one by one:"; $(BIN)/python -m pytest -q -m "privileged and not slow" || failed=1; \
 	exit $$failed
 
 format: setup ## format, and fix what ruff can
@@ -53,6 +53,10 @@ test-torch: setup ## run torch's own distributed tests on gloo and testbed side 
 
 test-programs: setup ## run 2000 random programs of collectives and messages on gloo and testbed (PROGRAMS=number; minutes)
 	@$(BIN)/python -m tests.random_programs --programs $(or $(PROGRAMS),2000)
+
+test-slow: setup-tests ## the tests that `make test` leaves out for their length: whole runs and trainings, one by one (root, half an hour)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-slow needs root for network namespaces: run 'sudo make test-slow'" >&2; exit 3; }
+	@$(BIN)/python -m pytest -q -m slow
 
 test-properties: setup ## the properties of all tests without root on new random examples, where `make test` repeats the same ones (minutes)
 	@$(UNPRIVILEGED) -m "hypothesis and not privileged" --hypothesis-profile=exploring

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from testbed.errors import RunFailedError, SpecError, TestbedError
 from testbed.measure.machine import MachineSample
+from testbed.system.environment import describe
 from transports.errors import TransportError
 
 _log: Final = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Journal:
         self._tell = tell
 
     def __enter__(self) -> Self:
-        self._write('{"schema_version": 2, "rows": [\n')
+        self._write(f'{{"schema_version": 2, "environment": {json.dumps(describe())},\n"rows": [\n')
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -260,3 +260,16 @@ def bench_all(
 
     set_up_logging(verbose)
     run_all(every_part(), output, standard_output())
+
+
+@commands.command("page", epilog=EPILOG, short_help="Everything that was measured, as a page of Markdown.")
+def bench_page(
+    rows: Annotated[Path, typer.Argument(help="What `testbed bench all --output FILE` wrote.", metavar="FILE")],
+) -> None:
+    """Print every row of a run of all benchmarks as Markdown, by part, with the machine and the commit.
+
+    Example: testbed bench page docs/measured.json > docs/measured.md
+    """
+    from testbed.benchmarks.page import measured_page, read_rows
+
+    typer.echo(measured_page(read_rows(rows)), nl=False)

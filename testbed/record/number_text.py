@@ -17,6 +17,11 @@ def digits(value: float, num_digits: int = 3) -> str:
     return f"{float(text):.0f}" if "e" in text and abs(value) >= 1 else text
 
 
+def number_text(value: float | None) -> str:
+    """Three significant digits; a dash for None."""
+    return DASH if value is None else digits(value)
+
+
 def time_text(time_s: float | None) -> str:
     """`412 ms`; a dash for None."""
     if time_s is None:

@@ -1,13 +1,15 @@
 """One table of many records, as CSV or Parquet."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Final, Literal
 
 import polars as pl
 
-from testbed.errors import MissingRequirementError, SpecError
+from testbed.errors import SpecError
 from testbed.record.frames import FRAMES
 from testbed.record.reader import load_frame
+from testbed.record.writer import replace_bytes
 from testbed.store.index import Index
 
 Table = Literal["runs", "iterations", "buckets", "links"]
@@ -34,13 +36,10 @@ def write_table(index: Index, file: Path, *, table: Table = "runs", condition: s
             for run in runs
         ]
         frame = pl.concat(frames)
-    temporary = file.with_name(f".{file.name}.new")
-    try:
-        if file.suffix == ".csv":
-            frame.write_csv(temporary)
-        else:
-            frame.write_parquet(temporary)
-        temporary.replace(file)
-    except OSError as error:
-        raise MissingRequirementError(f"cannot write {file}: {error.strerror or error}") from error
+    written = BytesIO()
+    if file.suffix == ".csv":
+        frame.write_csv(written)
+    else:
+        frame.write_parquet(written)
+    replace_bytes(file, written.getvalue())
     return frame.height

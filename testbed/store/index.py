@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -183,23 +183,27 @@ class Index:
         """Directories that look like records and are none, by name."""
         return [Problem(*row) for row in self._database.execute("SELECT record, problem FROM problems ORDER BY record")]
 
-    def runs(self, condition: str = "", *, limit: int | None = None) -> list[dict[str, Any]]:
-        """Runs for which an SQL condition over the columns holds, newest first, at most so many.
+    def runs(
+        self, condition: str = "", parameters: Sequence[object] = (), *, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Runs for which an SQL condition over the columns holds, with parameters for its `?`, newest first, at most so
+        many.
 
         Raises SpecError when the condition is none.
         """
         where = f" WHERE {condition}" if condition else ""
         names = ", ".join(_NAMES)
         statement = f"SELECT {names} FROM runs{where} ORDER BY started_at DESC, run_id DESC"  # noqa: S608 (read only)
-        return self.query(statement if limit is None else f"{statement} LIMIT {limit}")[1]
+        return self.query(statement if limit is None else f"{statement} LIMIT {limit}", parameters)[1]
 
-    def query(self, statement: str) -> tuple[list[str], list[dict[str, Any]]]:
-        """Columns and rows of one SQL statement, which can only read. Raises SpecError when it is none, or writes."""
+    def query(self, statement: str, parameters: Sequence[object] = ()) -> tuple[list[str], list[dict[str, Any]]]:
+        """Columns and rows of one SQL statement, which can only read, with parameters for `?`. Raises SpecError when
+        it is none, or writes."""
         with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as reading:
             reading.row_factory = sqlite3.Row
             reading.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # another database could be written to
             try:
-                cursor = reading.execute(statement)
+                cursor = reading.execute(statement, parameters)
                 rows = [dict(row) for row in cursor]
             except (sqlite3.Error, sqlite3.Warning) as error:
                 raise SpecError(f"{error}; columns of `runs`: {', '.join(_NAMES)}") from error
@@ -213,8 +217,8 @@ class Index:
         if run == "last":
             found = self.runs(limit=1)
         else:
-            like = run.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("'", "''") + "%"
-            found = self.runs(f"run_id LIKE '{like}' ESCAPE '\\' OR record LIKE '{like}' ESCAPE '\\'", limit=6)
+            begins = " OR ".join(f"substr({name}, 1, length(?)) = ?" for name in ("run_id", "record"))
+            found = self.runs(begins, [run] * 4, limit=6)
         if not found:
             raise SpecError(f"{run}: no run below {self.directory} has an id or a record that begins so")
         if len(found) > 1:

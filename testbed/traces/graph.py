@@ -64,36 +64,30 @@ class Collective(NamedTuple):
         return self.num_elements * ELEMENT_BYTES[self.element_type]
 
 
-class Send(NamedTuple):
+class _Message(NamedTuple):
+    peer: int
+    num_elements: int
+    element_type: str
+    tag: int = 0
+    name: str = ""
+    after: tuple[int, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the message."""
+        return self.num_elements * ELEMENT_BYTES[self.element_type]
+
+
+class Send(_Message):
     """A message to another rank."""
 
-    peer: int
-    num_elements: int
-    element_type: str
-    tag: int = 0
-    name: str = ""
-    after: tuple[int, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the message."""
-        return self.num_elements * ELEMENT_BYTES[self.element_type]
+    __slots__ = ()
 
 
-class Receive(NamedTuple):
+class Receive(_Message):
     """A message from another rank."""
 
-    peer: int
-    num_elements: int
-    element_type: str
-    tag: int = 0
-    name: str = ""
-    after: tuple[int, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the message."""
-        return self.num_elements * ELEMENT_BYTES[self.element_type]
+    __slots__ = ()
 
 
 Node = Compute | Collective | Send | Receive

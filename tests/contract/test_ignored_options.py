@@ -119,13 +119,13 @@ def test_every_key_of_a_spec_is_tried() -> None:
     assert {change.partition(".")[0] for change in CHANGES} == keys - {"name", "workload"}
 
 
-@pytest.mark.parametrize("changed", CHANGES)
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(
+    ("base", "changed"),
+    [(base, changed) for base in BASES for changed in CHANGES if changed.partition(".")[0] not in BASES[base]],
+)
 def test_each_key_shows_in_the_plan_is_read_by_workers_or_is_refused(base: str, changed: str) -> None:
     change = CHANGES[changed]
     key = changed.partition(".")[0]
-    if key in BASES[base]:
-        return  # it is what the base is about
     others = json.dumps({name: value for name, value in change.items() if name != key})
     spec = {**BASES[base], **change}
     if (why := refused(spec)) is not None:

@@ -21,7 +21,7 @@ NUM_PROGRAMS = 60
 @pytest.mark.timeout(
     900
 )  # sixty tests of up to four processes each: half a minute, on a machine with nothing else to do
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_sample_of_torch_s_own_tests_passes(world_size: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.torch_suite", "--sample", "--world-sizes", str(world_size), "--jobs", "1"],

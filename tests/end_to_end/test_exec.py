@@ -51,7 +51,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("backend", [None, "testbed"])
+@pytest.mark.parametrize("backend", [pytest.param(None, marks=pytest.mark.slow), "testbed"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_run_unchanged_with_their_backend_and_with_ours(
     tmp_path: Path, script: str, backend: str | None
@@ -74,7 +74,7 @@ def test_scripts_run_unchanged_with_their_backend_and_with_ours(
     assert nothing_is_left(summary["run_id"])
 
 
-@pytest.mark.parametrize("backend", [None, "testbed"])
+@pytest.mark.parametrize("backend", [pytest.param(None, marks=pytest.mark.slow), "testbed"])
 def test_iperf_gets_what_the_link_has(tmp_path: Path, backend: str | None) -> None:
     options = ["--link", "50mbit,5ms", *(["--backend", backend] if backend else [])]
     done = execute(tmp_path, ["sh", str(EXAMPLES / "iperf.sh"), "2"], *options)

@@ -50,6 +50,7 @@ def test_background_is_counted_apart_from_the_training_and_no_fault(tmp_path: Pa
         assert link["background_utilization"] > 0.05
 
 
+@pytest.mark.slow
 def test_a_quota_is_named_and_a_straggler_holds_up_the_others(tmp_path: Path) -> None:
     summary = run(tmp_path, SPEC)
     assert summary["outcome"] in {"valid", "degraded"}

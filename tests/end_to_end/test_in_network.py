@@ -47,7 +47,7 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run(tmp_path_factory.mktemp("ring"), "collective=ring")
 
 
-@pytest.mark.parametrize("dataplane", ["ebpf", "reference"])
+@pytest.mark.parametrize("dataplane", ["ebpf", pytest.param("reference", marks=pytest.mark.slow)])
 def test_the_switch_adds_and_training_goes_as_around_a_ring(
     ring: dict[str, Any], tmp_path: Path, dataplane: str
 ) -> None:
@@ -101,6 +101,7 @@ def test_wireshark_reads_what_crossed_a_link(tmp_path: Path) -> None:
     assert {row[2] for row in rows} >= {"9", "2", "3"}, "the worker joined and left"
 
 
+@pytest.mark.slow
 def test_a_tree_adds_the_same_and_each_of_its_links_carries_each_chunk_once(
     ring: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_tree_adds_the_same_and_each_of_its_links_carries_each_chunk_once(
         assert links[hop]["bytes"] >= 0.99 * links[hop]["expected_bytes"]
 
 
+@pytest.mark.slow
 def test_two_jobs_and_a_straggler_share_a_switch(tmp_path: Path) -> None:
     tenants = "[{workers: [x0, x1], num_slots: 32, size: 64KiB}]"
     summary = run(
@@ -139,7 +141,11 @@ def test_two_jobs_and_a_straggler_share_a_switch(tmp_path: Path) -> None:
     assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
 
 
-@pytest.mark.parametrize("settings", [(), (RACKS, "collective.at=tree")], ids=["the only one", "a leaf of a tree"])
+@pytest.mark.parametrize(
+    "settings",
+    [(), pytest.param((RACKS, "collective.at=tree"), marks=pytest.mark.slow)],
+    ids=["the only one", "a leaf of a tree"],
+)
 def test_when_an_aggregator_is_killed_the_ring_goes_on(tmp_path: Path, settings: tuple[str, ...]) -> None:
     settings = (
         "collective={kind: in_network, dataplane: reference}",
@@ -168,6 +174,7 @@ def test_when_an_aggregator_is_killed_the_ring_goes_on(tmp_path: Path, settings:
     assert summary["parameters_sha256"] is not None, "all workers end with the same bits"
 
 
+@pytest.mark.slow
 def test_a_reset_in_mid_run_is_noticed_and_the_ring_goes_on(tmp_path: Path) -> None:
     words = argv(tmp_path, "collective=in_network", "workload.iterations=8")
     words.remove("--json")

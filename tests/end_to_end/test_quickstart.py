@@ -115,6 +115,7 @@ def test_record_is_whole_and_the_report_stands_alone(summary: dict[str, Any], tm
     assert waits >= summary["num_workers"] * summary["num_iterations"]
 
 
+@pytest.mark.slow
 def test_same_seed_same_parameters_other_seed_others(summary: dict[str, Any], tmp_path: Path) -> None:
     assert run(tmp_path, *QUICK)["parameters_sha256"] == summary["parameters_sha256"]
     assert run(tmp_path, *QUICK, "--set", "seed=2")["parameters_sha256"] != summary["parameters_sha256"]
@@ -127,6 +128,7 @@ def test_gloo_runs_on_the_same_links(summary: dict[str, Any], tmp_path: Path) ->
         assert link["bytes"] == pytest.approx(link["expected_bytes"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_openmpi_runs_on_the_same_links_and_on_nothing_else(summary: dict[str, Any], tmp_path: Path) -> None:
     """Its ranks share the machine's memory and must not use it: the bytes of the ring that it was configured to run are
     on the links."""
@@ -188,7 +190,14 @@ class Started:
         return self.process.returncode, errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_cleans_up_and_exits_with_130(tmp_path: Path, number: signal.Signals) -> None:
     started = Started(tmp_path)
     started.process.send_signal(number)
@@ -216,7 +225,7 @@ def test_a_setting_that_changes_during_the_run_makes_it_invalid(tmp_path: Path) 
     assert "w1: congestion control on the route to 10.0.0.4/30 is ['reno'], requested cubic" in read_back
 
 
-@pytest.mark.parametrize("victim", ["w2", "fork-server"])
+@pytest.mark.parametrize("victim", ["w2", pytest.param("fork-server", marks=pytest.mark.slow)])
 def test_a_killed_process_ends_the_run_with_its_name_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
     started = Started(tmp_path)
     signal.pidfd_send_signal(os.pidfd_open(started.pid_of(victim)), signal.SIGKILL)
@@ -227,6 +236,7 @@ def test_a_killed_process_ends_the_run_with_its_name_and_leaves_nothing(tmp_path
     assert leftovers(started.run_id) == []
 
 
+@pytest.mark.slow
 def test_a_killed_holder_of_a_namespace_ends_the_run_with_its_node_and_a_whole_record(tmp_path: Path) -> None:
     started = Started(tmp_path)
     signal.pidfd_send_signal(os.pidfd_open(started.pid_of("holder of w1")), signal.SIGKILL)
@@ -240,6 +250,7 @@ def test_a_killed_holder_of_a_namespace_ends_the_run_with_its_node_and_a_whole_r
     assert leftovers(started.run_id) == []
 
 
+@pytest.mark.slow
 def test_packets_that_somebody_drops_are_named_as_such(tmp_path: Path) -> None:
     started = Started(tmp_path, "--set", "workload.iterations=12")
     enter = ["nsenter", f"--net=/proc/{started.pid_of('w1')}/ns/net", "--"]
@@ -252,6 +263,7 @@ def test_packets_that_somebody_drops_are_named_as_such(tmp_path: Path) -> None:
     assert not any("timers fired" in reason for reason in summary["reasons"])
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_for_a_while_degrades_the_run_and_is_named(tmp_path: Path) -> None:
     started = Started(tmp_path, "--set", "workload.iterations=12")
     pid = started.pid_of("w1")
@@ -265,6 +277,7 @@ def test_a_worker_that_is_stopped_for_a_while_degrades_the_run_and_is_named(tmp_
     assert any("w1 was stopped for" in reason for reason in summary["reasons"])
 
 
+@pytest.mark.slow
 def test_a_killed_delay_daemon_ends_the_run_at_once_with_its_name_and_leaves_nothing(tmp_path: Path) -> None:
     started = Started(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=nfqueue", "--set", "timeout=600s")
     signal.pidfd_send_signal(os.pidfd_open(started.pid_of("delay-s0")), signal.SIGKILL)
@@ -291,6 +304,7 @@ def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
         assert 0 < link["delay_line"]["late_median_s"] <= link["delay_line"]["late_p99_s"]
 
 
+@pytest.mark.slow
 def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
     relayed = run(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=tap")
     # That other programs held the cores is no fault of the links; that nothing was dropped or lost is asserted below.
@@ -305,6 +319,7 @@ def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
     assert samples["backlog_bytes"].max() > 0
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_noticed_within_the_timeout(tmp_path: Path) -> None:
     started = Started(tmp_path)
     signal.pidfd_send_signal(os.pidfd_open(started.pid_of("w1")), signal.SIGSTOP)
@@ -342,6 +357,7 @@ def scraped(port: int) -> dict[str, Metric]:
         return {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
 
 
+@pytest.mark.slow
 def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
     port = free_port()
     started = Started(tmp_path, "--set", f"metrics.port={port}")
@@ -367,6 +383,7 @@ def test_the_metrics_endpoint_agrees_with_the_links(tmp_path: Path) -> None:
         assert 0 < sample.value <= last
 
 
+@pytest.mark.slow
 def test_a_channel_that_is_not_the_kernels_is_counted_to_the_byte(tmp_path: Path) -> None:
     """Its ends report acknowledgements and what our own UDP sends again, so that a lossy run is judged as well."""
     lossy = ("--set", "channel=udp", "--set", "packet_mode=mtu", "--set", "link.loss=1%", "--set", "workers=2")

@@ -30,6 +30,7 @@ def by_direction(summary: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any
     return {(link["from"], link["to"]): link for link in summary["links"]}
 
 
+@pytest.mark.slow
 def test_a_dumbbell_carries_what_the_schedule_says_on_every_link(tmp_path: Path) -> None:
     summary = run(tmp_path, "topology=dumbbell", "placement=spread")
     links = by_direction(summary)
@@ -43,6 +44,7 @@ def test_a_dumbbell_carries_what_the_schedule_says_on_every_link(tmp_path: Path)
     assert summary["allreduce"]["time_s"] > 0.98 * summary["allreduce"]["schedule_bound_s"]
 
 
+@pytest.mark.slow
 def test_leaf_and_spine_carry_what_the_schedule_says_where_hashes_do_not_decide(tmp_path: Path) -> None:
     links = by_direction(run(tmp_path, "topology=leaf_spine"))
     assert len(links) == 16

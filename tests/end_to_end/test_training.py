@@ -29,7 +29,9 @@ def run(output: Path, *overrides: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.parametrize("kind", ["int8", "top_k", "powersgd"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("int8", marks=pytest.mark.slow), "top_k", pytest.param("powersgd", marks=pytest.mark.slow)]
+)
 def test_links_carry_the_bytes_that_the_compressor_declares(kind: str, tmp_path: Path) -> None:
     summary = run(tmp_path, "fusion=layers", f"compression={kind}")
     for link in summary["links"]:
@@ -40,7 +42,10 @@ def test_links_carry_the_bytes_that_the_compressor_declares(kind: str, tmp_path:
     assert found["payload_ratio"] < 0.3
 
 
-@pytest.mark.parametrize("fusion", ["priority", "merged", "horovod_5ms"])
+@pytest.mark.parametrize(
+    "fusion",
+    [pytest.param("priority", marks=pytest.mark.slow), pytest.param("merged", marks=pytest.mark.slow), "horovod_5ms"],
+)
 def test_links_carry_the_whole_gradient_in_any_order(fusion: str, tmp_path: Path) -> None:
     summary = run(tmp_path, f"fusion={fusion}")
     for link in summary["links"]:

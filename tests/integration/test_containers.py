@@ -62,6 +62,7 @@ def summary_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_spec_trains_the_same_parameters_in_namespaces_and_in_containers(
     daemon: DockerDaemon, tmp_path: Path
 ) -> None:

@@ -199,7 +199,7 @@ def test_a_foreigner_in_a_namespace_of_the_run_is_reported_not_killed(run: Run) 
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("seed", [101, 102, 103])
+@pytest.mark.parametrize("seed", [101, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (102, 103))])
 def test_any_process_of_a_real_run_may_be_killed_at_any_moment(
     tmp_path: Path, bystanders: list[ProcessIdentity], seed: int
 ) -> None:

@@ -53,6 +53,7 @@ def link_of(record: Record, sender: str) -> LinkSummary:
     return next(link for link in record.summary.links if link.from_ == sender)
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_same_in_slower_time(tmp_path: Path) -> None:
     records = {dilation: ran(dilation, tmp_path / str(dilation)) for dilation in (1, SLOWER)}
     fast, slow = (record.summary for record in records.values())

@@ -84,6 +84,7 @@ def test_a_setting_that_does_not_hold_is_noticed(tmp_path: Path, argv: str, word
         assert any(words in line for line in deployment.differences())
 
 
+@pytest.mark.slow
 def test_a_link_of_another_rate_fails_calibration(tmp_path: Path) -> None:
     with deployed(tmp_path) as deployment:
         deployment.hosts["w1"].execute(

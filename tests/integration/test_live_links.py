@@ -185,6 +185,7 @@ changes:
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_changed_from_another_process_and_its_record_says_so(tmp_path: Path) -> None:
     trace = tmp_path / "a.csv"
     trace.write_text("time_s,rate\n0.3,40mbit\n0.6,70mbit\n")

@@ -29,13 +29,13 @@ from transports.group import Group
 pytestmark = pytest.mark.privileged
 
 LEAF_SPINE = {"kind": "leaf_spine", "leaves": 2, "spines": 2, "oversubscription": 2}
-TOPOLOGIES: list[dict[str, Any]] = [
+TOPOLOGIES: list[Any] = [
     {"kind": "dumbbell", "bottleneck": 0.5},
     LEAF_SPINE,
     {"kind": "fat_tree", "k": 4},
-    {"kind": "ring", "switches": 5},
+    pytest.param({"kind": "ring", "switches": 5}, marks=pytest.mark.slow),
     {"kind": "torus", "dims": [2, 3]},
-    {"kind": "torus", "dims": [2, 2, 2]},
+    pytest.param({"kind": "torus", "dims": [2, 2, 2]}, marks=pytest.mark.slow),
     {
         "kind": "file",
         "switches": {"s0": 3, "s3": 1, "s4": 0},
@@ -119,7 +119,9 @@ def test_workers_of_one_host_share_its_link(tmp_path: Path, intra_host: Any) -> 
             assert all(sample.class_bytes > 0 for sample in sampler.sample())
 
 
-@pytest.mark.parametrize("topology", ["star", {"kind": "dumbbell", "bottleneck": 0.5}])
+@pytest.mark.parametrize(
+    "topology", ["star", pytest.param({"kind": "dumbbell", "bottleneck": 0.5}, marks=pytest.mark.slow)]
+)
 def test_bridged_switches_forward_and_every_link_is_what_was_requested(tmp_path: Path, topology: Any) -> None:
     with deployed(tmp_path, topology=topology, placement="spread", switch="bridged") as deployment:
         for rank in range(4):

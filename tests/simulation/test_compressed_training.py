@@ -16,6 +16,8 @@ from testbed.worker.datasets import DATASETS, batches
 from tests.lockstep import Workers
 from transports.compression.base import Piece
 
+pytestmark = pytest.mark.slow
+
 NUM_WORKERS = 4
 BATCH_SIZE = 8
 NUM_ITERATIONS = 200

@@ -109,8 +109,8 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapp
         ("\npredicted", lambda row: number_text.time_text(row["iteration_predicted_s"]), _WIDER),
         ("pred.\nerror", lambda row: _error_text(row, "iteration"), 0),
         *_part_columns(),
-        ("\nsamples/s", lambda row: _number(row["samples_per_s"]), _WIDE),
-        (f"{factor[0]}\n{factor[1]}", lambda row: _number(row["_".join(factor)]), 0),
+        ("\nsamples/s", lambda row: number_text.number_text(row["samples_per_s"]), _WIDE),
+        (f"{factor[0]}\n{factor[1]}", lambda row: number_text.number_text(row["_".join(factor)]), 0),
         ("all-\nreduce", lambda row: number_text.time_text(row["allreduce_time_s"]), 0),
         ("\npredicted", lambda row: number_text.time_text(row["allreduce_predicted_s"]), _WIDE),
         ("pred.\nerror", lambda row: _error_text(row, "allreduce"), _WIDER),
@@ -121,7 +121,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Callable[[Mapp
     if any(row["payload_ratio"] not in (None, 1.0) for row in rows):
         columns.append(("payload\nsent", lambda row: number_text.percent_text(row["payload_ratio"]), _WIDE))
         columns.append(("codec\nCPU", lambda row: number_text.time_text(row["codec_time_s"]), 0))
-        columns.append(("loss at\nthe end", lambda row: _number(row["loss"]), 0))
+        columns.append(("loss at\nthe end", lambda row: number_text.number_text(row["loss"]), 0))
     return columns
 
 
@@ -148,7 +148,3 @@ def _error_text(row: Mapping[str, Any], what: str) -> str:
         return number_text.DASH
     text = f"{100 * error:+.1f} %"
     return f"({text})" if row["prediction_outside"] else text
-
-
-def _number(value: float | None) -> str:
-    return number_text.DASH if value is None else number_text.digits(value)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from testbed.record.number_text import DASH, digits, time_text
+from testbed.record.number_text import DASH, digits, number_text, time_text
 from testbed.store.compare import Compared
 from testbed.store.differences import CONFIDENCE, Difference
 from testbed.store.index import Problem
@@ -37,9 +37,9 @@ def render_runs(runs: Sequence[Mapping[str, Any]], problems: Sequence[Problem], 
             str(run["workers"]),
             link,
             exchange,
-            _time(run["iteration_time_s"]),
-            DASH if run["scaling_factor"] is None else digits(run["scaling_factor"]),
-            *((_time(run["allreduce_time_s"]),) if wide else ()),
+            time_text(run["iteration_time_s"]),
+            number_text(run["scaling_factor"]),
+            *((time_text(run["allreduce_time_s"]),) if wide else ()),
             Text(run["outcome"], style=_STYLES.get(run["outcome"], "red")),
         )
     console.print(table, highlight=False)
@@ -115,10 +115,6 @@ def _interval(found: Difference) -> str:
 
 def _number(metric: str, value: float) -> str:
     return time_text(value) if metric.endswith("_s") and not metric.endswith("per_s") else digits(value)
-
-
-def _time(value: float | None) -> str:
-    return DASH if value is None else time_text(value)
 
 
 def compared_json(compared: Compared) -> dict[str, Any]:
