@@ -53,16 +53,21 @@ def all_series(claims: object) -> Iterator[Series]:
         points = sorted(claim["points"], key=lambda point: point["over"])
         measured = [(point["over"], point["measured"]) for point in points if point["measured"] is not None]
         yield Series(f"emulated, {number} workers", "emulated", colors[number], measured)
-        predicted = [(point["over"], point["model"]) for point in points]
-        yield Series(f"predicted at full use, {number} workers", "predicted", colors[number], predicted)
+        yield at_full_use(int(number), colors[number])
         if claim["paper"]["points"]:
             read = [(rate, share) for rate, share in claim["paper"]["points"]]
             yield Series("paper, read off its figure 3:", "paper", RED, read)
-    table = derived_table("resnet50")
-    rings = {rate: FullRing(num_workers=64, rate_bps=rate * 1e9) for rate in RATES_GBPS}
-    far = [(float(rate), what_if(table, ring.time_s).scaling_factor) for rate, ring in rings.items()]
-    yield Series("predicted at full use, 64 workers", "predicted", SOFT, far)
+    yield at_full_use(64, SOFT)
     yield Series("simulated (flows), 8 workers", "simulated", AMBER, [(rate, simulated(rate)) for rate in RATES_GBPS])
+
+
+def at_full_use(num_workers: int, color: str) -> Series:
+    """The what-if over all rates."""
+    table = derived_table("resnet50")
+    rates_gbps = [10 ** (exponent / 40) for exponent in range(81)]
+    rings = [(rate, FullRing(num_workers=num_workers, rate_bps=rate * 1e9)) for rate in rates_gbps]
+    points = [(rate, what_if(table, ring.time_s).scaling_factor) for rate, ring in rings]
+    return Series(f"predicted at full use, {num_workers} workers", "predicted", color, points)
 
 
 def simulated(rate_gbps: float) -> float:

@@ -190,6 +190,43 @@ class First(Numbers):
         return math.inf
 
 
+class Crossing(Numbers):
+    """The smallest `over` at which some points are no longer below others, by a straight line through the logarithm of
+    their ratio: where one way becomes worse than the other."""
+
+    kind: Literal["crossing"]
+    over: str
+    of: Mapping[str, Any]
+    """The settings of those that are below at first."""
+    to: Mapping[str, Any]
+    """The settings of the others, at the same places."""
+
+    def formulas(self) -> Sequence[str]:
+        """What is looked for."""
+        return (self.over,)
+
+    def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
+        """In units of `over`; infinite where they stay below everywhere."""
+        sides = [
+            {
+                row.numbers[self.over]: value
+                for row, value in zip(rows, values, strict=True)
+                if matches(row.settings, settings)
+            }
+            for settings in (self.of, self.to)
+        ]
+        places = sorted(sides[0].keys() & sides[1].keys())
+        if len(places) < 2:
+            raise ValueError(f"at least two places that both have are needed (got {len(places)})")
+        logs = [math.log(sides[0][place] / sides[1][place]) for place in places]
+        if logs[0] >= 0:
+            return places[0]
+        for (before_at, before), (at, log) in itertools.pairwise(zip(places, logs, strict=True)):
+            if log >= 0:
+                return before_at - (at - before_at) * before / (log - before)
+        return math.inf
+
+
 class RankCorrelation(Numbers):
     """Spearman's: 1 where a point that has more of one has more of the other, always. At least three points."""
 
@@ -247,7 +284,7 @@ _EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "most": max,
 }
 AnyNumbers = Annotated[
-    Slope | Linearity | Ratio | Spread | Order | First | RankCorrelation | Extreme | Farthest,
+    Slope | Linearity | Ratio | Spread | Order | First | Crossing | RankCorrelation | Extreme | Farthest,
     Field(discriminator="kind"),
 ]
 
@@ -334,13 +371,13 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 def matches(settings: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a point has these settings: `collective: ring` also where the spec has `{kind: ring, ...}`, a list where
-    it has one of them."""
+    it has one of them, or is that list."""
     return all(path in settings and _alike(settings[path], value) for path, value in wanted.items())
 
 
 def _alike(setting: Any, wanted: Any) -> bool:
     if isinstance(wanted, list | tuple):
-        return any(_alike(setting, one) for one in wanted)
+        return setting == wanted or any(_alike(setting, one) for one in wanted)
     if isinstance(setting, Mapping) and isinstance(wanted, Mapping):
         return all(key in setting and setting[key] == value for key, value in wanted.items())
     if isinstance(setting, Mapping) and isinstance(wanted, str):

@@ -70,6 +70,16 @@ def test_the_first_place_that_reaches_a_level_lies_between_points() -> None:
     assert taken(take, [0.5, 0.8], [1, 2]) == math.inf
 
 
+def test_a_crossing_lies_where_the_ratio_is_one() -> None:
+    take = {"kind": "crossing", "over": "size", "of": {"kind": "tree"}, "to": {"kind": "ring"}}
+    kinds = ["tree", "ring"] * 3
+    assert taken(take, [1, 4, 2, 4, 8, 4], [1, 1, 2, 2, 4, 4], kind=kinds) == pytest.approx(3)
+    assert taken(take, [1, 4, 2, 4, 3, 4], [1, 1, 2, 2, 4, 4], kind=kinds) == math.inf
+    assert taken(take, [5, 4, 2, 4, 3, 4], [1, 1, 2, 2, 4, 4], kind=kinds) == 1
+    with pytest.raises(ValueError, match="at least two places"):
+        taken(take, [1, 4, 2], [1, 1, 2], kind=["tree", "ring", "tree"])
+
+
 def test_ranks_that_go_together() -> None:
     take = {"kind": "rank_correlation", "over": "W"}
     assert taken(take, [1, 10, 100], [1, 2, 3]) == pytest.approx(1)
@@ -131,6 +141,9 @@ def test_names_tell_claims_apart() -> None:
         ({"kind": "all_to_all", "exchange": "full"}, {"kind": "all_to_all", "exchange": "shards"}, False),
         (4, [2, 4], True),
         (8, [2, 4], False),
+        (["2MiB"], ["2MiB"], True),
+        (["2MiB"], [["1MiB"], ["2MiB"]], True),
+        (["2MiB"], [["1MiB"]], False),
         ("ring", {"kind": "ring"}, False),
     ],
 )
