@@ -282,14 +282,15 @@ def test_loss_is_of_packets_and_the_same_for_the_same_seed(tmp_path: Path) -> No
             ):
                 for number in range(2000):
                     source.sendto(number.to_bytes(4), target.getsockname())
-            target.settimeout(0.5)
-            numbers = []
-            try:
-                while True:
-                    numbers.append(int.from_bytes(target.recv(64)))
-            except TimeoutError:
-                counters = deployment.delay_counters()[direction.link, "w0"]
-            assert counters.num_lost == 2000 - len(numbers)
+            deadline_s = time.monotonic() + 20
+            while (counters := deployment.delay_counters()[direction.link, "w0"]).num_packets < 2000:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            target.settimeout(10)
+            numbers = [int.from_bytes(target.recv(64)) for _ in range(2000 - counters.num_lost)]
+            target.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                target.recv(64)
             assert counters.num_packets == 2000
             return numbers
 

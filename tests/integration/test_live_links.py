@@ -76,6 +76,15 @@ def measured_bps(deployment: Deployment, direction: Direction) -> float:
     return 8 * sent / (time.monotonic() - begun_s)
 
 
+def arrives(taken: socket.socket) -> bool:
+    """Whether anything of a stream does. After each loss TCP waits twice as long before it tries again."""
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        if num_arrived(taken, 0.1):
+            return True
+    return False
+
+
 def num_arrived(taken: socket.socket, duration_s: float) -> int:
     """Bytes of a stream that arrive meanwhile."""
     deadline_s, count = time.monotonic() + duration_s, 0
@@ -90,7 +99,7 @@ def num_arrived(taken: socket.socket, duration_s: float) -> int:
 def test_a_stream_follows_the_rate_and_stops_while_its_link_is_down(tmp_path: Path, backend: BackendName) -> None:
     with live(tmp_path, link={"delay": "1ms", "backend": backend}) as (links, deployment, _, _events):
         direction = deployment.plan.directions[0]
-        with streaming(deployment, [flow_of(direction)], timeout_s=10) as (stream,):
+        with streaming(deployment, [flow_of(direction)], timeout_s=60) as (stream,):
             errors = []
             for _ in range(3):  # other load may spoil one
                 links.change(manual_change("w0-s0", rate="20mbit"))
@@ -104,7 +113,7 @@ def test_a_stream_follows_the_rate_and_stops_while_its_link_is_down(tmp_path: Pa
             num_arrived(stream.taken, 0.2)
             assert num_arrived(stream.taken, 0.3) == 0
             links.change(manual_change("w0->s0", down=False))
-            assert num_arrived(stream.taken, 2.0) > 0
+            assert arrives(stream.taken)
             assert deployment.differences() == []
 
 
