@@ -1,7 +1,7 @@
 """A workload that does what a test asks of one of its workers: finish, raise, exit, hang, fall silent.
 
 A worker's entry is `probe_workload:main`; importing this module adds the workload. Where somebody has to complain
-first, whoever is complained of waits for that: a machine that is busy starts one process long after the other.
+first, each waits for the other: a machine that is busy lets one process go on long after the other.
 """
 
 import importlib
@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -66,16 +67,25 @@ def work(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
 
 
 def _note_complaint(configuration: WorkerConfiguration) -> None:
-    Path(os.environ[COMPLAINTS], str(configuration.rank)).touch()
+    """Once it is awaited."""
+    folder = Path(os.environ[COMPLAINTS])
+    _until((folder / "awaited").exists)
+    (folder / str(configuration.rank)).touch()
 
 
 def _await_complaint() -> None:
     """Until the first is on its way."""
-    deadline_s = time.monotonic() + 20.0
-    while not any(Path(os.environ[COMPLAINTS]).iterdir()):
-        assert time.monotonic() < deadline_s, "nobody complains"
-        time.sleep(0.005)
+    folder = Path(os.environ[COMPLAINTS])
+    (folder / "awaited").touch()
+    _until(lambda: len(list(folder.iterdir())) > 1)
     time.sleep(0.05)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline_s, "nobody comes"
+        time.sleep(0.005)
 
 
 def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerControl) -> None:
