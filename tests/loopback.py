@@ -1,7 +1,11 @@
 """Addresses and ports of loopback that no other process of the tests has: two suites may run side by side."""
 
 import os
+import random
 import socket
+from pathlib import Path
+
+_random = random.Random(os.getpid())
 
 
 def own_address(which: int) -> str:
@@ -11,8 +15,14 @@ def own_address(which: int) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port of 127.0.0.1 that nobody has, and that nobody gets by chance meanwhile: it lies below those that the
+    kernel gives to whoever asks for any (ip_local_port_range in ip(7))."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = _random.randrange(min(10_000, first // 2), first)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
         return port

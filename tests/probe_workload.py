@@ -1,6 +1,7 @@
 """A workload that does what a test asks of one of its workers: finish, raise, exit, hang, fall silent.
 
-A worker's entry is `probe_workload:main`; importing this module adds the workload.
+A worker's entry is `probe_workload:main`; importing this module adds the workload. Where somebody has to complain
+first, each waits for the other: a machine that is busy lets one process go on long after the other.
 """
 
 import importlib
@@ -8,6 +9,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 from testbed.control import control_pb2 as messages
@@ -16,6 +19,8 @@ from testbed.experiment.workloads.base import WORKLOADS, AgentWorkload
 from testbed.worker import agent
 from transports.errors import PeerLostError, PeerTimeoutError
 
+COMPLAINTS = "PROBE_COMPLAINTS"
+"""The variable that names the folder in which those who complain leave a file each, just before they do."""
 GLOO_ERROR = """Got the following error when running the callback: RuntimeError: \
 [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:37295.
 
@@ -50,29 +55,52 @@ def work(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
     if configuration.rank == probe.actor:
         _act(probe, configuration, control)
     elif probe.action == "hang_and_be_missed":
-        time.sleep(1.1)
-        raise PeerTimeoutError(probe.actor, 1.0, "all_reduce")
+        time.sleep(1.1 * configuration.timeout_s)
+        raise PeerTimeoutError(probe.actor, configuration.timeout_s, "all_reduce")
     elif probe.action == "be_missed_by_gloo":
+        _note_complaint(configuration)
         raise RuntimeError(GLOO_ERROR)
     elif probe.action == "die_and_be_missed":
-        time.sleep(0.05)
+        _note_complaint(configuration)
         raise PeerLostError(probe.actor, "connection reset")
     control.barrier("end")
+
+
+def _note_complaint(configuration: WorkerConfiguration) -> None:
+    """Once it is awaited."""
+    folder = Path(os.environ[COMPLAINTS])
+    _until((folder / "awaited").exists)
+    (folder / str(configuration.rank)).touch()
+
+
+def _await_complaint() -> None:
+    """Until the first is on its way."""
+    folder = Path(os.environ[COMPLAINTS])
+    (folder / "awaited").touch()
+    _until(lambda: len(list(folder.iterdir())) > 1)
+    time.sleep(0.05)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline_s, "nobody comes"
+        time.sleep(0.005)
 
 
 def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerControl) -> None:
     if probe.action == "raise":
         raise ValueError("the probe raises as configured")
     if probe.action == "be_missed_by_gloo":
-        time.sleep(0.15)  # late, so that its peers complain first
+        _await_complaint()
         raise ValueError("the probe raises as configured\nand to say a lot about it")
     if probe.action == "exit":
         sys.exit(7)
     if probe.action == "vanish":
         os._exit(0)
     if probe.action in {"die", "die_and_be_missed"}:
-        # Late, so that its peers complain first.
-        time.sleep(0.15 if probe.action == "die_and_be_missed" else 0.0)
+        if probe.action == "die_and_be_missed":
+            _await_complaint()
         os.kill(os.getpid(), signal.SIGKILL)
     if probe.action in {"hang", "hang_and_be_missed"}:
         time.sleep(60)
@@ -83,7 +111,9 @@ def _act(probe: Probe, configuration: WorkerConfiguration, control: WorkerContro
         control.report(messages.Event(finished=messages.Finished(parameters_sha256="abc")))
 
 
-def configurations(num_workers: int, run_id: str, **probe: object) -> list[WorkerConfiguration]:
+def configurations(
+    num_workers: int, run_id: str, *, timeout_s: float = 5.0, **probe: object
+) -> list[WorkerConfiguration]:
     return [
         WorkerConfiguration(
             run_id=run_id,
@@ -99,7 +129,7 @@ def configurations(num_workers: int, run_id: str, **probe: object) -> list[Worke
             compression={"kind": "none"},
             stack=None,
             dilation=1.0,
-            timeout_s=5.0,
+            timeout_s=timeout_s,
             store_path="/nowhere",
             num_threads=1,
         )
@@ -108,6 +138,7 @@ def configurations(num_workers: int, run_id: str, **probe: object) -> list[Worke
 
 
 def main(socket_path: str, rank: str) -> None:
+    WORKLOADS.parse("probe_workload")  # imports, for which a worker that has registered would be silent
     agent.main(socket_path, rank)
 
 

@@ -115,7 +115,7 @@ class Rack:
         with in_network_of(self.workers[index]):
             opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         opened.bind((f"10.9.{index}.1", port))
-        opened.settimeout(2)
+        opened.settimeout(10)
         return opened
 
 

@@ -52,7 +52,10 @@ def run_communicators(
     timeout_s: float = 20.0,
     **options: Any,
 ) -> list[Any]:
-    """The same with a communicator per rank, closed at the end, and the servers that the collective needs beside."""
+    """The same with a communicator per rank, closed at the end, and the servers that the collective needs beside.
+
+    `timeout_s` is that of operations. The members have longer to meet: threads of a busy machine begin one late after
+    the other."""
 
     parsed, over = COLLECTIVES.parse(collective), CHANNELS.parse(channel)
 
@@ -61,10 +64,11 @@ def run_communicators(
         if server is not None:
             return serve(parsed, over, group, server)
         opened = Communicator(parsed, over, group, **options)
+        opened._timeout_s = timeout_s
         with closing(opened):
             return function(opened)
 
-    workers = groups(size, timeout_s=timeout_s)
+    workers = groups(size, timeout_s=max(timeout_s, 20.0))
     servers = [(workers[0], number) for number in range(parsed.num_servers)]
     results = run_threads(life, [*((group, None) for group in workers), *servers])
     for result in results[size:]:

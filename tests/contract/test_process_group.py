@@ -705,19 +705,20 @@ def _busy_polling(rank: Rank) -> dict[str, Any]:
     import torch.distributed as dist
 
     join_group(rank)
-    started_s, num_polls, num_calls = time.monotonic(), 0, 50
+    started_s, num_polls, num_calls = time.process_time(), 0, 50
     for _ in range(num_calls):
         work = dist.all_reduce(torch.ones(1), async_op=True)
         assert work is not None
         while not work.is_completed():
             num_polls += 1
-    elapsed_s = time.monotonic() - started_s
+    used_s = time.process_time() - started_s
     dist.destroy_process_group()
-    return {"per_call_s": elapsed_s / num_calls}
+    return {"per_call_s": used_s / num_calls}
 
 
 def test_who_polls_lets_the_operation_go_on() -> None:
-    """Four turns of the interpreter's 5 ms were taken by each operation while its caller did nothing but ask."""
+    """Four turns of the interpreter's 5 ms were taken by each operation while its caller did nothing but ask. They are
+    counted in processor time: on the wall they lie beside what other programs take."""
     for outcome in run_ranks(_busy_polling, 2):
         assert outcome.value["per_call_s"] < 0.015
 
@@ -800,11 +801,15 @@ def test_a_peer_that_dies_is_named_by_every_message_that_it_had_a_part_in(channe
 
 def _peer_hangs(rank: Rank, timeout_s: float) -> dict[str, Any]:
     import torch
+    import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    join_group(rank, timeout_s=timeout_s)
+    join_group(rank)
     parallel = DistributedDataParallel(_network(), bucket_cap_mb=0.02)
     parallel(torch.randn(4, 64)).sum().backward()
+    dist.barrier()
+    world: Any = dist.group.WORLD
+    world.communicator._timeout_s = timeout_s  # no sooner: ranks of a busy machine begin one late after the other
     if rank.rank == 1:
         threading.Event().wait(2 * timeout_s)
         return {}
@@ -1094,11 +1099,12 @@ def _monitored(rank: Rank) -> list[str]:
     assert group is not None
     ended, given_up = [], Path(rank.store_path + "-given-up")
     tensor = torch.ones(3)
+    dist.barrier()
     if rank.rank != 1:
         work = dist.all_reduce(tensor, async_op=True)
         assert work is not None
         with pytest.raises(RuntimeError) as missing:
-            group.monitored_barrier(timedelta(seconds=0.5), wait_all_ranks=True)  # type: ignore[attr-defined]
+            group.monitored_barrier(timedelta(seconds=1.5), wait_all_ranks=True)  # type: ignore[attr-defined]
         ended.append(str(missing.value))
         given_up.touch()
         work.wait()
@@ -1118,7 +1124,7 @@ def _monitored(rank: Rank) -> list[str]:
 
 def test_a_monitored_barrier_names_who_is_missing_and_leaves_the_group_as_it_was() -> None:
     first, second, third = (outcome.value for outcome in run_ranks(_monitored, 3))
-    assert first[0] == "Ranks 1 failed to pass monitoredBarrier in 500 ms"
+    assert first[0] == "Ranks 1 failed to pass monitoredBarrier in 1500 ms"
     assert "Rank 2 successfully reached" in third[0]
     assert "Rank 1 failed to pass" in second[0]
     assert first[1] == second[1] == third[1] == "[3.0, 3.0, 3.0]"

@@ -10,6 +10,8 @@ import polars as pl
 import pytest
 import yaml
 
+from tests.verdicts import assert_no_fault_of_the_links
+
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
 SPEC: dict[str, Any] = {
@@ -27,8 +29,9 @@ def run(tmp_path: Path, spec: dict[str, Any]) -> dict[str, Any]:
     path.write_text(yaml.safe_dump(spec, sort_keys=False))
     argv = [sys.executable, "-m", "testbed", "run", str(path), "--output", str(tmp_path), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.returncode in {0, 4}, done.stderr + done.stdout
     summary: dict[str, Any] = json.loads(done.stdout)
+    assert_no_fault_of_the_links(summary["outcome"], summary["reasons"])
     return summary
 
 
@@ -41,7 +44,6 @@ def test_background_is_counted_apart_from_the_training_and_no_fault(tmp_path: Pa
     workload = {**SPEC["workload"], "batch_size": 8}
     changes = {"name": "background", "hosts": {}, "link": {"rate": "100mbit"}, "workload": workload}
     summary = run(tmp_path, {**SPEC, **changes, "background": flows})
-    assert summary["outcome"] in {"valid", "degraded"}
     constant, bulk = summary["background"]
     assert constant["sent_bps"] == pytest.approx(40e6, rel=0.03)
     assert bulk["received_bps"] > 10e6
@@ -53,7 +55,6 @@ def test_background_is_counted_apart_from_the_training_and_no_fault(tmp_path: Pa
 @pytest.mark.slow
 def test_a_quota_is_named_and_a_straggler_holds_up_the_others(tmp_path: Path) -> None:
     summary = run(tmp_path, SPEC)
-    assert summary["outcome"] in {"valid", "degraded"}
     assert any("w0 was held to 0.9 cores as requested" in reason for reason in summary["reasons"])
     fast, slow = summary["workers"]
     assert (fast["slowdown_mean"], slow["slowdown_mean"]) == (1, 2)

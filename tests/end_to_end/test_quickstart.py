@@ -23,6 +23,7 @@ from testbed.record.status import read_status
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RUN_ROOT, RunState, run_ids
 from tests.loopback import free_port
+from tests.verdicts import assert_no_fault_of_the_links, not_of_the_machine
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -290,7 +291,7 @@ def test_a_killed_delay_daemon_ends_the_run_at_once_with_its_name_and_leaves_not
 
 def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
     delayed = run(tmp_path, "--set", "link.delay=5ms", "--set", "link.backend=nfqueue")
-    assert delayed["outcome"] != "invalid", delayed["reasons"]
+    assert_no_fault_of_the_links(delayed["outcome"], delayed["reasons"])
     plan = json.loads((Path(delayed["record"]) / "plan.json").read_text())
     assert plan["delay_backend"] == "nfqueue"
     # Latency passes while a link carries the next message, but the last of each bucket has none to hide behind.
@@ -308,8 +309,7 @@ def test_a_delay_is_measured_predicted_and_watched(tmp_path: Path) -> None:
 def test_a_run_over_relayed_links_is_valid_to_the_byte(tmp_path: Path) -> None:
     relayed = run(tmp_path, "--set", "link.delay=1ms", "--set", "link.backend=tap")
     # That other programs held the cores is no fault of the links; that nothing was dropped or lost is asserted below.
-    of_the_machine = ("for a core", "hypervisor", "busy with other things", "other programs took", "overran its pace")
-    assert not [reason for reason in relayed["reasons"] if not any(words in reason for words in of_the_machine)]
+    assert not_of_the_machine(relayed["reasons"]) == []
     for link in relayed["links"]:
         assert abs(link["bytes"] / link["expected_bytes"] - 1) < 1e-3
         assert 1e-3 < link["measured_delay_s"] < 1.3e-3

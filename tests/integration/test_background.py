@@ -60,8 +60,10 @@ def test_a_constant_rate_shows_on_the_links_it_crosses_and_on_no_other(tmp_path:
         crossed = {("w0", "s0"), ("s0", "w2")}
         for hop, rate_bps in rates.items():
             assert rate_bps == pytest.approx(20e6 if hop in crossed else 0, rel=0.03, abs=1e4), hop
-        (counters,) = running.background_counters()
-        assert counters.source.sent == pytest.approx(counters.sink.received, abs=64)
+        (before,), (after,) = running.background_counters(), running.background_counters()
+        # Both ends are read one after the other, while packets go on.
+        assert before.sink.received <= after.source.sent
+        assert after.sink.received >= before.source.sent - 64
         running.check()
 
 
@@ -107,10 +109,16 @@ def commands(holder: int) -> list[tuple[int, list[bytes]]]:
     return [(each.pid, Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")) for each in inside]
 
 
+def watch(running: Deployment) -> None:
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        running.check()
+        time.sleep(0.01)
+
+
 def test_a_flow_that_ends_is_named(tmp_path: Path) -> None:
     with flowing(tmp_path, {"kind": "bulk", "from": "w0", "to": "w1"}) as running:
         (source,) = [pid for pid, argv in commands(running.hosts["w0"].pid) if b"traffic-" in argv[0]]
         os.kill(source, signal.SIGKILL)
-        time.sleep(0.3)
         with pytest.raises(RunFailedError, match=r"of background w0 → w1 \(bulk\) was killed by signal 9"):
-            running.check()
+            watch(running)

@@ -92,8 +92,12 @@ ls /run/testbed/*/state.json 2>/dev/null; ls -d /run/testbed/*/workers
 def test_a_command_runs_in_a_container_without_rights_and_its_exit_code_is_passed_on(
     daemon: DockerDaemon, tmp_path: Path
 ) -> None:
-    # The one that fails ends the other: it waits until that has said all.
-    script = f"{WHAT_IT_IS}\necho said so >&2; [ $RANK = 0 ] || sleep 3; exit $((RANK * 7))"
+    # The one that fails ends the other: it waits until that has said all, and calls.
+    python = f"{sys.executable} -S -c"
+    heard = f"{python} \"import socket; socket.create_server(('', 9999)).accept()\""
+    call = f"{python} \"import socket; socket.create_connection(('w1', 9999), 1)\" 2>/dev/null"
+    script = f"{WHAT_IT_IS}\necho said so >&2\nif [ $RANK = 0 ]; then until {call}; do sleep 0.1; done; exit 0; fi\n"
+    script += f"{heard}; exit 7"
     words = ["exec", "--workers", "2", "--link", "100mbit", "--output", str(tmp_path), "--set", "metrics.port=null"]
     done = run_testbed(daemon, *words, "--set", as_override(runtime()), "--", "sh", "-c", script)
     assert done.returncode == 7, done.stderr

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Train:
         self._source = udp_socket(stack, deployment, "w0", direction.sender.address)
         self._target = udp_socket(stack, deployment, "s0", direction.receiver.address)
         self._next = 0
+        self._all_sent = threading.Event()
         self._found: list[tuple[int, float]] = []
         self._receiving = threading.Thread(target=self._receive, daemon=True)
         self._receiving.start()
@@ -76,13 +77,20 @@ class Train:
 
     def _receive(self) -> None:
         # On a busy machine the delay would otherwise be mostly this thread's own wait for a core.
-        with realtime(), suppress(TimeoutError):
+        with realtime():
             while True:
-                number, sent_s = STAMP.unpack(self._target.recv(64))
-                self._found.append((number, time.monotonic() - sent_s))
+                was_all = self._all_sent.is_set()
+                try:
+                    number, sent_s = STAMP.unpack(self._target.recv(64))
+                except TimeoutError:
+                    if was_all:
+                        return
+                else:
+                    self._found.append((number, time.monotonic() - sent_s))
 
     def arrivals(self) -> list[tuple[int, float]]:
-        """Number and delay of everything that arrives, until nothing does for half a second."""
+        """Number and delay of everything that arrives, until nothing does for half a second after the last was sent."""
+        self._all_sent.set()
         self._receiving.join()
         return self._found
 
@@ -275,6 +283,8 @@ def test_a_round_trip_takes_at_least_the_delays_of_its_path(tmp_path: Path, targ
         )
         near = udp_socket(stack, deployment, "w0", deployment.plan.worker_port(0).address)
         far = udp_socket(stack, deployment, target, port.address)
+        for each in (near, far):
+            each.settimeout(10)
         for _ in range(15):
             begun_s = time.monotonic()
             near.sendto(b"there", far.getsockname())

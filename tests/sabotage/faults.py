@@ -287,11 +287,11 @@ FAULTS: Final = (
         named_cause=r"w0: sysctl net.ipv4.tcp_min_tso_segs",
     ),
     Fault(name="quota on w1", plant=quota, named_cause=r"a CPU quota of 0\.2 cores was put on w1"),
-    Fault(name="w1 stopped", plant=stopped("w1", 1.0), named_cause=r"w1 was stopped for [01]\.\d s"),
+    Fault(name="w1 stopped", plant=stopped("w1", 1.0), named_cause=r"w1 was stopped for \d\.\d s"),
     Fault(
-        name="w0 stopped for a third of a second", plant=stopped("w0", 0.35), named_cause=r"w0 was stopped for 0\.\d s"
+        name="w0 stopped for a third of a second", plant=stopped("w0", 0.35), named_cause=r"w0 was stopped for \d\.\d s"
     ),
-    Fault(name="w1 frozen", plant=frozen, named_cause=r"w1 was frozen for [01]\.\d s"),
+    Fault(name="w1 frozen", plant=frozen, named_cause=r"w1 was frozen for \d\.\d s"),
     Fault(
         name="the whole testbed program stopped",
         plant=stopped("testbed", 2.5),
@@ -300,13 +300,13 @@ FAULTS: Final = (
     Fault(
         name="server stopped",
         plant=stopped("ps0", 1.0),
-        named_cause=r"ps0 was stopped for [01]\.\d s",
+        named_cause=r"ps0 was stopped for \d\.\d s",
         overrides=SERVER,
     ),
     Fault(
         name="aggregator stopped",
         plant=stopped("aggregator-a0", 1.0),
-        named_cause=r"aggregator-a0 was stopped for [01]\.\d s",
+        named_cause=r"aggregator-a0 was stopped for \d\.\d s",
         overrides=AGGREGATOR,
     ),
     Fault(

@@ -100,7 +100,7 @@ def test_a_destination_that_fails_is_counted_and_logged_once_and_others_are_serv
     with service.lock:
         assert service.unsent() == {"127.0.0.1": 3, "255.255.255.255": 3}
     service.close()
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "switch_agg.driver"] == [
         "nothing can be sent to 127.0.0.1:0: Invalid argument; others are served",
         "nothing can be sent to 255.255.255.255:9: Permission denied; others are served",
     ]

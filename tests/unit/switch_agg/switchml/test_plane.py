@@ -80,7 +80,7 @@ def test_two_sessions_in_a_row_of_the_whole_client(loss: float, packet_numel: in
 
 
 def test_all_ports_are_served_or_none() -> None:
-    host, before = own_address(20), threading.active_count()
+    host, before = own_address(20), set(threading.enumerate())
     with open_socket((host, PORTS[7])):
         with pytest.raises(OSError, match="in use") as caught:
             SwitchMLDataPlane(host)
@@ -96,7 +96,7 @@ def test_all_ports_are_served_or_none() -> None:
             data, peer = worker.recvfrom(4096)
             assert (peer, data[6:8]) == ((host, port), slot)
     plane.close()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_jobs_of_this_package_are_refused_and_a_session_can_be_ended(plane: SwitchMLDataPlane) -> None:
@@ -143,7 +143,7 @@ def test_a_worker_that_nothing_can_be_sent_to_stops_nobody(
             assert worker.recv(4096) == data
     plane.check()
     assert plane.unsent() == {nowhere: 3}
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "switch_agg.driver"] == [
         "nothing can be sent to 255.255.255.255:4000: Permission denied; others are served"
     ]
 

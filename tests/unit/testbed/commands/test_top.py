@@ -43,11 +43,13 @@ def state(tmp_path: Path) -> Iterator[RunState]:
 
 
 def test_one_look_says_what_happens_in_a_second(tmp_path: Path, state: RunState) -> None:
+    begun_s = time.monotonic()
     found = once(None, interval_s=0.1, root=tmp_path).to_json()
+    took_s = time.monotonic() - begun_s
     assert found["run_id"] == RUN_ID
     assert len(found["links"]) == 4
     assert found["links"][0]["drops"] == 20
-    assert 10 < found["links"][0]["drops_per_s"] <= 100
+    assert 10 / took_s <= found["links"][0]["drops_per_s"] <= 100
 
 
 def test_before_the_links_are_there_it_looks_all_the_same(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from testbed.measure.machine import MachineSample
 from testbed.measure.sampler import LinkSample
 from testbed.metrics.exporter import Exporter, IterationTimes
 from testbed.metrics.families import FAMILIES, ITERATION_PART_NAMES, max_series
+from tests.loopback import free_port
 
 
 def sample(node: str = "w0", at_s: float = 1.0, class_bytes: int = 0) -> LinkSample:
@@ -66,7 +67,7 @@ def exporter() -> Iterator[Exporter]:
 
 
 def test_the_usual_port_or_while_that_is_taken_any_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    with socket.create_server(("127.0.0.1", free_port())) as other:
         monkeypatch.setattr("testbed.metrics.exporter.PORT", taken := other.getsockname()[1])
         with closing(Exporter("auto", run_id="r2")) as second:
             assert second.port not in (None, 0, taken)
@@ -228,9 +229,8 @@ def test_an_address_that_is_not_ours_is_an_environment_error() -> None:
 
 
 def test_closing_frees_the_port() -> None:
-    first = Exporter(0, run_id="r1")
-    port = first.port
-    assert port
+    first = Exporter(port := free_port(), run_id="r1")
+    assert first.port == port
     first.close()
     first.close()
     assert first.port is None

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from testbed.run.coordinator import Coordinator, Listener
 
 TESTS = Path(__file__).parents[3]
 Configure = Callable[..., list[WorkerConfiguration]]
+SILENT_S = 2.0
+"""The timeout where somebody falls silent: a worker of a busy machine may need a second from one word to the next."""
 
 
 class Recorder(Listener):
@@ -73,6 +76,7 @@ class Bench:
 
     def __init__(self, directory: Path, configurations: list[WorkerConfiguration], timeout_s: float = 20.0) -> None:
         self.listener = Recorder()
+        (directory / "complaints").mkdir()
         self.socket_path = directory / "control.sock"
         self.coordinator = Coordinator(self.socket_path, configurations, timeout_s=timeout_s, listener=self.listener)
         self.workers = [self._start(directory, each.rank) for each in configurations]
@@ -82,21 +86,26 @@ class Bench:
             f"w{rank}",
             [sys.executable, str(TESTS / "probe_workload.py"), str(self.socket_path), str(rank)],
             Output(directory / f"w{rank}.log", None),
-            environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+            environment={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "PROBE_COMPLAINTS": str(directory / "complaints"),
+            },
         )
         self.coordinator.attach(rank, process)
         return process
 
     def run(self) -> None:
         with self.coordinator:
-            self.coordinator.wait_registered(30.0)
+            self.coordinator.wait_registered(60.0)
+            self.registered_s = time.monotonic()
             self.coordinator.wait_finished(30.0)
 
     def failure(self) -> str:
-        begun_s = time.monotonic()
+        self.registered_s = float("inf")
         with pytest.raises(RunFailedError) as caught:
             self.run()
-        assert time.monotonic() - begun_s < 25.0
+        assert time.monotonic() - self.registered_s < 25.0
         assert all(worker.poll() is not None for worker in self.workers)
         return str(caught.value)
 
@@ -164,22 +173,29 @@ def test_a_worker_that_ends_before_it_is_finished_has_failed(
     assert message.startswith(f"worker 1 on w1 {reported}")
 
 
+def silent_s(message: str, who: str) -> float:
+    """For how long the worker that is named first has said nothing."""
+    found = re.match(rf"{who} has said nothing for (\d+\.\d) s", message)
+    assert found is not None, message
+    return float(found[1])
+
+
 @pytest.mark.parametrize("action", ["hang", "stop"])
 def test_a_worker_that_falls_silent_has_failed_within_the_timeout(
     directory: Path, make_configurations: Configure, action: str
 ) -> None:
-    bench = Bench(directory, make_configurations(2, "r", action=action, actor=0), timeout_s=1.0)
+    bench = Bench(directory, make_configurations(2, "r", action=action, actor=0), timeout_s=SILENT_S)
     message = bench.failure()
-    assert message.startswith("worker 0 on w0 has said nothing for 1.")
+    assert silent_s(message, "worker 0 on w0") >= 1.5 * SILENT_S
     assert "still running: worker 1 on w1 (waits in barrier 'end'" in message
 
 
 def test_a_worker_that_hangs_is_the_cause_and_not_those_who_waited_for_it(
     directory: Path, make_configurations: Configure
 ) -> None:
-    configurations = make_configurations(3, "r", action="hang_and_be_missed", actor=1)
-    message = Bench(directory, configurations, timeout_s=1.0).failure()
-    assert message.startswith("worker 1 on w1 has said nothing for 1.")
+    configurations = make_configurations(3, "r", timeout_s=SILENT_S, action="hang_and_be_missed", actor=1)
+    message = Bench(directory, configurations, timeout_s=SILENT_S).failure()
+    assert silent_s(message, "worker 1 on w1") >= SILENT_S
     assert "also: worker 0 on w0 raised PeerTimeoutError" in message
     assert "also: worker 2 on w2 raised PeerTimeoutError" in message
 

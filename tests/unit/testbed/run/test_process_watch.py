@@ -54,7 +54,7 @@ def test_a_stop_is_reported_when_it_is_over_with_its_length(sleeper: subprocess.
 def test_processes_beside_the_workers_are_called_by_their_names(sleeper: subprocess.Popen[bytes]) -> None:
     watch = RunWatch({"relay": sleeper.pid, "ps0": os.getpid()}, 0.0)
     sleeper.send_signal(signal.SIGSTOP)
-    time.sleep(0.05)
+    until(lambda: Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     assert watch.look(0.1) == []
     sleeper.send_signal(signal.SIGCONT)
     reported: list[str] = []

@@ -75,7 +75,11 @@ def test_a_command_name_may_contain_what_separates_fields(tmp_path: Path) -> Non
 
 def test_processes_are_found_by_the_run_they_were_executed_for() -> None:
     with running("sleep", "60", run_id="r-one") as one, running("sleep", "60", run_id="r-one-more"):
-        found = processes_of_run("r-one")
+        deadline_s = time.monotonic() + 10  # a new program's environment is seen as late as its arguments
+        while not processes_of_run("r-one-more"):
+            assert time.monotonic() < deadline_s
+        while not (found := processes_of_run("r-one")):
+            assert time.monotonic() < deadline_s
         assert [identity.pid for identity in found] == [one.pid]
 
 

@@ -16,10 +16,11 @@ _BLOCK = bytes(1 << 20)
 def contended(clocks: Sequence[RunQueueClock], *, cpu_s: float) -> list[RunQueueDelay]:
     """Laps of these clocks around two threads that want the same core until each of them has had it for so long."""
     core = min(os.sched_getaffinity(0))
-    done, leave = threading.Barrier(3), threading.Event()
+    begun, done, leave = threading.Barrier(2), threading.Barrier(3), threading.Event()
 
     def work() -> None:
         os.sched_setaffinity(threading.get_native_id(), {core})
+        begun.wait()
         while time.thread_time() < cpu_s:
             hashlib.sha256(_BLOCK).digest()
         done.wait()

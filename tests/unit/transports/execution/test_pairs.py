@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +25,18 @@ CHANNEL_KINDS = ("memory", "tcp")
 LONG = EAGER_BYTES  # elements, of four bytes: four times what is sent unasked
 
 
-def pair_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("point to point")]
+def pair_threads(communicator: Communicator) -> list[threading.Thread]:
+    """Of all members of its group that are in this process."""
+    group = communicator._thread.name.removeprefix("communication")
+    threads = threading.enumerate()
+    return [each for each in threads if each.name.startswith("point to point") and each.name.endswith(group)]
+
+
+def cpu_s(threads: list[threading.Thread]) -> float:
+    """What they have had of a core: proc_pid_schedstat(5)."""
+    return 1e-9 * sum(
+        int(Path(f"/proc/self/task/{each.native_id}/schedstat").read_text().split()[0]) for each in threads
+    )
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
@@ -83,20 +94,23 @@ def test_what_is_not_matched_in_time_fails_alone(channel: str) -> None:
 
 
 def test_a_receive_from_any_that_nobody_serves_times_out_once() -> None:
+    timed_out = threading.Event()
+
     def body(communicator: Communicator) -> float:
         if communicator.rank == 0:
             with pytest.raises(TransportError, match=r"the receive of 4 float32 \(16 B\) .* from any rank timed out"):
                 communicator.receive(torch.empty(4), None, tag=6).wait(20)
+            timed_out.set()
             received = torch.zeros(4)
             work = communicator.receive(received, None, tag=6)
             work.wait(20)
             return float(received[0]) + work.source
         if communicator.rank == 2:
-            threading.Event().wait(0.8)
+            assert timed_out.wait(20)
             communicator.send(torch.full((4,), 40.0), 0, tag=6).wait(20)
         return 42.0
 
-    assert run_communicators(body, 3, timeout_s=0.7) == [42.0] * 3
+    assert run_communicators(body, 3, timeout_s=1.0) == [42.0] * 3
 
 
 @pytest.mark.parametrize("channel", CHANNEL_KINDS)
@@ -208,6 +222,7 @@ def test_a_peer_that_dies_before_there_is_a_connection_is_noticed(wanted: bool) 
 def test_short_messages_that_nobody_receives_are_held_back_in_time() -> None:
     """More than the window: what is beyond it waits at the sender; all of it arrives, in order."""
     num_messages = 3 * WINDOW_BYTES // EAGER_BYTES
+    looked = threading.Event()
 
     def body(communicator: Communicator) -> list[float]:
         if communicator.rank == 0:
@@ -216,11 +231,13 @@ def test_short_messages_that_nobody_receives_are_held_back_in_time() -> None:
             works[0].wait(20)
             communicator.barrier().wait(20)
             assert not works[-1].done()
+            looked.set()
             for work in works:
                 work.wait(20)
             return []
         communicator.send(torch.ones(1), 0, tag=1).wait(20)
         communicator.barrier().wait(20)
+        assert looked.wait(20)
         received = torch.empty(EAGER_BYTES // 4)
         numbers = []
         for _ in range(num_messages):
@@ -229,7 +246,7 @@ def test_short_messages_that_nobody_receives_are_held_back_in_time() -> None:
             numbers.append(float(received[0]))
         return numbers
 
-    assert run_communicators(body, 2)[1] == [float(number) for number in range(num_messages)]
+    assert run_communicators(body, 2) == [[], [float(number) for number in range(num_messages)]]
 
 
 def test_each_message_is_traced() -> None:
@@ -250,23 +267,29 @@ def test_each_message_is_traced() -> None:
 
 
 def test_a_group_without_messages_has_no_threads_for_them_and_idle_ones_sleep() -> None:
-    def body(communicator: Communicator) -> tuple[int, float]:
+    both_measured = threading.Barrier(2)
+
+    def body(communicator: Communicator) -> tuple[int, list[threading.Thread], float]:
         communicator.all_reduce(torch.ones(4)).wait(20)
         communicator.barrier().wait(20)
-        num_before = len(pair_threads())
+        num_before = len(pair_threads(communicator))
         communicator.barrier().wait(20)
         peer = 1 - communicator.rank
         communicator.send(torch.ones(4), peer)
         communicator.receive(torch.ones(4), peer).wait(20)
         communicator.barrier().wait(20)
-        begun_s = time.process_time()
+        threads = pair_threads(communicator)
+        begun_s = cpu_s(threads)
         threading.Event().wait(0.5)
-        return num_before, time.process_time() - begun_s
+        used_s = cpu_s(threads) - begun_s
+        both_measured.wait(20)
+        return num_before, threads, used_s
 
-    for num_before, cpu_s in run_communicators(body, 2, channel="tcp"):
+    for num_before, threads, used_s in run_communicators(body, 2, channel="tcp"):
         assert num_before == 0
-        assert cpu_s < 0.1
-    assert not pair_threads()
+        assert len(threads) == 2
+        assert used_s < 0.1
+        assert not any(thread.is_alive() for thread in threads)
 
 
 def test_many_pairs_at_once() -> None:
