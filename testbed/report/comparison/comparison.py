@@ -1,7 +1,8 @@
 """The points of a sweep side by side: one table in the terminal, one page for browsers, one CSV and JSON for scripts.
 
     <name>-sweep-<sha256>/
-      sweep.json    what varies, and every point with its numbers, its theory and its runs
+      sweep.json    what varies, how the runs are made, and every point with its numbers, its theory and its runs;
+                    replaced after every run
       sweep.csv     the same numbers, a row for each point
       sweep.html    plots with theory drawn in, and the table; opens offline
 
@@ -57,7 +58,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("\noutcome", no_wrap=True)
     for point, row in zip(comparison.points, rows, strict=True):
-        outcome = Text(point.outcome, style=_STYLES.get(point.outcome, "red"))
+        outcome = Text(point.outcome_text, style=_STYLES.get(point.outcome, "red"))
         varied = [Text(str(row[path])) for path in comparison.paths]
         table.add_row(*varied, *(text(row) for _, text in shown), outcome)
     console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(rows)} points\n"))
@@ -81,7 +82,7 @@ def render_points(comparison: Comparison, console: Console) -> None:
     for column in ("iteration predicted", "all-reduce predicted", "bound of the task", "of the schedule", "to run"):
         table.add_column(column, justify="right")
     for point in comparison.points:
-        left = point.num_requested - len(point.runs)
+        left = point.num_requested - len(point.counted)
         table.add_row(
             *(value_text(point.settings[path]) for path in comparison.paths),
             number_text.time_text(point.predicted.iteration_time_s if point.predicted else None),
