@@ -153,7 +153,7 @@ def _along(path: str, along: _Along, *, known: bool) -> str:
     what, rest = "the command", ""
     if last.waiting is not None:
         what = "an iteration"
-        rest = f" At {last.name} {100 * last.waiting:.0f} % of an iteration waits for communication."
+        rest = f" At {last.marked} {100 * last.waiting:.0f} % of an iteration waits for communication."
     if not known:
         took = f"{first.text} at {first.marked} and {last.text} at {last.marked}"
         return f"In these runs {what} took {took}: {_times(first, last)} times as fast.{rest}"
