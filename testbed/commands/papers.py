@@ -59,7 +59,7 @@ def reproduce(
     from testbed.report.claims.table import claims_json
     from testbed.report.claims.terminal import render_claims
     from testbed.run.reproduce import Reproduction, prepare, require
-    from testbed.run.sweep import STANDING
+    from testbed.run.sweep import STANDING, reuse_texts
 
     set_up_logging(verbose)
     if what is None:
@@ -77,9 +77,12 @@ def reproduce(
     done: list[Reproduction] = []
     for reproduction in reproductions:
         finished = reproduction
-        if not dry_run:
-            for number in range(len(reproduction.parts)):
+        for number, part in enumerate(reproduction.parts):
+            if not dry_run:
                 finished = finished.with_part_run(number, run_one, errors)
+                continue
+            for line in reuse_texts(part.comparison):
+                errors.print(f"{part.path}: {line}", highlight=False, markup=False)
         done.append(finished)
         page = write_claims(
             finished.name,

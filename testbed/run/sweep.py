@@ -156,7 +156,7 @@ def run_sweep(
     `run` raises RunStoppedError for a run that ended early. Raises Interrupted after having said how to go on.
     """
     for line in reuse_texts(comparison):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
     # From here on every run belongs to this sweep, and is found by its record whatever happens.
     write_comparison(comparison)
     start_s, num_done = now_s(), 0

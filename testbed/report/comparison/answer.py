@@ -214,7 +214,7 @@ def _fastest(along: _Along, *, known: bool) -> str:
         return f"Nothing is faster than {first} by more than noise; {slowest.marked} takes {longer}."
     ends = [end for cell in others for end in _ends(_speedup(cell, reference))]
     told = f"{slowest.marked} cannot be told apart" if len(others) == 1 else "None can be told apart"
-    return f"{told} from {first}: between {_range(min(ends), max(ends))} times as long."
+    return f"{told} from {first}: {_range(min(ends), max(ends))} times as long."
 
 
 def _ends(found: Difference) -> tuple[float, float]:

@@ -58,7 +58,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("\noutcome", no_wrap=True)
     for point, row in zip(comparison.points, rows, strict=True):
-        outcome = Text(point.outcome_text, style=_STYLES.get(point.outcome, "red"))
+        outcome = Text(point.outcome, style=_STYLES.get(point.outcome, "red"))
         varied = [Text(str(row[path])) for path in comparison.paths]
         table.add_row(*varied, *(text(row) for _, text in shown), outcome)
     console.print(Text.assemble("\n", (comparison.name, "bold"), f"  {len(rows)} points\n"))

@@ -73,11 +73,6 @@ class ComparedPoint:
         return max(found, key=_SEVERITY.index)
 
     @property
-    def outcome_text(self) -> str:
-        """`degraded`, `valid, 1 repeated`."""
-        return f"{self.outcome}, {len(self.repeated)} repeated" if self.repeated else self.outcome
-
-    @property
     def degraded(self) -> bool:
         """Whether its numbers are, in part or all, those of degraded runs."""
         return any(run.outcome == "degraded" for run in self.usable)

@@ -60,7 +60,7 @@ def test_every_round_runs_every_point_once_and_the_next_one_the_other_way_round(
 def test_the_order_is_the_seeds() -> None:
     assert order_of_round(8, 0, 1) == order_of_round(8, 0, 1)
     assert len({tuple(order_of_round(8, 0, seed)) for seed in range(20)}) > 15
-    assert order_of_round(8, 0, 1) == [5, 6, 7, 3, 0, 1, 4, 2], "on every machine, in every version of Python"
+    assert order_of_round(8, 0, 1) == [3, 1, 7, 2, 5, 4, 6, 0], "on every machine, in every version of Python"
 
 
 def test_drift_does_not_become_a_result(summary: Summary) -> None:
@@ -86,7 +86,7 @@ def test_an_invalid_run_is_repeated_at_the_end_of_its_round_up_to_the_limit(summ
     made = turns(summary, swept, 1, first_is_invalid)
     assert (len(made), made[:4], made[4]) == (9, order_of_round(4, 0, 1), 2)
     assert [point.outcome for point in swept] == ["valid"] * 4
-    assert swept[2].outcome_text == "valid, 1 repeated"
+    assert [len(point.repeated) for point in swept] == [0, 0, 1, 0]
 
     swept = points(2, repeat=3, retries=2)
     made = turns(summary, swept, 1, lambda position, _: "invalid" if position == 0 else "valid")

@@ -81,7 +81,9 @@ def test_a_quantity_is_enough_where_more_is_noise(summary: Summary) -> None:
     }
     (sentence,) = answer(swept(summary, times_s, "link.rate"))
     beginning, _, beyond = sentence.partition("; ")
-    assert beginning.startswith("From 25mbit to 200mbit an iteration becomes 8.02 (7.92 to 8.12) times as fast (80")
+    assert beginning.startswith(
+        "From 25mbit to 200mbit an iteration becomes 8.03 (7.86 to 8.2) times as fast (805 ms, 100 ms)"
+    )
     assert beyond.startswith("what lies beyond, up to 400mbit, is no faster by more than noise (")
     assert beyond.endswith("At 400mbit 40 % of an iteration waits for communication.")
 
@@ -126,12 +128,12 @@ def test_a_quantity_that_is_worst_in_the_middle_is_said_to_be(summary: Summary) 
         ),
         (
             {"none": noisy(1, 0.1), "layers": noisy(2, 0.1), "merged": noisy(3, 0.1)},
-            "None can be told apart from none (99.9 ms): between 0.98",
+            "None can be told apart from none (100 ms): 0.985 to 1.02 times as long.",
         ),
         ({"none": noisy(1, 0.1), "layers": noisy(2, 0.1)}, "layers cannot be told apart from none"),
         (
             {"none": noisy(1, 0.2), "layers": noisy(2, 0.1), "merged": noisy(3, 0.1)},
-            "layers is the fastest with 100 ms, 1.99 (1.96 to 2.03) times as fast as none (200 ms); merged cannot be",
+            "merged is the fastest with 100 ms, 2 (1.97 to 2.03) times as fast as none (200 ms); layers cannot be told",
         ),
     ],
 )
@@ -174,7 +176,7 @@ def test_who_cannot_be_told_apart_share_the_first_place(summary: Summary) -> Non
         ("50mbit", "none"): noisy(5, 0.4),
     }
     best, pays, *_ = answer(swept(summary, times_s, "link.rate", "compression"))
-    assert best.startswith("At 25mbit fp16 or int8 is the fastest, 2.0")
+    assert best.startswith("At 25mbit fp16 or int8 is the fastest, 2 (1.97 to 2.03) times as fast as none")
     assert pays == "Faster than none by more than noise at 25mbit: fp16, int8, qsgd."
 
 

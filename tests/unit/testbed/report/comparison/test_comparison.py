@@ -79,7 +79,6 @@ def test_an_invalid_run_that_was_repeated_is_in_no_number_and_is_said(summary: S
     waiting = replace(point(bad), num_retries=1)
     assert waiting.outcome == "not run", "another is to be made in its place"
     text = text_of(comparison(tmp_path, repeated))
-    assert "valid, 1 repeated" in text
     assert "link.rate=100mbit: invalid, and repeated: the cores were busy" in text
 
 
