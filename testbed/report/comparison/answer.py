@@ -213,8 +213,8 @@ def _fastest(along: _Along, *, known: bool) -> str:
         longer = f"{_times(slowest, reference)} times as long"
         return f"Nothing is faster than {first} by more than noise; {slowest.marked} takes {longer}."
     ends = [end for cell in others for end in _ends(_speedup(cell, reference))]
-    told = f"{slowest.marked} cannot be told apart" if len(others) == 1 else "None can be told apart"
-    return f"{told} from {first}: {_range(min(ends), max(ends))} times as long."
+    who = f"{slowest.marked} cannot" if len(others) == 1 else "None can"
+    return f"{who} be told apart from {first}: {_range(min(ends), max(ends))} times as long."
 
 
 def _ends(found: Difference) -> tuple[float, float]:

@@ -258,7 +258,7 @@ def unfinished(directory: Path) -> Unfinished | None:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["schema_version"] != SCHEMA_VERSION or document["finished"]:
             return None
-        return Unfinished(document["begun_at"], document["reuse"])
+        return Unfinished(str(document["begun_at"]), document["reuse"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError(
             f"{path} cannot be read: {type(error).__name__}: {error}; remove it: runs are found by their records"

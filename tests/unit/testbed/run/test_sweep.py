@@ -183,7 +183,15 @@ def test_a_sweep_that_begins_anew_is_not_the_one_that_was_interrupted(tmp_path: 
     interrupted = CheapRuns(tmp_path, by_rate({1e9: Interrupted, 2e8: "invalid"}))
     with pytest.raises(Interrupted):
         run_sweep(comparison, [p.experiment for p in sweep.points], run=interrupted, console=Console(file=StringIO()))
-    assert len(found(sweep, plan_points(sweep), output=tmp_path).points[1].runs) == 1, "it was tried"
+    path = comparison.directory / "sweep.json"
+    for each in (path, *tmp_path.glob("*/summary.json")):  # some time ago
+        text = each.read_text().replace(comparison.procedure.begun_at, "2000-01-01T00:00:00+00:00")
+        each.write_text(text.replace("2100-01-01T00", "2000-01-01T01"))
+    gone_on = found(sweep, plan_points(sweep), output=tmp_path)
+    assert gone_on.procedure.begun_at == "2000-01-01T00:00:00+00:00"
+    assert [len(point.runs) for point in gone_on.points] == [0, 1, 0], "it was tried"
+    path.write_text(path.read_text().replace("2000-01-01T00", "2000-01-02T00"))
+    assert [len(point.runs) for point in found(sweep, plan_points(sweep), output=tmp_path).points] == [0, 0, 0]
     assert [point.runs for point in found(sweep, plan_points(sweep), output=tmp_path, reuse="none").points] == [()] * 3
 
 

@@ -133,7 +133,7 @@ def test_a_quantity_that_is_worst_in_the_middle_is_said_to_be(summary: Summary) 
         ({"none": noisy(1, 0.1), "layers": noisy(2, 0.1)}, "layers cannot be told apart from none"),
         (
             {"none": noisy(1, 0.2), "layers": noisy(2, 0.1), "merged": noisy(3, 0.1)},
-            "merged is the fastest with 100 ms, 2 (1.97 to 2.03) times as fast as none (200 ms); layers cannot be told",
+            "merged is the fastest with 100 ms, 2 (1.97 to 2.03) times as fast as none (200 ms); layers cannot be",
         ),
     ],
 )
