@@ -30,9 +30,8 @@ from testbed.report.comparison.page import write_sweep
 from testbed.report.comparison.points import ComparedPoint, Comparison, Procedure, unfinished
 from testbed.run.run import RunStoppedError, require_iterations
 from testbed.run.turns import next_turn, num_tries
-from testbed.store.documents import origin_of
+from testbed.store.documents import origin_here
 from testbed.store.reuse import Reuse, unlike
-from testbed.system import environment
 from testbed.theory.predict import predict_run
 
 STANDING: Final[tuple[Outcome, ...]] = ("valid", "degraded")
@@ -87,7 +86,7 @@ def found(
     Raises SpecError where sweep.json cannot be read.
     """
     directory = output / f"{sweep.name}-sweep-{sweep.sha256()[:8]}"
-    before, here = unfinished(directory), origin_of(environment.describe())
+    before, here = unfinished(directory), origin_here()
     goes_on = before is not None and (before.reuse == "none") == (reuse == "none")
     since = before.begun_at if before and goes_on else datetime.now(UTC).isoformat(timespec="seconds")
     points, not_reused, expected = [], Counter[str](), expected_error()

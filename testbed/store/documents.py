@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from testbed.errors import SpecError
+from testbed.system import environment
 
 
 class Origin(NamedTuple):
@@ -31,6 +33,12 @@ def origin_of(environment: Mapping[str, Any]) -> Origin:
         machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}",
         code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
     )
+
+
+@cache
+def origin_here() -> Origin:
+    """Of what this process would make."""
+    return origin_of(environment.describe())
 
 
 def resolved_spec(record: Path) -> dict[str, Any]:

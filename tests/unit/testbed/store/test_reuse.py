@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.store.documents import Origin, origin_of
+from testbed.store.documents import Origin, origin_here
 from testbed.store.reuse import unlike
 from testbed.system import environment
 
@@ -19,9 +19,9 @@ def made_here(directory: Path, **changes: Any) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def here() -> Origin:
-    return origin_of(environment.describe())
+    return origin_here()
 
 
 def test_what_was_made_here_by_this_code_may_be_reused(tmp_path: Path, here: Origin) -> None:
