@@ -190,9 +190,9 @@ def test_a_sweep_that_begins_anew_is_not_the_one_that_was_interrupted(tmp_path: 
     gone_on = found(sweep, plan_points(sweep), output=tmp_path)
     assert gone_on.procedure.begun_at == "2000-01-01T00:00:00+00:00"
     assert [len(point.runs) for point in gone_on.points] == [0, 1, 0], "it was tried"
+    assert [point.runs for point in found(sweep, plan_points(sweep), output=tmp_path, reuse="none").points] == [()] * 3
     path.write_text(path.read_text().replace("2000-01-01T00", "2000-01-02T00"))
     assert [len(point.runs) for point in found(sweep, plan_points(sweep), output=tmp_path).points] == [0, 0, 0]
-    assert [point.runs for point in found(sweep, plan_points(sweep), output=tmp_path, reuse="none").points] == [()] * 3
 
 
 def test_a_document_that_somebody_has_changed_is_named(tmp_path: Path) -> None:
