@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from testbed.calibration.cache import Mode
+from testbed.store.reuse import Reuse
 
 EPILOG: Final = (
     "Exit codes: 0 ok, 1 run failed, 2 usage or spec error, 3 something is missing on this machine, "
@@ -46,6 +47,14 @@ Runtime = Annotated[
         help="What a worker runs in: namespace (the default) or docker, with the image that `make image` builds. The "
         "same as --set runtime.kind=...; an image of your own: --set runtime.image=my/train:latest.",
         show_default=False,
+    ),
+]
+Reused = Annotated[
+    Reuse,
+    typer.Option(
+        "--reuse",
+        help="Which results below --output stand for runs of the same spec. same: those of this version of the code, "
+        "this machine and this schema. any: others too, and sweep.json says so. none: all is run again.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, for scripts.")]

@@ -7,13 +7,12 @@ import typer
 from rich.console import Console
 
 from testbed.calibration.cache import Mode
-from testbed.commands.options import EPILOG, Calibrate, Json, Output, Verbose, emit, set_up_logging
+from testbed.commands.options import EPILOG, Calibrate, Json, Output, Reused, Verbose, emit, set_up_logging
 from testbed.commands.running import runner
 from transports.bench.terminal import standard_output
 
 commands: Final = typer.Typer()
 VALID: Final = ("valid",)
-STANDING: Final = ("valid", "degraded")
 
 
 @commands.command(epilog=EPILOG, short_help="Run what papers claim and judge it: paper, model, emulated side by side.")
@@ -32,7 +31,7 @@ def reproduce(
     ] = False,
     output: Output = Path("results"),
     calibration: Calibrate = Mode.CACHED,
-    force: Annotated[bool, typer.Option("--force", help="Run also what has a valid result below --output.")] = False,
+    reuse: Reused = "same",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Judge what has been run already, without root; run nothing.")
     ] = False,
@@ -43,7 +42,8 @@ def reproduce(
 
     Every claim says what is computed of which runs, what is expected, and why that tolerance; it is only as good as the
     runs below it: one that is invalid, and the claim is not judged. Points with a valid result below --output are not
-    run again. A page, Markdown, LaTeX and JSON go to OUTPUT/claims. Needs root.
+    run again, unless another version of the code or another machine made it (--reuse). A page, Markdown, LaTeX and JSON
+    go to OUTPUT/claims. Needs root.
 
     Exit codes of their own: 1 if any claim within reach does not hold.
 
@@ -59,6 +59,7 @@ def reproduce(
     from testbed.report.claims.table import claims_json
     from testbed.report.claims.terminal import render_claims
     from testbed.run.reproduce import Reproduction, prepare, require
+    from testbed.run.sweep import STANDING, reuse_texts
 
     set_up_logging(verbose)
     if what is None:
@@ -66,7 +67,7 @@ def reproduce(
             standard_output().print(f"[bold]{paper.name}[/]  {paper.authors}: {paper.title}", highlight=False)
         return
     # What stands is judged; what is only degraded is tried again.
-    reproductions = prepare(what, quick=quick, output=output, outcomes=STANDING if dry_run else () if force else VALID)
+    reproductions = prepare(what, quick=quick, output=output, reuse=reuse, outcomes=STANDING if dry_run else VALID)
     if not dry_run:
         require(reproductions)
     errors = Console(stderr=True, quiet=as_json)
@@ -76,9 +77,12 @@ def reproduce(
     done: list[Reproduction] = []
     for reproduction in reproductions:
         finished = reproduction
-        if not dry_run:
-            for number in range(len(reproduction.parts)):
+        for number, part in enumerate(reproduction.parts):
+            if not dry_run:
                 finished = finished.with_part_run(number, run_one, errors)
+                continue
+            for line in reuse_texts(part.comparison):
+                errors.print(f"{part.path}: {line}", highlight=False, markup=False)
         done.append(finished)
         page = write_claims(
             finished.name,

@@ -10,7 +10,19 @@ import typer
 from rich.console import Console
 
 from testbed.calibration.cache import Mode
-from testbed.commands.options import EPILOG, Calibrate, Json, Output, Runtime, Set, Spec, Verbose, emit, set_up_logging
+from testbed.commands.options import (
+    EPILOG,
+    Calibrate,
+    Json,
+    Output,
+    Reused,
+    Runtime,
+    Set,
+    Spec,
+    Verbose,
+    emit,
+    set_up_logging,
+)
 from testbed.errors import CalibrationError, SpecError
 from transports.bench.terminal import standard_output
 
@@ -268,23 +280,27 @@ def sweep(
     overrides: Set = None,
     output: Output = Path("results"),
     calibration: Calibrate = Mode.CLASS,
-    force: Annotated[bool, typer.Option("--force", help="Run also what has a valid result below --output.")] = False,
+    reuse: Reused = "same",
+    retries: Annotated[
+        int, typer.Option("--retries", help="So many invalid runs of a point are repeated.", min=0, max=100)
+    ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, without root; run nothing.")] = False,
     as_json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Run every combination of what a spec lists under `sweep:`, and compare: one table, one page of plots.
 
-    A spec says what varies by path, and with `repeat: n` how often each point runs (with the same seed; several seeds
-    are `seed: [1, 2, 3]` under `sweep`):
+    A spec says what varies by path, with `where` which combinations are run, and with `repeat: n` how often each point
+    runs (with the same seed; several seeds are `seed: [1, 2, 3]` under `sweep`):
 
     \b
       sweep:
         link.rate: [100mbit, 1gbit]
         compression: [none, {kind: top_k, ratio: 1%}]
 
-    Every point is planned before the first runs. Points with a valid result below --output are skipped, so that the
-    same command goes on after an interruption; a point that fails stops no other. Needs root.
+    Every point is planned before the first runs. Repetitions go round by round, in an order drawn from `order_seed`.
+    Points with a valid or degraded result below --output are not run again, so that the same command goes on where an
+    interruption, or kill -9, has ended it; a point that fails stops no other. Needs root.
 
     Exit codes of their own: 1 if any point failed, 4 if none failed and any is invalid.
 
@@ -294,6 +310,7 @@ def sweep(
       testbed sweep experiments/link_speed.yaml
       testbed sweep experiments/quickstart.yaml --set repeat=3 \\
           --set 'sweep.link.rate=[50mbit, 200mbit]'
+      testbed sweep experiments/compression.yaml --set 'where.compression=[none, fp16]' --retries 2
     """
     from testbed.experiment.sweep import load_sweep
 
@@ -307,15 +324,17 @@ def sweep(
     if not dry_run:
         _import_early(swept.points[0].experiment)
     from testbed.report.comparison.comparison import render_comparison, render_points
-    from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
+    from testbed.run.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
 
     plans = plan_points(swept)
-    comparison = found(swept, plans, output=output, force=force)
+    comparison = found(swept, plans, output=output, reuse=reuse, num_retries=retries)
     if dry_run:
         if as_json:
             emit(comparison.to_json())
         else:
             render_points(comparison, standard_output())
+            for line in reuse_texts(comparison):
+                standard_output().print(line, highlight=False)
         return
     require_points(swept, plans)
     errors = Console(stderr=True, quiet=as_json)

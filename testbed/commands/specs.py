@@ -48,7 +48,7 @@ def _plan_sweep(swept: "Sweep", *, as_json: bool) -> None:
     from testbed.report.comparison.comparison import render_points
     from testbed.run.sweep import found, plan_points
 
-    points = found(swept, plan_points(swept), output=Path(), force=True)
+    points = found(swept, plan_points(swept), output=Path(), reuse="none")
     if as_json:
         emit(points.to_json())
     else:

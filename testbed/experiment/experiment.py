@@ -50,7 +50,7 @@ from transports.registry import Options
 from transports.units import Time, format_size, parse_size_bytes
 
 _NAME: Final = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
-SWEEP_KEYS: Final = ("sweep", "repeat", *CLAIM_KEYS)
+SWEEP_KEYS: Final = ("sweep", "where", "repeat", "order_seed", *CLAIM_KEYS)
 """Keys of a spec that is many runs; `testbed.experiment.sweep` takes them out before what is left is an experiment."""
 
 

@@ -6,8 +6,9 @@
       collective, stack: [[ring, null], [halving_doubling, null], [ring, gloo]]    # vary together
     repeat: 3
 
-The last axis varies fastest. `repeat` asks for as many runs of each point with the same seed: what differs between them
-is the machine, not the question. Another question is another seed: `seed: [1, 2, 3]` under `sweep`.
+The last axis varies fastest. `where` leaves combinations out (testbed.experiment.where). `repeat` asks for as many runs
+of each point with the same seed: what differs between them is the machine, not the question. Another question is
+another seed: `seed: [1, 2, 3]` under `sweep`. In which order the runs are made is drawn from `order_seed`.
 """
 
 import copy
@@ -31,9 +32,13 @@ from testbed.experiment.experiment import (
     set_value,
     validate,
 )
+from testbed.experiment.where import is_run, parse_where
 
 MAX_POINTS: Final = 1000
+MAX_COMBINATIONS: Final = 100_000
+"""Of which `where` may leave so many points as are allowed."""
 MAX_REPEAT: Final = 1000
+MAX_ORDER_SEED: Final = 2**32 - 1
 _NUM_ERRORS: Final = 10
 """More distinct errors than this are counted, not listed."""
 
@@ -69,7 +74,10 @@ class Sweep:
     name: str
     axes: tuple[Axis, ...]
     repeat: int
+    order_seed: int
+    """Draws the order of the runs."""
     points: tuple[Point, ...]
+    """Those that `where` leaves."""
     claims: tuple[Claim, ...] = ()
     """What the spec says will be found."""
 
@@ -101,7 +109,8 @@ def value_text(value: Any) -> str:
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = (), *, quick: bool = False) -> Sweep:
-    """Read a YAML spec, with or without `sweep`, and apply overrides: `path=value`, or `sweep.path=[value, ...]`.
+    """Read a YAML spec, with or without `sweep`, and apply overrides: `path=value`, `sweep.path=[value, ...]`, or
+    `where.path=value`.
 
     With `quick` those that the spec lists under `quick` come first, and claims of which they leave no point are left
     out. Raises SpecError that names the path and the value of every point that is no experiment.
@@ -123,10 +132,15 @@ def _loaded(path: Path, overrides: Sequence[str], *, quick: bool) -> Sweep:
     swept = data.get("sweep")
     if isinstance(swept, dict):
         data["sweep"] = {key: _anchored(str(key), values, path.parent) for key, values in swept.items()}
+    if "where" in data:
+        data["where"] = _anchored_where(data["where"], path.parent)
     for override, (key, value) in [*_quick(data, quick), *((text, parse_override(text)) for text in overrides)]:
-        where, _, axis = key.partition(".")
-        if where == "sweep" and axis:
-            data["sweep"] = {**(data.get("sweep") or {}), axis: value}
+        part, _, axis = key.partition(".")
+        if part in ("sweep", "where") and axis:
+            present = data.get(part) or {}
+            if not isinstance(present, Mapping):
+                raise SpecError(f"--set {override}: `{part}` is no mapping here; set it as a whole: --set '{part}=...'")
+            data[part] = {**present, axis: value}
             continue
         if any(key == varied or key.startswith(f"{varied}.") for varied in _paths_of(data.get("sweep"))):
             raise SpecError(f"--set {override}: {key} is varied by `sweep`; narrow it with --set 'sweep.PATH=[VALUE]'")
@@ -146,20 +160,12 @@ def _quick(data: Mapping[Any, Any], wanted: bool) -> list[tuple[str, tuple[str, 
 def expand(data: Mapping[Any, Any]) -> Sweep:
     """Every combination of what is listed under `sweep`, checked. Raises SpecError."""
     base = {key: value for key, value in data.items() if key not in SWEEP_KEYS}
-    repeat = data.get("repeat", 1)
-    if not isinstance(repeat, int) or isinstance(repeat, bool) or not 1 <= repeat <= MAX_REPEAT:
-        raise SpecError(f"repeat: a whole number, 1 to {MAX_REPEAT} (got {repeat!r})")
+    repeat = _whole(data, "repeat", 1, MAX_REPEAT)
+    order_seed = _whole(data, "order_seed", 0, MAX_ORDER_SEED)
     axes = _axes(data.get("sweep", {}))
-    if (num_points := prod(len(axis.values) for axis in axes)) > MAX_POINTS:
-        raise SpecError(f"sweep: the lists make {num_points:,} points; allowed: at most {MAX_POINTS:,}")
     points: list[Point] = []
     errors = PointErrors()
-    for combination in itertools.product(*(axis.values for axis in axes)):
-        settings = {
-            path: value
-            for axis, values in zip(axes, combination, strict=True)
-            for path, value in zip(axis.paths, values, strict=True)
-        }
+    for settings in _combinations(axes, data.get("where", {})):
         # `collective` before `collective.segment_bytes`, or the first would undo the second.
         changed = copy.deepcopy(base)
         for path, value in sorted(settings.items(), key=lambda item: item[0].count(".")):
@@ -172,7 +178,40 @@ def expand(data: Mapping[Any, Any]) -> Sweep:
     _refuse_twins(points)
     name = points[0].experiment.name
     claims = parse_claims(data.get("claims", []))
-    return Sweep(name=name, axes=axes, repeat=repeat, points=tuple(points), claims=claims)
+    return Sweep(name=name, axes=axes, repeat=repeat, order_seed=order_seed, points=tuple(points), claims=claims)
+
+
+def _whole(data: Mapping[Any, Any], key: str, least: int, most: int) -> int:
+    value = data.get(key, 1)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SpecError(f"{key}: a whole number, {least} to {most} (got {value!r})")
+    return value
+
+
+def _combinations(axes: Sequence[Axis], where: object) -> list[dict[str, Any]]:
+    """The settings of every point that is run, by path. Raises SpecError."""
+    conditions = parse_where(
+        where,
+        {path: [values[index] for values in axis.values] for axis in axes for index, path in enumerate(axis.paths)},
+    )
+    num_combinations = prod(len(axis.values) for axis in axes)
+    most = MAX_COMBINATIONS if conditions else MAX_POINTS
+    if num_combinations > most:
+        raise SpecError(f"sweep: the lists make {num_combinations:,} points; allowed: at most {most:,}")
+    combinations = [
+        {
+            path: value
+            for axis, values in zip(axes, combination, strict=True)
+            for path, value in zip(axis.paths, values, strict=True)
+        }
+        for combination in itertools.product(*(axis.values for axis in axes))
+    ]
+    kept = [settings for settings in combinations if is_run(settings, conditions)]
+    if not kept:
+        raise SpecError("where: no combination of what `sweep` lists fits")
+    if len(kept) > MAX_POINTS:
+        raise SpecError(f"where: it leaves {len(kept):,} points; allowed: at most {MAX_POINTS:,}")
+    return kept
 
 
 class PointErrors:
@@ -206,6 +245,16 @@ def _anchored(path: str, values: Any, folder: Path) -> Any:
     for holder in holders:
         anchor(holder, folder)
     return [holder["topology"] if path == "topology" else holder["topology"]["path"] for holder in holders]
+
+
+def _anchored_where(where: Any, folder: Path) -> Any:
+    """The same for `where`, which names the same values."""
+    if isinstance(where, list):
+        return [_anchored_where(condition, folder) for condition in where]
+    if not isinstance(where, Mapping):
+        return where
+    listed = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
+    return {key: _anchored(str(key), values, folder) for key, values in listed.items()}
 
 
 def _paths_of(swept: Any) -> list[str]:
@@ -256,7 +305,7 @@ def _refuse_twins(points: Sequence[Point]) -> None:
 
 
 def sweep_schema() -> dict[str, Any]:
-    """The JSON schema of a spec with `sweep` and `repeat`."""
+    """The JSON schema of a spec of many runs."""
     schema = Experiment.model_json_schema(by_alias=True)
     schema["properties"]["sweep"] = {
         "type": "object",
@@ -264,11 +313,24 @@ def sweep_schema() -> dict[str, Any]:
         "`testbed sweep`. Several paths that vary together: `collective, stack: [[ring, null], [ring, gloo]]`.",
         "additionalProperties": {"type": "array", "minItems": 1},
     }
+    condition = {"type": "object", "minProperties": 1}
+    schema["properties"]["where"] = {
+        "description": "Which combinations of `sweep` are run: those that have these values, by path (a list is one of "
+        "them); of a list of such mappings, those that fit one. `{collective: ring, channel: [tcp, udp]}`.",
+        "anyOf": [{"type": "object"}, {"type": "array", "items": condition, "minItems": 1}],
+    }
     schema["properties"]["repeat"] = {
         "type": "integer",
         "description": "Runs of each point, with the same seed.",
         "minimum": 1,
         "maximum": MAX_REPEAT,
+        "default": 1,
+    }
+    schema["properties"]["order_seed"] = {
+        "type": "integer",
+        "description": "Draws the order in which the points of each round of repetitions are run.",
+        "minimum": 0,
+        "maximum": MAX_ORDER_SEED,
         "default": 1,
     }
     return schema

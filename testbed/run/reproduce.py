@@ -18,6 +18,7 @@ from testbed.plan.plan import Plan
 from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
 from testbed.run.sweep import found, plan_points, require_points, run_sweep
+from testbed.store.reuse import Reuse
 
 ALL = "all"
 
@@ -88,8 +89,10 @@ def papers_called(name: str) -> list[Paper]:
     return chosen
 
 
-def prepare(name: str, *, quick: bool, output: Path, outcomes: Container[Outcome]) -> list[Reproduction]:
-    """Everything planned and results of such outcomes found below `output`, before anything runs.
+def prepare(
+    name: str, *, quick: bool, output: Path, reuse: Reuse = "same", outcomes: Container[Outcome]
+) -> list[Reproduction]:
+    """Everything planned and results of such outcomes that may be reused found below `output`, before anything runs.
 
     `name` is a spec's path, a paper's folder or name, or `all`. Raises SpecError, MissingRequirementError.
     """
@@ -100,9 +103,8 @@ def prepare(name: str, *, quick: bool, output: Path, outcomes: Container[Outcome
             raise SpecError(f"{path}: it claims nothing; write `claims`, or use `testbed sweep`")
         _require_meaning(path, sweep.claims, sweep)
         plans = plan_points(sweep)
-        return Part(
-            path=path, sweep=sweep, plans=plans, comparison=found(sweep, plans, output=output, outcomes=outcomes)
-        )
+        comparison = found(sweep, plans, output=output, reuse=reuse, outcomes=outcomes)
+        return Part(path=path, sweep=sweep, plans=plans, comparison=comparison)
 
     if Path(name).is_file():
         parts = [part(Path(name))]

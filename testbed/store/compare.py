@@ -81,8 +81,10 @@ def records_of(operands: Sequence[str], *, output: Path) -> list[Path]:
 def _runs_of_sweep(path: Path) -> Iterator[Path]:
     try:
         document = json.loads((path / "sweep.json").read_text(encoding="utf-8"))
-        records = [Path(run["record"]) for point in document["points"] for run in point["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        # Of an invalid run that was repeated the other one counts.
+        runs = [run for point in document["points"] for run in point["runs"] if not run.get("repeated")]
+        records = [Path(run["record"]) for run in runs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecError(f"{path / 'sweep.json'} cannot be read: {error}") from error
     if not records:
         raise SpecError(f"{path}: the sweep has no runs yet")

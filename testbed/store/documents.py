@@ -1,12 +1,15 @@
 """The documents of a record that say what was requested and where it ran, read quickly: of thousands of records."""
 
 import json
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from testbed.errors import SpecError
+from testbed.system import environment
 
 
 class Origin(NamedTuple):
@@ -16,6 +19,26 @@ class Origin(NamedTuple):
     """Of the testbed that ran it."""
     machine: str
     """Processor, cores, kernel: numbers of unlike machines are not compared."""
+    code: str | None
+    """Digest of the testbed's sources, and Python's and the packages' versions; None: records did not say it yet."""
+
+
+def origin_of(environment: Mapping[str, Any]) -> Origin:
+    """What a record's environment.json says, or testbed.system.environment.describe() of this machine now. Raises
+    KeyError for what it does not say, but for what records of other versions did not."""
+    sources = environment.get("code_sha256")
+    versions = {"python": environment["python"], **environment["packages"]}
+    return Origin(
+        commit=str(environment["commit"]),
+        machine=f"{environment['cpu']}, {environment['num_cores']} cores, Linux {environment['kernel']}",
+        code=None if sources is None else f"{sources} {json.dumps(versions, sort_keys=True)}",
+    )
+
+
+@cache
+def origin_here() -> Origin:
+    """Of what this process would make."""
+    return origin_of(environment.describe())
 
 
 def resolved_spec(record: Path) -> dict[str, Any]:
@@ -35,7 +58,15 @@ def origin(record: Path) -> Origin:
     """What environment.json says. Raises SpecError when it cannot be read."""
     path = record / "environment.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Origin(str(found["commit"]), f"{found['cpu']}, {found['num_cores']} cores, Linux {found['kernel']}")
+        return origin_of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SpecError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def recorded_schema_version(record: Path) -> object:
+    """The version that a record's summary was written in, before it is read as today's. Raises SpecError."""
+    path = record / "summary.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError(f"{path} cannot be read: {type(error).__name__}: {error}") from error

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.system.sources import code_digest
+
 PACKAGES: Final = (
     "torch",
     "numpy",
@@ -34,6 +36,7 @@ def describe() -> dict[str, Any]:
     """Everything that may explain a difference between two machines."""
     return {
         "commit": _commit(),
+        "code_sha256": code_digest(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "tools": {name: _said([name, "-V"]) for name in ("tc", "ip", "iptables")},

@@ -1,4 +1,5 @@
-"""Which sources of this package a process runs: a container's must be those of the controller that talks to it."""
+"""Which sources of this package a process runs: a container's must be those of the controller that talks to it, and
+results of other sources are not taken for this one's."""
 
 import hashlib
 from functools import cache
@@ -12,12 +13,22 @@ _PACKAGES: Final = ("switch_agg", "testbed", "transports")
 @cache
 def sources_digest() -> str:
     """SHA-256 of every Python source of the package that this process would import, with their paths."""
+    return _digest(".py")
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of everything of the package that can change a result: Python, C and its headers, with their paths."""
+    return _digest(".py", ".c", ".h")
+
+
+def _digest(*suffixes: str) -> str:
     digest = hashlib.sha256()
     for package in _PACKAGES:
         spec = find_spec(package)
         assert spec is not None
         for folder in map(Path, spec.submodule_search_locations or ()):
-            for path in sorted(folder.rglob("*.py")):
+            for path in sorted(each for each in folder.rglob("*.*") if each.suffix in suffixes):
                 digest.update(f"{package}/{path.relative_to(folder)}\0".encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -1,8 +1,9 @@
-"""`testbed sweep` for real: two points, one table, one page; and again, which runs nothing."""
+"""`testbed sweep` for real: killed it goes on; two points, one table, one page; and again, which runs nothing."""
 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,23 +21,45 @@ sweep: {link.rate: [50mbit, 100mbit]}
 """
 
 
-def sweep(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+def command(folder: Path, *more: str) -> list[str]:
     (folder / "spec.yaml").write_text(SPEC)
     argv = [sys.executable, "-m", "testbed", "sweep", str(folder / "spec.yaml"), "--output", str(folder / "results")]
-    return subprocess.run([*argv, *more], capture_output=True, text=True, timeout=200, check=False)
+    return [*argv, *more]
 
 
-def test_two_points_run_are_compared_and_are_not_run_again(tmp_path: Path) -> None:
+def sweep(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command(folder, *more), capture_output=True, text=True, timeout=200, check=False)
+
+
+def kill_in_the_second_run(folder: Path) -> None:
+    """kill -9 of a sweep when its first run has left its record and its second has begun."""
+    with subprocess.Popen(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline_s = time.monotonic() + 120
+        while len(list((folder / "results").glob("two-points-*/logs"))) < 2:
+            assert process.poll() is None, "it ended by itself"
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        process.kill()
+    assert len(list((folder / "results").glob("*/summary.json"))) == 1
+
+
+def test_a_killed_sweep_goes_on_its_points_are_compared_and_are_not_run_again(tmp_path: Path) -> None:
+    kill_in_the_second_run(tmp_path)
     done = sweep(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "[2/2] link.rate=100mbit" in done.stderr
+    assert "1 run with a result reused" in done.stderr
+    assert "[1/1] link.rate=50mbit" in done.stderr
     assert "50mbit" in done.stdout
     (page,) = (tmp_path / "results").glob("two-points-sweep-*/sweep.html")
     assert page.with_name("sweep.csv").exists()
     again = sweep(tmp_path, "--json")
     assert (again.returncode, again.stderr) == (0, "")
-    slow, fast = json.loads(again.stdout)["points"]
+    document = json.loads(again.stdout)
+    assert document["finished"]
+    slow, fast = document["points"]
     assert slow["allreduce_time_s"] > 1.7 * fast["allreduce_time_s"]
     for point in (slow, fast):
         assert point["outcome"] in {"valid", "degraded"}
-        assert load(Path(point["runs"][0]["record"])).summary.spec_sha256 == point["spec_sha256"]
+        assert load(Path(point["runs"][-1]["record"])).summary.spec_sha256 == point["spec_sha256"]
+    summaries = list((tmp_path / "results").glob("*/summary.json"))
+    assert len(summaries) == sum(len(point["runs"]) for point in document["points"]), "none was made twice"

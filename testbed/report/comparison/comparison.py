@@ -1,7 +1,8 @@
 """The points of a sweep side by side: one table in the terminal, one page for browsers, one CSV and JSON for scripts.
 
     <name>-sweep-<sha256>/
-      sweep.json    what varies, and every point with its numbers, its theory and its runs
+      sweep.json    what varies, how the runs are made, and every point with its numbers, its theory and its runs;
+                    replaced after every run
       sweep.csv     the same numbers, a row for each point
       sweep.html    plots with theory drawn in, and the table; opens offline
 
@@ -81,7 +82,7 @@ def render_points(comparison: Comparison, console: Console) -> None:
     for column in ("iteration predicted", "all-reduce predicted", "bound of the task", "of the schedule", "to run"):
         table.add_column(column, justify="right")
     for point in comparison.points:
-        left = point.num_requested - len(point.runs)
+        left = point.num_requested - len(point.counted)
         table.add_row(
             *(value_text(point.settings[path]) for path in comparison.paths),
             number_text.time_text(point.predicted.iteration_time_s if point.predicted else None),

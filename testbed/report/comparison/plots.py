@@ -23,6 +23,7 @@ _LEGEND_LINE_HEIGHT: Final = 19
 """Room for an entry of the legend above a plot: where names are long, each has a line of its own."""
 _NUM_UPRIGHT: Final = 8
 """Names of more places stand on their side."""
+_HOLLOW: Final = "rgba(0,0,0,0)"
 _ONLY: Final = "all"
 """The group where there is no other: plotly takes an empty name for none, and puts each trace beside the others."""
 _NUM_BARS: Final = 40
@@ -40,6 +41,10 @@ class _Curve:
     value: Value
     dash: str = ""
     """Of theory; empty: measured."""
+
+
+_DEGRADED: Final = _Curve("degraded: hollow", lambda row: row["iteration_time_s"])
+"""For the legend: measured points that stand with reservations."""
 
 
 def iteration(comparison: Comparison) -> Figure | None:
@@ -84,7 +89,7 @@ def breakdown(comparison: Comparison) -> Figure | None:
     if not points:
         return None
     rows = [point.row() for point in points]
-    names = [point_name(point, comparison.paths) for point in points]
+    names = [f"{point_name(point, comparison.paths)}{_word(point)}" for point in points]
     colors = (BLUE, TEAL, AMBER, RED, PURPLE, GREY)
     parts = [
         (name, [float(row[field] or 0.0) for row in rows], color)
@@ -111,6 +116,10 @@ def breakdown(comparison: Comparison) -> Figure | None:
             "yaxis": {"autorange": "reversed", "dtick": 1, "showgrid": False},
         },
     }
+
+
+def _word(point: ComparedPoint) -> str:
+    return " (degraded)" if point.degraded else ""
 
 
 def _all_hidden(row: Row) -> float | None:
@@ -157,13 +166,16 @@ def _figure(
                 "showlegend": bool(group) and not curve.dash,
                 "x": x,
                 "y": [None if value is None else rounded(scale * value) for value in values],
-                "customdata": texts,
+                "customdata": [f"{text}{_word(point)}" for text, point in zip(texts, points, strict=True)],
                 "hovertemplate": f"{group or curve.name}, {curve.name}, %{{customdata}}: %{{y:.4g}}<extra></extra>",
             }
             error = _spread(points, scale) if low_high and not curve.dash else {}
-            data.append({**trace, **error, **_drawn(curve, color, group, as_lines=bool(numbers))})
+            hollow = [point.degraded and not curve.dash for point in points]
+            data.append({**trace, **error, **_drawn(curve, color, group, hollow, as_lines=bool(numbers))})
     first = next(iter(groups))
     data += [_legend(curve, first, as_lines=bool(numbers)) for curve in curves if curve.dash or "" in groups]
+    if any(point.degraded for point in comparison.points):
+        data.append(_legend(_DEGRADED, first, as_lines=bool(numbers)))
     top = max(measured)
     logarithmic = not linear and bool(numbers) and min(measured) > 0 and top / min(measured) > _LOG_RATIO
     vertical = {
@@ -206,17 +218,25 @@ def _wrapped(label: str) -> str:
     return re.sub(r" |(?<=,)|(?=\()", "<br>", label)
 
 
-def _drawn(curve: _Curve, color: str, group: str, *, as_lines: bool) -> Figure:
+def _drawn(curve: _Curve, color: str, group: str, hollow: Sequence[bool], *, as_lines: bool) -> Figure:
+    """How a curve's points look; hollow ones are those of degraded runs."""
     if as_lines:
         if curve.dash:
             line = {"line": {"color": color, "width": 1.5, "dash": curve.dash}}
-            hollow = {"mode": "lines+markers", "marker": {"symbol": "circle-open", "size": 9}}
-            return {"type": "scatter", **(hollow if curve.dash == "dash" else {"mode": "lines"}), **line}
-        marker = {"mode": "lines+markers", "marker": {"size": 9}, "line": {"color": color, "width": 2}}
-        return {"type": "scatter", **marker}
+            diamonds = {"mode": "lines+markers", "marker": {"symbol": "diamond-open", "size": 9}}
+            return {"type": "scatter", **(diamonds if curve.dash == "dash" else {"mode": "lines"}), **line}
+        symbols = ["circle-open" if each else "circle" for each in hollow]
+        marker = {
+            "symbol": symbols,
+            "size": 9,
+            "line": {"color": color, "width": [2 if each else 0 for each in hollow]},
+        }
+        return {"type": "scatter", "mode": "lines+markers", "marker": marker, "line": {"color": color, "width": 2}}
     if curve.dash:
         return {"type": "scatter", "mode": "markers", "offsetgroup": group or _ONLY, "marker": _tick(curve)}
-    return {"type": "bar", "offsetgroup": group or _ONLY, "marker": {"color": color}}
+    fill = [_HOLLOW if each else color for each in hollow]
+    marker = {"color": fill, "line": {"color": color, "width": [2 if each else 0 for each in hollow]}}
+    return {"type": "bar", "offsetgroup": group or _ONLY, "marker": marker}
 
 
 def _tick(curve: _Curve) -> Figure:
@@ -243,13 +263,16 @@ def _spread(points: Sequence[ComparedPoint], scale: float) -> Figure:
 def _legend(curve: _Curve, group: str, *, as_lines: bool) -> Figure:
     """An entry that says what a way of drawing means. It takes no place of its own beside that group's."""
     if not as_lines:
+        symbol = "square-open" if curve is _DEGRADED else "square"
         shape: Figure = {
             "offsetgroup": group or _ONLY,
             "mode": "markers",
-            "marker": _tick(curve) if curve.dash else {"symbol": "square", "size": 12, "color": PALETTE[0]},
+            "marker": _tick(curve) if curve.dash else {"symbol": symbol, "size": 12, "color": PALETTE[0]},
         }
     elif curve.dash:
-        shape = _drawn(curve, GREY, group, as_lines=True)
+        shape = _drawn(curve, GREY, group, [], as_lines=True)
+    elif curve is _DEGRADED:
+        shape = {"mode": "markers", "marker": {"symbol": "circle-open", "size": 9, "color": GREY}}
     else:
         shape = {"mode": "lines+markers", "line": {"color": PALETTE[0]}}
     return {"type": "scatter", "name": curve.name, "x": [None], "y": [None], "legendgroup": curve.name, **shape}
@@ -257,9 +280,9 @@ def _legend(curve: _Curve, group: str, *, as_lines: bool) -> Figure:
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "iteration": "Mean iteration, with its 10th and 90th percentile (of several runs: the lowest and the highest "
-    "mean). Predicted, dashed and hollow: by the cost model, where computing takes a configured time. Theory: the "
-    "compute-only time and the all-reduce, one after the other (nothing hidden), and the longer "
-    "of the compute-only time and the bound (everything hidden).",
+    "mean). Hollow: degraded. Predicted, dashed with hollow diamonds: by the cost model, where computing takes a "
+    "configured time. Theory: the compute-only time and the all-reduce, one after the other (nothing hidden), and the "
+    "longer of the compute-only time and the bound (everything hidden).",
     "allreduce": f"{wording.DEFINITIONS['allreduce']} {wording.DEFINITIONS['predicted']} "
     "Theory counts bytes and rounds, no codec and no core.",
     "scaling": "Scaling factor: samples a second of n workers over n times those of one alone. Where workers take "

@@ -1,22 +1,25 @@
 """The points of a comparison: what each run of a sweep says, as plain data."""
 
+import json
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import polars as pl
 
+from testbed.errors import SpecError
 from testbed.experiment.sweep import settings_text, value_text
 from testbed.record.summary import Summary
 from testbed.report import wording
 from testbed.report.comparison.answer import answer
+from testbed.store.reuse import Reuse
 from testbed.theory.predict import RunPrediction
 
 State = Literal["valid", "degraded", "invalid", "failed", "unsupported", "not run"]
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 _SEVERITY: Final[tuple[State, ...]] = ("valid", "degraded", "not run", "invalid", "unsupported", "failed")
 
 
@@ -34,15 +37,45 @@ class ComparedPoint:
     """Of its iterations, as planned; None: nothing is exchanged."""
     num_requested: int
     """Runs that the sweep wants of it."""
+    num_retries: int = 0
+    """So many invalid runs are repeated."""
     runs: tuple[Summary, ...]
+    """All that there are, in the order in which they were made."""
+    unlike: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of runs that were reused although they were made otherwise, by their record: in what."""
+
+    @property
+    def is_repeated(self) -> tuple[bool, ...]:
+        """Of each run, whether it is invalid and another was made in its place, or is to be."""
+        left, found = self.num_retries, []
+        for run in self.runs:
+            repeated = run.outcome == "invalid" and left > 0
+            left -= repeated
+            found.append(repeated)
+        return tuple(found)
+
+    @property
+    def counted(self) -> list[Summary]:
+        """Its runs without those that were repeated: one for each that the sweep wants, as far as it has come."""
+        return [run for run, repeated in zip(self.runs, self.is_repeated, strict=True) if not repeated]
+
+    @property
+    def repeated(self) -> list[Summary]:
+        """Its invalid runs that were repeated."""
+        return [run for run, repeated in zip(self.runs, self.is_repeated, strict=True) if repeated]
 
     @property
     def outcome(self) -> State:
-        """The worst of its runs; `not run` where runs are missing."""
-        found: list[State] = [run.outcome for run in self.runs]
+        """The worst of its runs that count; `not run` where runs are missing."""
+        found: list[State] = [run.outcome for run in self.counted]
         if len(found) < self.num_requested:
             found.append("not run")
         return max(found, key=_SEVERITY.index)
+
+    @property
+    def degraded(self) -> bool:
+        """Whether its numbers are, in part or all, those of degraded runs."""
+        return any(run.outcome == "degraded" for run in self.usable)
 
     @property
     def usable(self) -> list[Summary]:
@@ -89,7 +122,22 @@ class ComparedPoint:
             "codec_time_s": _of(runs, _codec_time_s),
             "command_time_s": _of(runs, lambda run: run.command.time_s if run.command else None),
             "loss": _of(runs, lambda run: run.loss.end if run.loss else None),
+            "num_degraded": sum(run.outcome == "degraded" for run in runs),
+            "num_repeated": len(self.repeated),
         }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Procedure:
+    """How the runs of a sweep are made and found."""
+
+    order_seed: int = 1
+    """Draws the order of the runs."""
+    reuse: Reuse = "same"
+    begun_at: str = ""
+    """ISO 8601: when the sweep began that these runs belong to; one that goes on after an interruption keeps it."""
+    not_reused: Mapping[str, int] = field(default_factory=dict)
+    """How many results there are that were not reused, by what is different about them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +150,12 @@ class Comparison:
     points: tuple[ComparedPoint, ...]
     directory: Path
     """Of sweep.json and the others."""
+    procedure: Procedure = field(default_factory=Procedure)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every point has as many runs as were requested."""
+        return all(len(point.counted) >= point.num_requested for point in self.points)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -115,19 +169,27 @@ class Comparison:
 
     @property
     def reasons(self) -> list[str]:
-        """Why points are not valid: what differs only in its numbers is said once, as the worst of them has it."""
-        found: dict[str, list[tuple[ComparedPoint, Summary, str]]] = {}
+        """Why points are not valid: what differs only in its numbers is said once, as the worst of them has it. And
+        which runs were reused although they were made otherwise."""
+        found: dict[tuple[str, bool], list[tuple[ComparedPoint, Summary, str]]] = {}
         for point in self.points:
-            for run in point.runs:
+            for run, repeated in zip(point.runs, point.is_repeated, strict=True):
                 for reason in run.reasons if run.outcome != "valid" else ():
-                    found.setdefault(_kind_of(reason), []).append((point, run, reason))
+                    found.setdefault((_kind_of(reason), repeated), []).append((point, run, reason))
         texts = []
-        for alike in found.values():
+        for (_, repeated), alike in found.items():
             worst, run, reason = max(alike, key=lambda each: _SEVERITY.index(each[1].outcome))
             num_points = len({id(point) for point, *_ in alike})
             among = f" (the worst of {num_points} points)" if num_points > 1 else ""
-            texts.append(f"{settings_text(worst.settings)}: {run.outcome}{among}: {reason}")
-        return texts
+            outcome = f"{run.outcome}, and repeated" if repeated else run.outcome
+            texts.append(f"{settings_text(worst.settings)}: {outcome}{among}: {reason}")
+        return [*texts, *self._unlike()]
+
+    def _unlike(self) -> list[str]:
+        points = [point for point in self.points if point.unlike]
+        differences = dict.fromkeys(each for point in points for unlike in point.unlike.values() for each in unlike)
+        num_runs = sum(len(point.unlike) for point in points)
+        return [f"reused although made otherwise, {num_runs} runs: {'; '.join(differences)}"] if num_runs else []
 
     def with_run(self, position: int, summary: Summary) -> "Comparison":
         """The comparison with one more run of the point at that position."""
@@ -146,20 +208,61 @@ class Comparison:
             "name": self.name,
             "varied": list(self.paths),
             "directory": str(self.directory),
+            "order_seed": self.procedure.order_seed,
+            "reuse": self.procedure.reuse,
+            "not_reused": dict(self.procedure.not_reused),
+            "begun_at": self.procedure.begun_at,
+            "finished": self.finished,
             "answer": answer(self),
             "points": [
                 {
                     **{key: value for key, value in point.row().items() if key not in point.settings},
                     "settings": dict(point.settings),
                     "spec_sha256": point.spec_sha256,
+                    "num_requested": point.num_requested,
+                    "num_retries": point.num_retries,
                     "runs": [
-                        {"run_id": run.run_id, "outcome": run.outcome, "reasons": run.reasons, "record": run.record}
-                        for run in point.runs
+                        {
+                            "run_id": run.run_id,
+                            "started_at": run.started_at,
+                            "outcome": run.outcome,
+                            "reasons": run.reasons,
+                            "record": run.record,
+                            "repeated": repeated,
+                            "unlike": list(point.unlike.get(run.record, ())),
+                        }
+                        for run, repeated in zip(point.runs, point.is_repeated, strict=True)
                     ],
                 }
                 for point in self.points
             ],
         }
+
+
+class Unfinished(NamedTuple):
+    """What a sweep.json says of a sweep that has not come to its end."""
+
+    begun_at: str
+    reuse: Reuse
+
+
+def unfinished(directory: Path) -> Unfinished | None:
+    """Of the sweep in a directory; None where there is none, it is finished, or another version wrote it.
+
+    Raises SpecError where sweep.json cannot be read: it is replaced as a whole, so somebody else has changed it.
+    """
+    path = directory / "sweep.json"
+    if not path.exists():
+        return None
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["schema_version"] != SCHEMA_VERSION or document["finished"]:
+            return None
+        return Unfinished(str(document["begun_at"]), document["reuse"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(
+            f"{path} cannot be read: {type(error).__name__}: {error}; remove it: runs are found by their records"
+        ) from error
 
 
 def _kind_of(reason: str) -> str:

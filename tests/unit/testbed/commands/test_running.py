@@ -20,6 +20,10 @@ QUICKSTART = "experiments/quickstart.yaml"
         (["exec", "--backend", "nccl", "--", "true"], "workload.backend: "),
         (["sweep", QUICKSTART], "nothing varies; list values under `sweep`"),
         (["sweep", QUICKSTART, "--set", "sweep.link.rate=[1gbit, fast]"], "link.rate: 'fast' is not a rate"),
+        (
+            ["sweep", QUICKSTART, "--set", "sweep.seed=[1, 2]", "--set", "where.workers=2"],
+            "where.workers: it does not va",
+        ),
     ],
 )
 def test_what_is_wrong_names_its_field(argv: list[str], words: str) -> None:
@@ -28,6 +32,16 @@ def test_what_is_wrong_names_its_field(argv: list[str], words: str) -> None:
     assert words in str(done.exception)
 
 
-@pytest.mark.parametrize("argv", [["run"], ["exec"], ["sweep", QUICKSTART, "--jsn"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run"],
+        ["exec"],
+        ["sweep", QUICKSTART, "--jsn"],
+        ["sweep", QUICKSTART, "--reuse", "some"],
+        ["sweep", QUICKSTART, "--retries", "-1"],
+        ["reproduce", "all", "--reuse", "some"],
+    ],
+)
 def test_a_wrong_line_exits_with_2(argv: list[str]) -> None:
     assert CliRunner().invoke(app, argv).exit_code == 2

@@ -77,6 +77,7 @@ def test_a_spec_without_a_sweep_is_one_point() -> None:
         ({"link..rate": ["1gbit"]}, ["no path of a setting"]),
         ({"name": ["a", "b"]}, ["no path of a setting"]),
         ({"repeat": [1]}, ["no path of a setting"]),
+        ({"where": [{}]}, ["no path of a setting"]),
         ({"seed, workers": [[1, 2], [3]]}, ["each value is a list of 2", "[3]"]),
         ({"seed": [1], "seed, workers": [[1, 2]]}, ["sweep.seed: it varies twice"]),
         ({"seed": list(range(MAX_POINTS + 1))}, ["1,001 points; allowed: at most 1,000"]),
@@ -92,6 +93,29 @@ def test_errors_name_the_path_and_the_value(sweep: Any, words: list[str]) -> Non
 @pytest.mark.parametrize("repeat", [0, -1, True, "2", 1.5, None])
 def test_repeat_is_a_number_of_runs(repeat: Any) -> None:
     assert "repeat: a whole number" in wrong({}, repeat=repeat)
+
+
+@pytest.mark.parametrize("order_seed", [-1, 2**32, True, "2", 1.5, None])
+def test_the_orders_seed_is_a_number(order_seed: Any) -> None:
+    assert "order_seed: a whole number, 0 to 4294967295" in wrong({}, order_seed=order_seed)
+
+
+def test_overrides_narrow_where_by_path_and_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("name: x\nsweep: {link.rate: [100mbit, 1gbit], seed: [1, 2]}\nwhere: {seed: 1}\norder_seed: 5\n")
+
+    def points(*overrides: str) -> list[str]:
+        return [point.text for point in load_sweep(path, overrides).points]
+
+    assert load_sweep(path).order_seed == 5
+    assert points() == ["link.rate=100mbit seed=1", "link.rate=1gbit seed=1"]
+    assert points("where.link.rate=1gbit") == ["link.rate=1gbit seed=1"]
+    assert points("where=[{seed: 2, link.rate: 1gbit}]") == ["link.rate=1gbit seed=2"]
+    assert len(points("where={}")) == 4
+    with pytest.raises(SpecError, match=r"spec\.yaml: where\.link\.rate: '2gbit' is none"):
+        points("where.link.rate=2gbit")
+    with pytest.raises(SpecError, match=r"--set where\.seed=1: `where` is no mapping here; set it as a whole"):
+        points("where=[{seed: 2}]", "where.seed=1")
 
 
 def test_overrides_change_what_every_point_shares_add_axes_and_narrow_them(tmp_path: Path) -> None:
@@ -112,6 +136,11 @@ def test_files_named_in_a_swept_topology_lie_beside_the_spec(tmp_path: Path) -> 
     path = tmp_path / "spec.yaml"
     path.write_text("name: x\nsweep:\n  topology: [star, {kind: file, path: network.yaml}]\n")
     assert load_sweep(path).points[1].experiment.topology.kind == "file"
+    (only,) = load_sweep(path, [f"where.topology={{kind: file, path: {tmp_path / 'network.yaml'}}}"]).points
+    assert only.experiment.topology.kind == "file"
+    path.write_text(f"{path.read_text()}where: {{topology: {{kind: file, path: network.yaml}}}}\n")
+    (only,) = load_sweep(path).points
+    assert only.experiment.topology.kind == "file"
 
 
 def test_values_are_written_short() -> None:
@@ -142,7 +171,9 @@ def test_values_are_written_short() -> None:
 def test_the_schema_knows_sweep_and_repeat_beside_every_key_of_an_experiment() -> None:
     assert set(sweep_schema()["properties"]) == {*Experiment.model_json_schema(by_alias=True)["properties"]} | {
         "sweep",
+        "where",
         "repeat",
+        "order_seed",
     }
 
 

@@ -1,4 +1,4 @@
-"""A sweep runs what has no valid result yet, stops for nothing but an interruption, and keeps what is done."""
+"""A sweep runs what has no result yet, stops for nothing but an interruption, and keeps what is done."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,10 +13,13 @@ from rich.console import Console
 from testbed.errors import Interrupted, MissingRequirementError, SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.sweep import Sweep, expand
-from testbed.record.summary import Checks, Outcome, Quantiles, Summary
+from testbed.record.summary import Outcome, Summary
 from testbed.report.comparison.points import Comparison
-from testbed.run.run import RunStoppedError
-from testbed.run.sweep import exit_code, found, plan_points, require_points, run_sweep
+from testbed.run.sweep import exit_code, found, plan_points, require_points, reuse_texts, run_sweep
+from testbed.store.compare import records_of
+from testbed.store.differences import RunValues, difference
+from testbed.store.reuse import Reuse
+from tests.cheap_runs import CheapRuns, OutcomeOf
 
 RATES = ["100mbit", "200mbit", "1gbit"]
 
@@ -25,134 +28,190 @@ def sweep_of(**keys: Any) -> Sweep:
     return expand({"name": "x", "workers": 2, "sweep": {"link.rate": RATES}, **keys})
 
 
-class Runs:
-    """Stands for `run_experiment`: writes the summaries of records; `outcomes` by rate, valid if not named."""
-
-    def __init__(self, output: Path, outcomes: Mapping[float, Outcome | type[BaseException]] | None = None) -> None:
-        self.output = output
-        self.outcomes = outcomes or {}
-        self.rates: list[float] = []
-
-    def __call__(self, experiment: Experiment) -> Summary:
-        rate_bps = experiment.link.rate_bps
-        self.rates.append(rate_bps)
-        outcome = self.outcomes.get(rate_bps, "valid")
-        if not isinstance(outcome, str):
-            raise RunStoppedError(self.write(experiment, "failed")) from outcome("SIGINT")
-        summary = self.write(experiment, outcome)
-        if outcome == "failed":
-            raise RunStoppedError(summary)
-        return summary
-
-    def write(self, experiment: Experiment, outcome: Outcome) -> Summary:
-        directory = self.output / f"{experiment.name}-{experiment.sha256()[:8]}-{len(self.rates)}"
-        time_s = 1e8 / experiment.link.rate_bps
-        summary = Summary(
-            name=experiment.name,
-            run_id=str(len(self.rates)),
-            spec_sha256=experiment.sha256(),
-            started_at=f"2026-11-21T02:00:{len(self.rates):02}+00:00",
-            epoch_s=0.0,
-            outcome=outcome,
-            reasons=[] if outcome == "valid" else ["because"],
-            num_workers=2,
-            num_iterations=3,
-            dilation=1.0,
-            iteration_time_s=Quantiles(mean=time_s, median=time_s, p10=0.9 * time_s, p90=1.1 * time_s),
-            compute_time_s=0.01,
-            exposed_communication_s=0.02,
-            other_time_s=0.0,
-            data_time_s=0.0,
-            waiting_time_s=0.0,
-            optimizer_time_s=0.0,
-            compute_alone_time_s=0.01,
-            compute_contention=1.0,
-            network_efficiency=0.5,
-            checked=Checks(num_directions=0, num_bytes=0, num_rates=0, num_rates_own=0, num_delays=0, not_checked=[]),
-            compute_only_time_s=0.01,
-            samples_per_s=100.0,
-            scaling_factor=0.5,
-            loss=None,
-            parameters_sha256=None,
-            workers=[],
-            links=[],
-            background=[],
-            machine=None,
-            allreduce=None,
-            uss_bytes=[],
-            overhead_s={},
-            record=str(directory),
-        )
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "summary.json").write_text(json.dumps(summary.model_dump(mode="json", by_alias=True)))
-        return summary
+def by_rate(outcomes: Mapping[float, Outcome | type[BaseException]]) -> OutcomeOf:
+    """Valid where nothing else is said."""
+    return lambda experiment, _: outcomes.get(experiment.link.rate_bps, "valid")
 
 
 def execute(
-    sweep: Sweep, runs: Runs, *, force: bool = False, now_s: Callable[[], float] = lambda: 0.0
+    sweep: Sweep,
+    runs: CheapRuns,
+    *,
+    reuse: Reuse = "same",
+    num_retries: int = 0,
+    now_s: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Comparison, str]:
     text = StringIO()
-    comparison = found(sweep, plan_points(sweep), output=runs.output, force=force)
+    comparison = found(sweep, plan_points(sweep), output=runs.output, reuse=reuse, num_retries=num_retries)
     console = Console(file=text, width=100)
     experiments = [point.experiment for point in sweep.points]
     return run_sweep(comparison, experiments, run=runs, console=console, now_s=now_s), text.getvalue()
 
 
-def test_every_point_runs_in_order_and_says_which_of_how_many_it_is(tmp_path: Path) -> None:
-    runs, clock = Runs(tmp_path), iter(range(0, 1000, 30))
+def test_every_point_runs_in_seeded_order_and_says_which_of_how_many_it_is(tmp_path: Path) -> None:
+    runs, clock = CheapRuns(tmp_path), iter(range(0, 1000, 30))
     comparison, text = execute(sweep_of(), runs, now_s=lambda: next(clock))
-    assert runs.rates == [1e8, 2e8, 1e9]
-    assert "[1/3] link.rate=100mbit" in text
-    assert "[2/3] link.rate=200mbit   about" in text
+    assert runs.rates == [2e8, 1e9, 1e8]
+    assert "[1/3] link.rate=200mbit" in text
+    assert "[2/3] link.rate=1gbit   about" in text
     assert [point.outcome for point in comparison.points] == ["valid"] * 3
     assert exit_code(comparison) == 0
     assert pl.read_csv(comparison.directory / "sweep.csv")["iteration_time_s"].to_list() == [1.0, 0.5, 0.1]
     written = json.loads((comparison.directory / "sweep.json").read_text())
     assert [Path(point["runs"][0]["record"]).is_dir() for point in written["points"]] == [True] * 3
+    assert (written["order_seed"], written["reuse"], written["finished"]) == (1, "same", True)
 
 
-def test_a_valid_result_is_not_repeated_unless_forced(tmp_path: Path) -> None:
-    execute(sweep_of(), Runs(tmp_path))
-    again = Runs(tmp_path)
+def test_repetitions_go_round_by_round(tmp_path: Path) -> None:
+    runs = CheapRuns(tmp_path)
+    comparison, _ = execute(sweep_of(repeat=2, order_seed=2), runs)
+    assert runs.rates == [2e8, 1e8, 1e9, 1e9, 1e8, 2e8]
+    first, second = (tuple(RunValues(run.started_at, [1.0]) for run in point.runs) for point in comparison.points[:2])
+    assert difference(first, second).basis == "pairs"
+
+
+def test_the_numbers_are_written_after_every_run(tmp_path: Path) -> None:
+    states = []
+
+    class Looking(CheapRuns):
+        def __call__(self, experiment: Experiment) -> Summary:
+            (path,) = tmp_path.glob("*/sweep.json")
+            document = json.loads(path.read_text())
+            states.append((document["finished"], sum(len(point["runs"]) for point in document["points"])))
+            return super().__call__(experiment)
+
+    execute(sweep_of(), Looking(tmp_path))
+    assert states == [(False, 0), (False, 1), (False, 2)]
+
+
+def test_a_result_that_stands_is_not_made_again(tmp_path: Path) -> None:
+    execute(sweep_of(), CheapRuns(tmp_path, by_rate({1e8: "degraded"})))
+    again = CheapRuns(tmp_path)
     comparison, text = execute(sweep_of(), again)
-    assert (again.rates, "3 runs with a valid result skipped" in text) == ([], True)
+    assert (again.rates, "3 runs with a result reused" in text) == ([], True)
     assert comparison.frame()["iteration_time_s"].to_list() == [1.0, 0.5, 0.1]
-    forced = Runs(tmp_path)
-    execute(sweep_of(), forced, force=True)
-    assert len(forced.rates) == 3
+    fresh = CheapRuns(tmp_path)
+    execute(sweep_of(), fresh, reuse="none")
+    assert len(fresh.rates) == 3
+
+
+def test_what_another_code_has_made_is_reused_only_where_that_is_wanted_and_is_called_so(tmp_path: Path) -> None:
+    execute(sweep_of(), CheapRuns(tmp_path, code_sha256="another"))
+    swept = sweep_of()
+    refused = found(swept, plan_points(swept), output=tmp_path)
+    assert [point.outcome for point in refused.points] == ["not run"] * 3
+    assert reuse_texts(refused) == [
+        "3 results not reused: another version of the code or its packages (--reuse any does)"
+    ]
+    runs = CheapRuns(tmp_path)
+    comparison, _ = execute(swept, runs, reuse="any")
+    assert runs.rates == []
+    assert comparison.reasons == ["reused although made otherwise, 3 runs: another version of the code or its packages"]
+    written = json.loads((comparison.directory / "sweep.json").read_text())
+    assert written["reuse"] == "any"
+    assert [point["runs"][0]["unlike"] for point in written["points"]] == [
+        [reason] for reason in ["another version of the code or its packages"] * 3
+    ]
+    execute(swept, runs)
+    assert len(runs.rates) == 3, "by default they are made here"
+
+
+def test_valid_results_come_before_degraded_ones_and_new_ones_before_old_ones(tmp_path: Path) -> None:
+    outcomes: list[Outcome] = ["valid", "degraded", "valid", "degraded"]
+    execute(sweep_of(repeat=4), CheapRuns(tmp_path, lambda _, number: outcomes[number]))
+    for repeat, expected in ((1, ["valid"]), (2, ["valid", "valid"]), (3, ["valid", "valid", "degraded"])):
+        swept = sweep_of(repeat=repeat)
+        for point in found(swept, plan_points(swept), output=tmp_path).points:
+            assert [run.outcome for run in point.runs] == expected
+            assert [run.started_at for run in point.runs] == sorted(run.started_at for run in point.runs)
 
 
 def test_a_point_that_fails_stops_no_other_and_runs_again_next_time(tmp_path: Path) -> None:
-    runs = Runs(tmp_path, {1e8: "failed", 2e8: "invalid"})
-    comparison, _ = execute(sweep_of(), runs)
+    comparison, _ = execute(sweep_of(), CheapRuns(tmp_path, by_rate({1e8: "failed", 2e8: "invalid"})))
     assert [point.outcome for point in comparison.points] == ["failed", "invalid", "valid"]
     assert exit_code(comparison) == 1
     assert comparison.frame()["iteration_time_s"].to_list() == [None, None, 0.1]
-    again = Runs(tmp_path, {2e8: "invalid"})
+    again = CheapRuns(tmp_path, by_rate({2e8: "invalid"}))
     comparison, _ = execute(sweep_of(), again)
-    assert (again.rates, exit_code(comparison)) == ([1e8, 2e8], 4)
+    assert (again.rates, exit_code(comparison)) == ([2e8, 1e8], 4)
 
 
-def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_an_invalid_run_is_repeated_up_to_the_limit_and_said(tmp_path: Path) -> None:
+    def once(experiment: Experiment, number: int) -> Outcome:
+        return "invalid" if experiment.link.rate_bps == 2e8 and number == 0 else "valid"
+
+    runs = CheapRuns(tmp_path, once)
+    comparison, text = execute(sweep_of(), runs, num_retries=1)
+    assert runs.rates == [2e8, 1e9, 1e8, 2e8]
+    assert "[4/4] link.rate=200mbit   again, since it was invalid (1 of at most 1)" in text
+    assert (exit_code(comparison), comparison.points[1].outcome) == (0, "valid")
+    assert comparison.reasons == ["link.rate=200mbit: invalid, and repeated: because"]
+    assert [path.name for path in records_of([str(comparison.directory)], output=tmp_path)] == [
+        Path(point.counted[0].record).name for point in comparison.points
+    ], "compare leaves out what was repeated"
+    stubborn = CheapRuns(tmp_path, by_rate({2e8: "invalid"}))
+    comparison, _ = execute(sweep_of(), stubborn, reuse="none", num_retries=2)
+    assert (stubborn.rates.count(2e8), exit_code(comparison)) == (3, 4)
+
+
+@pytest.mark.parametrize("reuse", ["same", "none"])
+def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, reuse: Reuse) -> None:
+    old = CheapRuns(tmp_path)
+    if reuse == "none":
+        execute(sweep_of(), old)
+        for path in tmp_path.glob("x-*/summary.json"):
+            path.write_text(path.read_text().replace("2100-01-01", "2000-01-01"))
     text = StringIO()
-    sweep, runs = sweep_of(), Runs(tmp_path, {2e8: Interrupted})
-    comparison = found(sweep, plan_points(sweep), output=tmp_path)
+    sweep, runs = sweep_of(), CheapRuns(tmp_path, by_rate({1e9: Interrupted, 2e8: "degraded"}))
+    comparison = found(sweep, plan_points(sweep), output=tmp_path, reuse=reuse)
     with pytest.raises(Interrupted):
         run_sweep(comparison, [p.experiment for p in sweep.points], run=runs, console=Console(file=text, width=100))
-    assert "1 of 3 runs valid and kept; the same command runs the others" in text.getvalue()
+    assert "1 of 3 runs done and kept; the same command runs the others" in text.getvalue()
     written = json.loads((comparison.directory / "sweep.json").read_text())
-    assert [point["outcome"] for point in written["points"]] == ["valid", "not run", "not run"]
-    rest = Runs(tmp_path)
-    execute(sweep, rest)
-    assert rest.rates == [2e8, 1e9]
+    assert [point["outcome"] for point in written["points"]] == ["not run", "degraded", "not run"]
+    assert not written["finished"]
+    rest = CheapRuns(tmp_path)
+    comparison, _ = execute(sweep, rest, reuse=reuse)
+    assert rest.rates == [1e9, 1e8]
+    assert [point.outcome for point in comparison.points] == ["valid", "degraded", "valid"]
 
 
-def test_repeat_asks_for_so_many_valid_runs_of_each_point(tmp_path: Path) -> None:
-    execute(sweep_of(), Runs(tmp_path))
-    more = Runs(tmp_path)
-    more.rates.append(0.0)  # the numbers of the records go on
+def test_a_sweep_that_begins_anew_is_not_the_one_that_was_interrupted(tmp_path: Path) -> None:
+    """`--reuse none` after an interruption of a sweep without it takes nothing of that one."""
+    sweep = sweep_of()
+    comparison = found(sweep, plan_points(sweep), output=tmp_path)
+    interrupted = CheapRuns(tmp_path, by_rate({1e9: Interrupted, 2e8: "invalid"}))
+    with pytest.raises(Interrupted):
+        run_sweep(comparison, [p.experiment for p in sweep.points], run=interrupted, console=Console(file=StringIO()))
+    path = comparison.directory / "sweep.json"
+    for each in (path, *tmp_path.glob("*/summary.json")):  # some time ago
+        text = each.read_text().replace(comparison.procedure.begun_at, "2000-01-01T00:00:00+00:00")
+        each.write_text(text.replace("2100-01-01T00", "2000-01-01T01"))
+    gone_on = found(sweep, plan_points(sweep), output=tmp_path)
+    assert gone_on.procedure.begun_at == "2000-01-01T00:00:00+00:00"
+    assert [len(point.runs) for point in gone_on.points] == [0, 1, 0], "it was tried"
+    assert [point.runs for point in found(sweep, plan_points(sweep), output=tmp_path, reuse="none").points] == [()] * 3
+    path.write_text(path.read_text().replace("2000-01-01T00", "2000-01-02T00"))
+    assert [len(point.runs) for point in found(sweep, plan_points(sweep), output=tmp_path).points] == [0, 0, 0]
+
+
+def test_a_document_that_somebody_has_changed_is_named(tmp_path: Path) -> None:
+    sweep = sweep_of()
+    comparison, _ = execute(sweep, CheapRuns(tmp_path))
+    path = comparison.directory / "sweep.json"
+    for text in ('{"points": [', "[]", "{}"):
+        path.write_text(text)
+        with pytest.raises(SpecError, match=r"sweep\.json cannot be read: .*; remove it"):
+            found(sweep, plan_points(sweep), output=tmp_path)
+    path.write_text('{"schema_version": 2}')
+    assert found(sweep, plan_points(sweep), output=tmp_path).finished, "of a version that knew of no interruption"
+
+
+def test_repeat_asks_for_so_many_runs_of_each_point(tmp_path: Path) -> None:
+    execute(sweep_of(), CheapRuns(tmp_path))
+    more = CheapRuns(tmp_path)
     comparison, _ = execute(sweep_of(repeat=2), more)
-    assert more.rates[1:] == [1e8, 2e8, 1e9]
+    assert more.rates == [1e8, 1e9, 2e8]
     assert [len(point.runs) for point in comparison.points] == [2, 2, 2]
 
 

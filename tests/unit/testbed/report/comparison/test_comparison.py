@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,24 @@ def test_a_point_is_the_mean_of_its_runs_that_stand(summary: Summary) -> None:
     assert (row["num_runs"], row["outcome"]) == (3, "invalid")
     single = point(summary).row()
     assert single["iteration_time_low_s"] == summary.iteration_time_s.p10
+
+
+def test_an_invalid_run_that_was_repeated_is_in_no_number_and_is_said(summary: Summary, tmp_path: Path) -> None:
+    bad = slower(summary, 100, "invalid")
+    repeated = replace(point(bad, summary), num_retries=1)
+    assert (repeated.outcome, repeated.counted, repeated.repeated) == ("valid", [summary], [bad])
+    row = repeated.row()
+    assert (row["num_runs"], row["num_repeated"], row["num_degraded"]) == (1, 1, 0)
+    waiting = replace(point(bad), num_retries=1)
+    assert waiting.outcome == "not run", "another is to be made in its place"
+    text = text_of(comparison(tmp_path, repeated))
+    assert "link.rate=100mbit: invalid, and repeated: the cores were busy" in text
+
+
+def test_a_degraded_point_is_called_so_in_the_table(summary: Summary, tmp_path: Path) -> None:
+    of = point(slower(summary, 1, "degraded"), summary, num_requested=2)
+    assert (of.degraded, of.outcome, of.row()["num_degraded"]) == (True, "degraded", 1)
+    assert "degraded" in text_of(comparison(tmp_path, of)).partition("•")[0]
 
 
 def test_a_point_without_a_run_that_stands_has_theory_and_no_numbers(summary: Summary) -> None:

@@ -32,7 +32,15 @@ def test_the_page_is_one_file_with_every_point_and_links_to_the_reports(
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", html)
     (link,) = re.findall(r'<td><a href="([^"]+)"', html)
     assert (page.parent / link).resolve() == (made.path / "report.html").resolve()
-    for words in ("100mbit", "1gbit", "not run", "degraded", "the &lt;cores&gt; were busy", "link<wbr>.rate"):
+    for words in (
+        "100mbit",
+        "1gbit",
+        "not run",
+        "degraded",
+        "1 of them degraded: drawn hollow",
+        "the &lt;cores&gt; were busy",
+        "link<wbr>.rate",
+    ):
         assert words in html
     (figures,) = re.findall(r'id="figures">(.*?)</script>', html, re.DOTALL)
     drawn = set(json.loads(figures))

@@ -1,6 +1,7 @@
 """Measured points and their theory: valid plotly, one line for each combination, units that a person reads."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,39 @@ def test_predicted_and_measured_are_never_drawn_alike(
     for trace in traces:
         named = trace["name"] if trace["x"] == [None] else trace["hovertemplate"]
         if "predicted" in named or "measured" in named:
-            hollow = "-open" in trace.get("marker", {}).get("symbol", "")
+            hollow = "-open" in str(trace.get("marker", {}).get("symbol", ""))
             drawn["predicted" in named].add(hollow)
     assert drawn == {True: {True}, False: {False}}, "hollow, or filled"
+
+
+@pytest.mark.parametrize("make", [plots.iteration, plots.allreduce, plots.scaling])
+def test_degraded_points_are_hollow_and_no_others(summary: Summary, make: Callable[[Comparison], Any]) -> None:
+    degraded = summary.model_copy(update={"outcome": "degraded", "reasons": ["because"]})
+
+    def drawn(settings: list[dict[str, Any]], **axes: Any) -> list[dict[str, Any]]:
+        whole = comparison(settings, summary, **axes)
+        points = (replace(whole.points[0], runs=(degraded,)), *whole.points[1:])
+        figure = make(replace(whole, points=points))
+        go.Figure(**figure)
+        assert "degraded: hollow" in [trace["name"] for trace in figure["data"]]
+        assert "degraded: hollow" not in [trace["name"] for trace in make(whole)["data"]]
+        return [trace for trace in figure["data"] if ", measured, " in trace.get("hovertemplate", "")]
+
+    (line,) = drawn([{"link.rate": rate} for rate in ("1mbit", "2mbit", "4mbit")])
+    assert line["marker"]["symbol"] == ["circle-open", "circle", "circle"]
+    assert line["customdata"] == ["1mbit (degraded)", "2mbit", "4mbit"]
+    (bars,) = drawn(TOGETHER, axes=(("collective", "stack"),))
+    first, second = bars["marker"]["color"]
+    assert first == "rgba(0,0,0,0)"
+    assert second == bars["marker"]["line"]["color"]
+    assert bars["marker"]["line"]["width"] == [2, 0]
+
+
+def test_the_parts_of_a_degraded_points_iteration_are_called_so(summary: Summary) -> None:
+    degraded = summary.model_copy(update={"outcome": "degraded", "reasons": ["because"]})
+    figure = plots.breakdown(comparison([{"seed": 1}, {"seed": 2}], degraded))
+    assert figure is not None
+    assert figure["data"][0]["y"] == ["1 (degraded)", "2 (degraded)"]
 
 
 def test_what_varies_together_is_one_axis_of_names(summary: Summary) -> None:

@@ -1,0 +1,32 @@
+"""Which results of a question may stand for a run that would be made here and now.
+
+A result is the answer of one spec, one version of the code, one machine and one meaning of its numbers. Where one of
+them is another, the number may be another, and nobody would see why.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from testbed.errors import SpecError
+from testbed.store.documents import Origin, origin, recorded_schema_version
+
+Reuse = Literal["same", "any", "none"]
+"""Of the results that a spec has: those of this code, machine and schema; all of them; none."""
+
+
+def unlike(record: Path, here: Origin) -> tuple[str, ...]:
+    """In what a record differs from what would be made here now, its spec apart: nothing where it may be reused."""
+    from testbed.record.summary import SCHEMA_VERSION  # commands name what there is without the models
+
+    try:
+        made, schema_version = origin(record), recorded_schema_version(record)
+    except SpecError:
+        return ("a record that does not say where it was made",)
+    found = []
+    if made.machine != here.machine:
+        found.append(f"another machine ({made.machine})")
+    if made.code != here.code:
+        found.append("another version of the code or its packages")
+    if schema_version != SCHEMA_VERSION:
+        found.append(f"another schema (version {schema_version})")
+    return tuple(found)

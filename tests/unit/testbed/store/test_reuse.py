@@ -1,0 +1,57 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.store.documents import Origin, origin_here
+from testbed.store.reuse import unlike
+from testbed.system import environment
+
+SOURCE = Path("tests/records/version_3")
+
+
+def made_here(directory: Path, **changes: Any) -> Path:
+    """A record of this machine and code, but for what is changed."""
+    path = shutil.copytree(SOURCE, directory / "record")
+    (path / "environment.json").write_text(json.dumps({**environment.describe(), **changes}))
+    return path
+
+
+@pytest.fixture
+def here() -> Origin:
+    return origin_here()
+
+
+def test_what_was_made_here_by_this_code_may_be_reused(tmp_path: Path, here: Origin) -> None:
+    assert unlike(made_here(tmp_path, load_average=[9, 9, 9], commit="another, of the same sources"), here) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kernel": "1.2.3"}, "another machine (.* Linux 1.2.3)"),
+        ({"num_cores": 640}, "another machine (.* 640 cores"),
+        ({"code_sha256": "0" * 64}, "another version of the code"),
+        ({"python": "2.7"}, "another version of the code or its packages"),
+        ({"packages": {"torch": "1.0"}}, "another version of the code or its packages"),
+    ],
+)
+def test_another_machine_and_another_code_are_named(
+    tmp_path: Path, here: Origin, changes: dict[str, Any], words: str
+) -> None:
+    (found,) = unlike(made_here(tmp_path, **changes), here)
+    assert words.partition("(")[0] in found
+
+
+def test_another_schema_is_named(tmp_path: Path, here: Origin) -> None:
+    path = made_here(tmp_path)
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "schema_version": 2}))
+    assert unlike(path, here) == ("another schema (version 2)",)
+
+
+def test_records_that_do_not_say_which_code_made_them_are_not_taken_for_this_ones(here: Origin) -> None:
+    assert "another version of the code or its packages" in unlike(SOURCE, here)
+    assert unlike(Path("nowhere"), here) == ("a record that does not say where it was made",)
