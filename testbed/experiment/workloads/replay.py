@@ -160,6 +160,7 @@ class GraphReplay(Replay):
     """
 
     entry: ClassVar[str] = "testbed.worker.graph_replay:work"
+    reads_data: ClassVar[bool] = False
     preload: ClassVar[Sequence[str]] = (
         "torch",
         "torch.distributed",
@@ -179,6 +180,10 @@ class GraphReplay(Replay):
         """The file's."""
         assert isinstance(self.trace, WrittenGraph), "a table of layers is a Replay"
         return _graph(self.trace.graph)
+
+    def batch_samples(self) -> int | None:
+        """None: a graph has no samples."""
+        return None
 
     def timed_layers(self) -> LayerTable | None:
         """None: a graph has no layers."""
