@@ -20,6 +20,7 @@ class WorkerStorage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     address: str
+    port: int
     start_bytes: int
     """By this worker, before it starts."""
     reads_at_start: bool
@@ -36,6 +37,7 @@ class StorageConfiguration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     address: str
+    port: int
     num_workers: int
     disk_bps: float | None
     """Virtual, as a worker's times; None: it reads in no time."""

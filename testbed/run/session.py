@@ -28,7 +28,7 @@ from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks
 from testbed.errors import RunFailedError
 from testbed.experiment.slowdowns.base import SLOWDOWNS
-from testbed.experiment.storage.base import STORAGE_ENTRY, STORAGE_NODE
+from testbed.experiment.storage.base import STORAGE_ENTRY, STORAGE_NODE, STORAGE_PORT
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.hosts.spawn import log_tail
@@ -189,6 +189,7 @@ class Session:
     def _start_storage(self, storage: StoragePlan) -> Process:
         configuration = StorageConfiguration(
             address=storage.port.address,
+            port=STORAGE_PORT,
             num_workers=self.plan.experiment.workers,
             disk_bps=storage.requested.disk_bps,
             dilation=self.plan.clock.dilation,
@@ -205,6 +206,7 @@ class Session:
             return None
         return WorkerStorage(
             address=storage.port.address,
+            port=STORAGE_PORT,
             start_bytes=storage.start.payload_bytes[rank],
             reads_at_start=storage.reads_at_start,
             batch_bytes=storage.batch.payload_bytes[rank],

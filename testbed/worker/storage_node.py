@@ -17,8 +17,6 @@ from testbed.control.worker import StorageConfiguration
 from testbed.experiment.clock import Clock
 from testbed.experiment.storage.base import REQUEST_BYTES
 
-PORT: Final = 5150
-"""Below the ports that the kernel gives to connections, and below those of background traffic."""
 _MAX_BLOCK_BYTES: Final = 256 * 1024
 _MIN_BLOCK_BYTES: Final = 16 * 1024
 _BLOCK_S: Final = 5e-3
@@ -31,7 +29,9 @@ def main(configuration_json: str) -> None:
     clock = Clock(configuration.dilation)
     disk_bps = configuration.disk_bps
     disk = Disk(None if disk_bps is None else clock.real_bps(disk_bps) / 8)
-    with socket.create_server((configuration.address, PORT), backlog=configuration.num_workers) as listener:
+    with socket.create_server(
+        (configuration.address, configuration.port), backlog=configuration.num_workers
+    ) as listener:
         serve(listener, disk, configuration.num_workers)
 
 

@@ -14,7 +14,6 @@ from typing import Final
 
 from testbed.control.worker import WorkerStorage
 from testbed.experiment.storage.base import REQUEST_BYTES, STORAGE_NODE
-from testbed.worker.storage_node import PORT
 
 OnRead = Callable[[str, float, float, int], None]
 """What was read for, from when to when (CLOCK_MONOTONIC), and how many bytes it were."""
@@ -31,7 +30,7 @@ class StorageLostError(ConnectionError):
 class StorageReader:
     """The worker's connection; one reading at a time."""
 
-    def __init__(self, address: str, timeout_s: float, on_read: OnRead, port: int = PORT) -> None:
+    def __init__(self, address: str, port: int, timeout_s: float, on_read: OnRead) -> None:
         """Connects, for so many wall seconds if need be: the node may be starting yet. Raises StorageLostError."""
         self._on_read = on_read
         self._timeout_s = timeout_s
@@ -185,7 +184,7 @@ def worker_input(storage: WorkerStorage | None, timeout_s: float, on_read: OnRea
         return
     with ExitStack() as stack:
         executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="read ahead"))
-        reader = StorageReader(storage.address, timeout_s, on_read)
+        reader = StorageReader(storage.address, storage.port, timeout_s, on_read)
         stack.callback(reader.close)  # before the executor waits for what it reads
         batches: Input = InMemory()
         if storage.batch_bytes and storage.prefetch:

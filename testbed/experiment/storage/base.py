@@ -16,6 +16,8 @@ from transports.units import Rate, format_rate
 STORAGE_NODE: Final = "d0"
 STORAGE_ENTRY: Final = "testbed.worker.storage_node:main"
 """What serves there."""
+STORAGE_PORT: Final = 5150
+"""Below the ports that the kernel gives to connections, and below those of background traffic."""
 REQUEST_BYTES: Final = 8
 """Of a request: how many bytes are wanted."""
 MIN_DISK_BPS: Final = 1e6

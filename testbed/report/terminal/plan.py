@@ -173,9 +173,8 @@ def _render_storage(storage: StoragePlan, console: Console) -> None:
         total = format_size(sum(storage.start.payload_bytes))
         console.print(f"  {total} to read, for at least {storage.start.least_s:.4g} s", highlight=False)
     if any(storage.batch.payload_bytes):
-        size = format_size(storage.batch.payload_bytes[0])
-        text = f"  {size} for each worker's batch; all of an iteration's take at least {storage.batch.least_s * 1e3:.4g} ms"
-        console.print(text, highlight=False)
+        size, least_ms = format_size(storage.batch.payload_bytes[0]), 1e3 * storage.batch.least_s
+        console.print(f"  {size} for each worker's batch; everybody's take at least {least_ms:.4g} ms", highlight=False)
 
 
 def _expected(direction: Direction) -> str:
