@@ -108,7 +108,7 @@ def _serve(connection: socket.socket, disk: Disk) -> None:
     # blocks nevertheless leave in full segments, they are whole numbers of these.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     segment_bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-    block_bytes = disk.block_bytes // segment_bytes * segment_bytes
+    block_bytes = max(1, disk.block_bytes // segment_bytes) * segment_bytes
     block = memoryview(bytes(block_bytes))
     while (request := _request(connection)) is not None:
         for there_s, size in read_ahead(disk, block_sizes(request, block_bytes)):
