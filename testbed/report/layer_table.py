@@ -35,7 +35,7 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
     Of backward it is known when each bucket was handed over, which is when its last layer was through; the layers of a
     bucket share what lies between two as the workload says, and so do those of the forward pass. A layer's
     communication is its share, by bytes, of the time in which its bucket was in service. Loading a batch is a part of
-    the forward pass where the host does it; what an iteration waits for, because a table or the storage says so, is not.
+    the forward pass where the host does it; what an iteration waits for because a table or the storage says so is not.
     """
     assert isinstance(experiment.workload, Iterative), "of layers"
     declared = experiment.workload.layer_table()

@@ -9,8 +9,8 @@ that a slow network holds the disk back and not the other way round.
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Final
 
 from testbed.control.worker import StorageConfiguration
@@ -19,6 +19,8 @@ from testbed.experiment.storage.base import REQUEST_BYTES
 
 _MAX_BLOCK_BYTES: Final = 256 * 1024
 _MIN_BLOCK_BYTES: Final = 16 * 1024
+_NUM_UNDER_WAY: Final = 2
+"""Blocks of a connection."""
 _BLOCK_S: Final = 5e-3
 """Of a disk's time: short beside what is measured, long beside a wake-up."""
 
@@ -70,13 +72,12 @@ def block_sizes(num_bytes: int, block_bytes: int) -> Iterator[int]:
 
 def read_ahead(disk: Disk, sizes: Iterator[int]) -> Iterator[tuple[float, int]]:
     """When each block is there, and its size; the one behind it is being read by then."""
-    begun = ((disk.read(size), size) for size in sizes)
-    last = None
-    for each, following in pairwise(begun):
-        last = following
-        yield each
-    if last is not None:
-        yield last
+    under_way: deque[tuple[float, int]] = deque()
+    for size in sizes:
+        under_way.append((disk.read(size), size))
+        if len(under_way) == _NUM_UNDER_WAY:
+            yield under_way.popleft()
+    yield from under_way
 
 
 def serve(listener: socket.socket, disk: Disk, num_workers: int) -> None:

@@ -30,10 +30,10 @@ def stages(*rows: tuple[int, str, float, float, int]) -> pl.DataFrame:
 
 def job(**changes: Any) -> Any:
     rows = iterations(
-        iteration(0, 21.0, phase="warmup", host_to_device_end_s=21.5),
-        iteration(1, 21.25, phase="warmup"),
-        iteration(0, 28.5),
-        iteration(1, 28.75),
+        iteration(0, 21.0, phase="warmup", host_to_device_end_s=21.5, optimizer_end_s=27.75),
+        iteration(1, 21.25, phase="warmup", optimizer_end_s=28.0),
+        iteration(0, 28.5, optimizer_end_s=35.25),
+        iteration(1, 28.75, optimizer_end_s=35.5),
     )
     found = stages(
         (0, "start", 1.0, 3.5, 0),
@@ -60,7 +60,7 @@ def test_stages_are_of_the_job_and_what_is_left_is_said() -> None:
     assert found.host_to_device_s == pytest.approx(0.125), "of one worker in one iteration, mean over workers"
     assert found.forward_s == pytest.approx(1.5 - 0.125)
     assert found.backward_s == pytest.approx(4.0)
-    assert found.update_s == pytest.approx(1.0)
+    assert found.update_s == pytest.approx(1.5)
     stages_s = found.input_s + found.host_to_device_s + found.forward_s + found.backward_s + found.update_s
     assert found.waiting_s + found.communication_s == pytest.approx(6.0)
     total_s = found.start_s + found.reading_s + stages_s + found.waiting_s + found.communication_s

@@ -3,6 +3,7 @@ import threading
 import time
 from itertools import islice
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,11 +23,11 @@ class Clock:
 def test_a_disk_reads_one_block_after_the_other_whoever_asks() -> None:
     clock = Clock()
     disk = Disk(1000.0, clock)
-    assert [disk.read(100), disk.read(50)] == [10.1, 10.15]
+    assert [disk.read(100), disk.read(50)] == pytest.approx([10.1, 10.15])
     clock.now_s = 10.12
-    assert disk.read(50) == 10.2, "behind the one before"
+    assert disk.read(50) == pytest.approx(10.2), "behind the one before"
     clock.now_s = 11.0
-    assert disk.read(100) == 11.1, "it was idle"
+    assert disk.read(100) == pytest.approx(11.1), "it was idle"
 
 
 def test_a_disk_without_a_rate_takes_no_time() -> None:
@@ -38,9 +39,11 @@ def test_a_connection_has_two_blocks_under_way_at_most() -> None:
     clock = Clock()
     disk = Disk(1000.0, clock)
     blocks = read_ahead(disk, iter([100, 100, 100, 50]))
-    assert next(blocks) == (10.1, 100)
-    assert disk.read(0) == 10.2, "the second is being read, the third is not"
-    assert list(blocks) == [(10.2, 100), (10.3, 100), (10.35, 50)]
+    assert next(blocks) == pytest.approx((10.1, 100))
+    assert disk.read(0) == pytest.approx(10.2), "the second is being read, the third is not"
+    times_s, sizes = zip(*blocks, strict=True)
+    assert times_s == pytest.approx((10.2, 10.3, 10.35))
+    assert sizes == (100, 100, 50)
 
 
 @given(st.lists(st.integers(1, 1000), max_size=5))

@@ -75,12 +75,12 @@ def test_a_node_that_says_nothing_is_lost(listener: socket.socket) -> None:
 def test_a_node_that_closes_is_lost(listener: socket.socket) -> None:
     reader = StorageReader("127.0.0.1", port_of(listener), 5.0, lambda *_: None)
     connection, _ = listener.accept()
-    connection.recv(8)
     connection.sendall(b"abc")
-    connection.close()
+    connection.shutdown(socket.SHUT_WR)
     with pytest.raises(StorageLostError, match="closed the connection"):
         reader.read(77, "reading")
     reader.close()
+    connection.close()
 
 
 def test_a_node_that_is_not_there_is_waited_for_and_then_lost() -> None:

@@ -41,11 +41,11 @@ def test_a_spec_says_it_and_says_it_again(kind: str) -> None:
 @settings(max_examples=100)
 @given(num_bytes=st.integers(1, 10**9), num_workers=st.integers(1, 64))
 def test_parts_are_alike_and_make_the_whole(num_bytes: int, num_workers: int) -> None:
-    partitioned = storage("partitioned_read", data=num_bytes)
+    partitioned = storage("partitioned_read", data=f"{num_bytes}B")
     parts = [partitioned.start_bytes(rank, num_workers) for rank in range(num_workers)]
     assert sum(parts) == num_bytes
     assert max(parts) - min(parts) <= 1
-    full = storage("full_read", data=num_bytes)
+    full = storage("full_read", data=f"{num_bytes}B")
     assert {full.start_bytes(rank, num_workers) for rank in range(num_workers)} == {num_bytes}
 
 
