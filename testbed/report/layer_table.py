@@ -74,6 +74,7 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
         input_s=declared.input_s,
         host_to_device_s=declared.host_to_device_s,
         batch_size=declared.batch_size,
+        recorded_on=declared.recorded_on,
     )
 
 

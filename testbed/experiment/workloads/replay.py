@@ -145,7 +145,10 @@ class Replay(Replayed):
 
     def origin(self) -> str:
         """The network and the device, or the file."""
-        if isinstance(self.trace, WrittenTrace | WrittenGraph):
+        if isinstance(self.trace, WrittenTrace):
+            recorded_on = self.layer_table().recorded_on
+            return f"{self.trace.file} (recorded on {recorded_on})" if recorded_on else self.trace.file
+        if isinstance(self.trace, WrittenGraph):
             return self.trace.file
         device = DEVICES[self.device or _DEFAULT_DEVICE]
         measured = "that device's totals" if self.trace in device.totals else "the rate of ResNet-50 there"
