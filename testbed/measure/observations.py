@@ -46,3 +46,10 @@ class Observations:
     """By rank: a command's exit status, and when it ended (CLOCK_MONOTONIC)."""
     hints: list[str] = field(default_factory=list)
     """What a reader of the results should know of the command."""
+
+    @property
+    def reading_s(self) -> float:
+        """How long workers read before the first iteration, in wall seconds; 0 where they had nothing to read."""
+        if "read" not in self.barriers:
+            return 0.0
+        return self.barriers["read"].arrived_s - self.barriers["started"].released_s

@@ -121,6 +121,8 @@ class Recorder(Listener):
         reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
         if (name in {"measure", "done"} or reading) and self.sampler is not None:
             self._observations.window[name] = Snapshot.take(self.sampler)
+        if reading and name == "started":
+            self._progress.phase("read data")
         if name == "done" and self.sampler is not None:
             self._observations.foreign_changes = self.sampler.end_watching()
         if name == "measure" and self._plan.experiment.workload.judged_by_links_alone():

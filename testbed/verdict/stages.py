@@ -92,9 +92,9 @@ def storage_summary(facts: Facts) -> StorageSummary | None:
     storage = facts.storage
     if storage is None:
         return None
-    window = facts.window
     batches = facts.stages.filter(pl.col("stage") == "batch")
-    if window is not None:
+    if {"measure", "done"} <= facts.barriers.keys():  # between them one for each iteration
+        window = facts.barriers["measure"].released_s, facts.barriers["done"].arrived_s
         batches = batches.filter(pl.col("end_s").is_between(*window))
     took_s = (batches["end_s"] - batches["begin_s"]).to_numpy().sum()
     num_batches = facts.num_workers * facts.iterations.filter(pl.col("phase") == "measured")["index"].n_unique()

@@ -125,8 +125,8 @@ def test_a_storage_node_that_waits_for_cores_is_judged(share: float, outcome: st
 
 
 def test_batches_are_counted_in_the_measured_iterations() -> None:
-    batches = stages((0, "batch", 10.0, 11.0, 9), (0, "batch", 11.0, 11.5, 9), (1, "batch", 1.0, 2.0, 9))
-    found = storage_summary(facts(storage=STORAGE, stages=batches))
+    batches = stages((0, "batch", 29.0, 30.0, 9), (0, "batch", 30.0, 30.5, 9), (1, "batch", 20.0, 28.0, 9))
+    found = storage_summary(job(stages=batches))
     assert found is not None
     assert found.batch_read_s == pytest.approx(1.5 / 2), "pieces of one are added; the third came before"
     assert storage_summary(facts()) is None
