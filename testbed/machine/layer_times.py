@@ -2,7 +2,7 @@
 
 A layer is a module that has parameters of its own; what follows it without any (activations, pooling) counts as its
 part. Of forward, moments are when each layer begins; of backward, when the last gradient of each layer is there. On the
-processor they are the clock's, on a GPU events in its stream, so that it is asked for nothing while it computes.
+processor they are the clock's, on a GPU events in its stream, so that nothing waits for it while it computes.
 """
 
 import importlib
@@ -176,14 +176,14 @@ def _inputs(recording: Recording) -> "torch.Tensor":
     return made.pin_memory() if recording.device.startswith("cuda") else made
 
 
-Mark = TypeVar("Mark")
+Moment = TypeVar("Moment")
 
 
-class Stopwatch(Generic[Mark]):
+class Stopwatch(Generic[Moment]):
     """Notes moments of the device that computes."""
 
     @abstractmethod
-    def mark(self) -> Mark:
+    def mark(self) -> Moment:
         """Now."""
 
     @abstractmethod
@@ -191,7 +191,7 @@ class Stopwatch(Generic[Mark]):
         """Return when all that was marked has passed."""
 
     @abstractmethod
-    def between_s(self, begin: Mark, end: Mark) -> float:
+    def between_s(self, begin: Moment, end: Moment) -> float:
         """Seconds, of marks that have passed."""
 
 
@@ -213,7 +213,7 @@ class _Events(Stopwatch["torch.cuda.Event"]):
     def mark(self) -> "torch.cuda.Event":
         import torch
 
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -242,14 +242,14 @@ class _Iteration:
 
 
 @dataclass(slots=True)
-class _Timer(Generic[Mark]):
+class _Timer(Generic[Moment]):
     """One model's."""
 
     model: "nn.Module"
     layers: Sequence[_ModelLayer]
-    stopwatch: Stopwatch[Mark]
-    begins: dict[int, Mark] = field(default_factory=dict)
-    ready: dict[int, Mark] = field(default_factory=dict)
+    stopwatch: Stopwatch[Moment]
+    begins: dict[int, Moment] = field(default_factory=dict)
+    ready: dict[int, Moment] = field(default_factory=dict)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -257,7 +257,10 @@ class _Timer(Generic[Mark]):
         handles = []
         for number, layer in enumerate(self.layers):
             handles.append(layer.module.register_forward_pre_hook(self._begin(number)))
-            handles += [each.register_post_accumulate_grad_hook(self._end(number)) for each in layer.parameters]
+            handles += [
+                each.register_post_accumulate_grad_hook(self._end(number))  # type: ignore[no-untyped-call]
+                for each in layer.parameters
+            ]
         try:
             yield
         finally:

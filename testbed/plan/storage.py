@@ -43,7 +43,7 @@ class StoragePlan:
 
     @property
     def pairs(self) -> dict[Hop, int]:
-        """The storage node and each worker, both ways, as the keys of a traffic."""
+        """The storage node and each worker, in both directions, as the keys of a traffic."""
         workers = participant_names(len(self.start.payload_bytes))
         return {pair: 0 for worker in workers for pair in ((STORAGE_NODE, worker), (worker, STORAGE_NODE))}
 

@@ -2,7 +2,7 @@
 
 Its link is planned, shaped, calibrated and counted as every other. What it sends is real bytes over TCP, one connection
 for each worker, and its disk is a queue of one server: blocks are read one after the other, in the order of the
-requests, whoever asked. Nothing is cached: what two workers read is read twice.
+requests, whoever sent them. Nothing is cached: what two workers read is read twice.
 """
 
 from abc import abstractmethod

@@ -28,7 +28,7 @@ class Slow(nn.Module):
             return value.clone()
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
             time.sleep(2 * ctx.seconds)
             return gradient, None
 
@@ -39,7 +39,7 @@ class Slow(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         # Backward comes to the sleep before it comes to the parameter.
-        slept: torch.Tensor = self._Sleep.apply(inputs * self.scale, self.seconds)  # type: ignore[no-untyped-call]
+        slept: torch.Tensor = self._Sleep.apply(inputs * self.scale, self.seconds)
         return slept
 
 

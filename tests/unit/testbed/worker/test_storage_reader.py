@@ -161,8 +161,8 @@ def test_whoever_reads_batches_has_one_connection_and_its_thread_from_the_beginn
     )
     found: list[Read] = []
     with worker_input(storage, 5.0, lambda *read: found.append(read)) as source:
-        before = threads()
         source.read_at_start()
+        before = threads()  # the node's own among them
         source.batches.take(time.monotonic())
         source.batches.computing_from(time.monotonic())
         source.batches.settle()
