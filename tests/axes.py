@@ -9,6 +9,7 @@ from testbed.experiment.fusion.base import FUSIONS
 from testbed.experiment.placements.base import PLACEMENTS
 from testbed.experiment.runtimes.base import RUNTIMES
 from testbed.experiment.slowdowns.base import SLOWDOWNS
+from testbed.experiment.storage.base import STORAGES
 from testbed.experiment.switch_modes.base import SWITCH_MODES
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.experiment.topologies.base import TOPOLOGIES
@@ -30,6 +31,7 @@ AXES: Final[tuple[Registry[Any], ...]] = (
     RUNTIMES,
     SLOWDOWNS,
     BACKGROUNDS,
+    STORAGES,
     WORKLOADS,
     FUSIONS,
     SYNCHRONISATIONS,

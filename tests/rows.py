@@ -15,6 +15,7 @@ def iteration(
         "index": index,
         "start_s": start_s,
         "data_end_s": start_s + 0.25,
+        "host_to_device_end_s": changes.get("data_end_s", start_s + 0.25),
         "forward_end_s": start_s + 1,
         "backward_compute_end_s": start_s + 3,
         "backward_end_s": start_s + 6,

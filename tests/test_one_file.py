@@ -307,6 +307,27 @@ class Toy(Synchronisation):
         {"synchronisation": "toy_synchronisation"},
         "tests/unit/testbed/experiment/synchronisation/test_base.py",
     ),
+    "toy_storage": (
+        "testbed/experiment/storage",
+        '''
+from testbed.experiment.storage.base import STORAGES, Storage
+
+
+@STORAGES.register
+class Toy(Storage):
+    """The first worker reads for all."""
+
+    def start_bytes(self, rank, num_workers):
+        """A kilobyte for each."""
+        return 0 if rank else 1000 * num_workers
+
+    def text(self):
+        """Who reads what."""
+        return "the first worker reads for all"
+''',
+        {"storage": "toy_storage"},
+        "tests/unit/testbed/experiment/storage/test_base.py",
+    ),
     "toy_switch": (
         "testbed/experiment/switch_modes",
         '''

@@ -63,9 +63,11 @@ def load_table(trace: str, batch_size: int | None) -> Loaded:
     """A network's table, or a file's. Raises SpecError."""
     from testbed.traces.formats.base import read_table
 
-    return _network(trace, batch_size) or Loaded(
-        read_table(_path(trace, batch_size)), Path(trace).name, f"from {trace}"
-    )
+    if (found := _network(trace, batch_size)) is not None:
+        return found
+    table = read_table(_path(trace, batch_size))
+    source = f"recorded on {table.recorded_on}, batch {table.batch_size}" if table.recorded_on else f"from {trace}"
+    return Loaded(table, Path(trace).name, source)
 
 
 def _network(trace: str, batch_size: int | None) -> Loaded | None:
@@ -238,6 +240,74 @@ def schedule(
         graph = schedule_graph(COLLECTIVES.parse(collective), operation, ranks, count, element_type)  # type: ignore[arg-type]  # checked there
         written = TRACE_FORMATS.parse(format_)
     _write(written, graph, output)
+
+
+@commands.command("record", epilog=EPILOG, short_help="Time a model's layers on this machine.")
+def record(
+    output: _Output,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="cnn, which the workload `training` trains; or MODULE:FUNCTION, which returns a torch.nn.Module: "
+            "torchvision.models:resnet50, or a file of yours here.",
+            show_default=False,
+        ),
+    ],
+    batch_size: Annotated[
+        int, typer.Option("--batch", "--batch-size", min=1, max=65536, help="Samples of an iteration.")
+    ] = 32,
+    sample: Annotated[
+        str | None,
+        typer.Option("--sample", help="The shape of one sample: 3x224x224, or 128 of a sequence.", show_default=False),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", min=1, help="Samples are whole numbers below this one.", show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1.")] = "cpu",
+    iterations: Annotated[int, typer.Option("--iterations", min=3, max=10_000, help="Timed ones.")] = 10,
+    warmup: Annotated[int, typer.Option("--warmup", min=1, max=10_000, help="Iterations before them.")] = 3,
+) -> None:
+    """Time the layers of a model on this machine, with real forward and backward passes, and write a table of layers
+    that `workload: replay` takes, marked with the device's name. Times are medians over iterations; the optimizer is
+    SGD with momentum; copying to the device is timed where it is not the processor.
+
+    Examples:
+
+      testbed trace record cnn.txt --model cnn --batch 64
+      testbed trace record resnet50.txt --model torchvision.models:resnet50 --sample 3x224x224 --device cuda
+      testbed run SPEC --set 'workload={kind: replay, trace: cnn.txt}'
+    """
+    from testbed.machine.layer_times import Recording, imported, record_layers, shipped
+    from testbed.traces.formats.base import TRACE_FORMATS
+
+    known = shipped(model)
+    if known is None and ":" not in model:
+        raise SpecError(f"--model: {model!r} is no model; allowed: cnn, or MODULE:FUNCTION that returns one")
+    if known is not None and (sample is not None or tokens is not None):
+        raise SpecError(f"--sample, --tokens: {model} has samples of its own; leave them out")
+    if known is None and sample is None:
+        raise SpecError("--sample: required: the shape of one sample of this model, such as 3x224x224")
+    recording = Recording(
+        model=model,
+        make=imported(model) if known is None else known.make,
+        sample_shape=_shape(sample or "") if known is None else known.sample_shape,
+        num_tokens=tokens,
+        batch_size=batch_size,
+        device=device,
+        num_iterations=iterations,
+        num_warmup=warmup,
+    )
+    _write(TRACE_FORMATS.parse("layers"), record_layers(recording), output)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """`3x224x224`. Raises SpecError."""
+    sides = text.split("x")
+    if not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise SpecError(f"--sample: {text!r} is no shape; write whole numbers with an x between: 3x224x224, or 128")
+    return tuple(map(int, sides))
 
 
 @commands.command("import", epilog=EPILOG, short_help="Read a trace of any format, write it in our own.")

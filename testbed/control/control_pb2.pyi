@@ -166,6 +166,7 @@ class Event(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     @_builtins.property
     def iteration(self) -> Global___Iteration: ...
@@ -175,6 +176,8 @@ class Event(_message.Message):
     def finished(self) -> Global___Finished: ...
     @_builtins.property
     def result(self) -> Global___Result: ...
+    @_builtins.property
+    def stage(self) -> Global___Stage: ...
     def __init__(
         self,
         *,
@@ -183,12 +186,13 @@ class Event(_message.Message):
         failure: Global___Failure | None = ...,
         finished: Global___Finished | None = ...,
         result: Global___Result | None = ...,
+        stage: Global___Stage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "result", b"result", "stage", b"stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "rank", b"rank", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "finished", b"finished", "iteration", b"iteration", "kind", b"kind", "rank", b"rank", "result", b"result", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["iteration", "failure", "finished", "result"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["iteration", "failure", "finished", "result", "stage"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -231,6 +235,7 @@ class Iteration(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     SLOWDOWN_FIELD_NUMBER: _builtins.int
     DATA_END_S_FIELD_NUMBER: _builtins.int
+    HOST_TO_DEVICE_END_S_FIELD_NUMBER: _builtins.int
     PACE_S_FIELD_NUMBER: _builtins.int
     OVERRUN_S_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
@@ -261,7 +266,9 @@ class Iteration(_message.Message):
     slowdown: _builtins.float
     """how many times as long computing was made to take; 1: not at all"""
     data_end_s: _builtins.float
-    """the batch was there"""
+    """the host had the batch"""
+    host_to_device_end_s: _builtins.float
+    """it was where it is computed with"""
     pace_s: _builtins.float
     """how long computing should have lasted; 0: as long as it takes"""
     overrun_s: _builtins.float
@@ -289,12 +296,13 @@ class Iteration(_message.Message):
         staleness: _builtins.int = ...,
         slowdown: _builtins.float = ...,
         data_end_s: _builtins.float = ...,
+        host_to_device_end_s: _builtins.float = ...,
         pace_s: _builtins.float = ...,
         overrun_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "data_end_s", b"data_end_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "overrun_s", b"overrun_s", "pace_s", b"pace_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "staleness", b"staleness", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward_compute_end_s", b"backward_compute_end_s", "backward_end_s", b"backward_end_s", "buckets", b"buckets", "communication_run_queue_delay_s", b"communication_run_queue_delay_s", "cpu_s", b"cpu_s", "data_end_s", b"data_end_s", "end_s", b"end_s", "forward_end_s", b"forward_end_s", "forward_stall_s", b"forward_stall_s", "host_to_device_end_s", b"host_to_device_end_s", "index", b"index", "loss", b"loss", "num_samples", b"num_samples", "optimizer_end_s", b"optimizer_end_s", "overrun_s", b"overrun_s", "pace_s", b"pace_s", "phase", b"phase", "run_queue_delay_s", b"run_queue_delay_s", "slowdown", b"slowdown", "staleness", b"staleness", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -344,6 +352,38 @@ class Bucket(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Bucket: _TypeAlias = Bucket  # noqa: Y015
+
+@_typing.final
+class Stage(_message.Message):
+    """of a worker's life, outside its iterations' own moments"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BEGIN_S_FIELD_NUMBER: _builtins.int
+    END_S_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """start, reading, batch"""
+    begin_s: _builtins.float
+    end_s: _builtins.float
+    size_bytes: _builtins.int
+    """that were read"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        begin_s: _builtins.float = ...,
+        end_s: _builtins.float = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_s", b"begin_s", "end_s", b"end_s", "name", b"name", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stage: _TypeAlias = Stage  # noqa: Y015
 
 @_typing.final
 class Failure(_message.Message):

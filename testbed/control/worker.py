@@ -14,6 +14,36 @@ from testbed.experiment.workloads.base import ServedGroup
 from transports.channels.base import PeerStatistics
 
 
+class WorkerStorage(BaseModel):
+    """What a worker reads from the storage node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str
+    port: int
+    start_bytes: int
+    """By this worker, before it starts."""
+    reads_at_start: bool
+    """Whether any worker does."""
+    batch_bytes: int
+    """For each iteration."""
+    prefetch: bool
+    """While the batch before is computed with."""
+
+
+class StorageConfiguration(BaseModel):
+    """Everything the storage node is given when it starts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str
+    port: int
+    num_workers: int
+    disk_bps: float | None
+    """Virtual, as a worker's times; None: it reads in no time."""
+    dilation: float = 1.0
+
+
 class WorkerConfiguration(BaseModel):
     """Everything a worker is given when it registers. Plain data: JSON over the control plane."""
 
@@ -58,6 +88,10 @@ class WorkerConfiguration(BaseModel):
     """torch's intra-op threads."""
     slowdown: dict[str, object] | None = None
     """A value on the slowdown axis: this worker is a compute straggler."""
+    storage: WorkerStorage | None = None
+    """None: its data are where they are needed."""
+    launched_s: float = 0.0
+    """CLOCK_MONOTONIC when the controller began to start the workers."""
 
 
 class WorkerControl:

@@ -37,6 +37,7 @@ from testbed.experiment.host import HostSpec
 from testbed.experiment.link import MAX_MTU, MIN_GSO_BYTES, MTU, SUPERFRAME_BYTES, LinkOverride, LinkSpec
 from testbed.experiment.placements.base import PLACEMENTS, Placement
 from testbed.experiment.runtimes.base import RUNTIMES, Runtime
+from testbed.experiment.storage.base import STORAGES, Storage
 from testbed.experiment.switch_modes.base import SWITCH_MODES, SwitchMode
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS, Synchronisation
 from testbed.experiment.topologies.base import TOPOLOGIES, Topology
@@ -163,6 +164,10 @@ class Experiment(BaseModel):
     `asynchronous`, through parameter servers."""
     stack: Annotated[Stack | None, *STACKS.optional_field()] = None
     """A baseline library (`gloo`) instead of collective x channel."""
+    storage: Annotated[Storage | None, *STORAGES.optional_field()] = None
+    """Where training data are read from: a node `d0` on the network, `{kind: full_read, data: 1GiB, disk: 2gbit}`,
+    `{kind: partitioned_read, data: 1GiB}`, or `{kind: batch_read, sample: 110kB, prefetch: false}`. null: data are
+    where they are needed."""
     hosts: dict[str, HostSpec] = Field(default_factory=dict)
     """Limits and stragglers, by worker: `w0`, `w*`, `w0,w3`; later entries win. And where hosts for background traffic
     are: `x0: {at: s0}`."""

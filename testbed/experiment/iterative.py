@@ -55,6 +55,7 @@ class Iterative(AgentWorkload):
         "testbed.worker.trainer",
     )
 
+    reads_data: ClassVar[bool] = True
     contends: ClassVar[bool] = True
     """Whether workers that compute at once may hold each other up, so that each has to be seen alone."""
 
@@ -74,6 +75,10 @@ class Iterative(AgentWorkload):
     @abstractmethod
     def computing(self) -> str:
         """What of computing is real and what is paced or replayed, in a line for a reader of the numbers."""
+
+    def batch_samples(self) -> int | None:
+        """Those that the table of layers is of."""
+        return self.layer_table().batch_size
 
     def timed_layers(self) -> LayerTable | None:
         """The table of layers' times, where computing is paced or replayed; else None."""

@@ -23,6 +23,7 @@ from typing import Any, Final
 from testbed.errors import MissingRequirementError, RunFailedError
 from testbed.experiment.host import Limits
 from testbed.experiment.runtimes.docker import DEFAULT_IMAGE, DockerContainers
+from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.experiment.topologies.base import PARTICIPANTS
 from testbed.hosts.base import ProcessSpec, RuntimeDriver, Throttling
 from testbed.hosts.cgroups import (
@@ -435,9 +436,11 @@ class ContainerDriver(RuntimeDriver[DockerContainers]):
     """A container for each node that takes part; the others are namespaces."""
 
     def contained(self) -> Mapping[str, Sequence[str]]:
-        """Participants, and aggregators whose data plane is a process."""
+        """Participants, the storage node, and aggregators whose data plane is a process."""
         preload = self.plan.experiment.workload.preload
         nodes: dict[str, Sequence[str]] = {node.name: preload for node in self.plan.nodes if node.role in PARTICIPANTS}
+        if self.plan.storage is not None:
+            nodes[STORAGE_NODE] = ()
         # The kernel's data plane is loaded by root, beside the containers.
         return nodes | {each.name: () for each in self.plan.aggregators if not each.collective.plane.in_kernel}
 

@@ -198,9 +198,10 @@ def requested_bps(plan: Plan) -> float:
     While the most loaded direction is full, every other carries its share. Without a collective's schedule every
     worker sends at its rate.
     """
-    fullest_s = max(direction.balanced_s for direction in plan.directions)
+    carried = [(each, each.balanced_bytes + (each.input_bytes or 0)) for each in plan.directions]
+    fullest_s = max(8 * num_bytes / each.rate_bps for each, num_bytes in carried)
     if fullest_s > 0:
-        return sum(8 * direction.balanced_bytes / fullest_s for direction in plan.directions) / 2
+        return sum(8 * num_bytes / fullest_s for _, num_bytes in carried) / 2
     ends = {node.name for node in plan.nodes if node.role != "switch"}
     shaped = [direction for direction in plan.directions if not direction.requested.unshaped]
     return sum(direction.rate_bps for direction in shaped if direction.sender.node in ends)

@@ -1,6 +1,7 @@
 """What a run observes of its workers and links: plain data that the recorder fills and the verdict reads."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from testbed.control.worker import SwitchStatistics
 from testbed.measure.settings import SettingChange
@@ -8,12 +9,23 @@ from testbed.measure.snapshot import Snapshot
 from transports.channels.base import PeerStatistics
 
 
+class Barrier(NamedTuple):
+    """Moments of CLOCK_MONOTONIC; between the two the controller reads counters, and the workers wait for it."""
+
+    arrived_s: float
+    """The last worker had come."""
+    released_s: float
+
+
 @dataclass(kw_only=True, slots=True)
 class Observations:
     """Empty where no worker was started."""
 
     window: dict[str, Snapshot] = field(default_factory=dict)
-    """The counters at the borders of the measured window: at `measure` and at `done`."""
+    """The counters at the borders of the measured window, at `measure` and at `done`; and of reading before the first
+    iteration, at `started` and at `read`."""
+    barriers: dict[str, Barrier] = field(default_factory=dict)
+    """Those that all workers have come to."""
     foreign_changes: list[SettingChange] = field(default_factory=list)
     """Of settings, that the run has not made: from before the workers start to the end of the measured window."""
     interference: list[str] = field(default_factory=list)
@@ -28,7 +40,16 @@ class Observations:
     """By rank and peer, of channels that count their own bytes."""
     first_iteration_s: float | None = None
     """CLOCK_MONOTONIC when the first iteration of any phase began."""
+    launched_s: float | None = None
+    """CLOCK_MONOTONIC when the controller began to start the workers."""
     exits: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank: a command's exit status, and when it ended (CLOCK_MONOTONIC)."""
     hints: list[str] = field(default_factory=list)
     """What a reader of the results should know of the command."""
+
+    @property
+    def reading_s(self) -> float:
+        """How long workers read before the first iteration, in wall seconds; 0 where they had nothing to read."""
+        if "read" not in self.barriers:
+            return 0.0
+        return self.barriers["read"].arrived_s - self.barriers["started"].released_s

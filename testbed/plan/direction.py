@@ -26,10 +26,12 @@ class Direction:
     """None: the delay stage makes rate and queue as well."""
     delay_stage: DelayStage | None
     expected_bytes: int | None
-    """Per iteration, Ethernet, IP, TCP and frame headers included, acknowledgements not. None: flows that could take
-    another of several equal paths may or may not pass here."""
+    """Of gradients, per iteration, Ethernet, IP, TCP and frame headers included, acknowledgements not. None: flows that
+    could take another of several equal paths may or may not pass here."""
     balanced_bytes: float
     """The same if every switch split what it forwards evenly over equal paths."""
+    input_bytes: int | None
+    """Of batches that are read from the storage node, and of requests for them, per iteration, counted alike."""
 
     @property
     def hop(self) -> Hop:
@@ -75,4 +77,5 @@ class Direction:
             "delay_backend": None if self.delay_stage is None else self.delay_stage.backend,
             "expected_bytes": self.expected_bytes,
             "balanced_bytes": self.balanced_bytes,
+            "input_bytes": self.input_bytes,
         }

@@ -1,8 +1,9 @@
-"""Who sits where: the topology's places, given to workers' hosts, servers, traffic hosts and aggregators. Pure."""
+"""Who sits where: the topology's places, given to workers' hosts, servers, and whatever else is attached. Pure."""
 
 from testbed.errors import SpecError
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.host import traffic_hosts
+from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.experiment.topologies.base import Network
 from testbed.plan.aggregators import attached_aggregators
 
@@ -30,7 +31,21 @@ def place(experiment: Experiment) -> Network:
     attached = experiment.placement.attach(fabric.places, num_hosts + num_servers, seed=experiment.seed)
     network = fabric.network(attached, num_workers=num_workers, workers_per_host=sharing.count, num_servers=num_servers)
     network = network.with_traffic_hosts(traffic_hosts(experiment.hosts, fabric.switches))
+    network = with_storage(experiment, network)
     return network.with_aggregators(attached_aggregators(experiment, network))
+
+
+def with_storage(experiment: Experiment, network: Network) -> Network:
+    """The network with the experiment's storage node, if it has one: on the switch that the spec names, else on that of
+    the first worker's host. Raises SpecError."""
+    storage = experiment.storage
+    if storage is None:
+        return network
+    switches = [node.name for node in network.nodes if node.role == "switch"]
+    if storage.at is not None and storage.at not in switches:
+        raise SpecError(f"storage.at: {storage.at!r} is no switch; there are {', '.join(switches)}")
+    first = next(edge.second for edge in network.edges if edge.second in switches and edge.first[0] in "wh")
+    return network.with_storage(STORAGE_NODE, storage.at or first)
 
 
 def num_servers_of(experiment: Experiment) -> int:

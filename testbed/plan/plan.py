@@ -16,6 +16,7 @@ from testbed.experiment.experiment import Experiment
 from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import HostSpec, resolve_hosts
 from testbed.experiment.link import AUTO, MAX_RATE_BPS, MIN_RATE_BPS, BackendName, LinkSpec
+from testbed.experiment.storage.base import STORAGE_ENTRY, STORAGE_NODE
 from testbed.experiment.topologies.base import END_HOSTS, PARTICIPANTS, participant_names
 from testbed.experiment.workloads.base import changed_options
 from testbed.links.htb import Shaper, gso_max_segments
@@ -37,6 +38,7 @@ from testbed.plan.paths import Hop, Path, next_hops, paths
 from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import Prediction, exchange_time_s, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
+from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
 from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
@@ -93,6 +95,8 @@ class Plan:
     hosts: Mapping[str, HostSpec]
     """Limits and slowdowns, by worker, of those that have any."""
     background: tuple[Flow, ...]
+    storage: StoragePlan | None
+    """What workers read their training data from; None: data are where they are needed."""
 
     def host(self, rank: int) -> HostSpec:
         """The settings of the worker's host; none where it is not named."""
@@ -233,6 +237,7 @@ class Plan:
                 for flow in self.background
                 for role, port in (("sink", flow.target), ("source", flow.source))
             ]
+            + ([{"name": STORAGE_NODE, "host": STORAGE_NODE, "entry": STORAGE_ENTRY}] if self.storage else [])
             + [
                 {"name": f"aggregator-{each.name}", "host": each.name, "entry": "testbed.worker.aggregator:main"}
                 for each in self.aggregators
@@ -252,6 +257,7 @@ class Plan:
                 for worker, spec in self.hosts.items()
             },
             "background": [flow.to_json() for flow in self.background],
+            "storage": None if self.storage is None else self.storage.to_json(),
             "buckets": list(self.buckets),
             "exchanges": [exchange._asdict() for exchange in self.exchanges],
             "patterns": list(self.patterns),
@@ -285,7 +291,8 @@ def make_plan(
     Raises SpecError for combinations that cannot be right.
     """
     clock, dilation_reason = _clock(experiment, chosen_dilation)
-    if incompatibilities := experiment.workload.incompatibilities(experiment):
+    incompatibilities = [*experiment.workload.incompatibilities(experiment), *storage_incompatibilities(experiment)]
+    if incompatibilities:
         raise SpecError("\n".join(incompatibilities))
     exchanged_with = _exchanged_with(experiment)
     network = place(experiment)
@@ -307,9 +314,11 @@ def make_plan(
     adding = [each for each in aggregators if each.collective == experiment.collective]
     channel = experiment.channel
     delays_s = {hop: each.spec.delay_s for hop, each in requested.items()}
-    propagation_s = path_delay_s(all_paths, dict.fromkeys(all_paths, 0), delays_s)
+    besides = {node.name for node in network.nodes if node.role in ("traffic", "storage")}
+    between = {pair: 0 for pair in all_paths if besides.isdisjoint(pair)}
+    propagation_s = path_delay_s(all_paths, between, delays_s)
     latency_s = propagation_s + costs.host_latency_s
-    shaped = [each.spec for each in requested.values() if not each.spec.unshaped]
+    shaped = [each.spec for hop, each in requested.items() if not each.spec.unshaped and besides.isdisjoint(hop)]
     rate_bps = min((spec.rate_bps for spec in shaped), default=MAX_RATE_BPS)
     goodput_bps = rate_bps * channel.goodput_fraction(experiment.mtu) * costs.link_share
     queue_bytes = min((spec.queue_bytes for spec in shaped), default=DEFAULT_QUEUE_BYTES)
@@ -355,6 +364,7 @@ def make_plan(
         traffic = wire_traffic(collective, channel, world, requested_exchanges, adding, experiment.mtu)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, all_paths)
+    storage = plan_storage(experiment, ports, all_paths, {hop: each.spec.rate_bps for hop, each in requested.items()})
     unknown = unknown_hops(experiment, world, all_paths, traffic, background, aggregators)
     loads = expected_loads(all_paths, traffic, unknown)
     loads |= {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
@@ -368,12 +378,18 @@ def make_plan(
             delay_backend,
             staged=(sender.node, receiver.node) in staged,
             loads=loads,
+            storage=storage,
             experiment=experiment,
             clock=clock,
         )
         for index, (sender, receiver) in enumerate(ends)
     )
     real_directions = clock.real(directions)
+    longest_delays_s = _longest_delays_s(all_configured)
+    slowest_s = max(
+        exchange_delay_s(all_paths, traffic, adding, longest_delays_s),
+        0.0 if storage is None else path_delay_s(all_paths, storage.pairs, longest_delays_s),
+    )
     longest_s = exchange_delay_s(
         all_paths, traffic, adding, {direction.hop: direction.delay_s for direction in directions}
     )
@@ -396,9 +412,7 @@ def make_plan(
                 mtu=experiment.mtu,
                 marks=any(each.spec.ecn_bytes is not None for each in all_configured),
                 num_subflows=channel.num_subflows,
-                buffer_sysctls=buffer_sysctls(
-                    all_configured, exchange_delay_s(all_paths, traffic, adding, _longest_delays_s(all_configured))
-                ),
+                buffer_sysctls=buffer_sysctls(all_configured, slowest_s),
             )
             for node in network.nodes
         ),
@@ -440,6 +454,7 @@ def make_plan(
         traffic=traffic,
         hosts=resolve_hosts(experiment.hosts, [f"w{rank}" for rank in range(experiment.workers)]),
         background=background,
+        storage=storage,
     )
 
 
@@ -562,6 +577,7 @@ def _direction(
     *,
     staged: bool,
     loads: Mapping[Hop, tuple[int | None, float]],
+    storage: StoragePlan | None,
     experiment: Experiment,
     clock: Clock,
 ) -> Direction:
@@ -583,4 +599,5 @@ def _direction(
         delay_stage=stage,
         expected_bytes=expected,
         balanced_bytes=balanced,
+        input_bytes=0 if storage is None else storage.batch.wire_bytes.get(requested.hop, 0),
     )

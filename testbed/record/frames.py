@@ -10,7 +10,8 @@ ITERATION_SCHEMA: Final[dict[str, Any]] = {
     "phase": pl.String,
     "index": pl.Int32,
     "start_s": pl.Float64,
-    "data_end_s": pl.Float64,
+    "data_end_s": pl.Float64,  # the host had the batch
+    "host_to_device_end_s": pl.Float64,  # it was where it is computed with
     "forward_end_s": pl.Float64,
     "backward_compute_end_s": pl.Float64,
     "backward_end_s": pl.Float64,
@@ -36,12 +37,14 @@ def iteration_parts(row: Mapping[str, Any], last_s: float) -> list[tuple[str, fl
     wait for each other the row's own. What the forward pass waits for gradients is exposed communication; at its
     layers, but only the sum is known, which comes before the rest of the pass here.
     """
-    begun_s = row["data_end_s"] + row["forward_stall_s"]
+    copied_s = row["host_to_device_end_s"]
+    begun_s = copied_s + row["forward_stall_s"]
     ready_s, reduced_s = row["backward_compute_end_s"], row["backward_end_s"]
     waited_s = max(ready_s, min(last_s, reduced_s))
     parts = [
         ("data", row["start_s"], row["data_end_s"]),
-        ("exposed communication", row["data_end_s"], begun_s),
+        ("host to device", row["data_end_s"], copied_s),
+        ("exposed communication", copied_s, begun_s),
         ("forward", begun_s, row["forward_end_s"]),
         ("backward", row["forward_end_s"], ready_s),
         ("waiting for slower workers", ready_s, waited_s),
@@ -49,7 +52,7 @@ def iteration_parts(row: Mapping[str, Any], last_s: float) -> list[tuple[str, fl
         ("optimizer", reduced_s, row["optimizer_end_s"]),
         ("other", row["optimizer_end_s"], row["end_s"]),
     ]
-    optional = ("data", "waiting for slower workers", "exposed communication")
+    optional = ("data", "host to device", "waiting for slower workers", "exposed communication")
     return [part for part in parts if part[0] not in optional or part[2] > part[1]]
 
 
@@ -110,6 +113,13 @@ BACKLOG_SCHEMA: Final[dict[str, Any]] = {
     "sent_bytes": pl.Int64,
     "due_bytes": pl.Float64,  # rate x time
 }
+STAGE_SCHEMA: Final[dict[str, Any]] = {
+    "rank": pl.Int32,
+    "stage": pl.String,  # of a worker's life beside its iterations: start, reading; batch: of an iteration's input
+    "begin_s": pl.Float64,
+    "end_s": pl.Float64,
+    "size_bytes": pl.Int64,  # that were read
+}
 MACHINE_SCHEMA: Final[dict[str, Any]] = {
     "at_s": pl.Float64,
     "ticks": pl.Int64,  # cumulative, as all of these
@@ -126,4 +136,5 @@ FRAMES: Final[Mapping[str, Mapping[str, Any]]] = {
     "backlog": BACKLOG_SCHEMA,
     "machine": MACHINE_SCHEMA,
     "changes": CHANGE_SCHEMA,
+    "stages": STAGE_SCHEMA,
 }

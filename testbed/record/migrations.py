@@ -1,13 +1,17 @@
-"""What a summary of an older version says, in this version's words. Pure.
+"""What an older record says, in this version's words. Pure.
 
 This file, as the changelog, names what things were called.
 """
 
 from typing import Any, Final
 
+import polars as pl
+
 from testbed.record.summary import SCHEMA_VERSION
 
 OLDEST_VERSION: Final = 2
+LATER_FRAMES: Final = frozenset({"stages"})
+"""Tables that older records of these versions do not have."""
 
 
 def migrated(document: dict[str, Any]) -> dict[str, Any]:
@@ -22,3 +26,12 @@ def migrated(document: dict[str, Any]) -> dict[str, Any]:
     if version != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {version!r}; this version reads {OLDEST_VERSION} to {SCHEMA_VERSION}")
     return document
+
+
+def with_host_to_device(iterations: pl.DataFrame) -> pl.DataFrame:
+    """ITERATION_SCHEMA, of a record that was made before copying to the device was a stage of its own: it took no time
+    apart."""
+    if "host_to_device_end_s" in iterations.columns or "data_end_s" not in iterations.columns:
+        return iterations
+    at = iterations.columns.index("data_end_s") + 1
+    return iterations.insert_column(at, iterations["data_end_s"].alias("host_to_device_end_s"))

@@ -11,6 +11,7 @@
       backlog.parquet     one row per probe of a link whose queue held packets (BACKLOG_SCHEMA)
       machine.parquet     one row per sample of the machine's cores and network code (MACHINE_SCHEMA)
       changes.parquet     one row per setting of a link direction that changed meanwhile (CHANGE_SCHEMA)
+      stages.parquet      one row per worker and stretch of starting or reading data (STAGE_SCHEMA)
       summary.json        the contract for scripts (testbed.record.summary)
       report.html         the same for people
       captures/<link>.pcapng  where `testbed run --capture` requested it
@@ -24,7 +25,7 @@ dilation k, virtual time is wall time divided by k. Everything in `summary.json`
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,9 @@ from testbed.record.frames import (
     ITERATION_SCHEMA,
     LINK_SCHEMA,
     MACHINE_SCHEMA,
+    STAGE_SCHEMA,
 )
-from testbed.record.migrations import migrated
+from testbed.record.migrations import LATER_FRAMES, migrated, with_host_to_device
 from testbed.record.summary import Summary
 
 DOCUMENTS: Final = ("plan", "environment", "calibration")
@@ -65,13 +67,15 @@ class Record:
     backlog: pl.DataFrame
     machine: pl.DataFrame
     changes: pl.DataFrame
+    stages: pl.DataFrame
 
 
 def load(path: Path) -> Record:
     """Read a record. Raises SpecError that says which file is missing or cannot be read."""
     if not path.is_dir():
         raise SpecError(f"{path}: no such directory; give the directory of a record, as `testbed run` prints it")
-    frames, documents = [f"{name}.parquet" for name in FRAMES], [f"{name}.json" for name in DOCUMENTS]
+    frames = [f"{name}.parquet" for name in FRAMES if name not in LATER_FRAMES]
+    documents = [f"{name}.json" for name in DOCUMENTS]
     needed = ["spec.yaml", "summary.json", *documents, *frames]
     missing = [name for name in needed if not (path / name).is_file()]
     if len(missing) == len(needed):
@@ -87,12 +91,13 @@ def load(path: Path) -> Record:
         plan=_load_json(path / "plan.json"),
         environment=_load_json(path / "environment.json"),
         calibration=_load_json(path / "calibration.json"),
-        iterations=load_frame(path / "iterations.parquet", ITERATION_SCHEMA),
+        iterations=load_iterations(path / "iterations.parquet"),
         buckets=load_frame(path / "buckets.parquet", BUCKET_SCHEMA),
         links=load_frame(path / "links.parquet", LINK_SCHEMA),
         backlog=load_frame(path / "backlog.parquet", BACKLOG_SCHEMA),
         machine=load_frame(path / "machine.parquet", MACHINE_SCHEMA),
         changes=load_frame(path / "changes.parquet", CHANGE_SCHEMA),
+        stages=_load_later(path / "stages.parquet", STAGE_SCHEMA),
     )
 
 
@@ -138,10 +143,23 @@ def load_summary(path: Path) -> Summary:
         raise SpecError(f"{path}: {field}: {first['msg']}") from error
 
 
-def load_frame(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
-    """A table of a record. Raises SpecError when it cannot be read, or has other columns."""
+def load_iterations(path: Path) -> pl.DataFrame:
+    """ITERATION_SCHEMA. Raises SpecError as :func:`load_frame`."""
+    return load_frame(path, ITERATION_SCHEMA, completed=with_host_to_device)
+
+
+def _load_later(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
+    """Empty in a record that was made before there was such a table."""
+    return load_frame(path, schema) if path.exists() else pl.DataFrame(schema=dict(schema))
+
+
+def load_frame(
+    path: Path, schema: Mapping[str, Any], *, completed: Callable[[pl.DataFrame], pl.DataFrame] = lambda frame: frame
+) -> pl.DataFrame:
+    """A table of a record; `completed` gives one of an older record the columns that it lacks. Raises SpecError when it
+    cannot be read, or has other columns."""
     try:
-        frame = pl.read_parquet(path)
+        frame = completed(pl.read_parquet(path))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise SpecError(f"{path} cannot be read: {error}") from error
     if dict(frame.schema) != dict(schema):

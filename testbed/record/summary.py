@@ -97,8 +97,10 @@ class LinkSummary(_Part):
     """Counted by what shapes the link, headers included, pure acknowledgements and background traffic taken out (as far
     as they have one path; a command's acknowledgements are not known, and in it)."""
     expected_bytes: int | None
-    """What the collective's schedule sends, with headers; None: a baseline library runs and its schedule is not
-    known."""
+    """What the collective's schedule sends, with headers, and `input_bytes`; None: a baseline library runs and its
+    schedule is not known."""
+    input_bytes: int | None = 0
+    """Of these, what reads batches from the storage node; None where that could take another of several equal paths."""
     acknowledgement_bytes: int
     """Pure acknowledgements, from the kernel's count of segments without data."""
     retransmitted_bytes: int
@@ -376,6 +378,59 @@ class PaceSummary(_Part):
     """The most by which any gradient was late."""
 
 
+class StagesSummary(_Part):
+    """Where the time of the whole job went, from the launch of its workers to the end of its last iteration, in virtual
+    seconds. Sums over iterations are over all that communicate, warm-up included, and means over workers
+    (testbed.verdict.stages)."""
+
+    wall_s: float
+    """On the controller's clock, without what the testbed does for itself in between: iterations without communication,
+    reading counters."""
+    num_iterations: int
+    time_to_start_s: float
+    """`start_s` and `reading_s`."""
+    start_s: float
+    """From the launch until the last worker had started; and what sets up its communication later."""
+    reading_s: float
+    """From the storage node, before the first iteration: until the last worker had all."""
+    input_s: float
+    """That iterations waited for their batches."""
+    host_to_device_s: float
+    """That they waited for the copying of these."""
+    forward_s: float
+    backward_s: float
+    waiting_s: float
+    """For slower workers' gradients."""
+    communication_s: float
+    """That computing did not hide."""
+    update_s: float
+    """The optimizer's step."""
+    unaccounted_s: float
+    """`wall_s` less all stages: bookkeeping, and waiting in barriers."""
+
+
+class StorageSummary(_Part):
+    """What workers read from the storage node; payload, and virtual seconds."""
+
+    requested: str
+    """In words."""
+    start_bytes: int
+    """Before the first iteration, by all workers."""
+    start_least_s: float
+    """What the disk, or the most loaded link, needs for that."""
+    batch_bytes: int
+    """For each iteration, by each worker."""
+    batch_least_s: float
+    """What the disk, or the most loaded link, needs for everybody's."""
+    batch_read_s: float | None
+    """Reading one of the measured iterations, whether one waited for it or not: mean. None: there was none."""
+    num_checked: int
+    """Directions of links whose bytes before the first iteration were compared with what was read."""
+    waited_share: float
+    """For so much of the time in which it was read from, a thread of the node waited for a core, the one that waited
+    longest."""
+
+
 class Checks(_Part):
     """What was compared with the configuration, on how many of the `num_directions` of links, and what was not."""
 
@@ -418,7 +473,7 @@ class Results(_Part):
     """Forward and backward pass, until the worker's own last gradient: mean over workers and iterations, as all of
     these parts, which add up to `iteration_time_s.mean`."""
     data_time_s: float | None
-    """Loading the batch."""
+    """Until the batch is where it is computed with."""
     waiting_time_s: float | None
     """From the worker's own last gradient to the last worker's last gradient, as far as it waited."""
     exposed_communication_s: float | None
@@ -463,6 +518,10 @@ class Results(_Part):
     overhead_s: dict[str, float]
     """Wall seconds around the iterations: deploy, calibrate, start, tear_down."""
     captures: list[CaptureSummary] = []
+    stages: StagesSummary | None = None
+    """None: the run ended before its end, or its workload has no iterations of layers."""
+    storage: StorageSummary | None = None
+    """None: data are where they are needed."""
     prometheus: PrometheusSummary | None = None
     """None: none was requested, or the run ended before its end."""
     changes: list[ChangeSummary] = []

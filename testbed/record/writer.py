@@ -105,7 +105,13 @@ class RecordWriter:
         """Rows with the keys of CHANGE_SCHEMA; others are left out."""
         self._append("changes", rows)
 
-    def frame(self, name: Literal["iterations", "buckets", "links", "backlog", "machine", "changes"]) -> pl.DataFrame:
+    def append_stages(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Rows with the keys of STAGE_SCHEMA; others are left out."""
+        self._append("stages", rows)
+
+    def frame(
+        self, name: Literal["iterations", "buckets", "links", "backlog", "machine", "changes", "stages"]
+    ) -> pl.DataFrame:
         """Everything appended so far."""
         with self._flush_lock:
             self._absorb(name)

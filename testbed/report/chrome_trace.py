@@ -1,9 +1,10 @@
 """A record's events in Chrome's trace format, for ui.perfetto.dev and chrome://tracing. Pure.
 
 Format: "Trace Event Format" (Chromium project, 2016), the form with a JSON object. Times are virtual microseconds since
-the first iteration of the record began. There is a process for each worker, with a thread for computation and one for
-communication (more where a stack works on several buckets at once) and as many as are needed for buckets that wait; and
-a process for the network, with counters of each link direction, changes as instants and background flows as spans.
+the workers were started (in older records, since the first iteration began). There is a process for each worker, with a
+thread for computation, one for communication (more where a stack works on several buckets at once), one for what is
+read from the storage node, and as many as are needed for buckets that wait; and a process for the network, with
+counters of each link direction, changes as instants and background flows as spans.
 """
 
 import gzip
@@ -34,6 +35,7 @@ Event = dict[str, Any]
 _NETWORK: Final = "network"
 _CHANGES_THREAD: Final = 1
 _COMPUTE_THREAD: Final = 1
+_STORAGE_THREAD: Final = 50
 _COMMUNICATION_THREAD: Final = 100
 _WAITING_THREAD: Final = 10_000
 _PHASES: Final = {"compute_only": "compute only", "warmup": "warm-up", "measured": "iteration"}
@@ -56,6 +58,7 @@ def chrome_trace(record: Record) -> dict[str, Any]:
         raise SpecError(f"{record.path}: the run left no iteration, so that there is nothing to trace; see its logs")
     clock = _Clock(record)
     events = [
+        *_stages(record, clock),
         *_iterations(record, clock),
         *_buckets(record, clock),
         *_links(record, clock),
@@ -81,7 +84,8 @@ class _Clock:
     """From the record's wall seconds to the trace's virtual microseconds, in whole nanoseconds so that spans nest."""
 
     def __init__(self, record: Record) -> None:
-        self.start_s = float(record.iterations["start_s"].min())  # type: ignore[arg-type]
+        begins_s = [*record.stages["begin_s"].to_list(), *record.iterations["start_s"].to_list()]
+        self.start_s = float(min(begins_s))
         self.end_s = float(record.iterations["end_s"].max())  # type: ignore[arg-type]
         self._dilation = record.summary.dilation
 
@@ -120,6 +124,13 @@ def _iterations(record: Record, clock: _Clock) -> Iterator[Event]:
         for part, begin_s, end_s in iteration_parts(row, row["last_s"]):
             if end_s > begin_s:
                 yield clock.span(part, *place, begin_s, end_s)
+
+
+def _stages(record: Record, clock: _Clock) -> Iterator[Event]:
+    for row in record.stages.iter_rows(named=True):
+        reads = {"size_bytes": row["size_bytes"]} if row["size_bytes"] else {}
+        thread = _STORAGE_THREAD if reads else _COMPUTE_THREAD
+        yield clock.span(row["stage"], _worker(row["rank"]), thread, row["begin_s"], row["end_s"], **reads)
 
 
 class _Exchanges:
@@ -289,7 +300,7 @@ def _worker_thread(thread: int) -> str:
     for first, name in ((_WAITING_THREAD, "buckets that wait"), (_COMMUNICATION_THREAD, "communication")):
         if thread >= first:
             return name if thread == first else f"{name} {thread - first + 1}"
-    return "compute"
+    return "storage" if thread == _STORAGE_THREAD else "compute"
 
 
 def _network_thread(thread: int) -> str:

@@ -34,12 +34,16 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
 
     Of backward it is known when each bucket was handed over, which is when its last layer was through; the layers of a
     bucket share what lies between two as the workload says, and so do those of the forward pass. A layer's
-    communication is its share, by bytes, of the time in which its bucket was in service.
+    communication is its share, by bytes, of the time in which its bucket was in service. Loading a batch is a part of
+    the forward pass where the host does it; what an iteration waits for because a table or the storage says so is not.
     """
     assert isinstance(experiment.workload, Iterative), "of layers"
     declared = experiment.workload.layer_table()
     measured = iterations.filter(pl.col("phase") == "measured")
-    forward_s = _median(measured, pl.col("forward_end_s") - pl.col("start_s") - pl.col("forward_stall_s")) / dilation
+    storage = experiment.storage
+    waits = experiment.workload.paced() or (storage is not None and storage.reads_batches)
+    begin = "host_to_device_end_s" if waits else "start_s"
+    forward_s = _median(measured, pl.col("forward_end_s") - pl.col(begin) - pl.col("forward_stall_s")) / dilation
     backward_s = _median(measured, pl.col("backward_compute_end_s") - pl.col("forward_end_s")) / dilation
     update_s = _median(measured, pl.col("optimizer_end_s") - pl.col("backward_end_s")) / dilation
     declared_s = _ready(declared)
@@ -70,6 +74,7 @@ def table_of(experiment: Experiment, iterations: pl.DataFrame, buckets: pl.DataF
         input_s=declared.input_s,
         host_to_device_s=declared.host_to_device_s,
         batch_size=declared.batch_size,
+        recorded_on=declared.recorded_on,
     )
 
 

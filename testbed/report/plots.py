@@ -32,6 +32,7 @@ DARK_TEAL: Final = "#1d6f65"
 PURPLE: Final = "#8e6bbf"
 _PART_COLORS: Final = {
     "data": TEAL,
+    "host to device": DARK_TEAL,
     "forward": BLUE,
     "backward": NAVY,
     "waiting for slower workers": AMBER,

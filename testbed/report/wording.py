@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # the record's module imports polars, which showing progress 
         Outcome,
         PredictionSummary,
         PrometheusSummary,
+        StagesSummary,
+        StorageSummary,
         Summary,
         SynchronisationSummary,
         TenantSummary,
@@ -42,7 +44,7 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "iteration": "From a worker's start of an iteration to its start of the next: mean over workers and iterations. "
     "Its parts are those of the same iterations, and add up to it.",
     "compute": "Forward and backward pass, until the worker's own last gradient.",
-    "data": "Loading the batch.",
+    "data": "Until the batch is where it is computed with: loading, reading from the storage node, copying.",
     "waiting": "From the worker's own last gradient to the slowest worker's.",
     "exposed": "Communication that computing did not hide: from the last worker's last gradient to the last reduced.",
     "optimizer": "The optimizer's step.",
@@ -86,6 +88,20 @@ PARTS: Final[Sequence[tuple[str, str, str, str]]] = (
 )
 """Of an iteration, in the order in which they are shown: name, field of the summary, colour in a terminal,
 definition."""
+
+STAGES: Final[Sequence[tuple[str, str]]] = (
+    ("start", "start_s"),
+    ("reading", "reading_s"),
+    ("input", "input_s"),
+    ("host to device", "host_to_device_s"),
+    ("forward", "forward_s"),
+    ("backward", "backward_s"),
+    ("waiting for slower workers", "waiting_s"),
+    ("exposed communication", "communication_s"),
+    ("update", "update_s"),
+    ("none of these", "unaccounted_s"),
+)
+"""Of a whole job, in their order: name and field of the summary's `stages`."""
 
 CHANCE: Final = 0.05
 """A share that is known less well is not shown."""
@@ -353,6 +369,30 @@ def _in_tree(aggregator: "AggregatorSummary") -> str:
     above = f" for {aggregator.parent}" if aggregator.parent else ""
     in_tree = aggregator.parent or any(child.startswith("a") for child in aggregator.children)
     return f" of {', '.join(aggregator.children)}{above}" if in_tree else ""
+
+
+def stages(found: "StagesSummary") -> list[tuple[str, float]]:
+    """Name and virtual seconds of each stage of the job that there was; they add up to its whole."""
+    named = ((name, getattr(found, field)) for name, field in STAGES)
+    return [(name, time_s) for name, time_s in named if time_s]
+
+
+def stages_text(found: "StagesSummary") -> str:
+    """`from the launch to the end of 33 iterations: start 1.02 s, reading 2.1 s, ...`."""
+    listed = ", ".join(f"{name} {time_text(time_s)}" for name, time_s in stages(found))
+    return f"from the launch to the end of {found.num_iterations} iterations: {listed}"
+
+
+def storage_text(found: "StorageSummary", reading_s: float | None) -> str:
+    """What was read, how long that took, and what it needs at least."""
+    parts = [found.requested]
+    if found.start_bytes and reading_s is not None:
+        least = f"the disk or the most loaded link needs {time_text(found.start_least_s)}"
+        parts.append(f"{size_text(found.start_bytes)} in {time_text(reading_s)} ({least})")
+    if found.batch_bytes and found.batch_read_s is not None:
+        least = f"everybody's need {time_text(found.batch_least_s)}"
+        parts.append(f"{size_text(found.batch_bytes)} per batch in {time_text(found.batch_read_s)} ({least})")
+    return "; ".join(parts)
 
 
 def background_text(flow: "BackgroundSummary") -> str:

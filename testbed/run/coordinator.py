@@ -38,11 +38,17 @@ their own but name the source file, and that of a rank of MPI."""
 class Listener:
     """What a run wants to know. Nothing happens by default."""
 
+    def on_launch(self, at_s: float) -> None:
+        """The workers are started from that moment of CLOCK_MONOTONIC on."""
+
     def on_barrier(self, name: str) -> None:
         """Every worker has come to the barrier, and none has been released yet."""
 
     def on_iteration(self, rank: int, iteration: messages.Iteration) -> None:
         """A worker has done an iteration."""
+
+    def on_stage(self, rank: int, stage: messages.Stage) -> None:
+        """A worker has started, or has read data."""
 
     def on_result(self, rank: int, json: str) -> None:
         """A workload other than training has measured something."""
@@ -240,6 +246,8 @@ class Coordinator:
         kind = event.WhichOneof("kind")
         if kind == "iteration":
             self._listener.on_iteration(event.rank, event.iteration)
+        elif kind == "stage":
+            self._listener.on_stage(event.rank, event.stage)
         elif kind == "result":
             self._listener.on_result(event.rank, event.result.json)
         elif kind == "finished":

@@ -13,7 +13,7 @@ from testbed.experiment.changes import timeline
 from testbed.experiment.link import MAX_RATE_BPS
 from testbed.measure.backlog import BacklogProbe
 from testbed.measure.machine import MachineSample
-from testbed.measure.observations import Observations
+from testbed.measure.observations import Barrier, Observations
 from testbed.measure.sampler import LinkSample, LinkSampler
 from testbed.measure.snapshot import Snapshot
 from testbed.metrics.exporter import Exporter, IterationTimes
@@ -103,13 +103,26 @@ class Recorder(Listener):
         self._writer.append_changes([asdict(event) | {"at_s": event.at_s - self._epoch_s} for event in events])
         self._exporter.count_changes(events)
 
+    def on_launch(self, at_s: float) -> None:
+        """Keep it: starting counts from there."""
+        self._observations.launched_s = at_s
+
     def on_barrier(self, name: str) -> None:
-        """The borders of the measured window; and the first iteration that communicates, from which moments count."""
+        """The borders of the measured window, and of reading before the first iteration; and the first iteration that
+        communicates, from which moments count."""
+        arrived_s = time.monotonic()
+        self._on_barrier(name)
+        self._observations.barriers[name] = Barrier(arrived_s=arrived_s, released_s=time.monotonic())
+
+    def _on_barrier(self, name: str) -> None:
         if name in {"warmup", "measure"} and self.sampler is not None and not self._links.begun:
             self._links.begin(timeline(self._plan.experiment.changes))
             self.sampler.begin_background()
-        if name in {"measure", "done"} and self.sampler is not None:
+        reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
+        if (name in {"measure", "done"} or reading) and self.sampler is not None:
             self._observations.window[name] = Snapshot.take(self.sampler)
+        if reading and name == "started":
+            self._progress.phase("read data")
         if name == "done" and self.sampler is not None:
             self._observations.foreign_changes = self.sampler.end_watching()
         if name == "measure" and self._plan.experiment.workload.judged_by_links_alone():
@@ -151,6 +164,11 @@ class Recorder(Listener):
             bound_s = self._plan.clock.real_s(self._plan.prediction.schedule_bound_s) if in_step else 0.0
             times = _times(iteration, ready_s, bound_s=bound_s, dilation=self._plan.clock.dilation)
             self._exporter.observe_iteration(f"w{rank}", times, loss=iteration.loss)
+
+    def on_stage(self, rank: int, stage: messages.Stage) -> None:
+        """One row."""
+        row = self._scalars(stage)
+        self._writer.append_stages([{"rank": rank, "stage": row.pop("name"), **row}])
 
     def on_result(self, rank: int, json: str) -> None:
         """What a worker counted in the measured iterations: of an aggregating switch, of its own endpoint."""
@@ -212,8 +230,8 @@ def _times(iteration: messages.Iteration, last_s: float, *, bound_s: float, dila
     waited_for_core_s = iteration.communication_run_queue_delay_s
     waited_s = max(0.0, min(last_s, reduced_s) - ready_s)
     parts_s = {
-        "compute": ready_s - iteration.data_end_s - iteration.forward_stall_s,
-        "data": iteration.data_end_s - iteration.start_s,
+        "compute": ready_s - iteration.host_to_device_end_s - iteration.forward_stall_s,
+        "data": iteration.host_to_device_end_s - iteration.start_s,
         "waiting": waited_s,
         "exposed_communication": reduced_s - ready_s - waited_s + iteration.forward_stall_s,
         "optimizer": iteration.optimizer_end_s - reduced_s,

@@ -268,7 +268,8 @@ class _Run:
         scheduled = [change for change in self.plan.experiment.changes if isinstance(change, ScheduledChange)]
         found.num_changes_not_reached = len(scheduled) - bench.links.num_scheduled_done
         if found.observations.first_iteration_s is not None:
-            found.overhead_s["start"] = found.observations.first_iteration_s - begun_s
+            start_s = found.observations.first_iteration_s - begun_s
+            found.overhead_s["start"] = start_s - found.observations.reading_s
         found.aggregators = bench.deployment.aggregator_reports
         found.differences = bench.deployment.differences()
         self.writer.write_environment({**self.environment, "runtime": runtime, "read_back": read_back})

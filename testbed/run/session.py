@@ -16,17 +16,25 @@ from typing import Any, Final
 from testbed.calibration.cache import CalibrationCache, Mode
 from testbed.calibration.calibrate import calibrate
 from testbed.calibration.tolerances import Calibration
-from testbed.control.worker import AsynchronousServer, ServerConfiguration, WorkerConfiguration
+from testbed.control.worker import (
+    AsynchronousServer,
+    ServerConfiguration,
+    StorageConfiguration,
+    WorkerConfiguration,
+    WorkerStorage,
+)
 from testbed.deployment.deployment import Deployment, deploy
 from testbed.deployment.link_service import LinkService
 from testbed.deployment.live_links import LiveLinks
 from testbed.errors import RunFailedError
 from testbed.experiment.slowdowns.base import SLOWDOWNS
+from testbed.experiment.storage.base import STORAGE_ENTRY, STORAGE_NODE, STORAGE_PORT
 from testbed.hosts.base import Process, ProcessSpec, RunningRuntime, runtime_driver
 from testbed.hosts.clean import owned_run
 from testbed.hosts.spawn import log_tail
 from testbed.plan.aggregators import assignments_of
 from testbed.plan.plan import Plan
+from testbed.plan.storage import StoragePlan
 from testbed.run.coordinator import Coordinator, Listener
 from testbed.run.link_client import SOCKET_NAME
 from testbed.run.process_watch import RunWatch
@@ -64,20 +72,21 @@ class Session:
             self._launch(listener, stdin)
             return
         plan = self.plan
-        configurations = [self._configuration(rank) for rank in range(plan.experiment.workers)]
+        launched_s = time.monotonic()
+        configurations = [self._configuration(rank, launched_s) for rank in range(plan.experiment.workers)]
         socket_path = self.state.workers_directory / "control.sock"
         timeout_real_s = plan.clock.real_s(plan.experiment.timeout_s)
-        servers: list[Process] = []
+        servers: list[tuple[str, Process]] = []  # what each is, and its process
         processes: list[RunWatch] = []  # once all of them have been started
 
         def watch() -> None:
             self.deployment.check()
             for text in (text for each in processes for text in each.look(time.monotonic())):
                 listener.on_interference(text)
-            for server in servers:
+            for title, server in servers:
                 # One that has lost a worker is the consequence: whoever lost it too will say why.
                 if server.poll() and "PeerLostError" not in (tail := log_tail(server.log_path)):
-                    raise RunFailedError(f"parameter server {server.name} has failed:\n{tail}")
+                    raise RunFailedError(f"{title} has failed:\n{tail}")
 
         with self.links.own_changes():  # a data plane in the kernel is attached to its port
             self.deployment.start_aggregators()
@@ -94,8 +103,12 @@ class Session:
             ) as coordinator,
         ):
             stack.enter_context(self.deployment.controlled_aggregators(self.state.directory))
+            listener.on_launch(launched_s)
             for name in plan.participants[plan.experiment.workers :]:
-                servers.append(server := self._start_server(name))
+                servers.append((f"parameter server {name}", server := self._start_server(name)))
+                stack.callback(server.stop, STOP_TIMEOUT_S)
+            if plan.storage is not None:
+                servers.append((f"storage node {STORAGE_NODE}", server := self._start_storage(plan.storage)))
                 stack.callback(server.stop, STOP_TIMEOUT_S)
             for configuration in configurations:
                 rank = configuration.rank
@@ -116,9 +129,9 @@ class Session:
             coordinator.wait_registered(REGISTER_TIMEOUT_S)
             coordinator.wait_finished(timeout_s)
             self.deployment.read_aggregators()
-            for server in servers:  # they end when all workers have left them
+            for title, server in servers:  # they end when all workers have left them
                 if server.wait(timeout_real_s) != 0:
-                    raise RunFailedError(f"parameter server {server.name} did not end:\n{log_tail(server.log_path)}")
+                    raise RunFailedError(f"{title} did not end:\n{log_tail(server.log_path)}")
 
     def _launch(self, listener: Listener, stdin: int | None) -> None:
         """A command of the user's in each worker, instead of an agent of ours."""
@@ -173,6 +186,33 @@ class Session:
         self.deployment.serving[name] = server.pid
         return server
 
+    def _start_storage(self, storage: StoragePlan) -> Process:
+        configuration = StorageConfiguration(
+            address=storage.port.address,
+            port=STORAGE_PORT,
+            num_workers=self.plan.experiment.workers,
+            disk_bps=storage.requested.disk_bps,
+            dilation=self.plan.clock.dilation,
+        )
+        server = self.deployment.hosts[STORAGE_NODE].start(
+            ProcessSpec(name=STORAGE_NODE, entry=STORAGE_ENTRY, arguments=(configuration.model_dump_json(),))
+        )
+        self.deployment.serving[STORAGE_NODE] = server.pid
+        return server
+
+    def _worker_storage(self, rank: int) -> WorkerStorage | None:
+        storage = self.plan.storage
+        if storage is None:
+            return None
+        return WorkerStorage(
+            address=storage.port.address,
+            port=STORAGE_PORT,
+            start_bytes=storage.start.payload_bytes[rank],
+            reads_at_start=storage.reads_at_start,
+            batch_bytes=storage.batch.payload_bytes[rank],
+            prefetch=storage.requested.prefetches,
+        )
+
     def _asynchronous_server(self) -> AsynchronousServer | None:
         experiment = self.plan.experiment
         steps = experiment.workload.steps()
@@ -183,7 +223,7 @@ class Session:
             learning_rate=steps.learning_rate, momentum=steps.momentum, num_pushes=steps.num_steps
         )
 
-    def _configuration(self, rank: int) -> WorkerConfiguration:
+    def _configuration(self, rank: int, launched_s: float) -> WorkerConfiguration:
         experiment, port = self.plan.experiment, self.plan.port_of(f"w{rank}")
         spec, host = experiment.dump(), self.plan.host(rank)
         num_threads = max(1, (os.cpu_count() or 1) // experiment.workers)
@@ -212,6 +252,8 @@ class Session:
             store_path=str(self.state.scratch_directory / "store"),
             num_threads=min(num_threads, len(host.pinned_cores) or num_threads),
             slowdown=SLOWDOWNS.dump(host.slowdown) if host.slowdown else None,
+            storage=self._worker_storage(rank),
+            launched_s=launched_s,
         )
 
 

@@ -42,7 +42,7 @@ def describe() -> dict[str, Any]:
         "tools": {name: _said([name, "-V"]) for name in ("tc", "ip", "iptables")},
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "num_cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": os.getloadavg(),
@@ -52,7 +52,7 @@ def describe() -> dict[str, Any]:
 
 def machine() -> tuple[str, ...]:
     """Kernel and processor: what decides how fast and how exactly links are emulated."""
-    return platform.release(), platform.version(), platform.machine(), _cpu_model() or "", str(os.cpu_count())
+    return platform.release(), platform.version(), platform.machine(), cpu_model() or "", str(os.cpu_count())
 
 
 def _version(package: str) -> str | None:
@@ -80,7 +80,8 @@ def _said(argv: list[str]) -> str | None:
     return done.stdout.strip() or None
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """As the kernel has it; None where it has none."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -160,6 +160,11 @@ class _Predictor:
             raise SpecError(
                 f"synchronisation: {experiment.synchronisation.kind} is not predicted; allowed: every_iteration"
             )
+        if experiment.storage is not None and experiment.storage.reads_batches:
+            raise SpecError(
+                f"storage: {experiment.storage.kind} shares links with the gradients in every iteration, which is not "
+                "predicted; allowed: what is read before the first iteration"
+            )
         if not plan.buckets:
             raise SpecError(
                 f"workload: {experiment.workload.kind} says nothing of gradients, so there is no iteration to predict; "

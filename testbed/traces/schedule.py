@@ -21,7 +21,9 @@ class ComputeSchedule:
     update_s: float
     """The optimizer's step."""
     input_s: float
-    """The least time from one iteration's begin to the next one's: a batch is read and copied meanwhile."""
+    """Reading a batch, while the one before is computed with."""
+    host_to_device_s: float
+    """Copying it to the device, behind that."""
     needed_s: tuple[float, ...]
     """For each tensor, since the beginning of the forward pass, when its layer begins."""
     ready_s: tuple[float, ...]
@@ -36,7 +38,8 @@ class ComputeSchedule:
             forward_s=table.forward_s,
             backward_s=table.backward_s,
             update_s=table.update_s,
-            input_s=table.input_s + table.host_to_device_s,
+            input_s=table.input_s,
+            host_to_device_s=table.host_to_device_s,
             needed_s=tuple(_each_tensor(table.layers, begins_s)),
             ready_s=tuple(_each_tensor(table.layers, iter(ends_s))),
         )
@@ -53,6 +56,7 @@ class ComputeSchedule:
             backward_s=factor * self.backward_s,
             update_s=factor * self.update_s,
             input_s=factor * self.input_s,
+            host_to_device_s=factor * self.host_to_device_s,
             needed_s=tuple(factor * at_s for at_s in self.needed_s),
             ready_s=tuple(factor * at_s for at_s in self.ready_s),
         )

@@ -67,6 +67,8 @@ class LayerTable:
     """Computing of the forward pass that the trace does not assign to layers."""
     batch_size: int | None = None
     """Samples of a worker in an iteration; None if the trace does not say."""
+    recorded_on: str = ""
+    """The device that its times were recorded on, in words; empty where they are derived, or nobody says."""
 
     @property
     def forward_s(self) -> float:
@@ -102,6 +104,7 @@ class LayerTable:
             input_s=self.input_s * factor,
             host_to_device_s=self.host_to_device_s * factor,
             batch_size=None,
+            recorded_on=f"{self.recorded_on}, times multiplied by {factor:g}" if self.recorded_on else "",
         )
 
     def for_batch(self, batch_size: int) -> "LayerTable":

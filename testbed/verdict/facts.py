@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
+from testbed.measure.observations import Barrier
 from testbed.plan.prediction import Prediction
 from testbed.record.frames import (
     BUCKET_SCHEMA,
@@ -13,6 +14,7 @@ from testbed.record.frames import (
     ITERATION_SCHEMA,
     LINK_SCHEMA,
     MACHINE_SCHEMA,
+    STAGE_SCHEMA,
 )
 from testbed.record.summary import (
     AggregatorSummary,
@@ -51,8 +53,8 @@ class LinkFacts:
     measured_rate_bps: float | None
     measured_delay_s: float | None
     expected_bytes: int | None
-    """What the schedule sends over this direction in all measured iterations, headers included; None: not
-    known."""
+    """What the schedule sends over this direction in all measured iterations, headers included, and `input_bytes`;
+    None: not known."""
     class_bytes_start: int
     class_bytes_end: int
     drops_start: int
@@ -60,6 +62,8 @@ class LinkFacts:
     acknowledgement_bytes: int
     """Pure acknowledgements counted by the class in between, as far as they have only one path."""
     retransmitted_bytes: int
+    input_bytes: int | None = 0
+    """Of `expected_bytes`, what reads batches from the storage node; None: not known."""
     rate_measured_on: str | None = None
     """The direction that was measured, for all of its class."""
     may_drop: bool = False
@@ -113,6 +117,23 @@ class Quota:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StorageFacts:
+    """What workers were to read from the storage node, and whether it kept up."""
+
+    text: str
+    start_bytes: int
+    """Before the first iteration, payload, by all workers."""
+    start_least_s: float
+    """What the disk, or the most loaded link, needs for that; virtual, as the other one."""
+    batch_bytes: int
+    """For each iteration, payload, by each worker."""
+    batch_least_s: float
+    waited_share: float = 0.0
+    """Run-queue delay of the thread of the node that waited longest, over the time in which it was read from: before
+    the first iteration or in the measured ones, whichever is more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """Of a whole run, or of as much as there was. Tables are those of the record (testbed.record.frames)."""
 
@@ -135,6 +156,15 @@ class Facts:
     """Of the links."""
     machine: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MACHINE_SCHEMA))
     changes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CHANGE_SCHEMA))
+    stages: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STAGE_SCHEMA))
+    launched_s: float | None = None
+    """Seconds since the epoch when the first worker was about to be started; None: none was."""
+    barriers: Mapping[str, Barrier] = field(default_factory=dict)
+    """Those that all workers came to, in seconds since the epoch."""
+    storage: StorageFacts | None = None
+    """None: data are where they are needed."""
+    reading: Sequence[LinkFacts] = ()
+    """The links, over what is read before the first iteration; `expected_bytes` is what that puts on them."""
     num_changes_not_reached: int = 0
     links: Sequence[LinkFacts] = ()
     granule_bytes: int = 1514

@@ -40,6 +40,7 @@ from testbed.verdict.thresholds import (
     RETRANSMITTED_DEGRADED,
     RUN_QUEUE_DEGRADED,
     RUN_QUEUE_INVALID,
+    STAGES_TOLERANCE,
     STEAL_DEGRADED,
     THROTTLED_DEGRADED,
 )
@@ -160,12 +161,11 @@ def _read_back(facts: Facts, _: Results) -> Iterator[Reason]:
 
 
 def _bytes(facts: Facts, _: Results) -> Iterator[Reason]:
-    wrong = sorted((link for link in facts.links if _bytes_error(link)), key=lambda link: -abs(_bytes_error(link)))
-    yield from _about(
-        "invalid",
-        wrong,
-        f"bytes on the wire differ from the collective's schedule by more than {100 * BYTES_TOLERANCE:.0f} %",
-        lambda link: f"{link.bytes:,} bytes instead of {link.expected_bytes:,}{_percent(link)}",
+    reads = facts.storage is not None and facts.storage.batch_bytes > 0
+    schedule = "the collective's schedule and what batches were read" if reads else "the collective's schedule"
+    yield from _wrong_bytes(facts.links, f"bytes on the wire differ from {schedule}")
+    yield from _wrong_bytes(
+        facts.reading, "before the first iteration, bytes on the wire differ from what was read from the storage node"
     )
     unsure = BYTES_TOLERANCE
     yield from _about(
@@ -175,6 +175,37 @@ def _bytes(facts: Facts, _: Results) -> Iterator[Reason]:
         "training's bytes is wider there",
         lambda link: f"{link.background_uncertain_bytes:,} bytes of {link.expected_bytes:,}",
     )
+
+
+def _wrong_bytes(links: Sequence[LinkFacts], what: str) -> Iterator[Reason]:
+    yield from _about(
+        "invalid",
+        sorted((link for link in links if _bytes_error(link)), key=lambda link: -abs(_bytes_error(link))),
+        f"{what} by more than {100 * BYTES_TOLERANCE:.0f} %",
+        lambda link: f"{link.bytes:,} bytes instead of {link.expected_bytes:,}{_percent(link)}",
+    )
+
+
+def _storage(facts: Facts, _: Results) -> Iterator[Reason]:
+    share = 0.0 if facts.storage is None else facts.storage.waited_share
+    if share > RUN_QUEUE_DEGRADED:
+        grave = share > RUN_QUEUE_INVALID
+        limit = RUN_QUEUE_INVALID if grave else RUN_QUEUE_DEGRADED
+        yield Reason(
+            "invalid" if grave else "degraded",
+            f"the storage node waited for a core for {100 * share:.1f} % of the time in which it was read from (limit "
+            f"{100 * limit:.0f} %): part of reading is this machine's; use fewer workers or a lower rate",
+        )
+
+
+def _stages(_: Facts, results: Results) -> Iterator[Reason]:
+    stages = results.stages
+    if stages is not None and abs(stages.unaccounted_s) > STAGES_TOLERANCE * stages.wall_s:
+        yield Reason(
+            "note",
+            f"{100 * stages.unaccounted_s / stages.wall_s:.1f} % of the job's time is in none of its stages (limit "
+            f"{100 * STAGES_TOLERANCE:.0f} %): bookkeeping between iterations, and waiting in barriers",
+        )
 
 
 def _rates(facts: Facts, results: Results) -> Iterator[Reason]:
@@ -395,9 +426,11 @@ RULES: Final[Sequence[Rule]] = (
     _losses,
     _pace,
     _cores,
+    _storage,
     _computing_without_communication,
     _quotas,
     _background,
+    _stages,
     _others,
 )
 """Of a run that went to its end, in the order in which reasons alike in gravity are said."""

@@ -4,7 +4,7 @@ A worker's iteration lasts from its start to the start of its next one (the last
 nothing between two iterations is lost and a worker that began late is not slower for it. Its parts, in the order in
 which they come:
 
-    data             loading the batch
+    data             loading the batch, and copying it to where it is computed with
     compute          forward pass, and backward pass until the worker's own last gradient
     waiting          from there to the last worker's last gradient, as far as this worker waited
     exposed          from there until the last gradient is reduced; and what a forward pass waited for gradients
@@ -19,13 +19,15 @@ from typing import Final
 import polars as pl
 
 PARTS: Final = ("compute_s", "data_s", "waiting_s", "exposed_s", "optimizer_s", "other_s")
+DETAILS: Final = ("host_to_device_s", "forward_s", "backward_s")
+"""The part of `data_s` in which it is copied, and what `compute_s` consists of."""
 
 
 def worker_parts(
     iterations: pl.DataFrame, *, num_workers: int, phase: str = "measured", in_step: bool = True
 ) -> pl.DataFrame:
     """A row for each worker and iteration that every worker finished: rank, index, start_s, end_s, num_samples, loss,
-    slowdown (as in ITERATION_SCHEMA), and in wall seconds time_s = the sum of PARTS.
+    slowdown (as in ITERATION_SCHEMA), and in wall seconds time_s = the sum of PARTS, and DETAILS.
 
     Workers that are not `in_step` never wait for each other. Where the next forward pass waits for gradients
     (forward_stall_s), what of it lies before the last worker's last gradient of the iteration before counts as waiting.
@@ -39,24 +41,29 @@ def worker_parts(
         .with_columns(next_s=pl.col("start_s").shift(-1).over("rank").fill_null(pl.col("end_s")))
         .filter(pl.len().over("index") == num_workers)
         .with_columns(last_s=last_s)
-        .with_columns(before_s=pl.col("last_s").shift(1).over("rank").fill_null(pl.col("data_end_s")))
+        .with_columns(before_s=pl.col("last_s").shift(1).over("rank").fill_null(pl.col("host_to_device_end_s")))
     )
     stall_s = pl.col("forward_stall_s")
-    stalled_early_s = pl.min_horizontal(stall_s, pl.col("before_s") - pl.col("data_end_s")).clip(lower_bound=0)
+    stalled_early_s = pl.min_horizontal(stall_s, pl.col("before_s") - pl.col("host_to_device_end_s")).clip(
+        lower_bound=0
+    )
     waited_s = (pl.min_horizontal(pl.col("last_s"), reduced_s) - ready_s).clip(lower_bound=0)
     if not in_step:
         stalled_early_s, waited_s = 0 * stall_s, 0 * stall_s
     return (
         rows.with_columns(
             time_s=next_s - pl.col("start_s"),
-            data_s=pl.col("data_end_s") - pl.col("start_s"),
-            compute_s=ready_s - pl.col("data_end_s") - stall_s,
+            data_s=pl.col("host_to_device_end_s") - pl.col("start_s"),
+            compute_s=ready_s - pl.col("host_to_device_end_s") - stall_s,
+            host_to_device_s=pl.col("host_to_device_end_s") - pl.col("data_end_s"),
+            forward_s=pl.col("forward_end_s") - pl.col("host_to_device_end_s") - stall_s,
+            backward_s=ready_s - pl.col("forward_end_s"),
             waiting_s=waited_s + stalled_early_s,
             exposed_s=reduced_s - ready_s - waited_s + stall_s - stalled_early_s,
             optimizer_s=pl.col("optimizer_end_s") - reduced_s,
             other_s=next_s - pl.col("optimizer_end_s"),
         )
-        .select("rank", "index", "start_s", "end_s", "time_s", *PARTS, "num_samples", "loss", "slowdown")
+        .select("rank", "index", "start_s", "end_s", "time_s", *PARTS, *DETAILS, "num_samples", "loss", "slowdown")
         .sort("index", "rank")
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Final
+from itertools import starmap
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -16,9 +17,10 @@ from testbed.control.worker import SwitchStatistics
 from testbed.deployment.aggregators import AggregatorReport
 from testbed.experiment.clock import Clock
 from testbed.experiment.delay_backends.base import DelayCounters
+from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.hosts.base import Throttling
 from testbed.measure.capture import Captured
-from testbed.measure.observations import Observations
+from testbed.measure.observations import Barrier, Observations
 from testbed.measure.sampler import wire_bytes
 from testbed.measure.snapshot import Snapshot
 from testbed.plan.aggregators import exchange_delay_s
@@ -41,10 +43,11 @@ from testbed.verdict import retransmissions
 from testbed.verdict.aggregation import aggregator_summaries, losses, switched_bytes, violations
 from testbed.verdict.background import background_ends, crossed, flows_between, on_direction, summaries
 from testbed.verdict.changes import changed_directions
-from testbed.verdict.facts import End, Facts, LinkFacts, Quota
+from testbed.verdict.facts import End, Facts, LinkFacts, Quota, StorageFacts
 from testbed.verdict.machine import backlog_summary, run_queue_share
 from testbed.verdict.summarize import payload_bytes_per_iteration
 from testbed.worker.run_queue import waited_s
+from transports.channels.base import PeerStatistics
 from transports.compression.base import Exchange
 
 _NUM_NAMED: Final = 3
@@ -85,8 +88,22 @@ class RunResults:
         window = self.observations.window
         if "measure" not in window or "done" not in window:
             return []
-        start, end = window["measure"], window["done"]
-        return [self._link(direction, start, end) for direction in self.plan.directions]
+        between = _Window(window["measure"], window["done"], self.background, self.observations.endpoint_statistics)
+        return [self._link(direction, between, self._expected(direction)) for direction in self.plan.directions]
+
+    @cached_property
+    def reading(self) -> list[LinkFacts]:
+        """The same over what is read before the first iteration; none where nothing is."""
+        window, storage = self.observations.window, self.plan.storage
+        if storage is None or "started" not in window or "read" not in window:
+            return []
+        start, end = window["started"], window["read"]
+        between = _Window(start, end, flows_between(self.plan, start, end), {})
+        wire_bytes = storage.start.wire_bytes
+        return [
+            self._link(direction, between, _Expected(wire_bytes.get(direction.hop, 0), 0, 0))
+            for direction in self.plan.directions
+        ]
 
     @cached_property
     def background(self) -> list[FlowBytes]:
@@ -135,6 +152,14 @@ class RunResults:
             machine=self.writer.frame("machine"),
             changes=self.writer.frame("changes"),
             num_changes_not_reached=self.num_changes_not_reached,
+            stages=self.writer.frame("stages"),
+            launched_s=None if self.observations.launched_s is None else self.observations.launched_s - self.epoch_s,
+            barriers={
+                name: Barrier(*(moment_s - self.epoch_s for moment_s in barrier))
+                for name, barrier in self.observations.barriers.items()
+            },
+            storage=self._storage(),
+            reading=self.reading,
             links=self.links,
             granule_bytes=self._granule_bytes,
             num_buckets=len(plan.buckets),
@@ -190,18 +215,25 @@ class RunResults:
         drawn = {(each.link, each.hop[0]) for each in self.plan.all_configured if each.spec.draws}
         return drawn | crossed(self.plan) | changed_directions(self.writer.frame("changes"))
 
-    def _link(self, direction: Direction, start: Snapshot, end: Snapshot) -> LinkFacts:
+    def _expected(self, direction: Direction) -> "_Expected":
+        """Over the measured window: of gradients, and of batches."""
+        experiment = self.plan.experiment
+        num_iterations = experiment.workload.num_iterations()
+        input_bytes = None if direction.input_bytes is None else direction.input_bytes * num_iterations
+        if direction.expected_bytes is None or not experiment.workload.sends_only_gradients():
+            return _Expected(None, input_bytes, 0)
+        gradient_bytes = direction.expected_bytes * experiment.synchronisation.num_exchanges(num_iterations)
+        switched = switched_bytes(self.plan, direction, self._switch_statistics)
+        if switched is None or input_bytes is None:
+            return _Expected(None, input_bytes, switched.retransmitted if switched else 0)
+        return _Expected(gradient_bytes + switched.repeated + input_bytes, input_bytes, switched.retransmitted)
+
+    def _link(self, direction: Direction, between: "_Window", expected: "_Expected") -> LinkFacts:
         key = (direction.link, direction.sender.node)
+        start, end = between.start, between.end
         measured = next((m for m in self.calibration.links if (m.link, m.sender) == key), None)
-        acknowledged, retransmitted = self._overheads(direction, start, end)
-        crossing, uncertain = on_direction(self.plan, self.background, direction, start, end)
-        workload = self.plan.experiment.workload
-        expected = direction.expected_bytes
-        if expected is not None:
-            expected *= self.plan.experiment.synchronisation.num_exchanges(workload.num_iterations())
-            switched = switched_bytes(self.plan, direction, self._switch_statistics)
-            expected = None if switched is None else expected + switched.repeated
-            retransmitted += switched.retransmitted if switched else 0
+        acknowledged, retransmitted = self._overheads(direction, between)
+        crossing, uncertain = on_direction(self.plan, between.background, direction, start, end)
         return LinkFacts(
             name=direction.link,
             from_=direction.sender.node,
@@ -210,13 +242,14 @@ class RunResults:
             delay_s=direction.delay_s,
             measured_rate_bps=measured.rate_bps if measured else None,
             measured_delay_s=measured.delay_s if measured else None,
-            expected_bytes=expected if workload.sends_only_gradients() else None,
+            expected_bytes=expected.num_bytes,
+            input_bytes=expected.input_bytes,
             class_bytes_start=start.samples[key].class_bytes,
             class_bytes_end=end.samples[key].class_bytes,
             drops_start=start.samples[key].drops,
             drops_end=end.samples[key].drops,
             acknowledgement_bytes=acknowledged,
-            retransmitted_bytes=retransmitted,
+            retransmitted_bytes=retransmitted + expected.retransmitted,
             background_bytes=crossing,
             background_uncertain_bytes=uncertain,
             rate_measured_on=measured.rate_of if measured else None,
@@ -239,7 +272,7 @@ class RunResults:
         probes = self.writer.frame("backlog").filter(mine & pl.col("at_s").is_between(from_s, until_s))
         return backlog_summary(probes, granule_bytes=self._granule_bytes)
 
-    def _overheads(self, direction: Direction, start: Snapshot, end: Snapshot) -> tuple[int, int]:
+    def _overheads(self, direction: Direction, between: "_Window") -> tuple[int, int]:
         """Wire bytes of pure acknowledgements, background flows' included, and payload that workers sent again, that
         crossed this direction in the window.
 
@@ -248,19 +281,19 @@ class RunResults:
         attributed: there the link's bytes, which are not checked, contain acknowledgements.
         """
         own = retransmissions.overheads(
-            self.observations.endpoint_statistics,
+            between.endpoint_statistics,
             self.plan.paths,
             self.plan.participants,
             direction.hop,
         )
         acknowledged, retransmitted = own.acknowledgement_bytes, own.retransmitted_bytes
         hosts, of_background = self.plan.host_addresses(), background_ends(self.plan)
-        for node, connections in end.connections.items():
+        for node, connections in between.end.connections.items():
             for ends, connection in connections.items():
                 path = self.plan.paths.get((node, hosts.get(connection.remote[0], "")))
                 if path is None or path.shares.get(direction.hop) != 1:
                     continue
-                before = start.connections.get(node, {}).get(ends)
+                before = between.start.connections.get(node, {}).get(ends)
                 acknowledged += connection.acknowledgement_bytes - (before.acknowledgement_bytes if before else 0)
                 if of_background.isdisjoint((connection.local, connection.remote)):
                     retransmitted += connection.retransmitted_bytes - (before.retransmitted_bytes if before else 0)
@@ -317,7 +350,32 @@ class RunResults:
         if "done" not in self.observations.window:
             return {}
         start, end = (self.observations.window[name].serving_delays_s for name in ("measure", "done"))
-        return {name: waited_s(start.get(name, {}), after) for name, after in end.items()}
+        # The storage node moves no gradients.
+        return {name: waited_s(start.get(name, {}), after) for name, after in end.items() if name != STORAGE_NODE}
+
+    def _storage(self) -> StorageFacts | None:
+        storage = self.plan.storage
+        if storage is None:
+            return None
+        read = [("started", "read")] if storage.reads_at_start else []
+        read += [("measure", "done")] if any(storage.batch.payload_bytes) else []
+        return StorageFacts(
+            text=storage.text,
+            start_bytes=sum(storage.start.payload_bytes),
+            start_least_s=storage.start.least_s,
+            batch_bytes=max(storage.batch.payload_bytes),
+            batch_least_s=storage.batch.least_s,
+            waited_share=max(starmap(self._storage_waited_share, read), default=0.0),
+        )
+
+    def _storage_waited_share(self, begin: str, end: str) -> float:
+        """Run-queue delay of the storage node's thread that waited longest, over the time between the barriers."""
+        window = self.observations.window
+        if begin not in window or end not in window:
+            return 0.0
+        before, after = (window[name].serving_delays_s.get(STORAGE_NODE, {}) for name in (begin, end))
+        longest_s = max((delay_s - before.get(thread, 0.0) for thread, delay_s in after.items()), default=0.0)
+        return longest_s / (window[end].at_s - window[begin].at_s)
 
     def _waiting_share(self, rank: int) -> float | None:
         experiment = self.plan.experiment
@@ -426,6 +484,27 @@ class RunResults:
         if not experiment.synchronisation.in_step:
             return None
         return experiment.synchronisation.num_exchanges(experiment.workload.num_iterations())
+
+
+class _Window(NamedTuple):
+    """Between two snapshots."""
+
+    start: Snapshot
+    end: Snapshot
+    background: Sequence[FlowBytes]
+    endpoint_statistics: Mapping[int, Mapping[int, PeerStatistics]]
+    """Of channels that count themselves, by rank and peer."""
+
+
+class _Expected(NamedTuple):
+    """On a direction, between two snapshots."""
+
+    num_bytes: int | None
+    """None: not known."""
+    input_bytes: int | None
+    """Of these, read for iterations."""
+    retransmitted: int
+    """By workers to an aggregating switch."""
 
 
 def _delay_line(start: DelayCounters | None, end: DelayCounters | None, *, clock: Clock) -> DelayLine | None:

@@ -30,6 +30,7 @@ from testbed.verdict.machine import machine_summary
 from testbed.verdict.pace import pace_summary
 from testbed.verdict.parts import by_rounds, per_iteration
 from testbed.verdict.scaling import compute_only_time_s, scaling
+from testbed.verdict.stages import stages_summary, storage_summary
 from testbed.verdict.stragglers import worker_summaries
 from testbed.verdict.utilization import busy, busy_utilization, mean_utilization
 
@@ -99,6 +100,8 @@ def measure(facts: Facts) -> Results:
         prometheus=facts.prometheus,
         changes=summarize_changes(facts.changes, origin_s=begun_s, dilation=facts.dilation),
         num_changes_not_reached=facts.num_changes_not_reached,
+        stages=stages_summary(facts),
+        storage=storage_summary(facts),
         record=facts.record,
         checked=_checks(facts),
     )
@@ -227,6 +230,7 @@ def _links(facts: Facts) -> list[LinkSummary]:
             rate_measured_on=link.rate_measured_on,
             bytes=link.bytes,
             expected_bytes=link.expected_bytes,
+            input_bytes=link.input_bytes,
             acknowledgement_bytes=link.acknowledgement_bytes,
             background_bytes=link.background_bytes,
             background_utilization=None

@@ -23,6 +23,8 @@ a factor of up to 1 / (1 - d): 5 % is the size of the differences between transp
 RUN_QUEUE_FLOOR: Final = 0.01
 """Of the iteration: run-queue delay that cannot have changed it by more than this changes nothing that is shown, even
 where almost all communication is hidden."""
+STAGES_TOLERANCE: Final = 0.03
+"""Of the job's time: what no stage accounts for. The size of differences that stages are compared by."""
 STEAL_DEGRADED: Final = 0.02
 """CPU time the hypervisor gave to others, over all cores. Above 2 % the same run repeated no longer agrees
 with itself to within the 1 to 2 % the other limits work with."""

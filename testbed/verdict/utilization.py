@@ -70,8 +70,8 @@ def _carried(facts: Facts, link: LinkFacts, times: tuple[Floats, Floats]) -> _Ca
     """`times`: disjoint, in order."""
     window = facts.window or (0.0, 0.0)
     time_s = float(np.sum(times[1] - times[0])) / facts.dilation
-    # Background traffic does not wait for buckets: its links are busy at any time.
-    between = even_bytes_between if link.background_bytes != 0 else bytes_while_busy
+    # Background traffic and what reads batches do not wait for buckets: their links are busy at any time.
+    between = even_bytes_between if link.background_bytes != 0 or link.input_bytes != 0 else bytes_while_busy
     num_bytes = between(*_counter(facts.samples, link, window), times) if time_s else 0.0
     return _Carried(num_bytes, _history(facts, link).mean_bps(*times), time_s)
 

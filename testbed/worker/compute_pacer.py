@@ -7,12 +7,21 @@ others, and for this worker's own communication. Between the parts of computing 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.traces.schedule import ComputeSchedule
 
 if TYPE_CHECKING:
     import torch
+
+
+class InputMoments(NamedTuple):
+    """Of an iteration's batch, as far as the iteration waited for it."""
+
+    read_s: float
+    """The host had it; not before the iteration began."""
+    copied_s: float
+    """It was where it is computed with, and computing began."""
 
 
 class ComputePacer(ABC):
@@ -36,8 +45,9 @@ class ComputePacer(ABC):
         """An iteration begins, whose computing takes `slowdown` times as long; returns when it has begun."""
 
     @abstractmethod
-    def data_loaded(self) -> float:
-        """The host has the iteration's batch; returns when computing has begun."""
+    def data_loaded(self, read_s: float | None) -> InputMoments:
+        """The host has the iteration's batch, which was read at that moment (None: it had not to be read); says when it
+        is there and when computing begins."""
 
     @abstractmethod
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:
@@ -94,9 +104,12 @@ class StretchingPacer(ComputePacer):
         self._begun_s = time.monotonic()
         return self._begun_s
 
-    def data_loaded(self) -> float:
-        """Now."""
-        return time.monotonic()
+    def data_loaded(self, read_s: float | None) -> InputMoments:
+        """Now, where it is computed with; reading is not computing, and not stretched."""
+        now_s = time.monotonic()
+        if read_s is not None:
+            self._begun_s = now_s
+        return InputMoments(now_s, now_s)
 
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:  # noqa: ARG002 (all computing counts)
         """What has been computed is stretched."""
@@ -154,7 +167,9 @@ class SchedulePacer(ComputePacer):
         self._needed_s: Mapping[torch.Tensor, float] = {}
         self._ready_s: Mapping[torch.Tensor, float] = {}
         self._slowdown = 1.0
-        self._begun_s: float | None = None
+        self._begun_s = 0.0
+        self._computing_s: float | None = None
+        """When computing began in the present or last iteration; None: a barrier lies between."""
         self._zero_s = 0.0
         """When computing would have begun, had it waited for nothing since."""
         self._following_s: float | None = None
@@ -170,22 +185,28 @@ class SchedulePacer(ComputePacer):
         """Returns once the last optimizer step is due to have ended; :meth:`begin` then begins the next iteration."""
         if self._following_s is not None:
             time.sleep(max(0.0, self._following_s - time.monotonic()))
-        self._begun_s = self._following_s = None
+        self._computing_s = self._following_s = None
 
     def begin(self, slowdown: float) -> float:
-        """Begin an iteration; returns when the one before has ended and its input is there."""
+        """Begin an iteration; returns when the one before has ended."""
         now_s = time.monotonic() if self._following_s is None else self._following_s
-        if self._begun_s is not None:
-            now_s = max(now_s, self._begun_s + self._schedule.input_s)
         self._begun_s = self._zero_s = now_s
         self._slowdown = slowdown
         self.pace_s = slowdown * self._schedule.compute_s
         self.overrun_s = 0.0
         return now_s
 
-    def data_loaded(self) -> float:
-        """With the iteration: the host loads while the device computes already."""
-        return self._zero_s
+    def data_loaded(self, read_s: float | None) -> InputMoments:
+        """Where nothing was read, a batch takes the time that the schedule says, since the one before it was computed
+        with, and after a barrier it is there already; the host's own loading is not the device's."""
+        schedule, begun_s = self._schedule, self._begun_s
+        copied_s = begun_s
+        if read_s is None and self._computing_s is not None:
+            read_s = self._computing_s + schedule.input_s
+        if read_s is not None:
+            copied_s = max(begun_s, read_s + schedule.host_to_device_s)
+        self._computing_s = self._zero_s = copied_s
+        return InputMoments(begun_s if read_s is None else min(copied_s, max(begun_s, read_s)), copied_s)
 
     def before_waiting(self, parameters: "Iterable[torch.Tensor]") -> None:
         """Wait until the first of these parameters is needed."""

@@ -338,6 +338,7 @@ class _Iteration:
         return control_pb2.Iteration(
             start_s=self._start_s,
             data_end_s=self._start_s,
+            host_to_device_end_s=self._start_s,
             forward_end_s=self._free_s,
             backward_compute_end_s=self._free_s,
             backward_end_s=self._end_s,

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,7 @@ from testbed.system.kernel import return_free_memory
 from testbed.worker.compute_pacer import ComputePacer, SchedulePacer, StretchingPacer
 from testbed.worker.gradient_hook import BucketRecorder, GradientCheck
 from testbed.worker.run_queue import RunQueueClock, threads
+from testbed.worker.storage_reader import InMemory, Input, WorkerInput, worker_input
 from testbed.worker.synchronisers import Alone, Situation, Synchroniser, synchroniser
 from testbed.worker.task import Batch, Task
 from testbed.worker.wall_time import durations_of
@@ -110,10 +111,15 @@ class Trainer:
         torch.manual_seed(configuration.seed)
         model = task.build()
         self._pacer.bind(list(model.parameters()))
-        computing = threads()
-        with process_group_of(configuration, self._durations.timeout_s, self._recorder.completed) as group:
+        timeout_s = self._durations.timeout_s
+        with ExitStack() as stack:
+            source = stack.enter_context(worker_input(configuration.storage, timeout_s, self._stage))
+            computing = threads()
+            group = stack.enter_context(process_group_of(configuration, timeout_s, self._recorder.completed))
             opened = threads()
+            self._begin(source)
             self._compute_only(task.copy(model))
+            compared_s = time.monotonic()
             if configuration.num_threads > 1:
                 computing |= threads() - opened  # torch's own pool
             return_free_memory()
@@ -124,9 +130,11 @@ class Trainer:
                 RunQueueClock(computing),
                 self._pacer,
                 self._report,
+                source=source.batches,
                 recorder=self._recorder,
                 verify=None if check is None else (lambda: check.verify(list(model.parameters()))),
             )
+            self._stage("start", compared_s, time.monotonic())
             self._control.barrier("warmup")
             iterations.run("warmup", options.warmup, self._factor)
             self._control.barrier("measure")
@@ -138,6 +146,18 @@ class Trainer:
             alike = configuration.synchronisation.in_step  # elsewhere everybody has what it pulled last
             finished = _finished(task.results(model), alike=alike)
         self._control.report(control_pb2.Event(finished=finished))
+
+    def _begin(self, source: WorkerInput) -> None:
+        """Say when this worker had started, wait for the others, then read with them what has to be read before."""
+        self._stage("start", self._configuration.launched_s, time.monotonic())
+        self._control.barrier("started")
+        if source.reads_at_start:
+            source.read_at_start()
+            self._control.barrier("read")
+
+    def _stage(self, name: str, begin_s: float, end_s: float, size_bytes: int = 0) -> None:
+        stage = control_pb2.Stage(name=name, begin_s=begin_s, end_s=end_s, size_bytes=size_bytes)
+        self._control.report(control_pb2.Event(stage=stage))
 
     def _counted(self, group: dist.ProcessGroup) -> _Counted:
         """What this worker alone can count."""
@@ -157,7 +177,7 @@ class Trainer:
     def _compute_only(self, model: nn.Module) -> None:
         """The same iterations on the same shapes, alone, with a model that is dropped afterwards."""
         alone = Alone(model, self._task.optimizer(list(model.parameters())))
-        iterations = _Iterations(self._task, alone, RunQueueClock(), self._pacer, self._report)
+        iterations = _Iterations(self._task, alone, RunQueueClock(), self._pacer, self._report, source=InMemory())
         iterations.one("compute_only", 0, 1.0)  # oneDNN prepares its kernels in the first; nobody's cost
         if self._options.contends:
             self._compute_alone(iterations)
@@ -221,11 +241,13 @@ class _Iterations:
         pacer: ComputePacer,
         report: Callable[[control_pb2.Iteration], None],
         *,
+        source: Input,
         recorder: BucketRecorder | None = None,
         verify: Callable[[], object] | None = None,
     ) -> None:
         self._task = task
         self._synchroniser = synchroniser
+        self._source = source
         self._data: Iterator[Batch] = task.batches()
         self._clock = clock
         self._pacer = pacer
@@ -245,6 +267,7 @@ class _Iterations:
             else:
                 self._complete(iteration)
         self._pacer.restart()
+        self._source.settle()
 
     def _complete(self, iteration: control_pb2.Iteration) -> None:
         if self._recorder is not None:
@@ -257,8 +280,10 @@ class _Iterations:
         synchroniser, pacer = self._synchroniser, self._pacer
         cpu_before_s = time.process_time()
         start_s = pacer.begin(slowdown)
+        read_s = self._source.take(start_s)
         batch = next(self._data)
-        data_end_s = pacer.data_loaded()
+        there = pacer.data_loaded(read_s)
+        self._source.computing_from(there.copied_s)
         loss = self._task.loss(synchroniser.forward(batch.inputs), batch)
         forward_end_s = pacer.forward_ended()
         if self._trailing is not None:
@@ -282,7 +307,8 @@ class _Iterations:
             phase=phase,
             index=index,
             start_s=start_s,
-            data_end_s=data_end_s,
+            data_end_s=there.read_s,
+            host_to_device_end_s=there.copied_s,
             forward_end_s=forward_end_s,
             backward_compute_end_s=handed_over_s,
             backward_end_s=backward_end_s,

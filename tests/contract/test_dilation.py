@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 from pydantic import BaseModel, BeforeValidator
 
-from testbed.control.worker import ServerConfiguration, WorkerConfiguration
+from testbed.control.worker import ServerConfiguration, StorageConfiguration, WorkerConfiguration
 from testbed.errors import SpecError
 from testbed.experiment.background.base import BACKGROUNDS
 from testbed.experiment.clock import Clock, quantity_of
@@ -27,6 +27,7 @@ from testbed.experiment.link import UNSHAPED_BPS
 from testbed.experiment.placements.base import PLACEMENTS
 from testbed.experiment.runtimes.base import RUNTIMES
 from testbed.experiment.slowdowns.base import SLOWDOWNS
+from testbed.experiment.storage.base import STORAGES
 from testbed.experiment.switch_modes.base import SWITCH_MODES
 from testbed.experiment.synchronisation.base import SYNCHRONISATIONS
 from testbed.experiment.topologies.base import TOPOLOGIES
@@ -49,6 +50,7 @@ FLOW = "arguments of the background's programs: Plan.real"
 PROTOCOL = "an option of a protocol, which runs by switch_agg.clock"
 WORKER = "the worker, where it waits"
 CHOICE = "decides something in virtual time, and is never waited for"
+DISK = "the storage node, where it waits for its disk"
 WALL = "of the wall, and said so"
 REFUSED = "its workload is refused where time is dilated"
 
@@ -82,6 +84,10 @@ QUANTITIES: Final = {
     "background.on_off.rate_bps": FLOW,
     "background.on_off.on_s": FLOW,
     "background.on_off.off_s": FLOW,
+    "storage.full_read.disk_bps": DISK,
+    "storage.partitioned_read.disk_bps": DISK,
+    "storage.batch_read.disk_bps": DISK,
+    "storage.disk_bps": DISK,
     "topology.file.links.link.rate_bps": LINK,
     "topology.file.links.link.delay_s": LINK,
     "topology.file.links.link.jitter.deviation_s": LINK,
@@ -101,6 +107,7 @@ QUANTITIES: Final = {
     "collective.auto.addition_bps": CHOICE,
     "collective.auto.rate_bps": CHOICE,
     "worker.timeout_s": WORKER,
+    "worker.launched_s": WALL,
     "worker.latency_s": CHOICE,
     "worker.goodput_bps": CHOICE,
     "server.timeout_s": WORKER,
@@ -113,6 +120,7 @@ AXES: Final[dict[str, Registry[Any]]] = {
     "topology": TOPOLOGIES,
     "runtime": RUNTIMES,
     "slowdown": SLOWDOWNS,
+    "storage": STORAGES,
     "workload": WORKLOADS,
     "fusion": FUSIONS,
     "synchronisation": SYNCHRONISATIONS,
@@ -158,6 +166,7 @@ def every_quantity() -> set[str]:
     for name, configured in (
         ("worker", WorkerConfiguration),
         ("server", ServerConfiguration),
+        ("storage", StorageConfiguration),
         ("aggregator", AggregatorConfiguration),
         ("tenant", TenantConfiguration),
     ):

@@ -60,6 +60,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "hosts.cpu": {"hosts": {"w1": {"cpu": 0.5}}},
     "hosts.slowdown": {"hosts": {"w1": {"slowdown": 2}}},
     "background": {"background": [{"from": "w0", "to": "w1", "kind": "constant", "rate": "1mbit"}]},
+    "storage": {"storage": {"kind": "full_read", "data": "1MB"}},
     "dilation": {"dilation": 4},
     "timeout": {"timeout": "20s"},
     "metrics": {"metrics": {"interval": "50ms"}},

@@ -11,18 +11,18 @@ from transports.registry import Options, Registry
 
 PARTICIPANTS: Final = ("worker", "server")
 """Roles of nodes that exchange gradients."""
-END_HOSTS: Final = (*PARTICIPANTS, "traffic", "aggregator")
+END_HOSTS: Final = (*PARTICIPANTS, "traffic", "aggregator", "storage")
 """Roles of nodes at which flows begin and end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """What runs a worker or a parameter server, a switch, a host that several workers share (a switch inside it), or
-    one that only makes or takes background traffic, or what adds gradients beside a switch."""
+    one that only makes or takes background traffic, what adds gradients beside a switch, or what data are read from."""
 
     name: str
     """`w0`, `ps0`, `s0`: short, because interface names are at most 15 characters."""
-    role: Literal["worker", "server", "host", "traffic", "aggregator", "switch"]
+    role: Literal["worker", "server", "host", "traffic", "aggregator", "storage", "switch"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +58,13 @@ class Network:
         return Network(
             nodes=(*self.nodes, *(Node(name=name, role="traffic") for name in attached)),
             edges=(*self.edges, *(Edge(first=name, second=switch) for name, switch in attached.items())),
+        )
+
+    def with_storage(self, name: str, switch: str) -> "Network":
+        """The network with a storage node besides, on that switch."""
+        return Network(
+            nodes=(*self.nodes, Node(name=name, role="storage")),
+            edges=(*self.edges, Edge(first=name, second=switch)),
         )
 
     def with_aggregators(self, attached: Mapping[str, str]) -> "Network":

@@ -80,6 +80,13 @@ class Workload(Options):
     fewest_workers: ClassVar[int] = 2
     """Without a peer there is nobody to exchange gradients with, and nothing to measure."""
 
+    reads_data: ClassVar[bool] = False
+    """Whether it can be given a storage that its workers read from."""
+
+    def batch_samples(self) -> int | None:
+        """Samples of a worker in an iteration; None: nobody says how many."""
+        return None
+
     @abstractmethod
     def parameter_counts(self) -> Sequence[int]:
         """Elements of each float32 parameter tensor, in the order the model registers them. Pure, without torch."""

@@ -145,7 +145,10 @@ class Replay(Replayed):
 
     def origin(self) -> str:
         """The network and the device, or the file."""
-        if isinstance(self.trace, WrittenTrace | WrittenGraph):
+        if isinstance(self.trace, WrittenTrace):
+            recorded_on = self.layer_table().recorded_on
+            return f"{self.trace.file} (recorded on {recorded_on})" if recorded_on else self.trace.file
+        if isinstance(self.trace, WrittenGraph):
             return self.trace.file
         device = DEVICES[self.device or _DEFAULT_DEVICE]
         measured = "that device's totals" if self.trace in device.totals else "the rate of ResNet-50 there"
@@ -160,6 +163,7 @@ class GraphReplay(Replay):
     """
 
     entry: ClassVar[str] = "testbed.worker.graph_replay:work"
+    reads_data: ClassVar[bool] = False
     preload: ClassVar[Sequence[str]] = (
         "torch",
         "torch.distributed",
@@ -179,6 +183,10 @@ class GraphReplay(Replay):
         """The file's."""
         assert isinstance(self.trace, WrittenGraph), "a table of layers is a Replay"
         return _graph(self.trace.graph)
+
+    def batch_samples(self) -> int | None:
+        """None: a graph has no samples."""
+        return None
 
     def timed_layers(self) -> LayerTable | None:
         """None: a graph has no layers."""

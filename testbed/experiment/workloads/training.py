@@ -73,6 +73,11 @@ class Training(Iterative):
         """The model, its weights drawn from torch's global generator."""
         return MODELS[self.model].build()
 
+    def sample_shape(self) -> tuple[int, ...]:
+        """Of one input of the model."""
+        side = MODELS[self.model].image_side
+        return (1, side, side)
+
     def gradient_shapes(self) -> Sequence[tuple[int, ...]]:
         """The shapes of gradients in the order in which they become ready."""
         return MODELS[self.model].gradient_shapes()

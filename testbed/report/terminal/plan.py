@@ -7,8 +7,10 @@ from rich.table import Table
 
 from testbed.experiment.changes import described
 from testbed.experiment.link import GilbertElliott, LinkSpec
+from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.plan.direction import Direction
 from testbed.plan.plan import Plan
+from testbed.plan.storage import StoragePlan
 from testbed.report.terminal.setup import setup_text, value_text
 from testbed.report.wording import costs_text
 from transports.compression.base import Pattern
@@ -99,6 +101,8 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print(f"  w{rank}: {experiment.workload.kind} worker, rank {rank}", highlight=False)
     for name in plan.participants[experiment.workers :]:
         console.print(f"  {name}: parameter server", highlight=False)
+    if plan.storage is not None:
+        console.print(f"  {STORAGE_NODE}: storage node", highlight=False)
     for aggregator in plan.aggregators:
         console.print(f"  {aggregator.name}: {aggregator.text}", highlight=False)
         for tenant in aggregator.tenants:
@@ -110,6 +114,8 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print("\n[bold]hosts[/], limits and stragglers")
         for worker, requested in plan.hosts.items():
             console.print(f"  {worker}: {requested.text}", highlight=False, markup=False)
+    if plan.storage is not None:
+        _render_storage(plan.storage, console)
     if plan.background:
         console.print("\n[bold]background[/], beside the training; predictions below are without it")
         for flow in plan.background:
@@ -160,10 +166,21 @@ def render_plan(plan: Plan, console: Console) -> None:
         console.print(f"  {experiment.synchronisation.advice.format(workers=experiment.workers)}", highlight=False)
 
 
+def _render_storage(storage: StoragePlan, console: Console) -> None:
+    console.print("\n[bold]storage[/], over links that are shaped and counted as all others")
+    console.print(f"  {storage.text}", highlight=False, markup=False, soft_wrap=True)
+    if storage.reads_at_start:
+        total = format_size(sum(storage.start.payload_bytes))
+        console.print(f"  {total} to read, for at least {storage.start.least_s:.4g} s", highlight=False)
+    if any(storage.batch.payload_bytes):
+        size, least_ms = format_size(storage.batch.payload_bytes[0]), 1e3 * storage.batch.least_s
+        console.print(f"  {size} for each worker's batch; everybody's take at least {least_ms:.4g} ms", highlight=False)
+
+
 def _expected(direction: Direction) -> str:
-    if direction.expected_bytes is None:
+    if direction.expected_bytes is None or direction.input_bytes is None:
         return f"~{direction.balanced_bytes:,.0f}"
-    return f"{direction.expected_bytes:,}"
+    return f"{direction.expected_bytes + direction.input_bytes:,}"
 
 
 def _also(requested: LinkSpec) -> str:

@@ -53,6 +53,8 @@ def _parts(experiment: Experiment) -> Iterator[str]:
         yield experiment.synchronisation.text
     if experiment.changes:
         yield "links change"
+    if experiment.storage is not None:
+        yield f"storage {value_text(experiment.storage)}"
     if experiment.background:
         yield "background traffic"
     if experiment.runtime != Experiment.model_fields["runtime"].get_default(call_default_factory=True):

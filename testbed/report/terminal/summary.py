@@ -127,6 +127,12 @@ def _numbers(summary: "Summary") -> Table:
         )
     for aggregator in summary.aggregators:
         grid.add_row("Aggregator", f"{aggregator.chunks:,}", wording.aggregator_text(aggregator))
+    if summary.stages is not None:
+        whole_s = number_text.time_text(summary.stages.wall_s)
+        grid.add_row("Stages", whole_s, wording.stages_text(summary.stages))
+    if summary.storage is not None:
+        reading_s = summary.stages.reading_s if summary.stages is not None else None
+        grid.add_row("Storage", "", wording.storage_text(summary.storage, reading_s))
     for flow in summary.background:
         grid.add_row("Background", number_text.rate_text(flow.received_bps), wording.background_text(flow))
     if summary.compression is not None:

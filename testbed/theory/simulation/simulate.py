@@ -21,11 +21,12 @@ from testbed.experiment.fusion.base import GRADIENT_ELEMENT_BYTES
 from testbed.experiment.host import resolve_hosts
 from testbed.experiment.link import LinkSpec
 from testbed.experiment.slowdowns.base import iteration_random
+from testbed.experiment.storage.base import STORAGE_NODE
 from testbed.experiment.topologies.base import Network, participant_names
 from testbed.plan.buckets import bucket_ready_s, buckets_of, exchanges_by_bucket
 from testbed.plan.link_configuration import link_configs
 from testbed.plan.paths import Hop
-from testbed.plan.placement import num_servers_of, racks_of
+from testbed.plan.placement import num_servers_of, racks_of, with_storage
 from testbed.theory.simulation.aggregation import aggregation_tree
 from testbed.theory.simulation.collectives import Exchangers, HostCosts, add_collective
 from testbed.theory.simulation.fair_sharing import Floats
@@ -111,6 +112,11 @@ def _require_simulable(experiment: Experiment) -> None:
         raise SpecError(
             f"synchronisation: {experiment.synchronisation.kind} is not simulated; allowed: every_iteration"
         )
+    if experiment.storage is not None and experiment.storage.reads_batches:
+        raise SpecError(
+            f"storage: {experiment.storage.kind} shares links with the gradients in every iteration, which is not "
+            "simulated; allowed: what is read before the first iteration"
+        )
     if experiment.stack is not None:
         raise SpecError(
             f"stack: {experiment.stack.kind} has schedules of its own, which nobody here knows; leave it out, and name "
@@ -167,13 +173,13 @@ class _Simulator:
     def _specs(self, network: Network) -> Mapping[Hop, LinkSpec]:
         experiment = self._experiment
         requested = link_configs(
-            network,
+            with_storage(experiment, network),  # `links` may name its own
             experiment.link,
             experiment.workers_per_host.intra_host,
             experiment.links,
             packet_bytes=experiment.packet_bytes,
         )
-        return {hop: each.spec for hop, each in requested.items()}
+        return {hop: each.spec for hop, each in requested.items() if STORAGE_NODE not in hop}
 
     def _job(self, number: int) -> Exchangers:
         workers, servers = self._num_workers, self._num_servers

@@ -5,8 +5,8 @@ Distributed Deep Learning" (2018, arXiv:1805.03812), as far as it is known from 
 white space or commas. A table may hold several iterations, each from the same first Id on: a layer's times are then the
 medians of its rows. `Comm` is `-` where no exchange was measured. Lines that begin with `#` are comments, but for
 `# input_us=...`, `# host_to_device_us=...` and `# update_us=...`, which say how long these parts of an iteration take,
-and `# batch_size=...`, the samples of an iteration. A seventh column `Shapes` is ours: the layer's parameter tensors in
-the order of their registration, as in `64x147;64;64`, or `-`.
+`# batch_size=...`, the samples of an iteration, and `# recorded_on=...`, the device. A seventh column `Shapes` is ours:
+the layer's parameter tensors in the order of their registration, as in `64x147;64;64`, or `-`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ from testbed.traces.table import ELEMENT_BYTES, Layer, LayerTable, Shape
 
 COLUMNS: Final = ("id", "name", "forward", "backward", "comm", "size")
 SHAPES: Final = "shapes"
+_RECORDED_ON: Final = "recorded_on"
 _PARTS: Final = ("input_us", "host_to_device_us", "update_us", "batch_size")
 
 
@@ -53,6 +54,7 @@ class Layers(TextFormat):
             input_s=parts.get("input_us", 0.0) * 1e-6,
             host_to_device_s=parts.get("host_to_device_us", 0.0) * 1e-6,
             update_s=parts.get("update_us", 0.0) * 1e-6,
+            recorded_on=_recorded_on(lines),
         )
 
     def files(self, trace: Trace) -> Mapping[str, bytes]:
@@ -72,6 +74,8 @@ def layers_text(table: LayerTable) -> str:
     lines = [f"# {part}={value_s * 1e6!r}" for part, value_s in zip(_PARTS, times_s, strict=False) if value_s]
     if table.batch_size is not None:
         lines.append(f"# batch_size={table.batch_size}")
+    if table.recorded_on:
+        lines.append(f"# {_RECORDED_ON}={' '.join(table.recorded_on.split())}")
     shaped = any(layer.shapes for layer in table.layers)
     lines.append("Id\tName\tForward\tBackward\tComm\tSize" + ("\tShapes" if shaped else ""))
     for number, layer in enumerate(table.layers):
@@ -108,6 +112,19 @@ def _shapes(line: Line, field: str, size_bytes: int) -> tuple[Shape, ...] | None
 def _names_columns(line: Line) -> bool:
     named = tuple(cell.partition("(")[0].lower() for cell in cells(line))
     return named in (COLUMNS, (*COLUMNS, SHAPES))
+
+
+def _recorded_on(lines: Sequence[Line]) -> str:
+    """Empty where nobody says."""
+    found = [line for line in lines if line.text.startswith("#") and _named(line)[0] == _RECORDED_ON]
+    for line in found[1:]:
+        line.fail(f"{_RECORDED_ON} is given twice")
+    return _named(found[0])[1] if found else ""
+
+
+def _named(line: Line) -> tuple[str, str]:
+    name, _, value = line.text.removeprefix("#").strip().partition("=")
+    return name, value.strip()
 
 
 def _parts(lines: Sequence[Line]) -> Mapping[str, float]:

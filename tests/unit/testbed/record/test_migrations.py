@@ -23,7 +23,10 @@ def test_a_record_of_every_version_is_read_whole(record: Path) -> None:
     assert summary.iteration_time_s is not None
     assert summary.iteration_time_s.mean == written["iteration_time_s"]["mean"]
     assert len(summary.uss_bytes) == summary.num_workers
-    assert load(record).iterations.height > 0
+    loaded = load(record)
+    assert loaded.iterations.height > 0
+    assert loaded.iterations["host_to_device_end_s"].equals(loaded.iterations["data_end_s"], check_names=False)
+    assert loaded.stages.is_empty()
 
 
 def test_this_version_is_left_as_it_is() -> None:

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from testbed.errors import MissingRequirementError, SpecError
-from testbed.record.frames import CHANGE_SCHEMA
+from testbed.record.frames import CHANGE_SCHEMA, STAGE_SCHEMA
 from testbed.record.reader import Record
 from testbed.report.chrome_trace import chrome_trace, write_trace
 
@@ -114,6 +114,21 @@ def test_sums_agree_with_the_summary(record: Make, dilation: float) -> None:
     assert {event["name"] for event in buckets} == {f"bucket {number}" for number in range(4)}
     assert summary.allreduce is not None
     assert sum(event["args"]["size_bytes"] for event in buckets) == 7 * 4 * summary.allreduce.size_bytes
+
+
+def test_starting_and_reading_come_before_the_iterations(record: Make) -> None:
+    loaded = record(num_iterations=2, dilation=2.0)
+    rows = [(0, "start", -3.0, 1.0, 0), (0, "reading", 1.0, 2.0, 500), (1, "batch", 2.5, 2.75, 50)]
+    staged = replace(loaded, stages=pl.DataFrame(rows, schema=STAGE_SCHEMA, orient="row"))
+    found = {event["name"]: event for event in events(staged) if event["name"] in ("start", "reading", "batch")}
+    assert {name: (event["pid"], event["tid"], event["ts"], event["dur"]) for name, event in found.items()} == {
+        "start": (1, 1, 0.0, 2e6),
+        "reading": (1, 50, 2e6, 5e5),
+        "batch": (2, 50, 2.75e6, 1.25e5),
+    }
+    assert found["reading"]["args"] == {"size_bytes": 500}
+    assert {event["args"]["name"] for event in events(staged, "M") if event["name"] == "thread_name"} >= {"storage"}
+    assert min(event["ts"] for event in events(loaded)) == 0, "a record of before begins with its first iteration"
 
 
 def test_a_group_s_running_number_is_not_a_bucket_s(record: Make) -> None:

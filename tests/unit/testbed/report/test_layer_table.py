@@ -10,6 +10,7 @@ from testbed.experiment.experiment import validate
 from testbed.record.frames import BUCKET_SCHEMA, ITERATION_SCHEMA
 from testbed.report.layer_table import table_of
 from testbed.traces.formats.layers import layers_text
+from tests import rows
 from tests.training_ranks import Worker, trained
 
 PACE = {"forward": "80ms", "backward": "160ms", "update": "20ms"}
@@ -81,3 +82,20 @@ def test_a_run_without_a_pace_is_exported_as_long_as_it_took(tmp_path: Path) -> 
     backward_s = (measured["backward_compute_end_s"] - measured["forward_end_s"]).median()
     assert table.backward_s == pytest.approx(backward_s, rel=0.25)
     assert all(layer.backward_s >= 0 for layer in table.layers)
+
+
+def test_what_an_iteration_waits_for_is_in_none_of_its_passes(tmp_path: Path) -> None:
+    """Reading and copying are said by the table that was replayed, and by the storage of the spec."""
+    path = tmp_path / "layers.txt"
+    path.write_text(
+        "# input_us=7\n# host_to_device_us=3\n# batch_size=4\n"
+        "Id\tName\tForward\tBackward\tComm\tSize\n0\ta\t1\t1\t-\t4000\n1\tb\t3\t1\t-\t4000\n"
+    )
+    averaging = {"kind": "local_sgd", "every": 2}  # so that buckets say nothing of layers
+    spec = {"name": "x", "workers": 2, "workload": {"kind": "replay", "trace": str(path)}, "synchronisation": averaging}
+    found = rows.iterations(
+        *(rows.iteration(rank, 10.0, data_end_s=10.25, host_to_device_end_s=10.5) for rank in range(2))
+    )
+    table = table_of(validate(spec), found, rows.buckets(), dilation=1.0)
+    assert [layer.forward_s for layer in table.layers] == pytest.approx([0.5 / 4, 1.5 / 4])
+    assert (table.input_s, table.host_to_device_s) == pytest.approx((7e-6, 3e-6))

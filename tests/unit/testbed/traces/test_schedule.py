@@ -25,13 +25,13 @@ def test_tensors_are_needed_in_the_order_of_the_layers_and_ready_the_other_way_r
     assert schedule.needed_s == pytest.approx((0.1, 0.1, 1.6))
     assert schedule.ready_s == pytest.approx((8.25, 8.25, 6.0))
     assert (schedule.forward_s, schedule.backward_s) == pytest.approx((4.6, 8.25))
-    assert (schedule.update_s, schedule.input_s) == (8.0, 1.0)
+    assert (schedule.update_s, schedule.input_s, schedule.host_to_device_s) == (8.0, 0.75, 0.25)
     assert schedule.compute_s == pytest.approx(20.85)
 
 
 def test_dilated_everything_lasts_longer() -> None:
     schedule, longer = ComputeSchedule.of(TABLE), ComputeSchedule.of(TABLE).scaled(3)
-    for name in ("forward_s", "backward_s", "update_s", "input_s", "compute_s"):
+    for name in ("forward_s", "backward_s", "update_s", "input_s", "host_to_device_s", "compute_s"):
         assert getattr(longer, name) == pytest.approx(3 * getattr(schedule, name))
     assert longer.needed_s == pytest.approx([3 * at_s for at_s in schedule.needed_s])
     assert longer.ready_s == pytest.approx([3 * at_s for at_s in schedule.ready_s])

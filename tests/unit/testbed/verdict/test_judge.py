@@ -334,7 +334,8 @@ def test_other_load_while_a_worker_computed_alone_degrades_its_scaling_factor() 
         ]
         for row in alone:
             start_s = float(str(row["start_s"]))
-            row |= {"data_end_s": start_s, "forward_end_s": start_s + 1, "backward_compute_end_s": start_s + 2.75}
+            row |= {"data_end_s": start_s, "host_to_device_end_s": start_s}
+            row |= {"forward_end_s": start_s + 1, "backward_compute_end_s": start_s + 2.75}
             row |= {"backward_end_s": start_s + 2.75, "optimizer_end_s": start_s + 3.25, "end_s": start_s + 3.5}
         measured = [iteration(0, 10.0), iteration(1, 10.25)]
         return facts(iterations=iterations(*alone, *measured))

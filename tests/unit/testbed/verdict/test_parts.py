@@ -88,6 +88,7 @@ def test_parts_add_up_and_none_is_negative(num_workers: int, steps: list[list[fl
         times = np.cumsum([start_s, data, forward, backward, exposed, optimizer, 0.1])
         names = ("start_s", "data_end_s", "forward_end_s", "backward_compute_end_s", "backward_end_s")
         moments = dict(zip((*names, "optimizer_end_s", "end_s"), times, strict=True))
+        moments["host_to_device_end_s"] = moments["data_end_s"]
         rows.append(iteration(rank, start_s, index=index, forward_stall_s=forward / 2) | moments)
     parts = worker_parts(iterations(*rows), num_workers=num_workers, in_step=in_step)
     sums = parts.select(pl.sum_horizontal(*PARTS)).to_series().to_numpy()

@@ -13,7 +13,7 @@ def frame(ready_s: list[list[float]]) -> pl.DataFrame:
     rows = [
         dict.fromkeys(ITERATION_SCHEMA, 0)
         | {"rank": rank, "phase": "measured", "index": index, "start_s": 10.0 * index}
-        | {"data_end_s": 10.0 * index + 0.1, "end_s": 10.0 * index + 6}
+        | {"data_end_s": 10.0 * index + 0.1, "host_to_device_end_s": 10.0 * index + 0.1, "end_s": 10.0 * index + 6}
         | {"backward_compute_end_s": 10.0 * index + at_s, "backward_end_s": 10.0 * index + 5}
         | {"optimizer_end_s": 10.0 * index + 5.1, "slowdown": 1.0 + rank}
         for index, iteration in enumerate(ready_s)

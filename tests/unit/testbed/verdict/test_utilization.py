@@ -50,6 +50,8 @@ def test_utilisations_as_calculated_manually() -> None:
     rows = buckets(bucket(0, 12.0, 14.0), bucket(1, 12.0, 14.0))
     times = busy(facts(buckets=rows))
     assert busy_utilization(known, link, times) == pytest.approx(30e6 * 8 / (100e6 * 2)), "what moved from 11 s on"
+    reading = replace(link, input_bytes=1)  # from 12 to 13 s half of what moved since 11 s, for it moves at any time
+    assert busy_utilization(known, reading, times) == pytest.approx(17.5e6 * 8 / (100e6 * 2))
     unshaped = replace(link, rate_bps=UNSHAPED_BPS)
     assert mean_utilization(known, unshaped, 1) is busy_utilization(known, unshaped, times) is None
 

@@ -148,8 +148,36 @@ def test_an_iteration_waits_for_its_input(parameters: list[torch.Tensor]) -> Non
     pacer = SchedulePacer(ComputeSchedule.of(table))
     pacer.bind(parameters)
     begun_s = pacer.begin(1.0)
+    assert pacer.data_loaded(None) == (begun_s, begun_s), "after a barrier it is there"
     pacer.update(begun_s + 0.08)
-    assert pacer.begin(1.0) == pytest.approx(begun_s + 0.2)
+    assert pacer.begin(1.0) == pytest.approx(begun_s + 0.08)
+    assert pacer.data_loaded(None) == pytest.approx((begun_s + 0.15, begun_s + 0.2))
+    assert pacer.forward_ended() == pytest.approx(begun_s + 0.23)
+
+
+@pytest.mark.parametrize(
+    ("read_s", "moments"),
+    [
+        (-0.2, (0.0, 0.0)),  # read and copied before the iteration began
+        (-0.02, (0.0, 0.03)),  # read before, copied within
+        (0.04, (0.04, 0.09)),
+    ],
+)
+def test_what_is_read_from_storage_is_copied_behind_it(
+    parameters: list[torch.Tensor], read_s: float, moments: tuple[float, float]
+) -> None:
+    pacer = SchedulePacer(ComputeSchedule.of(LayerTable(layers=TABLE.layers, host_to_device_s=0.05)))
+    pacer.bind(parameters)
+    begun_s = pacer.begin(1.0)
+    assert pacer.data_loaded(begun_s + read_s) == pytest.approx([begun_s + each for each in moments])
+
+
+def test_reading_is_not_stretched() -> None:
+    pacer = StretchingPacer()
+    pacer.begin(3.0)
+    time.sleep(0.05)
+    there = pacer.data_loaded(time.monotonic())
+    assert pacer.forward_ended() - there.copied_s < 0.05
 
 
 def test_a_model_with_other_tensors_than_the_schedule_is_refused(pacer: SchedulePacer) -> None:

@@ -75,7 +75,7 @@ def test_workers_have_gradients_of_their_own_and_the_same_mean(workers: list[Wor
 
 def test_nobody_computes_alone_where_nobody_needs_a_core(workers: list[Worker]) -> None:
     for worker in workers:
-        assert worker.barriers == ["compute_only", "compute_only_done", "warmup", "measure", "done"]
+        assert worker.barriers == ["started", "compute_only", "compute_only_done", "warmup", "measure", "done"]
         assert worker.phase("compute_alone") == []
         assert len(worker.phase("compute_only")) == LENGTHS["compute_only"]
 

@@ -108,7 +108,7 @@ def either(request: pytest.FixtureRequest) -> list[Worker]:
 def test_every_phase_reports_its_iterations_in_order(either: list[Worker]) -> None:
     for worker in either:
         alone = [f"compute_alone_{rank}" for rank in range(NUM_WORKERS)]
-        assert worker.barriers == [*alone, "compute_only", "compute_only_done", "warmup", "measure", "done"]
+        assert worker.barriers == ["started", *alone, "compute_only", "compute_only_done", "warmup", "measure", "done"]
         for phase, count in (("compute_alone", 1), ("compute_only", 1), ("warmup", 2), ("measured", 6)):
             assert [iteration.index for iteration in worker.phase(phase)] == list(range(count))
         assert all(iteration.num_samples == 8 for iteration in worker.iterations)

@@ -38,6 +38,16 @@ def test_what_else_is_requested_of_a_direction_is_shown() -> None:
     assert "250kB  loss 0.01" in text
 
 
+def test_what_is_read_from_storage_is_shown_with_its_least_time() -> None:
+    full = rendered(storage={"kind": "full_read", "data": "10MB", "disk": "100mbit"})
+    assert "d0 with a disk of 100mbit: every worker reads all 10MB before the first iteration" in full
+    assert "40MB to read, for at least 3.346 s" in full, "on its link, with headers"
+    assert "d0: storage node" in full
+    batches = rendered(storage={"kind": "batch_read", "sample": "1KiB"})
+    assert "64KiB for each worker's batch" in batches
+    assert "7,614,536" in batches, "expected on a worker's link: gradients and a batch"
+
+
 def test_what_will_change_is_shown() -> None:
     changes = [{"at": "10s", "link": "w1-s0", "rate": "50mbit"}, {"at": "12s", "link": "w0->s0", "down": True}]
     text = rendered(workers=2, changes=changes)

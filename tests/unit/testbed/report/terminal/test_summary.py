@@ -14,7 +14,7 @@ from rich.console import Console
 from testbed.record import number_text
 from testbed.record.frames import CHANGE_SCHEMA
 from testbed.record.reader import Record
-from testbed.record.summary import PrometheusSummary
+from testbed.record.summary import PrometheusSummary, StagesSummary, StorageSummary
 from testbed.report.terminal.summary import LiveProgress, render_summary
 
 Make = Callable[..., Record]
@@ -204,6 +204,25 @@ def test_compression_says_what_it_saved_and_what_it_cost(record: Make) -> None:
     text = " ".join(stream.getvalue().split())
     assert "Compression 10.0 % top_k: 446 kB of 4.46 MB per worker; the links carry 41.0 %" in text
     assert "encoding 8 ms, decoding 4 ms of CPU time" in text
+
+
+def test_stages_and_storage_are_shown(record: Make) -> None:
+    stages = StagesSummary(
+        wall_s=20.0, num_iterations=33, time_to_start_s=3.5, start_s=1.5, reading_s=2.0, input_s=0.0,
+        host_to_device_s=0.0, forward_s=4.0, backward_s=8.0, waiting_s=0.5, communication_s=3.0, update_s=0.5,
+        unaccounted_s=0.5,
+    )  # fmt: skip
+    storage = StorageSummary(
+        requested="d0: every worker reads all", start_bytes=40_000_000, start_least_s=1.9, batch_bytes=0,
+        batch_least_s=0.0, batch_read_s=None, num_checked=10, waited_share=0.0,
+    )  # fmt: skip
+    stream = io.StringIO()
+    summary = record(num_iterations=3).summary.model_copy(update={"stages": stages, "storage": storage})
+    render_summary(summary, Console(file=stream, width=100))
+    text = " ".join(stream.getvalue().split())
+    assert "Stages 20 s from the launch to the end of 33 iterations: start 1.5 s, reading 2 s, forward 4 s" in text
+    assert "input" not in text.partition("Stages")[2].partition("Storage")[0], "there was none"
+    assert "Storage d0: every worker reads all; 40 MB in 2 s (the disk or the most loaded link needs 1.9 s)" in text
 
 
 def test_what_prometheus_saw_is_reported_with_the_command_that_shows_it_again(record: Make) -> None:
