@@ -30,6 +30,8 @@ class Direction:
     could take another of several equal paths may or may not pass here."""
     balanced_bytes: float
     """The same if every switch split what it forwards evenly over equal paths."""
+    split_bytes: int
+    """By how much they may be more, if no message shares its last segment with the next."""
     input_bytes: int | None
     """Of batches that are read from the storage node, and of requests for them, per iteration, counted alike."""
 
@@ -77,5 +79,6 @@ class Direction:
             "delay_backend": None if self.delay_stage is None else self.delay_stage.backend,
             "expected_bytes": self.expected_bytes,
             "balanced_bytes": self.balanced_bytes,
+            "split_bytes": self.split_bytes,
             "input_bytes": self.input_bytes,
         }

@@ -39,7 +39,7 @@ from testbed.plan.placement import place, racks_of
 from testbed.plan.prediction import Prediction, exchange_time_s, path_delay_s, predict
 from testbed.plan.requested_links import able, requested_over_time, unsupported
 from testbed.plan.storage import StoragePlan, plan_storage, storage_incompatibilities
-from testbed.plan.traffic import asynchronous_traffic, expected_loads, unknown_hops, wire_traffic
+from testbed.plan.traffic import asynchronous_traffic, expected_loads, split_traffic, unknown_hops, wire_traffic
 from transports.collectives.base import COLLECTIVES, Collective, World
 from transports.collectives.timing import DEFAULT_COSTS, DEFAULT_QUEUE_BYTES, Costs, Links
 from transports.compression.base import Exchange, Pattern
@@ -362,12 +362,14 @@ def make_plan(
     else:
         requested_exchanges = exchanges(experiment, buckets)
         traffic = wire_traffic(collective, channel, world, requested_exchanges, adding, experiment.mtu)
+    split = split_traffic(collective, channel, world, requested_exchanges, experiment.mtu)
     ports = {first.node: first for first, _ in links if first.node in hops}
     background = plan_flows(experiment.background, ports, all_paths)
     storage = plan_storage(experiment, ports, all_paths, {hop: each.spec.rate_bps for hop, each in requested.items()})
     unknown = unknown_hops(experiment, world, all_paths, traffic, background, aggregators)
     loads = expected_loads(all_paths, traffic, unknown)
     loads |= {hop: (0, 0.0) for each in aggregators for hop in each.idle_hops}
+    splits = expected_loads(all_paths, split, unknown)
     ends = [pair for first, second in links for pair in ((first, second), (second, first))]
     directions = tuple(
         _direction(
@@ -378,6 +380,7 @@ def make_plan(
             delay_backend,
             staged=(sender.node, receiver.node) in staged,
             loads=loads,
+            splits=splits,
             storage=storage,
             experiment=experiment,
             clock=clock,
@@ -577,6 +580,7 @@ def _direction(
     *,
     staged: bool,
     loads: Mapping[Hop, tuple[int | None, float]],
+    splits: Mapping[Hop, tuple[int | None, float]],
     storage: StoragePlan | None,
     experiment: Experiment,
     clock: Clock,
@@ -598,6 +602,7 @@ def _direction(
         shaper=shaper,
         delay_stage=stage,
         expected_bytes=expected,
+        split_bytes=splits.get(requested.hop, (0, 0.0))[0] or 0,
         balanced_bytes=balanced,
         input_bytes=0 if storage is None else storage.batch.wire_bytes.get(requested.hop, 0),
     )

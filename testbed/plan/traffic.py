@@ -57,6 +57,26 @@ def wire_traffic(
     return totals
 
 
+def split_traffic(
+    collective: Collective, channel: Channel, world: World, requested_exchanges: Sequence[Exchange], mtu: int
+) -> dict[tuple[str, str], int]:
+    """By how much that may be more: a message that finds its connection at rest ends with a segment of its own, where
+    one that follows another shares a segment with it."""
+    names = participant_names(world.num_workers, world.num_servers)
+    totals: dict[tuple[str, str], int] = {}
+    for operation, count, element_bytes, _ in requested_exchanges:
+        if collective.link_bytes(operation, count, element_bytes) is not None:
+            continue
+        counts = sent_bytes(collective, operation, world, count, element_bytes)
+        for (sender, receiver), traffic in counts.items():
+            num_bytes = traffic.payload_bytes + traffic.num_messages * channel.header_bytes
+            each = channel.wire_bytes(-(-num_bytes // max(1, traffic.num_messages)), mtu).forward
+            more = traffic.num_messages * each - channel.wire_bytes(num_bytes, mtu).forward
+            key = names[sender], names[receiver]
+            totals[key] = totals.get(key, 0) + max(0, more)
+    return totals
+
+
 def unknown_hops(
     experiment: Experiment,
     world: World,

@@ -64,6 +64,8 @@ class LinkFacts:
     retransmitted_bytes: int
     input_bytes: int | None = 0
     """Of `expected_bytes`, what reads batches from the storage node; None: not known."""
+    split_bytes: int = 0
+    """More than `expected_bytes` that it may be, if no message shares a segment with the next."""
     rate_measured_on: str | None = None
     """The direction that was measured, for all of its class."""
     may_drop: bool = False

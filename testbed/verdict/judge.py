@@ -468,14 +468,15 @@ def _bytes_error(link: LinkFacts) -> int:
     """Bytes outside the tolerance, signed; 0 within it.
 
     The link counts a retransmission that follows a loss further on, but not one that follows a drop in its
-    own queue, so anything from none to all of the retransmitted bytes may have been counted.
+    own queue, so anything from none to all of the retransmitted bytes may have been counted. Short messages share
+    segments where one follows another at once, or do not.
     """
     if link.expected_bytes is None:
         return 0
     slack = max(int(BYTES_TOLERANCE * link.expected_bytes), BYTES_FLOOR) + link.background_uncertain_bytes
     if link.bytes < link.expected_bytes - slack:
         return link.bytes - link.expected_bytes
-    surplus = link.bytes - link.retransmitted_bytes - link.expected_bytes
+    surplus = link.bytes - link.retransmitted_bytes - link.expected_bytes - link.split_bytes
     return surplus if surplus > slack else 0
 
 

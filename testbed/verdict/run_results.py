@@ -222,11 +222,13 @@ class RunResults:
         input_bytes = None if direction.input_bytes is None else direction.input_bytes * num_iterations
         if direction.expected_bytes is None or not experiment.workload.sends_only_gradients():
             return _Expected(None, input_bytes, 0)
-        gradient_bytes = direction.expected_bytes * experiment.synchronisation.num_exchanges(num_iterations)
+        num_exchanges = experiment.synchronisation.num_exchanges(num_iterations)
+        gradient_bytes = direction.expected_bytes * num_exchanges
         switched = switched_bytes(self.plan, direction, self._switch_statistics)
         if switched is None or input_bytes is None:
             return _Expected(None, input_bytes, switched.retransmitted if switched else 0)
-        return _Expected(gradient_bytes + switched.repeated + input_bytes, input_bytes, switched.retransmitted)
+        num_bytes = gradient_bytes + switched.repeated + input_bytes
+        return _Expected(num_bytes, input_bytes, switched.retransmitted, direction.split_bytes * num_exchanges)
 
     def _link(self, direction: Direction, between: "_Window", expected: "_Expected") -> LinkFacts:
         key = (direction.link, direction.sender.node)
@@ -243,6 +245,7 @@ class RunResults:
             measured_rate_bps=measured.rate_bps if measured else None,
             measured_delay_s=measured.delay_s if measured else None,
             expected_bytes=expected.num_bytes,
+            split_bytes=expected.split_bytes,
             input_bytes=expected.input_bytes,
             class_bytes_start=start.samples[key].class_bytes,
             class_bytes_end=end.samples[key].class_bytes,
@@ -505,6 +508,8 @@ class _Expected(NamedTuple):
     """Of these, read for iterations."""
     retransmitted: int
     """By workers to an aggregating switch."""
+    split_bytes: int = 0
+    """More than these, if no message shares a segment with the next."""
 
 
 def _delay_line(start: DelayCounters | None, end: DelayCounters | None, *, clock: Clock) -> DelayLine | None:

@@ -1,5 +1,6 @@
 """What each hop must carry, and where nobody can say."""
 
+import math
 from typing import Any
 
 import pytest
@@ -30,6 +31,17 @@ def test_a_dumbbell_carries_one_flow_of_the_ring_each_way_across() -> None:
     assert found["s0", "s1"].link == found["s1", "s0"].link == "s0-s1"
     assert found["s0", "s1"].expected_bytes == found["w1", "s0"].expected_bytes == made.traffic["w1", "w2"]
     assert made.prediction.bottleneck is None
+
+
+def test_short_messages_may_take_a_segment_each() -> None:
+    """Six messages of 3,272 bytes to the next worker, with their headers: three segments each, or 2.27 of a stream."""
+    short = plan(workers=4, workload={"kind": "synthetic", "layers": ["13kB"]})
+    (own,) = (each for each in short.directions if each.hop == ("w0", "s0"))
+    segments = 6 * 3 - math.ceil(6 * (3250 + 22) / 1448)
+    assert own.split_bytes == pytest.approx(66 * segments, abs=66)
+    (own,) = (each for each in plan(workers=4).directions if each.hop == ("w0", "s0"))
+    assert own.expected_bytes is not None
+    assert own.split_bytes < 1e-3 * own.expected_bytes, "long ones do not matter"
 
 
 def test_spread_workers_all_cross_the_dumbbell() -> None:

@@ -36,6 +36,12 @@ def test_bytes_within_one_percent_are_valid(measured: int) -> None:
     assert judge(with_link(bytes=measured))[0] == "valid"
 
 
+def test_short_messages_may_have_segments_of_their_own_but_not_more() -> None:
+    assert judge(with_link(bytes=61_500_000, split_bytes=1_000_000))[0] == "valid"
+    assert judge(with_link(bytes=61_700_000, split_bytes=1_000_000))[0] == "invalid"
+    assert judge(with_link(bytes=59_300_000, split_bytes=1_000_000))[0] == "invalid"
+
+
 def test_a_link_that_should_carry_nothing_may_carry_a_handshake_but_not_more() -> None:
     assert judge(with_link(bytes=4_000, expected_bytes=0))[0] == "valid"
     assert judge(with_link(bytes=90_000, expected_bytes=0))[0] == "invalid"
