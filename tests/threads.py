@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 from transports.channels.base import CHANNELS
 from transports.channels.memory import MemoryStore
 from transports.collectives.base import COLLECTIVES
@@ -25,7 +27,9 @@ def groups(size: int, *, timeout_s: float = 20.0) -> list[Group]:
 
 
 def run_threads(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
-    """`function(argument)` for each argument at once; what each returned, or the exception that it raised."""
+    """`function(argument)` for each argument at once; what each returned, or the exception that it raised.
+
+    An assertion that does not hold in one of them is the test's failure, whichever of the results it looks at."""
     results: list[Any] = [None] * len(arguments)
 
     def call(index: int) -> None:
@@ -40,6 +44,9 @@ def run_threads(function: Callable[..., Any], arguments: Sequence[Any]) -> list[
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive(), "a rank did not come to an end"
+    for result in results:
+        if isinstance(result, AssertionError | pytest.fail.Exception):
+            raise result
     return results
 
 

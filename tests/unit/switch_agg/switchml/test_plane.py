@@ -143,7 +143,7 @@ def test_a_worker_that_nothing_can_be_sent_to_stops_nobody(
             assert worker.recv(4096) == data
     plane.check()
     assert plane.unsent() == {nowhere: 3}
-    assert [record.getMessage() for record in caplog.records if record.name == "switch_agg.driver"] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "switch_agg.switchml.plane"] == [
         "nothing can be sent to 255.255.255.255:4000: Permission denied; others are served"
     ]
 
