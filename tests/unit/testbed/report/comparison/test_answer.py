@@ -167,7 +167,7 @@ def test_several_along_a_quantity_tell_who_is_fastest_where_and_who_pays(summary
     assert unknown == "No result stands at 400mbit: top_k."
 
 
-def test_who_cannot_be_told_apart_share_the_first_place(summary: Summary) -> None:
+def test_equals_share_the_first_place(summary: Summary) -> None:
     times_s: Times = {
         ("25mbit", "none"): noisy(1, 0.8),
         ("25mbit", "fp16"): noisy(2, 0.4),
