@@ -25,7 +25,6 @@ dilation k, virtual time is wall time divided by k. Everything in `summary.json`
 """
 
 import json
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +35,7 @@ from pydantic import ValidationError
 
 from testbed.errors import SpecError
 from testbed.record.frames import (
-    BACKLOG_SCHEMA,
-    BUCKET_SCHEMA,
-    CHANGE_SCHEMA,
     FRAMES,
-    ITERATION_SCHEMA,
-    LINK_SCHEMA,
-    MACHINE_SCHEMA,
-    STAGE_SCHEMA,
 )
 from testbed.record.migrations import LATER_FRAMES, migrated, with_host_to_device
 from testbed.record.summary import Summary
@@ -91,13 +83,13 @@ def load(path: Path) -> Record:
         plan=_load_json(path / "plan.json"),
         environment=_load_json(path / "environment.json"),
         calibration=_load_json(path / "calibration.json"),
-        iterations=load_iterations(path / "iterations.parquet"),
-        buckets=load_frame(path / "buckets.parquet", BUCKET_SCHEMA),
-        links=load_frame(path / "links.parquet", LINK_SCHEMA),
-        backlog=load_frame(path / "backlog.parquet", BACKLOG_SCHEMA),
-        machine=load_frame(path / "machine.parquet", MACHINE_SCHEMA),
-        changes=load_frame(path / "changes.parquet", CHANGE_SCHEMA),
-        stages=_load_later(path / "stages.parquet", STAGE_SCHEMA),
+        iterations=load_frame(path, "iterations"),
+        buckets=load_frame(path, "buckets"),
+        links=load_frame(path, "links"),
+        backlog=load_frame(path, "backlog"),
+        machine=load_frame(path, "machine"),
+        changes=load_frame(path, "changes"),
+        stages=load_frame(path, "stages"),
     )
 
 
@@ -143,25 +135,18 @@ def load_summary(path: Path) -> Summary:
         raise SpecError(f"{path}: {field}: {first['msg']}") from error
 
 
-def load_iterations(path: Path) -> pl.DataFrame:
-    """ITERATION_SCHEMA. Raises SpecError as :func:`load_frame`."""
-    return load_frame(path, ITERATION_SCHEMA, completed=with_host_to_device)
-
-
-def _load_later(path: Path, schema: Mapping[str, Any]) -> pl.DataFrame:
-    """Empty in a record that was made before there was such a table."""
-    return load_frame(path, schema) if path.exists() else pl.DataFrame(schema=dict(schema))
-
-
-def load_frame(
-    path: Path, schema: Mapping[str, Any], *, completed: Callable[[pl.DataFrame], pl.DataFrame] = lambda frame: frame
-) -> pl.DataFrame:
-    """A table of a record; `completed` gives one of an older record the columns that it lacks. Raises SpecError when it
-    cannot be read, or has other columns."""
+def load_frame(record: Path, name: str) -> pl.DataFrame:
+    """The table of that name (testbed.record.frames) of a record, in this version's columns; empty where the record was
+    made before there was such a table. Raises SpecError when it cannot be read, or has other columns."""
+    path, schema = record / f"{name}.parquet", dict(FRAMES[name])
+    if name in LATER_FRAMES and not path.exists():
+        return pl.DataFrame(schema=schema)
     try:
-        frame = completed(pl.read_parquet(path))
+        frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise SpecError(f"{path} cannot be read: {error}") from error
-    if dict(frame.schema) != dict(schema):
+    if name == "iterations":
+        frame = with_host_to_device(frame)
+    if dict(frame.schema) != schema:
         raise SpecError(f"{path} has other columns than a record of this version: {', '.join(frame.columns)}")
     return frame

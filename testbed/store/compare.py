@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from testbed.errors import SpecError
-from testbed.record.reader import load_iterations, load_summary
+from testbed.record.reader import load_frame, load_summary
 from testbed.record.summary import Summary
 from testbed.store.differences import Difference, RunValues, difference
 from testbed.store.documents import origin, resolved_spec
@@ -182,7 +182,7 @@ def _values(run: _Run, metric: Metric) -> Sequence[float]:
 
 def _iteration_times_s(run: _Run) -> list[float]:
     summary = run.summary
-    frame: pl.DataFrame = load_iterations(run.path / "iterations.parquet")
+    frame: pl.DataFrame = load_frame(run.path, "iterations")
     rows = per_iteration(frame, num_workers=summary.num_workers, dilation=summary.dilation)
     every = summary.synchronisation.every if summary.synchronisation else None
     return [float(each) for each in by_rounds(rows, every)["time_s"]]

@@ -7,7 +7,6 @@ from typing import Final, Literal
 import polars as pl
 
 from testbed.errors import SpecError
-from testbed.record.frames import FRAMES
 from testbed.record.reader import load_frame
 from testbed.record.writer import replace_bytes
 from testbed.store.index import Index
@@ -30,9 +29,7 @@ def write_table(index: Index, file: Path, *, table: Table = "runs", condition: s
         frame = pl.DataFrame(rows, infer_schema_length=None)
     else:
         frames = [
-            load_frame(index.directory / run["record"] / f"{table}.parquet", FRAMES[table]).select(
-                pl.lit(run["run_id"]).alias("run_id"), pl.all()
-            )
+            load_frame(index.directory / run["record"], table).select(pl.lit(run["run_id"]).alias("run_id"), pl.all())
             for run in runs
         ]
         frame = pl.concat(frames)

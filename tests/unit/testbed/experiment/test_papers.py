@@ -13,6 +13,7 @@ from testbed.experiment.claims import Claim, matches
 from testbed.experiment.experiment import Experiment
 from testbed.experiment.papers import Paper, shipped_papers
 from testbed.experiment.sweep import Sweep, load_sweep
+from testbed.measure.observations import Barrier
 from testbed.plan.plan import Plan, make_plan
 from testbed.record.reader import Record
 
@@ -94,7 +95,9 @@ def test_every_claim_can_hold_and_can_fail(spec: tuple[Paper, Path], quick: bool
 
 
 def test_formulas_name_numbers_that_a_run_has(spec: tuple[Paper, Path], record: Callable[..., Record]) -> None:
-    summary = record().summary
+    met = ("started", "compute_only_done", "warmup", "measure", "done")
+    barriers = {name: Barrier(at_s, at_s) for at_s, name in enumerate(met, 1)}
+    summary = record(launched_s=0.0, barriers=barriers).summary
     sweep = load_sweep(spec[1])
     known = set(measured_numbers(planned_once(sweep.points[0].experiment), [summary]))
     for claim in sweep.claims:

@@ -297,3 +297,11 @@ def test_cntk_is_given_the_model_s_tensors() -> None:
     fused = plan(collective="halving_doubling", fusion="none")
     headers = {pair: wire - fused.traffic.get(pair, 0) for pair, wire in made.traffic.items()}
     assert min(headers["w0", "w3"], headers["w3", "w0"]) > 48
+
+
+def test_a_slow_or_distant_host_for_background_traffic_changes_nothing_for_the_gradients() -> None:
+    spec = {"name": "x", "collective": "auto", "fusion": "merged", "hosts": {"x0": {"at": "s0"}}}
+    near = make_plan(validate(spec))
+    far = make_plan(validate({**spec, "links": {"x0-s0": {"rate": "1mbit", "delay": "100ms"}}}))
+    assert (far.latency_s, far.propagation_s, far.buckets) == (near.latency_s, near.propagation_s, near.buckets)
+    assert (far.collective, far.prediction) == (near.collective, near.prediction)

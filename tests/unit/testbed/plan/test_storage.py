@@ -26,7 +26,7 @@ def storage_of(plan: Plan) -> StoragePlan:
     return plan.storage
 
 
-def test_nobody_gets_a_storage_node_who_has_not_asked_for_one() -> None:
+def test_nobody_gets_a_storage_node_without_requesting_one() -> None:
     plan = planned()
     assert plan.storage is None
     assert {node.role for node in plan.nodes} == {"worker", "switch"}

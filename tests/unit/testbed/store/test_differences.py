@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.record.reader import load_iterations
+from testbed.record.reader import load_frame
 from testbed.store.differences import RunValues, block_length, difference
 from testbed.verdict.parts import per_iteration
 
@@ -93,7 +93,7 @@ def test_an_interval_has_its_ratio_in_it_and_turns_with_it(first: list[float], s
 
 def test_five_repetitions_find_three_percent_and_seldom_find_nothing() -> None:
     """Pairs of settings with the noise of a real record: its iterations, in blocks, times what runs differ by."""
-    frame = load_iterations(Path("tests/records/version_3/iterations.parquet"))
+    frame = load_frame(Path("tests/records/version_3"), "iterations")
     times_s = per_iteration(frame, num_workers=4, dilation=1.0)["time_s"].to_numpy()
     random = np.random.default_rng(3)
 
