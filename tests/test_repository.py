@@ -183,4 +183,9 @@ def test_what_runs_before_a_commit_and_on_a_push_is_there() -> None:
         assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())
     commands = "\n".join(step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"])
-    assert {"check", "test"} == set(re.findall(r"\bmake ([a-z-]+)", commands))
+    targets = {"test", "test-slow", "test-properties"}
+    assert {"check"} == set(re.findall(r"\bmake ([a-z-]+)", commands))
+    assert "make ${{ matrix.target }}" in commands
+    assert all(f'"{target}"' in workflow["jobs"]["test"]["strategy"]["matrix"]["target"] for target in targets)
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(f"\n{target}:" in makefile for target in targets)

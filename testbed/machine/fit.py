@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from functools import cache, reduce
+from functools import reduce
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
@@ -33,9 +33,8 @@ class ValidatedPoint(NamedTuple):
     """Of that point."""
 
 
-@cache
 def _digest() -> str:
-    """Of the machine, what makes links on it, and the model, none of which changes under a process."""
+    """Of the machine, what makes links on it, and the model."""
     sources = "".join(inspect.getsource(module) for module in _MODEL)
     return f"{machine_digest()}-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
 

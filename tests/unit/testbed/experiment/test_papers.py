@@ -16,6 +16,7 @@ from testbed.experiment.sweep import Sweep, load_sweep
 from testbed.measure.observations import Barrier
 from testbed.plan.plan import Plan, make_plan
 from testbed.record.reader import Record
+from testbed.record.summary import PredictionSummary
 
 PAPERS = shipped_papers()
 SPECS = [(paper, path) for paper in PAPERS for path in paper.specs]
@@ -49,17 +50,19 @@ def planted(claim: Claim, sweep: Sweep, plans: Sequence[Plan], values: Sequence[
             settings=point.settings,
             text=point.text,
             outcome="valid",
-            numbers={**numbers_of(plan, claim), "planted": value},
+            numbers={**numbers_of(plan, claim, number), "planted": value},
         )
-        for point, plan, value in zip(sweep.points, plans, values, strict=True)
+        for number, (point, plan, value) in enumerate(zip(sweep.points, plans, values, strict=True))
     ]
     return judge(looks_at, points).state
 
 
-def numbers_of(plan: Plan, claim: Claim) -> dict[str, float | None]:
-    """Planned ones, and one of everything measured that the claim's model or axis needs."""
-    named = set().union(*(names_in(each) for each in (claim.model, *claim.take.formulas()) if each))
-    return {**dict.fromkeys(named, 1.0), **planned_numbers(plan)}
+def numbers_of(plan: Plan, claim: Claim, number: int) -> dict[str, float | None]:
+    """Planned ones, one of everything measured that the claim's model needs, and what grows from point to point of what
+    its axis does."""
+    modelled = names_in(claim.model) if claim.model else frozenset[str]()
+    axis = frozenset[str]().union(*(names_in(each) for each in claim.take.formulas()))
+    return {**dict.fromkeys(modelled, 1.0), **dict.fromkeys(axis - modelled, 1.0 + number), **planned_numbers(plan)}
 
 
 def candidates(claim: Claim, sweep: Sweep, plans: Sequence[Plan]) -> Iterator[list[float]]:
@@ -67,8 +70,8 @@ def candidates(claim: Claim, sweep: Sweep, plans: Sequence[Plan]) -> Iterator[li
     draw = random.Random(claim.name)
     if claim.model:
         right = [
-            evaluate(claim.model, numbers_of(plan, claim)) if matches(point.settings, claim.where) else 1.0
-            for point, plan in zip(sweep.points, plans, strict=True)
+            evaluate(claim.model, numbers_of(plan, claim, number)) if matches(point.settings, claim.where) else 1.0
+            for number, (point, plan) in enumerate(zip(sweep.points, plans, strict=True))
         ]
         yield right
         yield [3 * value for value in right]
@@ -97,7 +100,18 @@ def test_every_claim_can_hold_and_can_fail(spec: tuple[Paper, Path], quick: bool
 def test_formulas_name_numbers_that_a_run_has(spec: tuple[Paper, Path], record: Callable[..., Record]) -> None:
     met = ("started", "compute_only_done", "warmup", "measure", "done")
     barriers = {name: Barrier(at_s, at_s) for at_s, name in enumerate(met, 1)}
-    summary = record(launched_s=0.0, barriers=barriers).summary
+    predicted = PredictionSummary(
+        iteration_time_s=1.0,
+        missing=None,
+        iteration_error=0.1,
+        allreduce_error=0.1,
+        expected_error=None,
+        expected_error_source=None,
+        num_points=0,
+        outside=[],
+        fitted_at=None,
+    )
+    summary = record(launched_s=0.0, barriers=barriers).summary.model_copy(update={"prediction": predicted})
     sweep = load_sweep(spec[1])
     known = set(measured_numbers(planned_once(sweep.points[0].experiment), [summary]))
     for claim in sweep.claims:

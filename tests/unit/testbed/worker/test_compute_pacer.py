@@ -24,16 +24,16 @@ def busy(time_s: float) -> None:
 
 @pytest.fixture
 def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was asked to sleep, each time: on a busy machine a sleep lasts longer than that."""
-    asked_s: list[float] = []
+    """How long was to be slept, each time: on a busy machine a sleep lasts longer than that."""
+    slept_s: list[float] = []
     sleep = time.sleep
 
     def note(time_s: float) -> None:
-        asked_s.append(time_s)
+        slept_s.append(time_s)
         sleep(time_s)
 
     monkeypatch.setattr(time, "sleep", note)
-    return asked_s
+    return slept_s
 
 
 def test_stretched_computing_takes_as_many_times_as_long_and_the_waiting_between_is_left_alone(
