@@ -566,9 +566,10 @@ def test_a_future_is_complete_when_wait_returns() -> None:
 def _waiting_for_no_callback(rank: Rank) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
     join_group(rank)
-    store = dist.FileStore(f"{rank.store_path}.attached", rank.size)
+    store = FileStore(f"{rank.store_path}.attached", rank.size)
     first, second = torch.ones(1), torch.ones(1)
     release = threading.Event()
     if rank.rank != 0:
