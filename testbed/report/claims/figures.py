@@ -113,7 +113,9 @@ def _scaled(value: float | None, scale: float) -> float | None:
 
 
 def _scale(values: Sequence[float], unit: str) -> tuple[float, str]:
-    """Seconds are drawn in milliseconds where they are short."""
+    """Seconds are drawn in milliseconds where they are short, shares in percent."""
+    if unit == "%":
+        return 100.0, unit
     if unit.startswith("s") and max(values, default=0) < 1:
         return 1e3, "ms"
     return 1.0, "s" if unit.startswith("s") else unit

@@ -109,7 +109,7 @@ def breakdown(comparison: Comparison) -> Figure | None:
             for name, values, color in parts
         ],
         "layout": {
-            "height": 130 + 24 * len(points),
+            "height": 240 + 24 * len(points),  # its legend has a line for each part
             "barmode": "stack",
             "bargap": 0.25,
             "xaxis": {"title": {"text": "milliseconds of an iteration"}},

@@ -1,10 +1,11 @@
 """Figures of claims: what is emulated, modelled and the paper's is told apart."""
 
+from dataclasses import replace
 from typing import Any
 
 from testbed.claims.judge import Judgement, PointValue
 from testbed.experiment.claims import Claim
-from testbed.report.claims.figures import joint_figure
+from testbed.report.claims.figures import claim_figure, joint_figure
 
 
 def compared(name: str, **paper: Any) -> Judgement:
@@ -34,3 +35,12 @@ def test_claims_over_one_axis_are_drawn_together_and_their_kinds_never_alike() -
     assert {series["marker"]["color"] for series in others if "marker" in series} != {emulated["marker"]["color"]}
     assert figure["layout"]["xaxis"]["type"] == "log"
     assert joint_figure([compared("A")]) is None
+
+
+def test_shares_are_drawn_in_percent_where_the_axis_says_so() -> None:
+    judgement = compared("A")
+    in_percent = replace(judgement, claim=judgement.claim.model_copy(update={"unit": "%"}))
+    figure = claim_figure(in_percent)
+    assert figure is not None
+    assert figure["data"][-1]["y"] == [8.0, 98.0]
+    assert figure["layout"]["yaxis"]["title"]["text"] == "scaling_factor, %"
