@@ -180,14 +180,9 @@ class First(Numbers):
 
     def number(self, rows: Sequence[Row], values: Sequence[float]) -> float:
         """In units of `over`; infinite where no point reaches the level."""
-        ordered = sorted((row.numbers[self.over], value) for row, value in zip(rows, values, strict=True))
-        for index, (at, value) in enumerate(ordered):
-            if value >= self.level:
-                if index == 0:
-                    return at
-                before_at, before = ordered[index - 1]
-                return before_at + (at - before_at) * (self.level - before) / (value - before)
-        return math.inf
+        return _reached(
+            sorted((row.numbers[self.over], value) for row, value in zip(rows, values, strict=True)), self.level
+        )
 
 
 class Crossing(Numbers):
@@ -218,13 +213,7 @@ class Crossing(Numbers):
         places = sorted(sides[0].keys() & sides[1].keys())
         if len(places) < 2:
             raise ValueError(f"at least two places that both have are needed (got {len(places)})")
-        logs = [math.log(sides[0][place] / sides[1][place]) for place in places]
-        if logs[0] >= 0:
-            return places[0]
-        for (before_at, before), (at, log) in itertools.pairwise(zip(places, logs, strict=True)):
-            if log >= 0:
-                return before_at - (at - before_at) * before / (log - before)
-        return math.inf
+        return _reached([(place, math.log(sides[0][place] / sides[1][place])) for place in places], 0.0)
 
 
 class RankCorrelation(Numbers):
@@ -360,6 +349,18 @@ class Claim(_Part):
         if self.take.needs_model and self.model is None:
             raise ValueError(f"take: `{self.take.kind}` is from a `model`; write its formula")
         return self
+
+
+def _reached(points: Sequence[tuple[float, float]], level: float) -> float:
+    """Where the level is first reached, of places in order and what is there, by a straight line from the place before;
+    infinite where it never is."""
+    for index, (at, value) in enumerate(points):
+        if value >= level:
+            if index == 0:
+                return at
+            before_at, before = points[index - 1]
+            return before_at + (at - before_at) * (level - before) / (value - before)
+    return math.inf
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

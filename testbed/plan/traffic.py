@@ -1,6 +1,6 @@
 """How many bytes each hop must carry in one iteration, and of which nobody can say. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 from testbed.experiment.experiment import Experiment
@@ -41,19 +41,14 @@ def wire_traffic(
     mtu: int,
 ) -> dict[tuple[str, str], int]:
     """Wire bytes from participant to participant, or up a tree of aggregators and back, in one iteration."""
-    names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
-    for operation, count, element_bytes, _ in requested_exchanges:
-        link_bytes = collective.link_bytes(operation, count, element_bytes)
+    for exchange in requested_exchanges:
+        link_bytes = collective.link_bytes(exchange.operation, exchange.num_elements, exchange.element_bytes)
         if link_bytes is not None:
             for pair in (pair for each in aggregators for pair in each.pairs):
                 totals[pair] = totals.get(pair, 0) + link_bytes
-            continue
-        counts = sent_bytes(collective, operation, world, count, element_bytes)
-        for (sender, receiver), traffic in counts.items():
-            wire = channel.wire_bytes(traffic.payload_bytes + traffic.num_messages * channel.header_bytes, mtu).forward
-            key = names[sender], names[receiver]
-            totals[key] = totals.get(key, 0) + wire
+        for pair, num_bytes, _ in _streams(collective, channel, world, exchange):
+            totals[pair] = totals.get(pair, 0) + channel.wire_bytes(num_bytes, mtu).forward
     return totals
 
 
@@ -62,19 +57,27 @@ def split_traffic(
 ) -> dict[tuple[str, str], int]:
     """By how much that may be more: a message that finds its connection at rest ends with a segment of its own, where
     one that follows another shares a segment with it."""
-    names = participant_names(world.num_workers, world.num_servers)
     totals: dict[tuple[str, str], int] = {}
-    for operation, count, element_bytes, _ in requested_exchanges:
-        if collective.link_bytes(operation, count, element_bytes) is not None:
-            continue
-        counts = sent_bytes(collective, operation, world, count, element_bytes)
-        for (sender, receiver), traffic in counts.items():
-            num_bytes = traffic.payload_bytes + traffic.num_messages * channel.header_bytes
-            each = channel.wire_bytes(-(-num_bytes // max(1, traffic.num_messages)), mtu).forward
-            more = traffic.num_messages * each - channel.wire_bytes(num_bytes, mtu).forward
-            key = names[sender], names[receiver]
-            totals[key] = totals.get(key, 0) + max(0, more)
+    for exchange in requested_exchanges:
+        for pair, num_bytes, num_messages in _streams(collective, channel, world, exchange):
+            each = channel.wire_bytes(-(-num_bytes // max(1, num_messages)), mtu).forward
+            more = num_messages * each - channel.wire_bytes(num_bytes, mtu).forward
+            totals[pair] = totals.get(pair, 0) + max(0, more)
     return totals
+
+
+def _streams(
+    collective: Collective, channel: Channel, world: World, exchange: Exchange
+) -> Iterator[tuple[tuple[str, str], int, int]]:
+    """Of each pair of participants what one sends the other in an exchange: the pair, bytes with the channel's headers,
+    and messages; none where the collective counts by link."""
+    operation, count, element_bytes, _ = exchange
+    if collective.link_bytes(operation, count, element_bytes) is not None:
+        return
+    names = participant_names(world.num_workers, world.num_servers)
+    for (sender, receiver), traffic in sent_bytes(collective, operation, world, count, element_bytes).items():
+        num_bytes = traffic.payload_bytes + traffic.num_messages * channel.header_bytes
+        yield (names[sender], names[receiver]), num_bytes, traffic.num_messages
 
 
 def unknown_hops(

@@ -34,9 +34,7 @@ import polars as pl
 from pydantic import ValidationError
 
 from testbed.errors import SpecError
-from testbed.record.frames import (
-    FRAMES,
-)
+from testbed.record.frames import FRAMES
 from testbed.record.migrations import LATER_FRAMES, migrated, with_host_to_device
 from testbed.record.summary import Summary
 

@@ -161,7 +161,7 @@ def run_sweep(
     start_s, num_done = now_s(), 0
     try:
         while (position := next_turn(comparison.points, comparison.procedure.order_seed)) is not None:
-            missing = sum(max(0, point.num_requested - len(point.counted)) for point in comparison.points)
+            missing = sum(point.num_missing for point in comparison.points)
             point = comparison.points[position]
             console.print(_heading(point, num_done, num_done + missing, now_s() - start_s), soft_wrap=True)
             begun_s = now_s()

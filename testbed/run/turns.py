@@ -26,7 +26,7 @@ def order_of_round(num_points: int, number: int, seed: int) -> list[int]:
 
 def next_turn(points: Sequence[ComparedPoint], seed: int) -> int | None:
     """The position of the point that runs next; None when all have what was requested."""
-    waiting = [position for position, point in enumerate(points) if len(point.counted) < point.num_requested]
+    waiting = [position for position, point in enumerate(points) if point.num_missing]
     if not waiting:
         return None
     number = min(len(points[position].counted) for position in waiting)

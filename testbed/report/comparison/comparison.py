@@ -82,7 +82,7 @@ def render_points(comparison: Comparison, console: Console) -> None:
     for column in ("iteration predicted", "all-reduce predicted", "bound of the task", "of the schedule", "to run"):
         table.add_column(column, justify="right")
     for point in comparison.points:
-        left = point.num_requested - len(point.counted)
+        left = point.num_missing
         table.add_row(
             *(value_text(point.settings[path]) for path in comparison.paths),
             number_text.time_text(point.predicted.iteration_time_s if point.predicted else None),

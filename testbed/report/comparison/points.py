@@ -60,6 +60,11 @@ class ComparedPoint:
         return [run for run, repeated in zip(self.runs, self.is_repeated, strict=True) if not repeated]
 
     @property
+    def num_missing(self) -> int:
+        """Runs that the sweep wants of it beside those that count."""
+        return max(0, self.num_requested - len(self.counted))
+
+    @property
     def repeated(self) -> list[Summary]:
         """Its invalid runs that were repeated."""
         return [run for run, repeated in zip(self.runs, self.is_repeated, strict=True) if repeated]
@@ -68,7 +73,7 @@ class ComparedPoint:
     def outcome(self) -> State:
         """The worst of its runs that count; `not run` where runs are missing."""
         found: list[State] = [run.outcome for run in self.counted]
-        if len(found) < self.num_requested:
+        if self.num_missing:
             found.append("not run")
         return max(found, key=_SEVERITY.index)
 
@@ -155,7 +160,7 @@ class Comparison:
     @property
     def finished(self) -> bool:
         """Whether every point has as many runs as were requested."""
-        return all(len(point.counted) >= point.num_requested for point in self.points)
+        return not any(point.num_missing for point in self.points)
 
     @property
     def paths(self) -> tuple[str, ...]:
