@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -69,7 +70,7 @@ def _explain(path: Path, item: Any, data: Mapping[Any, Any], model: type[BaseMod
     shown = _dotted(path) or "spec"
     if item["type"] == "missing":
         return f"{shown}: required"
-    schema = model.model_json_schema(by_alias=True)
+    schema = _schema_of(model)
     if item["type"] == "extra_forbidden":
         allowed = _allowed_keys(path, data, schema)
         perhaps = _perhaps(path, allowed, schema)
@@ -86,6 +87,12 @@ def _explain(path: Path, item: Any, data: Mapping[Any, Any], model: type[BaseMod
         message += f"; to vary it: `sweep: {{{shown}: [...]}}`"
     known = isinstance(given, str | int | float | bool) or given is None
     return f"{shown}: {message}{f' (got {given!r})' if known and repr(given) not in message else ''}"
+
+
+@cache
+def _schema_of(model: type[BaseModel]) -> Mapping[str, Any]:
+    """Made once: it takes 50 ms of a spec's, and a spec may have many errors."""
+    return model.model_json_schema(by_alias=True)
 
 
 def _dotted(path: Path) -> str:

@@ -203,8 +203,15 @@ def values_of(dtype: torch.dtype, rank: int, num_elements: int) -> torch.Tensor:
     return values.to(dtype)
 
 
-def reduced(op: str, inputs: list[torch.Tensor]) -> torch.Tensor:
+@functools.cache  # every rank looks at the same ones, and none may change its inputs
+def inputs_of(dtype: torch.dtype, num_elements: int, size: int) -> list[torch.Tensor]:
+    return [values_of(dtype, rank, num_elements) for rank in range(size)]
+
+
+@functools.cache
+def reduced(op: str, dtype: torch.dtype, num_elements: int, size: int) -> torch.Tensor:
     """The reference, in float64 or int64 and back."""
+    inputs = inputs_of(dtype, num_elements, size)
     wide = torch.float64 if inputs[0].is_floating_point() else torch.int64
     stack = torch.stack([values.to(wide) for values in inputs])
     if op in BITWISE:
@@ -225,18 +232,20 @@ def every_operation(communicator: Communicator) -> None:
     for name in DTYPES:
         dtype = getattr(torch, name)
         for num_elements in (0, 1, 3, 1000):
-            inputs = [values_of(dtype, other, num_elements) for other in range(size)]
+            inputs = inputs_of(dtype, num_elements, size)
             # The parts of size^2 elements that a rank gathers and scatters.
-            parts = [values_of(dtype, other, num_elements * size) for other in range(size)]
+            parts = inputs_of(dtype, num_elements * size, size)
             for op in get_args(ReduceOperation):
                 if (op == "avg" and dtype == torch.bool) or (op in BITWISE and dtype.is_floating_point):
                     continue
                 mine = inputs[rank].clone()
                 communicator.all_reduce(mine, op).wait()
-                assert torch.equal(mine, reduced(op, inputs)), (name, num_elements, op)
+                assert torch.equal(mine, reduced(op, dtype, num_elements, size)), (name, num_elements, op)
                 part, whole = torch.empty(num_elements, dtype=dtype), parts[rank].clone()
                 communicator.reduce_scatter(part, whole, op).wait()
-                assert torch.equal(part, reduced(op, parts).view(size, num_elements)[rank]), (name, num_elements, op)
+                assert torch.equal(
+                    part, reduced(op, dtype, num_elements * size, size).view(size, num_elements)[rank]
+                ), (name, num_elements, op)
                 assert torch.equal(whole, parts[rank]), "the input was changed"
             gathered = torch.empty(size * num_elements, dtype=dtype)
             communicator.all_gather(gathered, inputs[rank]).wait()
@@ -247,7 +256,7 @@ def every_operation(communicator: Communicator) -> None:
                 assert torch.equal(original, inputs[root])
                 mine = inputs[rank].clone()
                 communicator.reduce(mine, root, "max").wait()
-                assert torch.equal(mine, reduced("max", inputs) if rank == root else inputs[rank])
+                assert torch.equal(mine, reduced("max", dtype, num_elements, size) if rank == root else inputs[rank])
                 output = torch.empty(size * num_elements, dtype=dtype) if rank == root else None
                 communicator.gather(output, inputs[rank], root).wait()
                 assert output is None or torch.equal(output, torch.cat(inputs))
@@ -264,8 +273,14 @@ def every_operation(communicator: Communicator) -> None:
     communicator.barrier().wait()
 
 
-@pytest.mark.parametrize("channel", CHANNEL_KINDS)
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("size", "channel"),
+    [
+        *itertools.product([1, 2, 3], CHANNEL_KINDS),
+        (5, "tcp"),
+        pytest.param(5, "memory", marks=pytest.mark.slow),  # the schedules are those of tcp
+    ],
+)
 @pytest.mark.parametrize("collective", KINDS)
 def test_every_operation_and_type_gives_the_reference(collective: object, size: int, channel: str) -> None:
     results = run_communicators(every_operation, size, channel=channel, collective=collective)

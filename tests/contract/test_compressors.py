@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lockstep import Workers
+from tests.over_all import over_all
 from tests.threads import run_communicators
 from transports.compression._sharded import Sharded
 from transports.compression.base import (
@@ -132,7 +133,7 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("compressor", EVERY)
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
-@pytest.mark.parametrize("shapes", [SHAPES, ((1,),), ((0,),), ((8,),), ((1025,),), ((0,), (3, 3))], ids=str)
+@over_all("shapes", [SHAPES, ((1,),), ((0,),), ((8,),), ((1025,),), ((0,), (3, 3))])
 def test_bytes_are_those_declared_and_all_get_the_same(
     compressor: Compressor, num_workers: int, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -213,7 +214,7 @@ def test_contractions_contract(
 
 @pytest.mark.parametrize("compressor", FEEDING_BACK)
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 8])
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@over_all("scale", [1e-30, 1.0, 1e30])
 def test_what_is_sent_and_what_is_kept_add_up_to_all_gradients(
     compressor: Compressor, num_workers: int, scale: float
 ) -> None:
@@ -269,7 +270,7 @@ def test_the_result_is_the_mean_of_what_each_would_decode_alone(compressor: Comp
 
 
 @pytest.mark.parametrize("compressor", EVERY)
-@pytest.mark.parametrize("dtype", COMPRESSIBLE)
+@over_all("dtype", COMPRESSIBLE)
 def test_every_type_of_gradient_is_taken(compressor: Compressor, dtype: torch.dtype) -> None:
     """As float32, rounded at the end; or in its own type, when the bytes are fewer."""
     values = [each.to(dtype) for each in gradients(2)]
@@ -295,8 +296,8 @@ def test_float64_is_exact_or_refused(compressor: Compressor) -> None:
 
 
 @pytest.mark.parametrize("compressor", EVERY)
-@pytest.mark.parametrize("value", [float("nan"), inf, -inf])
-@pytest.mark.parametrize("position", [0, 62, 962])
+@over_all("value", [float("nan"), inf, -inf])
+@over_all("position", [0, 62, 962])
 def test_what_is_not_finite_shows_and_spoils_nothing_later(compressor: Compressor, value: float, position: int) -> None:
     """One element of one worker is enough for every worker's result, as gradient scalers need it."""
     workers = Workers(compressor, 2)
@@ -310,7 +311,7 @@ def test_what_is_not_finite_shows_and_spoils_nothing_later(compressor: Compresso
 
 
 @pytest.mark.parametrize("compressor", EVERY)
-@pytest.mark.parametrize("size", [1e35, 3e38])
+@over_all("size", [1e35, 3e38])
 def test_what_is_finite_stays_finite(compressor: Compressor, size: float) -> None:
     """Where large values have no code they are sent as smaller ones."""
     workers = Workers(compressor, 2)
@@ -330,7 +331,7 @@ SCALES: Final = (2.0**-100, 2.0**-20, 2.0**20, 2.0**100)
 
 
 @pytest.mark.parametrize("compressor", HOMOGENEOUS)
-@pytest.mark.parametrize("scale", SCALES)
+@over_all("scale", SCALES)
 def test_the_scale_of_gradients_changes_that_of_results_and_nothing_else(compressor: Compressor, scale: float) -> None:
     """Over several rounds, as far as the stated range goes; bit for bit but where bits end."""
     floor, largest = compressor.valid_range
@@ -346,7 +347,7 @@ def test_the_scale_of_gradients_changes_that_of_results_and_nothing_else(compres
 
 @pytest.mark.parametrize("compressor", IN_GROUP)
 @pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
-@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e30])
+@over_all("scale", [1e-30, 1e-6, 1.0, 1e30])
 def test_hook_and_group_agree(compressor: Compressor, num_workers: int, scale: float) -> None:
     """The hook sees gradients, a group their Nth part, and the sum is requested: bit for bit where N is a power of
     two, for that division is exact. And what it makes of a mean of undivided ones is the same."""
@@ -414,7 +415,7 @@ def _allowed_error(compressor: Compressor, values: Sequence[torch.Tensor], shape
 
 @pytest.mark.parametrize("compressor", EVERY)
 @pytest.mark.parametrize("num_workers", [2, 4, 8])
-@pytest.mark.parametrize("kind", INPUTS)
+@over_all("kind", INPUTS)
 def test_the_mean_is_within_its_stated_bound(compressor: Compressor, num_workers: int, kind: str) -> None:
     """By the hook and, where that is allowed, in the group; at every scale, of every type."""
     for scale in (1e-30, 1.0, 1e30):

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
 def run(output: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
     short = ["workers=2", "workload.iterations=3", "workload.warmup=2", "workload.compute_only=1", "metrics.port=0"]
+    short += ["workload.pace={forward: 50ms, backward: 100ms}"]
     argv += [word for setting in short for word in ("--set", setting)]
     return subprocess.run([*argv, *more], capture_output=True, text=True, timeout=150, check=False)
 
