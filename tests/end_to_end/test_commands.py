@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.here import invoke
+
 QUICKSTART = "experiments/quickstart.yaml"
 
 
-def invoke(*argv: str, root: bool = True) -> "subprocess.CompletedProcess[str]":
+def started(*argv: str, root: bool = True) -> "subprocess.CompletedProcess[str]":
+    """In a process of its own, as from a shell."""
     # In a user namespace of its own the process is nobody, and may still read what its owner may.
     prefix = [] if root else ["unshare", "--user"]
     command = [*prefix, sys.executable, "-m", "testbed", *argv]
@@ -40,20 +43,20 @@ def test_help_teaches(argv: list[str]) -> None:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert invoke("--version").stdout == f"testbed {importlib.metadata.version('ina-testbed')}\n"
+    assert started("--version").stdout == f"testbed {importlib.metadata.version('ina-testbed')}\n"
 
 
 @pytest.mark.privileged
 @pytest.mark.parametrize("argv", [["plan", QUICKSTART], ["schema"], ["plan", QUICKSTART, "--json"]])
 def test_these_need_no_root(argv: list[str]) -> None:
-    done = invoke(*argv, root=False)
+    done = started(*argv, root=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 
 
 @pytest.mark.privileged
 def test_doctor_without_root_says_so_and_still_examines() -> None:
-    done = invoke("doctor", "--json", root=False)
+    done = started("doctor", "--json", root=False)
     assert done.returncode == 3
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert not checks["root"]["ok"]
@@ -63,7 +66,7 @@ def test_doctor_without_root_says_so_and_still_examines() -> None:
 
 @pytest.mark.privileged
 def test_doctor_as_root_finds_this_machine_able() -> None:
-    done = invoke("doctor", "--quick")
+    done = started("doctor", "--quick")
     assert done.returncode == 0
     assert "htb" in done.stdout
 
@@ -73,19 +76,19 @@ def test_doctor_measures_what_the_machine_carries_and_plan_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "run `testbed doctor`" in " ".join(invoke("plan", QUICKSTART).stdout.split())
-    budget = json.loads(invoke("doctor", "--json").stdout)["budget"]
+    assert "run `testbed doctor`" in " ".join(started("plan", QUICKSTART).stdout.split())
+    budget = json.loads(started("doctor", "--json").stdout)["budget"]
     assert 0 < budget["mtu_bps"] < budget["superframe_bps"]
     assert all(0 <= late["mean_s"] <= late["p99_s"] for late in budget["delays"].values())
-    planned = json.loads(invoke("plan", QUICKSTART, "--json").stdout)
+    planned = json.loads(started("plan", QUICKSTART, "--json").stdout)
     assert planned["budget"]["carries_bps"] == budget["superframe_bps"]
-    refused = invoke("plan", QUICKSTART, "--set", "link.rate=100gbit")
+    refused = started("plan", QUICKSTART, "--set", "link.rate=100gbit")
     assert (refused.returncode, "link.rate: w0 -> s0 asks for 100gbit" in refused.stderr) == (3, True)
 
 
 @pytest.mark.privileged
 def test_run_without_root_is_one_clear_line(tmp_path: Path) -> None:
-    done = invoke("run", QUICKSTART, "--output", str(tmp_path), root=False)
+    done = started("run", QUICKSTART, "--output", str(tmp_path), root=False)
     assert done.returncode == 3
     assert "needs root" in done.stderr
     assert "sudo" in done.stderr
@@ -144,7 +147,7 @@ def test_a_missing_program_is_named_with_its_package(
             if path.name != program and not (tmp_path / path.name).is_symlink():
                 (tmp_path / path.name).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = invoke("run", QUICKSTART, "--output", str(tmp_path / "results"))
+    done = started("run", QUICKSTART, "--output", str(tmp_path / "results"))
     assert done.returncode == 3
     assert f"{program} is missing: apt-get install --no-install-recommends {package}" in done.stderr
     assert not (tmp_path / "results").exists()
@@ -154,7 +157,7 @@ def test_a_missing_program_is_named_with_its_package(
 def test_a_metrics_port_that_is_taken_is_noticed_before_anything_is_made(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = invoke("run", QUICKSTART, "--set", f"metrics.port={port}", "--output", str(tmp_path))
+        done = started("run", QUICKSTART, "--set", f"metrics.port={port}", "--output", str(tmp_path))
     assert done.returncode == 3
     assert f"metrics.port: 127.0.0.1:{port} is in use" in done.stderr
     assert "deploy" not in done.stderr
@@ -163,7 +166,7 @@ def test_a_metrics_port_that_is_taken_is_noticed_before_anything_is_made(tmp_pat
 @pytest.mark.privileged
 def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = invoke("run", QUICKSTART, "--output", str(tmp_path / "file" / "results"))
+    done = started("run", QUICKSTART, "--output", str(tmp_path / "file" / "results"))
     assert done.returncode == 3
     assert f"cannot write {tmp_path}/file/results/quickstart-" in done.stderr
     assert "Not a directory" in done.stderr

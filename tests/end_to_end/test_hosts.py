@@ -1,8 +1,6 @@
 """Limits and stragglers, as a user writes them: they show in the record, and are no fault of the emulation."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ import polars as pl
 import pytest
 import yaml
 
+from tests.here import invoke
 from tests.verdicts import assert_no_fault_of_the_links
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
@@ -27,8 +26,7 @@ SPEC: dict[str, Any] = {
 def run(tmp_path: Path, spec: dict[str, Any]) -> dict[str, Any]:
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec, sort_keys=False))
-    argv = [sys.executable, "-m", "testbed", "run", str(path), "--output", str(tmp_path), "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
+    done = invoke("run", path, "--output", tmp_path, "--json")
     assert done.returncode in {0, 4}, done.stderr + done.stdout
     summary: dict[str, Any] = json.loads(done.stdout)
     assert_no_fault_of_the_links(summary["outcome"], summary["reasons"])

@@ -14,6 +14,7 @@ import pytest
 import switch_agg
 from switch_agg.control.service import ControlClient
 from testbed.deployment.aggregator_control import sockets
+from tests.here import invoke
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
@@ -27,16 +28,14 @@ SHORT = (
 any more is done again. By the fourth iteration all have been."""
 
 
-def argv(output: Path, *settings: str) -> list[str]:
+def words(output: Path, *settings: str) -> list[str]:
     overrides = [word for setting in (*SHORT, "metrics.port=0", *settings) for word in ("--set", setting)]
     spec = "experiments/quickstart.yaml"
-    return [sys.executable, "-m", "testbed", "run", spec, "--json", "--output", str(output), *overrides]
+    return ["run", spec, "--json", "--output", str(output), *overrides]
 
 
 def run(output: Path, *settings: str, options: Sequence[str] = ()) -> dict[str, Any]:
-    done = subprocess.run(
-        [*argv(output, *settings), *options], capture_output=True, text=True, timeout=200, check=False
-    )
+    done = invoke(*words(output, *settings), *options)
     assert done.returncode in {0, 4}, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
@@ -153,9 +152,9 @@ def test_when_an_aggregator_is_killed_the_ring_goes_on(tmp_path: Path, settings:
         "workload.iterations=8",
         *settings,
     )
-    words = argv(tmp_path, *settings)
-    words.remove("--json")  # progress goes to standard output then
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+    argv = [sys.executable, "-m", "testbed", *words(tmp_path, *settings)]
+    argv.remove("--json")  # progress goes to standard output then
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         assert started.stdout is not None
         said = []
         for line in started.stdout:
@@ -176,9 +175,9 @@ def test_when_an_aggregator_is_killed_the_ring_goes_on(tmp_path: Path, settings:
 
 @pytest.mark.slow
 def test_a_reset_in_mid_run_is_noticed_and_the_ring_goes_on(tmp_path: Path) -> None:
-    words = argv(tmp_path, "collective=in_network", "workload.iterations=8")
-    words.remove("--json")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+    argv = [sys.executable, "-m", "testbed", *words(tmp_path, "collective=in_network", "workload.iterations=8")]
+    argv.remove("--json")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         assert started.stdout is not None
         said = []
         for line in started.stdout:

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -19,6 +18,7 @@ import yaml
 
 from testbed.hosts.clean import leftovers
 from testbed.metrics.server import RULES, reopen_command
+from tests.here import invoke
 from tests.loopback import free_port
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
@@ -40,10 +40,7 @@ metrics: {port: 0}
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     output = tmp_path_factory.mktemp("records")
     (output / "watched.yaml").write_text(SPEC)
-    words = ["run", str(output / "watched.yaml"), "--output", str(output), "--prometheus", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed", *words], capture_output=True, text=True, timeout=200, check=False
-    )
+    done = invoke("run", output / "watched.yaml", "--output", output, "--prometheus", "--json")
     assert done.returncode in {0, 4}, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

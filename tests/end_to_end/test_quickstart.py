@@ -22,6 +22,7 @@ from testbed.record.reader import load
 from testbed.record.status import read_status
 from testbed.system.processes import RUN_ID_VARIABLE
 from testbed.system.run_state import RUN_ROOT, RunState, run_ids
+from tests.here import Done, invoke
 from tests.loopback import free_port
 from tests.verdicts import assert_no_fault_of_the_links, not_of_the_machine
 
@@ -38,12 +39,19 @@ SHORT = [
 or sums."""
 
 
+def words(output: Path, *more: str) -> list[str]:
+    return ["run", QUICKSTART, "--output", str(output), *SHORT, *more]
+
+
 def argv(output: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "testbed", "run", QUICKSTART, "--output", str(output), *SHORT, *more]
+    return [sys.executable, "-m", "testbed", *words(output, *more)]
 
 
 def run(output: Path, *more: str) -> dict[str, Any]:
-    done = subprocess.run(argv(output, *more, "--json"), capture_output=True, text=True, timeout=200, check=False)
+    return summary_of(invoke(*words(output, *more, "--json")))
+
+
+def summary_of(done: "Done | subprocess.CompletedProcess[str]") -> dict[str, Any]:
     assert done.returncode in {0, 4}, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode == 4) == (summary["outcome"] == "invalid")
@@ -52,7 +60,8 @@ def run(output: Path, *more: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run(tmp_path_factory.mktemp("records"))
+    command = argv(tmp_path_factory.mktemp("records"), "--json")
+    return summary_of(subprocess.run(command, capture_output=True, text=True, timeout=200, check=False))
 
 
 def test_summary_keeps_the_contract_for_scripts(summary: dict[str, Any]) -> None:

@@ -1,26 +1,25 @@
 """Training over more than one switch: the bytes of every link still add up."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.here import invoke
 from tests.verdicts import assert_no_fault_of_the_links
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(300)]
 
 
 def run(output: Path, *overrides: str) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
+    words = ["run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
     # Small batches leave the cores to communication: the verdict shall be about the links.
     short: tuple[str, ...] = ("workload.iterations=4", "workload.compute_only=2", "workload.batch_size=8")
     short += ("workload.warmup=2", "link.rate=200mbit", "metrics.port=0")
     for override in (*short, *overrides):
-        argv += ["--set", override]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=False)
+        words += ["--set", override]
+    done = invoke(*words)
     assert done.returncode in {0, 4}, done.stderr + done.stdout
     summary: dict[str, Any] = json.loads(done.stdout)
     assert_no_fault_of_the_links(summary["outcome"], summary["reasons"])

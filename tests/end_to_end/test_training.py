@@ -1,12 +1,12 @@
 """Compressors and orders on real links: the bytes that were declared, and the codec's time apart."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.here import invoke
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(120)]
 
@@ -19,10 +19,10 @@ WORKLOAD = (
 
 def run(output: Path, *overrides: str) -> dict[str, Any]:
     """The summary, whatever the verdict on the machine's cores is."""
-    argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
+    words = ["run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
     for override in ("workers=2", "metrics.port=0", WORKLOAD, *overrides):
-        argv += ["--set", override]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        words += ["--set", override]
+    done = invoke(*words)
     assert done.stdout.strip(), done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     assert summary["outcome"] in ("valid", "degraded", "invalid"), summary["reasons"]

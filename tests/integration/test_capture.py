@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,16 +15,17 @@ from testbed.hosts.base import ProcessSpec
 from testbed.measure.capture import captured_links, capturing
 from testbed.plan.plan import make_plan
 from testbed.system.run_state import RunState, new_run_id
+from tests.here import Done, invoke
 
 pytestmark = [pytest.mark.privileged, pytest.mark.timeout(180)]
 
 
-def run(output: Path, *more: str) -> "subprocess.CompletedProcess[str]":
-    argv = [sys.executable, "-m", "testbed", "run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
+def run(output: Path, *more: str) -> Done:
+    words = ["run", "experiments/quickstart.yaml", "--output", str(output), "--json"]
     short = ["workers=2", "workload.iterations=3", "workload.warmup=2", "workload.compute_only=1", "metrics.port=0"]
     short += ["workload.pace={forward: 50ms, backward: 100ms}"]
-    argv += [word for setting in short for word in ("--set", setting)]
-    return subprocess.run([*argv, *more], capture_output=True, text=True, timeout=150, check=False)
+    words += [word for setting in short for word in ("--set", setting)]
+    return invoke(*words, *more)
 
 
 def test_a_captured_link_holds_the_streams_of_both_directions(tmp_path: Path) -> None:
