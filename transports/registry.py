@@ -6,11 +6,13 @@ Each value is a frozen pydantic model whose fields are its options in a spec. A 
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
+from transports.docstrings import DescribedSchema
 from transports.errors import OptionError
 
 
@@ -123,7 +125,7 @@ class Registry(Generic[OptionsT]):
         """What a spec may write for this axis, as JSON schema."""
         variants: list[dict[str, Any]] = [{"enum": self.words()}]
         for cls in self:
-            schema = cls.model_json_schema()
+            schema = cls.model_json_schema(schema_generator=DescribedSchema)
             # The field's schema becomes a part of the spec's, which knows nothing of definitions inside it.
             schema = _inlined(schema, schema.pop("$defs", {}))
             kind = cls.__module__.rpartition(".")[2]
@@ -137,7 +139,7 @@ class Registry(Generic[OptionsT]):
         return (
             BeforeValidator(self.parse),
             PlainSerializer(self.dump),
-            WithJsonSchema(self.json_schema()),
+            _Documented(self.json_schema),
         )
 
     def optional_field(self) -> tuple[Any, ...]:
@@ -145,8 +147,18 @@ class Registry(Generic[OptionsT]):
         return (
             BeforeValidator(lambda value: None if value is None else self.parse(value)),
             PlainSerializer(lambda value: None if value is None else self.dump(value)),
-            WithJsonSchema({"anyOf": [{"type": "null"}, *self.json_schema()["anyOf"]]}),
+            _Documented(lambda: {"anyOf": [{"type": "null"}, *self.json_schema()["anyOf"]]}),
         )
+
+
+@dataclass(frozen=True)
+class _Documented:
+    """The annotation of a field whose JSON schema is made when it is wanted (pydantic, "Customizing JSON Schema")."""
+
+    make: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, Any]:
+        return self.make()
 
 
 def option_names(options: type[BaseModel]) -> set[str]:

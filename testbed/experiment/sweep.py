@@ -33,6 +33,7 @@ from testbed.experiment.experiment import (
     validate,
 )
 from testbed.experiment.where import is_run, parse_where
+from transports.docstrings import DescribedSchema
 
 MAX_POINTS: Final = 1000
 MAX_COMBINATIONS: Final = 100_000
@@ -306,7 +307,7 @@ def _refuse_twins(points: Sequence[Point]) -> None:
 
 def sweep_schema() -> dict[str, Any]:
     """The JSON schema of a spec of many runs."""
-    schema = Experiment.model_json_schema(by_alias=True)
+    schema = Experiment.model_json_schema(by_alias=True, schema_generator=DescribedSchema)
     schema["properties"]["sweep"] = {
         "type": "object",
         "description": "Lists of values by path, `link.rate: [100mbit, 1gbit]`; every combination is one run of "

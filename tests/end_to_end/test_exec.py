@@ -14,19 +14,24 @@ from typing import Any
 import pytest
 
 from testbed.system.run_state import RUN_ROOT
+from tests.here import Done, invoke
 
 pytestmark = pytest.mark.privileged
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PYTHON = sys.executable
 
 
-def argv(output: Path, command: list[str], *options: str) -> list[str]:
+def words(output: Path, command: list[str], *options: str) -> list[str]:
     fixed = ["--workers", "2", "--output", str(output), "--set", "metrics.port=0"]
-    return [PYTHON, "-m", "testbed", "exec", *fixed, *options, "--", *command]
+    return ["exec", *fixed, *options, "--", *command]
 
 
-def execute(output: Path, command: list[str], *options: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(argv(output, command, *options), capture_output=True, text=True, timeout=150, check=False)
+def argv(output: Path, command: list[str], *options: str) -> list[str]:
+    return [PYTHON, "-m", "testbed", *words(output, command, *options)]
+
+
+def execute(output: Path, command: list[str], *options: str) -> Done:
+    return invoke(*words(output, command, *options))
 
 
 def summary_of(output: Path) -> dict[str, Any]:
@@ -131,11 +136,11 @@ def test_a_program_that_is_not_there_makes_nothing(tmp_path: Path) -> None:
 def test_why_a_program_cannot_start_is_said(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("#!/no/such/python\n")
-    for mode, words in ((0o644, "may not be executed: chmod +x"), (0o755, "/no/such/python in its first line")):
+    for mode, why in ((0o644, "may not be executed: chmod +x"), (0o755, "/no/such/python in its first line")):
         script.chmod(mode)
         done = execute(tmp_path / "results", [str(script)])
         assert done.returncode == 3
-        assert words in done.stderr
+        assert why in done.stderr
     assert not (tmp_path / "results").exists()
 
 
