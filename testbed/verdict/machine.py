@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from testbed.record.summary import BacklogSummary, MachineSummary
-from testbed.verdict.intervals import Floats, busy_between, union
+from testbed.system.intervals import Floats, busy_between, union
 from testbed.verdict.parts import worker_parts
 from testbed.verdict.thresholds import BUSY_SHARE, RATE_TOLERANCE, RUN_QUEUE_FLOOR, SATURATED_IDLE_SHARE
 
