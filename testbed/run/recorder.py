@@ -136,6 +136,8 @@ class Recorder(Listener):
         if name in {"measure", "done"}:
             self._take_waits()
             self._measuring = name == "measure"
+            if name == "done" and self.run_queue is not None:
+                self._observations.waits_missing = self.run_queue.missing
         if (name in {"measure", "done"} or reading) and self.sampler is not None:
             self._observations.window[name] = Snapshot.take(self.sampler)
         if reading and name == "started":
