@@ -206,11 +206,6 @@ class BpfObject:
         """Remove a key; one that is not there is no error."""
         _library().bpf_map_delete_elem(self._map(name), _pointer(key))
 
-    def max_entries(self, name: str) -> int:
-        """Of a map; of a ring its bytes."""
-        found = ctypes.c_void_p(_library().bpf_object__find_map_by_name(self._object, name.encode()))
-        return int(_library().bpf_map__max_entries(found))
-
     def descriptor(self, name: str) -> int:
         """The file descriptor of a map; valid until :meth:`close`."""
         return self._map(name)

@@ -21,6 +21,8 @@ from testbed.system.native.build import kernel_program
 WAIT: Final = np.dtype([("begin_ns", "=u8"), ("end_ns", "=u8"), ("process", "=u4"), ("thread", "=u4")])
 _RECORD: Final = np.dtype([("length", "=u4"), ("page", "=u4"), *((name, WAIT[name]) for name in WAIT.names or ())])
 """As it lies in the ring, behind its header (kernel documentation, bpf/ringbuf.rst)."""
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of linux/proc_ns.h."""
 GAP_S: Final = 20e-6
 """Waits of a host that are no further apart are one: rather too much than a row for each of thousands a second."""
 _BUSY: Final = np.uint32(1 << 31)
@@ -43,21 +45,29 @@ class _Number(ctypes.Structure):
 class RunQueueTrace:
     """Begins when it is made; close it."""
 
-    def __init__(self) -> None:
-        """Raises UnsupportedError where the kernel or the machine has not what it needs."""
-        self._program = BpfObject(kernel_program("run_queue", layout_of("wait", WAIT)), fix=TRACING_FIX)
+    def __init__(self, *, ring_bytes: int = 1 << 22) -> None:
+        """`ring_bytes`, a power of two of pages, hold what is not taken yet.
+
+        Raises UnsupportedError where the kernel or the machine has not what it needs."""
+        if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE:
+            raise UnsupportedError(
+                "the testbed runs in a pid namespace of its own, and the kernel's tracepoints have pids of the root "
+                "namespace; start the container with --pid=host"
+            )
+        self._program = BpfObject(
+            kernel_program("run_queue", layout_of("wait", WAIT)), max_entries={"waits": ring_bytes}, fix=TRACING_FIX
+        )
         try:
             self._program.attach_tracing("woken", "started", "switched")
-            self._consumer, self._data = self._map_ring()
+            self._consumer, self._data = self._map_ring(ring_bytes)
         except BaseException:
             self._program.close()
             raise
         self._followed: set[int] = set()
 
-    def _map_ring(self) -> tuple[mmap.mmap, mmap.mmap]:
+    def _map_ring(self, size_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
         """The consumer's page, and the producer's with all data behind it."""
         ring, page = self._program.descriptor("waits"), mmap.PAGESIZE
-        size_bytes = self._program.max_entries("waits")
         consumer = mmap.mmap(ring, page)
         return consumer, mmap.mmap(ring, page + 2 * size_bytes, prot=mmap.PROT_READ, offset=page)
 
@@ -169,7 +179,7 @@ class RunQueueWatch:
             waits, num_lost = self._trace.take()
             if num_lost:
                 self.missing = f"there was no room for {num_lost} of them"
-            return list(_by_host(waits, self._hosts, self._computing))
+            return list(by_host(waits, self._hosts, self._computing))
 
     def close(self) -> None:
         """Stop."""
@@ -179,7 +189,7 @@ class RunQueueWatch:
                 self._trace = None
 
 
-def _by_host(waits: npt.NDArray[np.void], hosts: Mapping[int, str], computing: frozenset[int]) -> Iterator[HostWait]:
+def by_host(waits: npt.NDArray[np.void], hosts: Mapping[int, str], computing: frozenset[int]) -> Iterator[HostWait]:
     """Apart from each other by GAP_S at least."""
     computes = np.isin(waits["thread"], list(computing))
     for pid in np.unique(waits["process"]):

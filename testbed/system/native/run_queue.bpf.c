@@ -55,8 +55,8 @@ struct {
 } idle SEC(".maps"); /* cores that run nothing */
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
-    __uint(max_entries, 1 << 22);
-} waits SEC(".maps");
+    __uint(max_entries, 4096);
+} waits SEC(".maps"); /* bytes; whoever loads it says how many */
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);
