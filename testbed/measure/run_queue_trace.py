@@ -15,6 +15,7 @@ import numpy.typing as npt
 from switch_agg.errors import UnsupportedError
 from switch_agg.native.layout import layout_of
 from switch_agg.native.libbpf import TRACING_FIX, BpfObject
+from testbed.errors import MissingRequirementError
 from testbed.system.intervals import union
 from testbed.system.native.build import kernel_program
 
@@ -48,21 +49,23 @@ class RunQueueTrace:
     def __init__(self, *, ring_bytes: int = 1 << 22) -> None:
         """`ring_bytes`, a power of two of pages, hold what is not taken yet.
 
-        Raises UnsupportedError where the kernel or the machine has not what it needs."""
+        Raises MissingRequirementError where the kernel or the machine has not what it needs."""
         if Path("/proc/self/ns/pid").stat().st_ino != _FIRST_PID_NAMESPACE:
-            raise UnsupportedError(
+            raise MissingRequirementError(
                 "the testbed runs in a pid namespace of its own, and the kernel's tracepoints have pids of the root "
                 "namespace; start the container with --pid=host"
             )
-        self._program = BpfObject(
-            kernel_program("run_queue", layout_of("wait", WAIT)), max_entries={"waits": ring_bytes}, fix=TRACING_FIX
-        )
         try:
-            self._program.attach_tracing("woken", "started", "switched")
-            self._consumer, self._data = self._map_ring(ring_bytes)
-        except BaseException:
-            self._program.close()
-            raise
+            program = kernel_program("run_queue", layout_of("wait", WAIT))
+            self._program = BpfObject(program, max_entries={"waits": ring_bytes}, fix=TRACING_FIX)
+            try:
+                self._program.attach_tracing("woken", "started", "switched")
+                self._consumer, self._data = self._map_ring(ring_bytes)
+            except BaseException:
+                self._program.close()
+                raise
+        except (UnsupportedError, OSError) as error:
+            raise MissingRequirementError(str(error)) from error
         self._followed: set[int] = set()
 
     def _map_ring(self, size_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
@@ -160,7 +163,7 @@ class RunQueueWatch:
         """Why not every wait has been taken; None: all have."""
         try:
             self._trace = RunQueueTrace()
-        except UnsupportedError as error:
+        except MissingRequirementError as error:
             self.missing = str(error)
 
     def computes(self, host: str, threads: Iterable[int]) -> None:

@@ -2,11 +2,12 @@
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from switch_agg.errors import UnsupportedError
+from testbed.errors import MissingRequirementError
 from testbed.measure import run_queue_trace
 from testbed.measure.run_queue_trace import WAIT, HostWait, RunQueueWatch, by_host, root_threads
 
@@ -39,7 +40,7 @@ def test_threads_are_known_by_their_ids_in_both_namespaces() -> None:
 
 def test_where_nothing_can_be_traced_the_reason_is_kept_and_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused() -> None:
-        raise UnsupportedError("no eBPF: not here")
+        raise MissingRequirementError("no eBPF: not here")
 
     monkeypatch.setattr(run_queue_trace, "RunQueueTrace", refused)
     watch = RunQueueWatch(lambda: {"w0": os.getpid()})
@@ -67,3 +68,11 @@ def test_a_wait_without_room_is_a_reason_for_the_whole_run(monkeypatch: pytest.M
     assert watch.missing == "there was no room for 3 of them"
     watch.close()
     assert watch.take() == []
+
+
+def test_in_a_pid_namespace_of_its_own_the_testbed_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pids would be others' there, and nobody would seem to wait."""
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path: stat(Path("/proc/self/ns/net" if path.name == "pid" else path)))
+    with pytest.raises(MissingRequirementError, match="--pid=host"):
+        run_queue_trace.RunQueueTrace()
