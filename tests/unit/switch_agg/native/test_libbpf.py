@@ -12,6 +12,6 @@ from switch_agg.native.libbpf import FIX, TRACING_FIX, BpfObject
 def test_what_is_no_object_is_refused_with_the_fix(tmp_path: Path, fix: str) -> None:
     path = tmp_path / "no_object.o"
     path.write_text("text")
-    with pytest.raises(UnsupportedError, match="no_object.o cannot be opened") as refused:
+    with pytest.raises(UnsupportedError, match=r"no_object\.o cannot be opened") as refused:
         BpfObject(path, fix=fix)
     assert str(refused.value).endswith(fix)
