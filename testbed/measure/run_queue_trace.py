@@ -147,6 +147,10 @@ class HostWait(NamedTuple):
     """CLOCK_MONOTONIC, as the other one."""
     end_s: float
 
+    def since(self, epoch_s: float) -> "HostWait":
+        """The same in seconds since another moment of that clock."""
+        return self._replace(begin_s=self.begin_s - epoch_s, end_s=self.end_s - epoch_s)
+
 
 class RunQueueWatch:
     """The waits of a run's processes, host by host. Any thread may call."""

@@ -1,5 +1,6 @@
 """Takes what workers and sampler say while a run goes on to the record, the metrics endpoint and the screen."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -72,6 +73,7 @@ class Recorder(Listener):
         self._waiting: dict[int, dict[int, messages.Iteration]] = {}
         self._phase = ""
         self._measuring = False
+        self._waits_lock = threading.Lock()
 
     def on_samples(self, samples: Sequence[LinkSample]) -> None:
         """Take a reading of every link, in real time."""
@@ -89,15 +91,14 @@ class Recorder(Listener):
         self._exporter.update_machine(machine)
         self._progress.links(used)
 
-    def _take_waits(self) -> None:
-        """Of the measured iterations they are kept."""
-        waits = self.run_queue.take() if self.run_queue is not None else []
-        if self._measuring:
-            begun = [each._asdict() for each in waits]
-            for row in begun:
-                row["begin_s"] -= self._epoch_s
-                row["end_s"] -= self._epoch_s
-            self._writer.append_waits(begun)
+    def _take_waits(self, *, measuring: bool | None = None) -> None:
+        """Of the measured iterations they are kept; `measuring` says that these begin or end now."""
+        with self._waits_lock:  # sampler and coordinator come here, and what is taken before the end is kept
+            waits = self.run_queue.take() if self.run_queue is not None else []
+            if self._measuring:
+                self._writer.append_waits(each.since(self._epoch_s)._asdict() for each in waits)
+            if measuring is not None:
+                self._measuring = measuring
 
     def on_probe(self, probe: BacklogProbe) -> None:
         """Take a probe of a backlogged link."""
@@ -134,8 +135,7 @@ class Recorder(Listener):
             self.sampler.begin_background()
         reading = self._plan.storage is not None and self._plan.storage.reads_at_start and name in {"started", "read"}
         if name in {"measure", "done"}:
-            self._take_waits()
-            self._measuring = name == "measure"
+            self._take_waits(measuring=name == "measure")
             if name == "done" and self.run_queue is not None:
                 self._observations.waits_missing = self.run_queue.missing
         if (name in {"measure", "done"} or reading) and self.sampler is not None:
