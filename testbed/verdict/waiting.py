@@ -201,8 +201,8 @@ def _summed(measured: _Measured, serving_s: Mapping[str, float]) -> _Waited:
 def _together(
     measured: _Measured, exchanges: Mapping[int, _Exchanges], waits: pl.DataFrame, *, in_step: bool
 ) -> _Waited:
-    """For how long at least one thread waited while exchanges were under way; of workers that
-    never wait for each other, for each of which all others may be what it waits for, in all of the iteration."""
+    """For how long at least one thread waited while exchanges were under way; of workers that never wait for each
+    other, in all of the iteration."""
     idle = _without_computing(measured, waits)
     spans = {
         index: _under_way(measured, index, exchanges.get(index) if in_step else None) for index in measured.indices
@@ -245,11 +245,14 @@ def _without_computing(measured: _Measured, waits: pl.DataFrame) -> pl.DataFrame
 
 
 def _under_way(measured: _Measured, index: int, exchanges: _Exchanges | None) -> Intervals:
-    """In which a wait can have lengthened an exchange of the iteration: all of it where nothing is known of them."""
-    if exchanges is not None and len(exchanges.first_s):
-        return union(exchanges.first_s, exchanges.done_s)
+    """In which a wait can have lengthened an exchange of the iteration, or what of it is exposed, until the last worker
+    goes on; all of the iteration where nothing is known of them."""
     rows = measured.rows.filter(pl.col("index") == index)
-    return np.array([rows["start_s"].min()], dtype=np.float64), np.array([rows["end_s"].max()], dtype=np.float64)
+    if exchanges is None or not len(exchanges.first_s):
+        return rows["start_s"].to_numpy().min(keepdims=True), rows["end_s"].to_numpy().max(keepdims=True)
+    exposed_s = rows["backward_compute_end_s"].to_numpy().max(keepdims=True)
+    back_s = np.maximum(exposed_s, rows["backward_end_s"].to_numpy().max())
+    return union(np.append(exchanges.first_s, exposed_s), np.append(exchanges.done_s, back_s))
 
 
 def _union(rows: pl.DataFrame) -> Intervals:

@@ -93,13 +93,17 @@ def waits(*rows: tuple[str, bool, float, float]) -> pl.DataFrame:
 
 
 def together(
-    *rows: tuple[str, bool, float, float], bound_s: float = 0.0, exchanged: bool = True, **changes: Any
+    *rows: tuple[str, bool, float, float],
+    bound_s: float = 0.0,
+    exchanged: bool = True,
+    done_s: float = 16.0,
+    **changes: Any,
 ) -> Lengthened:
     """Two workers whose gradients are ready at 13 s and back at 16 s; one bucket, handed over at 12 s by the first, at
     13 s by the second. What they say of sums is nonsense."""
     known: dict[str, Any] = {"ranks": [0, 1], "in_step": True, **changes.pop("known", {})}
     iteration_rows = [iteration(rank, 10.0, communication_run_queue_delay_s=99.0, **changes) for rank in range(2)]
-    times = buckets(*(bucket(rank, 12.0 + rank, 16.0) for rank in range(2))) if exchanged else buckets()
+    times = buckets(*(bucket(rank, 12.0 + rank, done_s) for rank in range(2))) if exchanged else buckets()
     found = lengthened(
         iterations(*iteration_rows),
         times,
@@ -150,6 +154,12 @@ def test_no_iteration_loses_more_than_it_waited_nor_than_what_it_took_beyond_its
 def test_what_is_less_than_a_hundredth_of_the_iterations_counts_as_nothing() -> None:
     assert together(("w0", False, 13.0, 13.06)) == Lengthened(0.0), "of 6.75 s"
     assert together(("w0", False, 13.0, 13.07)).share == pytest.approx(0.07 / 3)
+
+
+def test_who_waits_for_a_core_when_the_last_sum_is_there_is_still_exposed() -> None:
+    found = together(("w0", True, 15.5, 15.9), done_s=15.5)
+    assert found.waited_s == pytest.approx(0.4)
+    assert found.share == pytest.approx(0.4 / 2.5), "of all communication, which is shorter than what is exposed of it"
 
 
 def test_threads_that_compute_count_where_they_have_nothing_to_compute() -> None:
