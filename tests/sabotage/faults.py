@@ -76,16 +76,12 @@ def _spinning(core: int, nice: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def loaded(*, num_per_core: int = 4, nice: int = -20, cores: int | None = None, niced: str | None = None) -> Plant:
-    """Other programs want so many cores, or all of them, by default with a higher priority than the run's; a process of
-    the run may be given the least."""
+def loaded(*, num_per_core: int = 4, cores: int | None = None) -> Plant:
+    """Other programs want so many cores, or all of them, with a higher priority than the run's."""
 
-    def plant(victim: Victim, draw: random.Random) -> None:
+    def plant(_: Victim, draw: random.Random) -> None:
         taken = sorted(os.sched_getaffinity(0))[:cores]
-        others = [_spinning(core, nice) for core in taken for _ in range(num_per_core)]
-        if niced is not None:
-            for task in Path(f"/proc/{victim.pid_of(niced)}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(task.name), 19)
+        others = [_spinning(core, -20) for core in taken for _ in range(num_per_core)]
         time.sleep(draw.uniform(2.0, 2.5))
         for each in others:
             each.kill()
@@ -155,7 +151,7 @@ SERVER: Final = ("collective=parameter_server",)
 AGGREGATOR: Final = ("collective={kind: in_network, dataplane: reference}", "channel=udp")
 CORES: Final = r"waited for a core|overran its pace|gradients were ready|cores did not keep up|other programs took"
 BUSY: Final = ("channel=grpc", "link.rate=1gbit", "workload.layers=[8MiB]")
-"""A transport that needs the cores: what TCP carries at 2 Gbit/s is 3 % slower beside such loops, and valid."""
+"""A transport that needs the cores: what TCP carries at 2 Gbit/s is 3 % slower beside such a loop, and valid."""
 FAILED: Final = frozenset({"failed"})
 REFUSED: Final = frozenset({"refused"})
 
@@ -360,24 +356,12 @@ FAULTS: Final = (
         plant=loaded(),
         named_cause=CORES,
     ),
-    Fault(
-        name="loops of no higher priority on each core",
-        plant=loaded(num_per_core=2, nice=0),
-        named_cause=CORES,
-        overrides=BUSY,
-    ),
     Fault(name="a loop on one core", plant=loaded(num_per_core=1, cores=1), named_cause=CORES, overrides=BUSY),
     Fault(
         name="a loop on one core beside a server over gRPC",
         plant=loaded(num_per_core=1, cores=1),
         named_cause=r"waited for a core.* of (ps0|w0|w1) for",
         overrides=(*SERVER, "channel=grpc"),
-    ),
-    Fault(
-        name="w1 given the least priority beside a loop on each core",
-        plant=loaded(num_per_core=1, nice=0, niced="w1"),
-        named_cause=r"waited for a core.* of w1 for",
-        overrides=BUSY,
     ),
     Fault(
         name="other load while nobody communicates",
