@@ -104,7 +104,7 @@ def test_waits_for_a_core_are_traced_while_iterations_are_measured(summary: dict
     waits = record.waits.filter((pl.col("begin_s") < end_s) & (pl.col("end_s") > begin_s))
     assert waits.height > 0.9 * record.waits.height, "what was before was not kept"
     assert set(waits["host"]) == {"w0", "w1", "w2", "w3"}
-    assert set(waits["computing"]) == {True, False}, "threads that compute are told from those that move gradients"
+    assert set(waits["computing"]) == {True, False}, "threads that compute are apart from those that move gradients"
     assert (waits["end_s"] > waits["begin_s"]).all()
 
 
